@@ -37,7 +37,7 @@ from noterl.replay import Replay
 from noterl.training import state as agent_state
 from noterl.training.configuration import settled
 from noterl.training.dispatch import CallbackList
-from noterl.training.distribution import check_strategy, distributed, resolve_strategy
+from noterl.training.distribution import check_strategy, distributed, make_loop, resolve_strategy
 from noterl.training.evaluation import STATISTICS, Episode, Player, evaluate, seeds_and_explorer, statistics
 from noterl.training.fit_arguments import (
     budget_of,
@@ -46,7 +46,6 @@ from noterl.training.fit_arguments import (
     check_verbose,
     progress_callbacks,
 )
-from noterl.training.loop import Loop
 from noterl.training.play import Show, Trajectory, View, animation_path
 from noterl.training.pretraining import pretrain
 from noterl.training.session import Session, StopRequest, matching_source
@@ -309,6 +308,7 @@ class Agent(Algorithm):
         check_seed(seed)
         pool = check_workers(workers)
         strategy = resolve_strategy(strategy)
+        user_callbacks, verbose = user_callbacks.of_rank(strategy.rank), verbose if strategy.is_chief else 0
         session = self._session
         session.verbose = verbose
         source = session.find_source(env)
@@ -338,8 +338,9 @@ class Agent(Algorithm):
         session.restore_callbacks()
         session.events = session.callbacks.bind()
         with session.training(), distributed(strategy, learner):
+            loop = make_loop(strategy, self._parts(), budget, history)
             session.start_workers(actor)
-            Loop(learner, actor, session, self._counters, budget, history).run()
+            loop.run()
         if not self.updates:
             warnings.warn(
                 f"fit ended without a gradient update, after {self.steps} environment steps: {learner.first_update}",

@@ -237,6 +237,8 @@ class Callback:
         adds: the names that the callback adds to the logs of some episodes. Callbacks that monitor such a name then
             wait for it instead of failing.
         every: how often `on_due` is called.
+        all_ranks: whether the callback runs in every process of `fit(strategy=)`. Otherwise it runs in the chief only,
+            which handles the ends of the episodes of all processes.
 
     Example:
     >>> from noterl.callbacks import Callback
@@ -250,6 +252,7 @@ class Callback:
     stops_training: bool = False
     adds: Sequence[str] = ()
     every: Every | None = None
+    all_ranks: bool = False
     agent: AgentView
     _every_mark: float | None = None  # the count of the last call of `on_due`, or of the start of training
 

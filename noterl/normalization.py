@@ -9,7 +9,7 @@ stores raw values, and batches are normalized when they are sampled. Evaluation 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -77,6 +77,22 @@ class RunningMeanStd:
         self.mean = self.mean + shift * (added / total)
         self.variance, self.count = squares / total, total
 
+    def moments_since(self, before: RunningMeanStd) -> Array:
+        """Return count, means and sums of squared deviations of the values since `before`, a flat vector."""
+        added = self.count - before.count
+        if not added:
+            return np.zeros(1 + 2 * self.mean.size)
+        mean = (self.mean * self.count - before.mean * before.count) / added
+        shift = np.square(mean - before.mean) * (before.count * added / self.count)
+        squares = self.variance * self.count - before.variance * before.count - shift
+        return np.concatenate([[added], mean.ravel(), np.maximum(squares, 0.0).ravel()])
+
+    def add_moments(self, moments: Array) -> None:
+        """Add the values of a vector that `moments_since` returned."""
+        added, (mean, squares) = int(moments[0]), moments[1:].reshape(2, *self.mean.shape)
+        if added:
+            self._merge(mean, squares / added, added)
+
     def get_state(self) -> dict[str, Any]:
         """Return mean, variance and count."""
         return {"mean": self.mean.copy(), "variance": self.variance.copy(), "count": self.count}
@@ -143,14 +159,19 @@ class Normalizers:
             return rewards
         return np.clip(rewards / np.sqrt(self.reward.variance + EPSILON), -CLIP, CLIP).astype(np.float32)
 
-    def normalize_rollout(self, batch: Batch, gamma: float) -> Batch:
-        """Return a normalized rollout `[T, N, ...]` and update the statistics with it; gamma is for the returns."""
+    def normalize_rollout(self, batch: Batch, gamma: float, merge: Callable[[], None] | None = None) -> Batch:
+        """Return a normalized rollout `[T, N, ...]` and update the statistics with it; gamma is for the returns.
+
+        `merge` is called when the statistics are updated; it may merge them with those of other processes.
+        """
         counted = batch.weight > 0
         normalized = self._normalize_observations(batch)
         if self.observation is not None:
             self.observation.update(batch.observation[counted])
         if self.reward is not None:
             self.reward.update(self._discounted_returns(batch, gamma)[counted])
+        if merge is not None:
+            merge()
         return normalized._replace(reward=self.normalize_reward(batch.reward))
 
     def normalize_batch(self, batch: Batch) -> Batch:
@@ -238,6 +259,10 @@ class Normalizers:
 
     def __str__(self) -> str:
         return " and ".join(f"{name}s" for name, statistics in self._named() if statistics is not None)
+
+    def statistics(self) -> list[RunningMeanStd]:
+        """Return all statistics, in a fixed order."""
+        return [one for _, one in self._named() if one is not None]
 
     def _named(self) -> list[tuple[str, RunningMeanStd | None]]:
         return [("observation", self.observation), ("reward", self.reward)]

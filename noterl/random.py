@@ -18,6 +18,9 @@ from typing import Any
 
 import numpy as np
 
+# Generators whose names start with this are the same in all processes of a run: they are of the global batch.
+SHARED = "update/"
+
 _MAX_SEED = 2**128  # NumPy's default seeds have 128 bits
 
 # Held while Python's or torch's global generator is seeded, so that agents in other threads do not sample from it.
@@ -44,6 +47,7 @@ class Generators:
     """
 
     def __init__(self, seed: int | None = None) -> None:
+        self._branch: tuple[int, ...] = ()
         self.reseed(seed)
 
     def reseed(self, seed: int | None) -> None:
@@ -57,8 +61,30 @@ class Generators:
         """Return the generator of a name, always the same object."""
         generator = self._generators.get(name)
         if generator is None:
-            generator = self._generators[name] = np.random.Generator(_bits(self.seed, name))
+            generator = self._generators[name] = np.random.Generator(self._bits(name))
         return generator
+
+    def shared_state(self) -> dict[str, Any]:
+        """Return the seed, and the states of the generators that are the same in all processes of a run."""
+        state = self.get_state()
+        return {**state, "states": {name: one for name, one in state["states"].items() if name.startswith(SHARED)}}
+
+    def join(self, state: dict[str, Any], rank: int, step: int) -> None:
+        """Use the seed and the shared generators of another process, and numbers of this process's own otherwise.
+
+        Args:
+            state: `shared_state` of the process with rank 0.
+            rank: of this process, above 0.
+            step: environment steps so far, so that a resumed run does not repeat the numbers of the run before.
+        """
+        if self._branch[:1] == (rank,) and self.seed == state["seed"]:
+            state = {"seed": self.seed, "states": {**self.get_state()["states"], **state["states"]}}
+        else:
+            self._branch = (rank, step)
+        self.set_state(state)
+
+    def _bits(self, name: str) -> np.random.PCG64:
+        return _bits(self.seed, name, () if name.startswith(SHARED) else self._branch)
 
     def get_state(self) -> dict[str, Any]:
         """Return the seed and the state of every generator that was created."""
@@ -75,7 +101,11 @@ class Generators:
             check_seed(state["seed"])
             seed, saved = int(state["seed"]), state["states"]
             names = sorted(set(self._generators) | set(saved))
-            states = {name: _bits(seed, name) for name in names}
+            before, self.seed = self.seed, seed
+            try:
+                states = {name: self._bits(name) for name in names}
+            finally:
+                self.seed = before
             for name, value in saved.items():
                 states[name].state = value
         except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
@@ -94,9 +124,9 @@ def check_seed(seed: Any) -> None:
         raise ValueError(f"seed must be a non-negative int or None, got {seed!r}")
 
 
-def _bits(seed: int, name: str) -> np.random.PCG64:
-    """Return the bit generator of a name in its initial state."""
-    return np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(zlib.crc32(name.encode()),)))
+def _bits(seed: int, name: str, branch: tuple[int, ...] = ()) -> np.random.PCG64:
+    """Return the bit generator of a name in its initial state; `branch` separates the processes of a run."""
+    return np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(zlib.crc32(name.encode()), *branch)))
 
 
 def network_generator() -> np.random.Generator:

@@ -57,6 +57,7 @@ class Learner(ABC):
         forward_fields: the shapes of the fields that `forward` returns beside its output, by name.
         memory: the part that batches are sampled from, and that receives feedback: the replay memory or the rollout.
         strategy: how devices or processes share updates; `use` sets it.
+        merge_statistics: merges the statistics of the normalizers with those of other processes, or None.
         dry_run_variables: during a dry run of `update`, the variables that each optimizer trains; otherwise None.
     """
 
@@ -85,6 +86,7 @@ class Learner(ABC):
         self.is_built = False
         self.strategy: Strategy = SINGLE
         self._report: Sequence[Any] = ()
+        self.merge_statistics: Callable[[], None] | None = None
         self._returned: Sequence[Returned] = ()
         self._losses: list[Any] = []  # of the update in progress, one for each `minimize`
         self._groups: dict[tuple[int, ...], tuple[Sequence[Any], list[Any]]] = {}
@@ -208,6 +210,16 @@ class Learner(ABC):
         return int(self.schedule.batch_size)
 
     @property
+    def share(self) -> int:
+        """Transitions of a gradient update that this process samples."""
+        return self.strategy.share(self.batch_size)
+
+    @property
+    def ready(self) -> float:
+        """Transitions that can be sampled for an update; those of a rollout, once it is complete."""
+        raise NotImplementedError
+
+    @property
     def actor_fields(self) -> dict[str, tuple[int, ...]]:
         """The shapes of the further fields that the actor returns with actions, by name."""
         own = self.algorithm.actor_fields
@@ -235,13 +247,15 @@ class Learner(ABC):
         """End a lane's episode in the memory: its next transition does not follow from its last one."""
 
     @abstractmethod
-    def due(self, before: int, after: int, ended: int) -> Due:
+    def due(self, before: int, after: int, ended: int, ready: float | None = None) -> Due:
         """Return what is due.
 
         Args:
             before: environment steps before this tick of the loop.
             after: environment steps after it.
             ended: episodes that ended in it.
+            ready: the property `ready` that counts; by default that of this learner. If several processes learn
+                together, it is the sum over them.
         """
 
     @abstractmethod

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from noterl import backends
 from noterl.backends import ops
+from noterl.backends.replicas import mean_over_replicas
 
 Tensor = Any
 Product = Callable[[Tensor], Tensor]
@@ -192,7 +193,8 @@ def step(
     def try_step(scale: Tensor) -> tuple[Tensor, Tensor]:
         def move() -> tuple[Tensor, Tensor]:
             assign(start + scale * longest)
-            return evaluate()
+            objective, divergence = evaluate()
+            return mean_over_replicas(objective), mean_over_replicas(divergence)
 
         moved: tuple[Tensor, Tensor] = backend.isolated(move, variables)
         return moved

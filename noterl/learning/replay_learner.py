@@ -68,9 +68,15 @@ class ReplayLearner(Learner):
             self.algorithm._normalizers.interrupt(lane)
         self.replay.interrupt(lane)
 
-    def due(self, before: int, after: int, ended: int) -> Due:
+    def due(self, before: int, after: int, ended: int, ready: float | None = None) -> Due:
         """Return what is due by the schedule, if the memory holds enough transitions."""
-        return self.schedule.due(before, after, ended, self._num_sampleable)
+        count = self._num_sampleable if ready is None else lambda: int(ready)
+        return self.schedule.due(before, after, ended, count)
+
+    @property
+    def ready(self) -> float:
+        """Transitions that can be sampled."""
+        return self._num_sampleable()
 
     def _num_sampleable(self) -> int:
         """Return how many transitions can be sampled; counting stops at `batch_size` unless `updates` is "pass"."""
@@ -78,7 +84,7 @@ class ReplayLearner(Learner):
 
     def sample(self, updates: int) -> Sample:
         """Sample the transitions of a group of updates, `[K, B]`."""
-        size, generator = self.schedule.batch_size, self.algorithm.generators("sampler")
+        size, generator = self.share, self.algorithm.generators("sampler")
         if self.schedule.updates != "pass":
             sample = self.replay.sample(updates, size, generator=generator)
         else:
@@ -104,7 +110,7 @@ class ReplayLearner(Learner):
 
     def update(self, batch: Batch, count: int) -> GroupResult:
         """Make the first `count` updates on batches `[K, B, ...]` in one compiled call."""
-        return super().update(add_random_numbers(self.algorithm, batch, count), count)
+        return super().update(add_random_numbers(self.algorithm, batch, count, strategy=self.strategy), count)
 
     def with_model_reward(self, batch: Batch) -> Batch:
         """Return a batch `[B, ...]` with the rewards of the reward model, as it is now."""

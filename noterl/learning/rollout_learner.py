@@ -114,7 +114,7 @@ class RolloutLearner(Learner):
     def attach(self, source: EnvSource, num_envs: int) -> None:
         """Check that a rollout in so many environments holds a batch of the size that `compile` received."""
         length = self.rollout.length
-        if self._least_rows > length * num_envs:
+        if self._least_rows > length * num_envs * self.strategy.processes:
             raise ValueError(
                 f"batch_size must be at most the transitions of a rollout, {length * num_envs} (rollout_steps={length} "
                 f'in {num_envs} environments), got {self._least_rows}; "rollout" is a whole rollout'
@@ -132,8 +132,18 @@ class RolloutLearner(Learner):
     @property
     def batch_size(self) -> int:
         """Transitions of a minibatch: the configured number, but at most those of a rollout."""
+        return self.share * self.strategy.processes
+
+    @property
+    def share(self) -> int:
+        """Transitions of a minibatch that this process samples, from its own rollout."""
         configured = self.schedule.batch_size
-        return self.num_rows if isinstance(configured, str) else min(configured, self.num_rows)
+        return self.num_rows if isinstance(configured, str) else min(self.strategy.share(configured), self.num_rows)
+
+    @property
+    def ready(self) -> float:
+        """The transitions of the rollout if it is complete, otherwise 0."""
+        return self.num_rows if self.rollout.is_full else 0
 
     @property
     def rounds_left(self) -> int:
@@ -165,11 +175,11 @@ class RolloutLearner(Learner):
         if self.algorithm._normalizers is not None:
             self.algorithm._normalizers.interrupt(lane)
 
-    def due(self, before: int, after: int, ended: int) -> Due:
+    def due(self, before: int, after: int, ended: int, ready: float | None = None) -> Due:
         """Return the updates of all epochs once the rollout is complete."""
-        if not self.rollout.is_full:
+        if not (self.ready if ready is None else ready):
             return Due(0, False)
-        return Due(self.algorithm.epochs * math.ceil(self.num_rows / self.batch_size), False)
+        return Due(self.algorithm.epochs * math.ceil(self.num_rows / self.share), False)
 
     def call_size(self, updates: int) -> int:
         """Return how many updates run in one compiled call: by default all of them."""
@@ -181,7 +191,9 @@ class RolloutLearner(Learner):
         if self.reward_model is not None and self.replay is None:
             # Before the statistics of the normalizers change, so that both sides are normalized alike.
             rollout = self.reward_model.add_demonstrations(rollout, self.rollout.length)
-        return self._prepare(rollout if normalizers is None else normalizers.normalize_rollout(rollout, self.gamma))
+        if normalizers is not None:
+            rollout = normalizers.normalize_rollout(rollout, self.gamma, self.merge_statistics)
+        return self._prepare(rollout)
 
     def sample(self, updates: int) -> np.ndarray:
         """Prepare the rollout and return the row indices `[K, B]` of all minibatches.
@@ -190,7 +202,7 @@ class RolloutLearner(Learner):
         of another random order.
         """
         self._data = self.prepare()
-        count, size = self.num_rows, self.batch_size
+        count, size = self.num_rows, self.share
         if size == count:  # the order would change nothing but rounding
             return np.tile(np.arange(count, dtype=np.int32), (self.algorithm.epochs, 1))
         generator = self.algorithm.generators("sampler")
@@ -251,7 +263,7 @@ class RolloutLearner(Learner):
         if self._data is None or not self.rollout.is_full:
             return None
         fetch, count = backends.current().fetch, self.num_rows
-        size = min(self.batch_size, count // 2)
+        size = min(self.share, count // 2)
         indices = np.stack([generator.permutation(count)[:size] for _ in range(samples)])
         batch: Batch = map_arrays(lambda array: fetch(array)[indices], self._data)
         return batch
@@ -314,7 +326,7 @@ class ReplayedRolloutLearner(RolloutLearner):
         """Store the prepared rollout, and sample the minibatches from everything that the memory holds."""
         self._store(self.prepare())
         generator = self.algorithm.generators("sampler")
-        sample = self.replay.sample(updates, min(self.batch_size, len(self.replay)), generator=generator)
+        sample = self.replay.sample(updates, min(self.share, len(self.replay)), generator=generator)
         sample.gamma = self.gamma
         return sample
 

@@ -86,7 +86,7 @@ class SequenceLearner(RolloutLearner):
             )
         super().open(num_envs)
 
-    def due(self, before: int, after: int, ended: int) -> Due:
+    def due(self, before: int, after: int, ended: int, ready: float | None = None) -> Due:
         """Return the updates once the rollout is complete, and whether a hard copy to the target is due."""
         every = self.schedule.hard_copy_every
         target = bool(every) and after // every > before // every

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from noterl.backends import keras
+from noterl.distribute import SINGLE, Strategy
 from noterl.networks import training_mode
+from noterl.random import SHARED
 from noterl.types import Batch, map_arrays
 
 if TYPE_CHECKING:
@@ -33,7 +35,11 @@ class Returned(NamedTuple):
 
 
 def add_random_numbers(
-    algorithm: Algorithm, batch: Batch, count: int, generators: Callable[[str], np.random.Generator] | None = None
+    algorithm: Algorithm,
+    batch: Batch,
+    count: int,
+    generators: Callable[[str], np.random.Generator] | None = None,
+    strategy: Strategy = SINGLE,
 ) -> Batch:
     """Return the batches `[K, B, ...]` with the random numbers of `random_spec` in `extra`.
 
@@ -44,6 +50,7 @@ def add_random_numbers(
         batch: K batches; names that `extra` already holds are kept.
         count: how many batches are used; the numbers of the others are 0.
         generators: returns the generator of a name; by default those of the algorithm.
+        strategy: if it has several processes, each samples the numbers of the global batch and keeps its share.
     """
     missing = [name for name in algorithm.random_spec if name not in batch.extra]
     if not missing:
@@ -52,7 +59,9 @@ def add_random_numbers(
     updates, size = batch.reward.shape[:2]
     for name in missing:
         shape, distribution = algorithm.random_spec[name]
-        numbers = DISTRIBUTIONS[distribution](generators(f"update/{name}"), (count, size, *shape))
+        everywhere = (count, size * strategy.processes, *shape)
+        numbers = DISTRIBUTIONS[distribution](generators(f"{SHARED}{name}"), everywhere)
+        numbers = numbers[:, strategy.rank * size : (strategy.rank + 1) * size]
         if count < updates:
             numbers = np.concatenate([numbers, np.zeros((updates - count, *numbers.shape[1:]), np.float32)])
         extra[name] = numbers

@@ -29,6 +29,10 @@ class CallbackList:
         self.callbacks = sorted((_adapt(callback) for callback in callbacks), key=lambda callback: callback.order)
         self.keyed()
 
+    def of_rank(self, rank: int) -> CallbackList:
+        """Return those that run in the process with this rank: all in the chief, and otherwise those of all ranks."""
+        return CallbackList(callback for callback in self.callbacks if rank == 0 or callback.all_ranks)
+
     def set_agent(self, agent: Any) -> None:
         """Set the `agent` attribute of every callback."""
         for callback in self.callbacks:

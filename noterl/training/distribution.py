@@ -7,8 +7,14 @@ from contextlib import contextmanager
 from typing import Any
 
 from noterl import distribute
+from noterl.callback import Budget
 from noterl.distribute import SINGLE, Strategy
+from noterl.history import History
 from noterl.learning.learner import Learner
+from noterl.training.loop import Loop
+from noterl.training.rank_loop import RankLoop
+from noterl.training.ranks import statistics_merger, synchronize
+from noterl.training.state import Parts
 
 
 def resolve_strategy(strategy: Any) -> Strategy:
@@ -45,3 +51,22 @@ def distributed(strategy: Strategy, learner: Learner) -> Iterator[None]:
         except BaseException as error:
             strategy.fail(error)
             raise
+        finally:
+            learner.merge_statistics = None
+
+
+def make_loop(strategy: Strategy, parts: Parts, budget: Budget, history: History) -> Loop:
+    """Return the loop of a `fit`; several processes start with the chief's state.
+
+    Raises:
+        StrategyError: if the processes have different settings.
+    """
+    learner, session = parts.learner, parts.session
+    arguments = learner, parts.actor, session, parts.counters, budget, history
+    if strategy.processes == 1:
+        return Loop(*arguments)
+    assert session.lanes is not None
+    is_live = any(callback.needs_live_updates for callback in session.callbacks.callbacks)
+    is_live = synchronize(strategy, parts, budget, session.lanes.num_envs, is_live)
+    learner.merge_statistics = statistics_merger(strategy, learner)
+    return RankLoop(*arguments, strategy=strategy, is_live=is_live)

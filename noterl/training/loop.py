@@ -283,7 +283,7 @@ class Loop:
         self._fire(self.events.on_batch_end, number, logs)
 
     def _begin_episode(self, lane: int) -> None:
-        counters, number = self.counters, self.counters.episodes_begun
+        counters, number = self.counters, self._next_number()
         started = perf_counter()
         self.learner.interrupt(lane)
         self.lanes.reset(lane, number, counters.steps)
@@ -293,6 +293,10 @@ class Loop:
         self.clock[self._stepping] += perf_counter() - started
         self._open.append(lane)
         self._fire(self.events.on_episode_begin, number, {})
+
+    def _next_number(self) -> int:
+        """Return the number of the next episode."""
+        return self.counters.episodes_begun
 
     def _begin_continued_episodes(self) -> None:
         """Fire `on_episode_begin` for the episodes that continue from the last fit."""

@@ -75,6 +75,23 @@ def _core_state(parts: Parts) -> dict[str, Any]:
     }
 
 
+_OF_PROCESS = ("generators", "explorer", "loss")  # the parts of the core state that each process of a run has itself
+
+
+def shared_state(parts: Parts) -> dict[str, Any]:
+    """Return what is equal in all processes of a run, with the seed and the generators of the global batch."""
+    state = {name: value for name, value in _core_state(parts).items() if name not in _OF_PROCESS}
+    return {**state, "generators": parts.algorithm.generators.shared_state()}
+
+
+def set_shared_state(parts: Parts, state: dict[str, Any], rank: int) -> None:
+    """Restore the `shared_state` of the process with rank 0 in another process."""
+    own = _core_state(parts)
+    _set_core_state(parts, {**own, **state, **{name: own[name] for name in _OF_PROCESS}})
+    parts.algorithm.generators.join(state["generators"], rank, parts.counters.steps)
+    parts.actor.mark_stale()
+
+
 def set_state(parts: Parts, state: Any) -> None:
     """Restore a state that `get_state` returned.
 

@@ -11,6 +11,7 @@ import keras
 import torch
 from torch.utils import _pytree as pytree
 
+from noterl.backends import replicas
 from noterl.backends.common import NonFiniteError, Stack
 from noterl.backends.torch.rollback import Rollback
 from noterl.backends.torch.tracing import TracedGradients, eager_gradients
@@ -71,9 +72,11 @@ def minimize(
     with torch.enable_grad():
         traced = None if traces is None else traces.find(loss_fn, trained, args)
         loss, aux, found = eager_gradients(loss_fn, trained, args) if traced is None else traced()
-    pairs = [(gradient, variable) for gradient, variable in zip(found, trained, strict=True) if gradient is not None]
     rollback = call.rollback if call else None
     loss = loss.detach()
+    if replicas.active() is not None:
+        loss, found = _averaged(loss, found)
+    pairs = [(gradient, variable) for gradient, variable in zip(found, trained, strict=True) if gradient is not None]
     with torch.no_grad():
         total = float(torch.stack(torch._foreach_norm([gradient for gradient, _ in pairs])).sum() + loss.abs())
         if rollback is not None:
@@ -92,13 +95,29 @@ def minimize(
     return loss, aux
 
 
+def _averaged(
+    loss: torch.Tensor, found: list[torch.Tensor | None]
+) -> tuple[torch.Tensor, list[torch.Tensor | None]]:
+    """Return the means of a loss and its gradients over the replicas, in one transfer."""
+    over = replicas.active()
+    assert over is not None
+    present = [gradient for gradient in found if gradient is not None]
+    with torch.no_grad():
+        loss, *means = over.mean_of_all([loss, *present])
+    rest = iter(means)
+    return loss, [None if gradient is None else next(rest) for gradient in found]
+
+
 def gradients(
     function: Callable[[], Any], variables: Sequence[keras.Variable]
 ) -> tuple[torch.Tensor, list[torch.Tensor]]:
     """Return the scalar `function()` and its gradients, which are zero for unused variables."""
     with torch.enable_grad():
         value, _, found = eager_gradients(function, variables, ())
-    return value.detach(), _zeros_for_none(found, variables)
+    value, found = value.detach(), _zeros_for_none(found, variables)
+    if (over := replicas.active()) is not None:
+        value, *found = over.mean_of_all([value, *found])
+    return value, found
 
 
 def hessian_product(
@@ -120,7 +139,9 @@ def hessian_product(
             return [torch.zeros_like(value) for value in values]
         slopes = [part for part, used in zip(vector, is_used, strict=True) if used]
         found = torch.autograd.grad(outputs, values, slopes, retain_graph=True, allow_unused=True)
-        return _zeros_for_none(found, variables)
+        result = _zeros_for_none(found, variables)
+        over = replicas.active()
+        return result if over is None else over.mean_of_all(result)
 
     return product
 

@@ -1,0 +1,234 @@
+"""Processes of `torch.distributed`: their connection, and averages of gradients and statistics over them."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from noterl.backends.common import GroupResult, Program, Rows
+from noterl.backends.replicas import averaging
+
+# Processes must start within this time of each other. Later, a process waits for the others as long as their
+# connections are open, because a callback of the chief may take minutes.
+CONNECT_SECONDS = 25
+_WAIT = timedelta(hours=24)
+_ERROR_KEY = "noterl/error"
+
+
+class ConnectionLost(RuntimeError):
+    """Raised if a collective operation fails; the message holds the error of the other process, if it is known."""
+
+
+class Processes:
+    """The processes of a run, connected by `torch.distributed`; also the replicas of an update.
+
+    Args:
+        rank: the number of this process.
+        count: the number of processes.
+        group: the process group; None to connect by the variables that launchers set.
+
+    Attributes:
+        count: the number of processes.
+    """
+
+    def __init__(self, rank: int, count: int, group: Any = None) -> None:
+        self.rank, self.count = rank, count
+        self._group, self._host_group, self._store = group, None, None
+        self._made = False
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether `connect` was called, and the connection was not ended."""
+        return self._host_group is not None
+
+    def connect(self, device: torch.device) -> None:
+        """Connect to the other processes: by NCCL if the variables are on a GPU, otherwise by gloo.
+
+        Raises:
+            ConnectionLost: if they do not all start within `CONNECT_SECONDS`, or the port is in use.
+        """
+        if self.is_connected:
+            return
+        if self._group is None and not dist.is_initialized():
+            self._initialize("nccl" if device.type == "cuda" else "gloo")
+        if self._group is None:
+            self._group = dist.group.WORLD
+        is_gloo = dist.get_backend(self._group) == "gloo"
+        self._host_group = self._group if is_gloo else dist.new_group(backend="gloo", timeout=_WAIT)
+
+    def _initialize(self, backend: str) -> None:
+        where = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+        try:
+            limit = timedelta(seconds=CONNECT_SECONDS)
+            self._store, _, _ = next(iter(dist.rendezvous("env://", self.rank, self.count, timeout=limit)))
+            self._store.set_timeout(limit)
+            # A server of another program may listen at the port: its answers fail here, and not after hours.
+            self._store.set(f"noterl/started/{self.rank}", "1")
+            self._store.wait([f"noterl/started/{rank}" for rank in range(self.count)], limit)
+            dist.init_process_group(backend, store=self._store, rank=self.rank, world_size=self.count, timeout=_WAIT)
+        except (RuntimeError, ValueError) as error:  # errors of torch.distributed are RuntimeErrors
+            raise ConnectionLost(
+                f"rank {self.rank} cannot connect to the {self.count} processes of the run at MASTER_ADDR and "
+                f"MASTER_PORT, {where}: {_first_line(error)}. If another program uses the port, choose another one; if "
+                "a process has failed, its own error says why"
+            ) from error
+        self._made = True
+        atexit.register(self._disconnect)
+
+    def end(self, reason: str) -> None:
+        """End the connection, so that operations of the other processes fail; tell them the reason."""
+        if self._store is not None:
+            with contextlib.suppress(RuntimeError):
+                self._store.set(_ERROR_KEY, f"rank {self.rank}: {reason}")
+        self._disconnect()
+
+    def _disconnect(self) -> None:
+        self._group = self._host_group = None
+        if self._made and dist.is_initialized():
+            dist.destroy_process_group()
+        self._made = False
+
+    @contextmanager
+    def reporting(self) -> Iterator[None]:
+        """Raise a `ConnectionLost` for errors of collective operations inside the context."""
+        try:
+            yield
+        except RuntimeError as error:
+            if not _is_of_connection(error):
+                raise
+            raise ConnectionLost(
+                f"rank {self.rank} has lost the connection to another process of the run, which has failed or was "
+                f"killed{self._reason()}"
+            ) from error
+
+    def _reason(self) -> str:
+        """Return the error that another process has stored; it may be on its way."""
+        if self._store is None:
+            return ""
+        try:
+            self._store.wait([_ERROR_KEY], timedelta(seconds=2))
+            return f": {self._store.get(_ERROR_KEY).decode()}"
+        except RuntimeError:  # it was killed, or the process that keeps the store has ended
+            return ""
+
+    # Averages
+
+    def mean(self, value: torch.Tensor) -> torch.Tensor:
+        """Return the mean of a tensor over the processes, without a gradient; may be traced."""
+        functional = torch.ops._c10d_functional
+        group = self._group.group_name  # type: ignore[union-attr]
+        total = functional.all_reduce(value.detach().contiguous(), "sum", group)
+        return functional.wait_tensor(total) / self.count
+
+    def mean_of_all(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Return the means of tensors over the processes, by one reduction for each dtype."""
+        means: list[Any] = [None] * len(tensors)
+        for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
+            places = [k for k, tensor in enumerate(tensors) if tensor.dtype == dtype]
+            bucket = torch.cat([tensors[k].detach().reshape(-1) for k in places])
+            dist.all_reduce(bucket, group=self._group)
+            bucket /= self.count
+            parts = bucket.split([tensors[k].numel() for k in places])
+            for k, part in zip(places, parts, strict=True):
+                means[k] = part.view(tensors[k].shape)
+        return means
+
+    # Messages between hosts
+
+    def agree(self, values: Sequence[float]) -> np.ndarray:
+        """Return the values of all processes, `[processes, n]`."""
+        own = torch.tensor(values, dtype=torch.float64)
+        found = torch.empty((self.count, len(values)), dtype=torch.float64)
+        with self.reporting():
+            dist.all_gather(list(found.unbind(0)), own, group=self._host_group)
+        return found.numpy()
+
+    def gather(self, message: bytes) -> list[bytes]:
+        """Return the messages of all processes."""
+        lengths = self.agree([float(len(message))])[:, 0].astype(int)
+        longest = int(lengths.max())
+        if not longest:
+            return [b""] * self.count
+        own = torch.zeros(longest, dtype=torch.uint8)
+        own[: len(message)] = torch.frombuffer(bytearray(message), dtype=torch.uint8) if message else own[:0]
+        found = torch.empty((self.count, longest), dtype=torch.uint8)
+        with self.reporting():
+            dist.all_gather(list(found.unbind(0)), own, group=self._host_group)
+        return [row[:length].numpy().tobytes() for row, length in zip(found, lengths, strict=True)]
+
+
+class ReplicatedProgram:
+    """An update program whose gradients, statistics and logs are averaged; called like an `UpdateProgram`.
+
+    Args:
+        compile_program: returns the program for a `stop` function, as `UpdateProgram` has it.
+        processes: the replicas.
+        stop: as for `UpdateProgram`; it receives the logs of the global batch.
+    """
+
+    def __init__(
+        self, compile_program: Callable[[Any], Program], processes: Processes, stop: Callable[..., Any] | None
+    ) -> None:
+        self._processes, self._stop = processes, stop
+        self._program = compile_program(None if stop is None else self._stop_together)
+
+    def __call__(self, rows: Rows, count: int, first: int = 0) -> GroupResult:
+        """Make `count` updates, of which the first has the number `first`."""
+        with self._processes.reporting(), averaging(self._processes):
+            result = self._program(rows, count, first)
+            return result._replace(logs=self._mean(result.logs))
+
+    def _stop_together(self, logs: dict[str, Any]) -> Any:
+        assert self._stop is not None
+        return self._stop(self._mean(logs))
+
+    def _mean(self, logs: dict[str, Any]) -> dict[str, Any]:
+        names = sorted(logs)  # the same order in all processes
+        values = [torch.as_tensor(logs[name]).to(torch.get_default_dtype()) for name in names]
+        return dict(zip(names, self._processes.mean_of_all(values), strict=True))
+
+
+def check_device(device: torch.device, local_rank: int, local_count: int) -> None:
+    """Check that processes of one machine do not share a GPU.
+
+    Raises:
+        ValueError: if the variables are on the GPU of another process.
+    """
+    if device.type == "cuda" and local_count > 1 and torch.cuda.device_count() > 1 and device.index != local_rank:
+        raise ValueError(
+            f"strategy='ddp': the networks of the process LOCAL_RANK={local_rank} are on {device}; call "
+            'torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before you make the agent, or use `noterl launch`'
+        )
+
+
+def device_of(variables: Sequence[Any]) -> torch.device:
+    """Return the device of the variables."""
+    device: torch.device = variables[0].value.device
+    return device
+
+
+def existing_rank(group: Any = None) -> tuple[int, int] | None:
+    """Return the rank and the size of a process group, by default of the one in this process; None if there is none."""
+    if group is None and not dist.is_initialized():
+        return None
+    return dist.get_rank(group), dist.get_world_size(group)
+
+
+def _is_of_connection(error: RuntimeError) -> bool:
+    if isinstance(error, dist.DistError):
+        return True
+    text = str(error).lower()
+    return any(word in text for word in ("gloo", "connection", "process group", "nccl", "socket"))
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,214 @@
+"""The training loop of one process of several that learn together.
+
+All processes make the same number of ticks between two agreements, so a tick counts the steps of all of them without
+a message. An agreement is one small message to each process, before every group of updates and from time to time
+between them. It decides for all processes, before the same update, whether training ends and whether updates are made.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from time import perf_counter
+
+import numpy as np
+
+from noterl.collect import VectorLanes
+from noterl.distribute import Strategy
+from noterl.training.loop import Loop
+from noterl.training.ranks import ChiefSettings
+from noterl.types import Logs
+
+# Ticks between agreements if no update is due: an agreement takes about as long as five steps of CartPole.
+_MOST_TICKS = 64
+_STOP, _STEPS, _EPISODES, _READY = range(4)  # columns of an agreement; the chief's settings follow
+
+
+@dataclass(eq=False)
+class RankLoop(Loop):
+    """One `fit` in one of several processes.
+
+    `counters` hold the totals of all processes. The chief fires the ends of the episodes of the others when the
+    processes agree; their begin fires with the end.
+
+    Attributes:
+        strategy: with several processes.
+        is_live: whether a callback of any process acts between updates.
+    """
+
+    strategy: Strategy = field(kw_only=True)
+    is_live: bool = field(default=False, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.live = self.live or self.is_live
+        self._rank, self._processes = self.strategy.rank, self.strategy.processes
+        self._settings = ChiefSettings(self.learner)
+        self._reason: str | None = None  # why training ends, agreed by all processes
+        self._agreed_steps, self._agreed_episodes = self.counters.steps, self.counters.episodes
+        self._own_steps = self._own_episodes = 0  # of this process, since the last agreement
+        self._outbox: list[tuple[int, Logs]] = []  # ended episodes that the chief has not received
+        self._surplus: list[int] = []  # lanes whose episode ended beyond the budget
+        self._countdown = 0  # ticks until the next agreement
+        self._is_stopped = False  # whether a callback of any process has ended training
+
+    def _train(self) -> None:
+        self._countdown = self._most_ticks()
+        super()._train()
+        if self.learner.merge_statistics is not None:
+            self.learner.merge_statistics()
+
+    def _is_finished(self) -> bool:
+        if not self._is_stopped and self._reason is None:
+            if self.counters.steps < self.budget.last_step:
+                return False
+            self._reason = "steps"
+        self.history.stop_reason = self._reason
+        return True
+
+    def _next_number(self) -> int:
+        return self.counters.episodes_begun * self._processes + self._rank
+
+    def _tick(self) -> None:
+        learner, counters = self.learner, self.counters
+        before = counters.steps
+        if before + self._rank < self.budget.last_step:
+            self._step()
+        if self.lanes.actions is None:
+            learner.end_round()
+        width = self.lanes.num_envs if isinstance(self.lanes, VectorLanes) else 1
+        counters.steps = int(min(before + width * self._processes, self.budget.last_step))
+        self._countdown -= 1
+        table = self._agree() if self._must_agree(before) else None
+        if self._is_stopped:
+            self._finish_tick(table)
+            return
+        ended = 0 if table is None else int(table[:, _EPISODES].sum())
+        ready = 0.0 if table is None else float(table[:, _READY].min()) * self._processes
+        due = learner.due(before, counters.steps, ended, ready)
+        if due.target:
+            learner.algorithm.update_target()
+            self.actor.forward.target_moved()
+        if due.updates:
+            self._learn(due.updates)
+        self._finish_tick(table)
+
+    def _learn(self, updates: int) -> None:
+        if self.learner.rollout is None and self.learner.merge_statistics is not None:
+            self.learner.merge_statistics()
+        super()._learn(updates)
+
+    def _step(self) -> None:
+        """Step the lane or lanes of this tick, and store the transitions within the budget."""
+        started = perf_counter()
+        first = self.counters.steps + self._rank + 1
+        transitions = self.lanes.tick(first)
+        stepped = perf_counter()
+        self.clock[self._stepping] += stepped - started
+        for position, transition in enumerate(transitions):
+            if first + position * self._processes > self.budget.last_step:
+                for surplus in transitions[position:]:
+                    self.learner.interrupt(surplus.lane)
+                self.lanes.discard(transitions[position:])
+                break
+            self.learner.add(transition)
+            self._own_steps += 1
+            if transition.terminated or transition.truncated:
+                self.lanes.ledger.finish(transition.lane)
+                self._over.append(transition.lane)
+        self.clock["store"] += perf_counter() - stepped
+
+    def _must_agree(self, before: int) -> bool:
+        """Return whether the processes agree after this tick; the result is the same in all of them."""
+        after, schedule = self.counters.steps, self.learner.schedule
+        if self._countdown <= 0 or after >= self.budget.last_step:
+            return True
+        if self.learner.replay is None or self.learner.rollout is not None:
+            return self.lanes.actions is None and self.learner.ready > 0
+        every = schedule.update_every
+        starts = schedule.learning_starts
+        return not isinstance(every, str) and after > starts and after // every > max(before, starts) // every
+
+    def _most_ticks(self) -> int:
+        """Return after how many ticks at most the processes agree, so that the budget of episodes is not exceeded."""
+        if isinstance(self.lanes, VectorLanes):
+            return 1  # how many of its lanes step depends on the ends of their episodes
+        left = self.budget.last_episode - self.counters.episodes
+        return max(1, int(min(left / self._processes, _MOST_TICKS)))
+
+    def _agree(self) -> np.ndarray:
+        """Exchange the state of this process with the others; set the counters, and whether training ends."""
+        numbers = self._settings.read() if self.strategy.is_chief else [0.0] * self._settings.size
+        ended = self._own_episodes + len(self._over)
+        ready = self.learner.ready
+        own = [float(self.stop.is_set), float(self._own_steps), float(ended), float(ready), *numbers]
+        started = perf_counter()
+        table = self.strategy.agree(own)
+        self.clock["learn"] += perf_counter() - started
+        if not self.strategy.is_chief:
+            self._settings.write(table[0, _READY + 1 :].tolist())
+        counters = self.counters
+        counters.steps = self._agreed_steps = self._agreed_steps + int(table[:, _STEPS].sum())
+        self._count_episodes(table)
+        self._own_steps, self._own_episodes = 0, -len(self._over)  # those in `_over` are counted already
+        if table[:, _STOP].any():
+            self._stop_together(table)
+        elif self._agreed_episodes >= self.budget.last_episode:
+            self._reason = "episodes"
+        self._countdown = self._most_ticks()
+        return table
+
+    def _count_episodes(self, table: np.ndarray) -> None:
+        """Set the number of episodes before those are fired that ended in this tick or elsewhere.
+
+        Episodes beyond the budget do not count. The processes with the lowest ranks keep theirs.
+        """
+        left = self.budget.last_episode - self._agreed_episodes
+        kept = np.diff(np.minimum(np.cumsum([0, *table[:, _EPISODES]]), left)).astype(int)
+        for _ in range(int(table[self._rank, _EPISODES]) - int(kept[self._rank])):
+            self._surplus.append(self._over.pop())
+        table[:, _EPISODES] = kept
+        self._agreed_episodes += int(kept.sum())
+        elsewhere = int(kept.sum() - kept[0]) if self.strategy.is_chief else 0
+        self.counters.episodes = self._agreed_episodes - len(self._over) - elsewhere
+
+    def _stop_together(self, table: np.ndarray) -> None:
+        """End training, for the reason of the first process that has stopped."""
+        own = (self.stop.reason or "") if self.stop.is_set else ""
+        reasons = self.strategy.gather(own.encode())
+        first = int(np.flatnonzero(table[:, _STOP])[0])
+        self.stop.is_set, self.stop.reason = True, reasons[first].decode() or None
+        self._is_stopped, self._reason = True, self.stop.reason
+
+    def _finish_tick(self, table: np.ndarray | None) -> None:
+        """Fire the ends of the episodes of this process, and on the chief of those of the others."""
+        self._end_episodes()
+        while self._surplus:
+            self._fire_episode_end(self._surplus.pop(0), False)
+        if table is not None and table[1:, _EPISODES].any():
+            messages = self.strategy.gather(json.dumps(self._outbox, default=float).encode() if self._rank else b"")
+            self._outbox = []
+            if self.strategy.is_chief:
+                for message in messages[1:]:
+                    for number, logs in json.loads(message):
+                        self._fire_other(number, logs)
+
+    def _end_episode(self) -> None:
+        lane = self._over[0]
+        number = self.lanes.ledger.numbers[lane]
+        self._own_episodes += 1
+        super()._end_episode()
+        if self._rank:
+            self._outbox.append((number, self._last_logs))
+
+    def _episode_logs(self, lane: int, complete: bool) -> Logs:
+        logs = {**super()._episode_logs(lane, complete), "rank": self._rank}
+        # What callbacks add to the logs of another process stays there; the chief's callbacks add their own.
+        self._last_logs = dict(logs)
+        return logs
+
+    def _fire_other(self, number: int, logs: Logs) -> None:
+        """Fire the begin and the end of an episode of another process."""
+        self.counters.episodes += 1
+        self._fire(self.events.on_episode_begin, number, {})
+        self._fire(self.events.on_episode_end, number, logs)

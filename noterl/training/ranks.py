@@ -1,0 +1,140 @@
+"""The start of a `fit` in several processes: equal settings, and the state of the chief everywhere."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from noterl import saving
+from noterl.callback import Budget
+from noterl.distribute import Strategy, StrategyError
+from noterl.learning import optimizers
+from noterl.learning.learner import Learner
+from noterl.training.state import Parts, set_shared_state, shared_state
+
+_RULES = ("learning_rate", "beta_1", "beta_2", "weight_decay")
+_SCHEDULE = ("batch_size", "update_every", "updates")
+
+
+def synchronize(strategy: Strategy, parts: Parts, budget: Budget, num_envs: int, is_live: bool) -> bool:
+    """Give every process the chief's state and budget, and check that their settings are equal.
+
+    Args:
+        strategy: connected, with several processes.
+        parts: of the agent.
+        budget: of this `fit`; set to the chief's.
+        num_envs: the lanes of this process.
+        is_live: whether a callback of this process acts between updates.
+
+    Returns:
+        Whether a callback of any process acts between updates.
+
+    Raises:
+        StrategyError: if the processes have different settings.
+    """
+    learner = parts.learner
+    settings = {
+        "class": type(parts.algorithm).__name__,
+        "num_envs": num_envs,
+        "steps_per_execution": learner.steps_per_execution,
+        **{name: getattr(learner.schedule, name) for name in _SCHEDULE},
+    }
+    own = {"settings": settings, "live": is_live, "budget": [budget.last_episode, budget.last_step]}
+    everyone = [json.loads(message) for message in strategy.gather(json.dumps(own).encode())]
+    for rank, other in enumerate(everyone):
+        for name, value in settings.items():
+            if other["settings"][name] != value:
+                raise StrategyError(
+                    f"{name} must be equal in all processes: it is {value!r} in rank {strategy.rank}, and "
+                    f"{other['settings'][name]!r} in rank {rank}"
+                )
+    budget.last_episode, budget.last_step = everyone[0]["budget"]
+    with tempfile.TemporaryDirectory(prefix="noterl-") as folder:
+        path = Path(folder, "state")
+        if strategy.is_chief:
+            saving.write(path, shared_state(parts))
+        message = strategy.gather(path.read_bytes() if strategy.is_chief else b"")[0]
+        if not strategy.is_chief:
+            path.write_bytes(message)
+            set_shared_state(parts, saving.read(path), strategy.rank)
+    return any(each["live"] for each in everyone)
+
+
+def statistics_merger(strategy: Strategy, learner: Learner) -> Callable[[], None] | None:
+    """Return a function that merges the statistics of the normalizers over the processes; None without normalizers.
+
+    After it, all processes have the same statistics, those of the values of all of them.
+    """
+    if learner.algorithm._normalizers is None:
+        return None
+    statistics = learner.algorithm._normalizers.statistics()
+    bases = [_copy(one) for one in statistics]
+
+    def merge() -> None:
+        moments = [one.moments_since(base) for one, base in zip(statistics, bases, strict=True)]
+        table = strategy.agree(np.concatenate(moments).tolist())
+        ends = np.cumsum([len(each) for each in moments])[:-1]
+        for row in table:
+            for base, part in zip(bases, np.split(row, ends), strict=True):
+                base.add_moments(part)
+        for one, base in zip(statistics, bases, strict=True):
+            one.set_state(base.get_state())
+
+    return merge
+
+
+def _copy(statistics: Any) -> Any:
+    copied = type(statistics)(statistics.mean.shape)
+    copied.set_state(statistics.get_state())
+    return copied
+
+
+class ChiefSettings:
+    """The numbers that callbacks of the chief may change during training, and that all processes must share.
+
+    They are hyperparameters, rules of the optimizers, and the schedule of updates.
+
+    Args:
+        learner: of this process.
+    """
+
+    def __init__(self, learner: Learner) -> None:
+        self._learner, self._hyperparameters = learner, list(learner.algorithm.hyperparameters.values())
+        self._rules = [
+            (optimizer, rule) for optimizer in learner.optimizers.values() for rule in _RULES if _has(optimizer, rule)
+        ]
+        schedule = learner.schedule
+        self._scheduled = [name for name in _SCHEDULE if not isinstance(getattr(schedule, name), str)]
+        self.size = len(self._hyperparameters) + len(self._rules) + len(self._scheduled)
+
+    def read(self) -> list[float]:
+        """Return the numbers, in a fixed order."""
+        numbers = [float(each) for each in self._hyperparameters]
+        numbers += [optimizers.get_rule(optimizer, rule) for optimizer, rule in self._rules]
+        return numbers + [float(getattr(self._learner.schedule, name)) for name in self._scheduled]
+
+    def write(self, numbers: list[float]) -> None:
+        """Set the numbers that differ."""
+        rest = iter(zip(numbers, self.read(), strict=True))
+        for hyperparameter, (new, old) in zip(self._hyperparameters, rest, strict=False):
+            if new != old:
+                hyperparameter.restore(new)
+        for (optimizer, rule), (new, old) in zip(self._rules, rest, strict=False):
+            if new != old:
+                optimizers.set_rule(optimizer, rule, new)
+        for name, (new, old) in zip(self._scheduled, rest, strict=False):
+            if new != old:
+                setattr(self._learner.schedule, name, int(new))
+
+
+def _has(optimizer: Any, rule: str) -> bool:
+    try:
+        optimizers.get_rule(optimizer, rule)
+    except ValueError:
+        return False
+    return True

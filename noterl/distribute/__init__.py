@@ -27,12 +27,14 @@ class _Entry(NamedTuple):
 WORDS = {
     "data_parallel": _Entry("jax", "noterl.distribute.data_parallel", "DataParallel"),
     "ddp": _Entry("torch", "noterl.distribute.ddp", "DDP"),
+    "mirrored": _Entry("tensorflow", "noterl.distribute.tensorflow", "Mirrored"),
 }
 
 # The classes of frameworks that `fit(strategy=)` accepts -> the word. Names, because no framework is imported here.
 _OBJECTS = {
     "DataParallel": "data_parallel",
     "ProcessGroup": "ddp",
+    "MirroredStrategy": "mirrored",
 }
 
 

@@ -31,6 +31,14 @@ class _NeedsReduction(Exception):  # noqa: N818  (no error)
     """Raised while a loss is compiled that averages over the replicas, which XLA cannot compile."""
 
 
+def mirrored() -> tf.distribute.MirroredStrategy:
+    """Return a strategy of all GPUs, or of all logical CPUs."""
+    if tf.config.list_logical_devices("GPU"):
+        return tf.distribute.MirroredStrategy()
+    # Collectives between CPUs are slower than a sum on one of them.
+    return tf.distribute.MirroredStrategy(cross_device_ops=tf.distribute.ReductionToOneDevice())
+
+
 class Devices:
     """The variables of an agent on the local devices of a strategy.
 

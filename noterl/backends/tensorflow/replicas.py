@@ -185,7 +185,12 @@ class ReplicatedUpdates(Updates):
 
     def _shared_step(self, batch: Batch, index: int) -> tuple[dict[str, Any], dict[str, Any]]:
         """Make one update, of which each replica computes its share; return the global logs and all feedback."""
-        strategy = self.devices.strategy
+        strategy, shares, size = self.devices.strategy, len(self.devices.copies), int(batch.reward.shape[0])
+        if size % shares:
+            raise ValueError(
+                f"batch_size must be divisible by the {shares} replicas of the strategy, but an update has {size} rows; "
+                "for a whole rollout, that is rollout_steps times the number of environments"
+            )
         results = strategy.run(self._share_of_step, args=(batch, index))
         finite, logs, feedback = tf.nest.map_structure(strategy.experimental_local_results, results)
         and_finite(finite[0])

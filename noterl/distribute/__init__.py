@@ -30,6 +30,7 @@ WORDS = {
     "ddp": _Entry("torch", "noterl.distribute.ddp", "DDP"),
     "mirrored": _Entry("tensorflow", "noterl.distribute.tensorflow", "Mirrored"),
     "multiworker": _Entry("tensorflow", "noterl.distribute.tensorflow", "MultiWorker"),
+    "parameter_server": _Entry("tensorflow", "noterl.distribute.tensorflow", "ParameterServer"),
 }
 
 # The classes of frameworks that `fit(strategy=)` accepts -> the word. Names, because no framework is imported here.
@@ -38,6 +39,7 @@ _OBJECTS = {
     "ProcessGroup": "ddp",
     "MirroredStrategy": "mirrored",
     "CollectiveAllReduceStrategy": "multiworker",
+    "ParameterServerStrategyV2": "parameter_server",
 }
 
 

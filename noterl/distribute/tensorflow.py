@@ -17,8 +17,9 @@ from noterl.distribute.tf_config import Cluster
 class Mirrored(Strategy):
     """`strategy="mirrored"`: the devices of one process share each batch.
 
-    The process collects and samples as without a strategy. Each device has a copy of the variables and computes its share
-    of the update. TensorFlow averages the gradients of the devices. With one device, updates run as without a strategy.
+    The process collects and samples as without a strategy. Each device has a copy of the variables and computes its
+    share of the update. TensorFlow averages the gradients of the devices. With one device, updates run as without a
+    strategy.
 
     Args:
         strategy: a `tf.distribute.MirroredStrategy`; by default one of all GPUs, or of all logical CPUs.
@@ -36,8 +37,8 @@ class Mirrored(Strategy):
         """Check that the replicas can share the agent's batches."""
         if memory == "sequences" and self.replicas > 1:
             raise ValueError(
-                f"strategy={self.word!r} does not support agents that replay sequences (ACER): replicas share batches of "
-                "transitions; use more environments, num_envs=, or workers="
+                f"strategy={self.word!r} does not support agents that replay sequences (ACER), because replicas share "
+                "batches of transitions; use more environments, num_envs=, or workers="
             )
 
     def compile_updates(self, step: Step, variables: Sequence[Any], **options: Any) -> Program:
@@ -120,6 +121,70 @@ class MultiWorker(Mirrored):
             self._workers.fail(f"{type(error).__name__}: {error}")
 
 
+class ParameterServer(Strategy):
+    """`strategy="parameter_server"`: the chief collects, and schedules updates on workers. Servers hold the variables.
+
+    The updates of a group run at the same time on all workers, so each may use variables that lack updates of the
+    others. In a process that `TF_CONFIG` calls a worker or a server, `fit` serves the chief and then ends the script.
+
+    Args:
+        strategy: a `tf.distribute.ParameterServerStrategy` that the chief's script has made; by default one is made.
+
+    Raises:
+        ValueError: if `TF_CONFIG` does not describe the processes.
+        StrategyError: if the processes cannot connect to each other.
+    """
+
+    word, backend = "parameter_server", "tensorflow"
+
+    def __init__(self, strategy: Any = None) -> None:
+        from noterl.backends.tensorflow import parameter_server as backend
+        from noterl.backends.tensorflow.workers import ConnectionLost
+
+        cluster = Cluster.read(self.word)
+        if not cluster.servers or len(cluster.jobs.get("chief", ())) != 1:
+            raise ValueError(
+                "strategy='parameter_server' needs one 'chief' and at least one 'worker' and 'ps' in the cluster of "
+                f"TF_CONFIG, got {', '.join(cluster.jobs)}"
+            )
+        workers = cluster.jobs["worker"]
+        try:
+            if cluster.task != "chief":
+                backend.serve(cluster.task, cluster.index, cluster.jobs["chief"][0])
+                raise SystemExit(0)
+            made = backend.connect(workers, cluster.servers) if strategy is None else strategy
+        except ConnectionLost as error:
+            raise StrategyError(f"strategy='parameter_server': {error}") from error
+        self._fleet = backend.Fleet(made, workers, cluster.servers)
+
+    def check(self, memory: str) -> None:
+        """Check that workers can share the agent's updates."""
+        if memory == "sequences":
+            raise ValueError("strategy='parameter_server' does not support agents that replay sequences (ACER)")
+
+    @contextmanager
+    def attached(self, variables: Sequence[Any]) -> Iterator[None]:
+        """Translate errors of the connection."""
+        from noterl.backends.tensorflow.workers import ConnectionLost
+
+        try:
+            yield
+        except ConnectionLost as error:
+            raise StrategyError(f"strategy='parameter_server': {error}") from error
+
+    def compile_updates(self, step: Step, variables: Sequence[Any], **options: Any) -> Program:
+        """Compile updates that the coordinator schedules.
+
+        Raises:
+            ValueError: if an update may end the updates on a rollout (`target_kl`): these updates have no order.
+        """
+        from noterl.backends.tensorflow.parameter_server import ScheduledUpdates
+
+        if options.get("stop") is not None:
+            raise ValueError("strategy='parameter_server' does not support agents that stop epochs early (`target_kl`)")
+        return ScheduledUpdates(step, variables, fleet=self._fleet, **options)
+
+
 class _Local:
     """Stands for the replicas while a function runs that computes nothing together with other processes."""
 
@@ -128,8 +193,8 @@ class _Local:
     def mean(self, value: Any) -> Any:
         """Refuse an average."""
         raise ValueError(
-            "strategy='multiworker' does not support agents that train in `prepare` (TRPO); use strategy='mirrored', or "
-            "'ddp' on torch"
+            "strategy='multiworker' does not support agents that train in `prepare` (TRPO); use strategy='mirrored', "
+            "or 'ddp' on torch"
         )
 
     mean_of_all = mean
@@ -141,5 +206,9 @@ def start() -> None:
     from noterl import distribute
 
     cluster = Cluster.find()
-    if cluster is not None and not cluster.servers and len(cluster.workers) > 1:
+    if cluster is None:
+        return
+    if cluster.servers and cluster.task == "chief":
+        distribute.resolve("parameter_server")
+    elif not cluster.servers and len(cluster.workers) > 1:
         distribute.resolve("multiworker")

@@ -2,8 +2,8 @@
 
 The strategy runs the update on its devices and reduces gradients; the variables are ours. The agent's own variables are
 those of the first local replica, and each further device has a copy. While a replica's update is traced, the agent's
-variables refer to its copies, and TensorFlow sees no strategy. So networks, optimizers and targets work as on one device, and
-XLA compiles what lies between two reductions; it cannot compile a reduction.
+variables refer to its copies, and TensorFlow sees no strategy. So networks, optimizers and targets work as on one
+device. XLA compiles the code between two reductions; it cannot compile a reduction.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ T = TypeVar("T")
 _no_strategy = tf.distribute.get_replica_context()
 
 
-class _NeedsReduction(Exception):  # noqa: N818  (no error)
+class _NeedsReduction(Exception):
     """Raised while a loss is compiled that averages over the replicas, which XLA cannot compile."""
 
 
@@ -168,8 +168,8 @@ class Replica:
 class ReplicatedUpdates(Updates):
     """Updates of which each replica computes its share; see `UpdateProgram`.
 
-    TensorFlow runs the loop over updates. Every call starts with the variables of the first device, which callbacks, hard
-    copies and restored states change.
+    TensorFlow runs the loop over updates. Every call starts with the variables of the first device, because callbacks,
+    hard copies and restored states change only those.
     """
 
     devices: Devices = field(kw_only=True)
@@ -188,8 +188,8 @@ class ReplicatedUpdates(Updates):
         strategy, shares, size = self.devices.strategy, len(self.devices.copies), int(batch.reward.shape[0])
         if size % shares:
             raise ValueError(
-                f"batch_size must be divisible by the {shares} replicas of the strategy, but an update has {size} rows; "
-                "for a whole rollout, that is rollout_steps times the number of environments"
+                f"batch_size must be divisible by the {shares} replicas of the strategy, got {size} rows in an update; "
+                "a whole rollout has rollout_steps times the number of environments"
             )
         results = strategy.run(self._share_of_step, args=(batch, index))
         finite, logs, feedback = tf.nest.map_structure(strategy.experimental_local_results, results)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,6 +70,28 @@ class Cluster:
         if problem:
             raise ValueError(f"{needs}; {problem}, got {text!r:.200}")
         return cls(found["cluster"], found["task"]["type"], found["task"]["index"])
+
+
+def variables(word: str, processes: int, ports: Sequence[int]) -> tuple[list[str], list[dict[str, str]]]:
+    """Return the names and the environment variables of processes on this machine, for `noterl launch`.
+
+    Args:
+        word: "multiworker", or "parameter_server" for a chief and one server in addition to the workers.
+        processes: the number of workers.
+        ports: at least two more than there are workers.
+    """
+    jobs = {"worker": processes} if word == "multiworker" else {"chief": 1, "worker": processes, "ps": 1}
+    rest = iter(ports)
+    cluster = {job: [f"127.0.0.1:{next(rest)}" for _ in range(count)] for job, count in jobs.items()}
+    tasks = [(job, index) for job, count in jobs.items() for index in range(count)]
+    names = [f"rank {index}" if word == "multiworker" else f"{job} {index}" for job, index in tasks]
+    return names, [
+        {
+            "KERAS_BACKEND": "tensorflow",
+            "TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": job, "index": index}}),
+        }
+        for job, index in tasks
+    ]
 
 
 def _problem(found: Any) -> str | None:

@@ -1,0 +1,262 @@
+"""Programs of the tests of TensorFlow's strategies, each run in processes of its own.
+
+Usage: python tensorflow_strategies.py PROGRAM [arguments]. The last line of the output is the result, as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+os.environ["KERAS_BACKEND"] = "tensorflow"
+os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+
+import numpy as np
+
+UPDATES, ROWS = 200, 8
+
+
+def make(name: str) -> Any:
+    """Return a built agent with small networks."""
+    import keras
+
+    import noterl
+
+    if name == "PPO":
+        agent = noterl.PPO("CartPole-v1", hidden=(4,), seed=1)
+        agent.compile(batch_size=ROWS)
+    elif name == "SAC":
+        agent = noterl.SAC("Pendulum-v1", hidden=(4,), seed=1)
+        agent.compile(batch_size=ROWS, replay=1000)
+    else:
+        agent = noterl.DQN("CartPole-v1", hidden=(4,), seed=1)
+        agent.compile(keras.optimizers.Adam(1e-3, global_clipnorm=0.1), batch_size=ROWS, replay=1000)
+    agent.build()
+    return agent
+
+
+def batches(name: str) -> Any:
+    """Return random batches for all updates, float64."""
+    from noterl.types import Batch
+
+    rng = np.random.default_rng(7)
+
+    def normal(*shape: int) -> np.ndarray:
+        return rng.normal(size=(UPDATES, ROWS, *shape))
+
+    size = 3 if name == "SAC" else 4
+    action = rng.uniform(-2, 2, (UPDATES, ROWS, 1)) if name == "SAC" else rng.integers(2, size=(UPDATES, ROWS))
+    weight = (rng.random((UPDATES, ROWS)) > 0.3).astype(float) if name == "PPO" else rng.random((UPDATES, ROWS))
+    extra = {"noise": normal(1), "next_noise": normal(1)} if name == "SAC" else {}
+    if name == "PPO":
+        extra = {field: normal() for field in ("value", "advantage", "target")}
+        extra.update(log_prob=-np.abs(normal()), continues=np.ones((UPDATES, ROWS)), ended=np.zeros((UPDATES, ROWS)))
+    discount, index = np.full((UPDATES, ROWS), 0.99), np.zeros((UPDATES, ROWS), np.int32)
+    return Batch(normal(size), action, normal(), normal(size), discount, weight, index, extra)
+
+
+def use_float64() -> None:
+    """Make agents of this process compute in float64, which noterl refuses otherwise."""
+    import keras
+
+    from noterl import backends
+    from noterl.learning import dry_run
+
+    def widened(function: Any) -> Any:
+        def wide(value: Any) -> Any:
+            if isinstance(value, np.float32):
+                return np.float64(value)
+            return "float64" if isinstance(value, str) and value == "float32" else value
+
+        def call(*args: Any, **options: Any) -> Any:
+            return function(*map(wide, args), **{name: wide(value) for name, value in options.items()})
+
+        return call
+
+    zeros = dry_run._zeros
+    keras.config.set_floatx("float64")
+    backends.check_precision = lambda: None
+    keras.ops.cast, keras.ops.convert_to_tensor = widened(keras.ops.cast), widened(keras.ops.convert_to_tensor)
+    keras.Variable.__init__ = widened(keras.Variable.__init__)
+    dry_run._zeros = lambda shape, dtype: zeros(shape, "float64" if np.dtype(dtype).kind == "f" else dtype)
+
+
+def numbers(agent: Any) -> np.ndarray:
+    """Return all variables of an agent, including those of its optimizers, as one vector."""
+    from noterl import backends
+
+    fetch = backends.current().fetch
+    return np.concatenate([np.ravel(fetch(variable)).astype(float) for variable in agent._learner.variables])
+
+
+def compare(names: list[str], word: str) -> dict[str, Any]:
+    """Return the largest differences between updates under a strategy and on one device, by agent."""
+    from noterl import distribute
+    from noterl.types import map_arrays
+
+    strategy = distribute.resolve(word)
+    found = {}
+    for name in names:
+        agent, shared = make(name), make(name)
+        rows = batches(name)
+        alone = agent._learner._update(rows, UPDATES, 0)
+        part = ROWS // strategy.processes
+        own = map_arrays(lambda array, part=part: array[:, part * strategy.rank : part * (strategy.rank + 1)], rows)
+        shared._learner.use(strategy)
+        with strategy.attached(shared._learner.variables):
+            together = shared._learner._update(own, UPDATES, 0)
+        logs = [np.abs(np.asarray(alone.logs[key]) - np.asarray(together.logs[key])).max() for key in alone.logs]
+        difference = float(np.abs(numbers(agent) - numbers(shared)).max())
+        found[name] = {"applied": together.applied, "logs": float(max(logs)), "variables": difference}
+    return found
+
+
+def two_devices() -> None:
+    """Divide the CPU into two devices."""
+    import tensorflow as tf
+
+    device = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(device, [tf.config.LogicalDeviceConfiguration()] * 2)
+
+
+def small_dqn() -> Any:
+    """Return an agent that learns after 32 steps."""
+    import noterl
+
+    agent = noterl.DQN("CartPole-v1", hidden=(8,), seed=1)
+    agent.compile(learning_starts=32, batch_size=16, replay=1000, updates=4, update_every=4)
+    return agent
+
+
+def mirrored() -> dict[str, Any]:
+    """Compare updates on two devices with those on one, then train."""
+    two_devices()
+    return {"compared": compared_in_float64("mirrored"), **_mirrored_fit()}
+
+
+def compared_in_float64(word: str) -> dict[str, Any]:
+    """Return `compare` in float64; later agents compute in float32 again."""
+    import keras
+
+    from noterl import backends
+    from noterl.learning import dry_run
+
+    kept = [
+        (keras.ops, "cast"),
+        (keras.ops, "convert_to_tensor"),
+        (keras.Variable, "__init__"),
+        (backends, "check_precision"),
+        (dry_run, "_zeros"),
+    ]
+    before = [getattr(owner, name) for owner, name in kept]
+    use_float64()
+    try:
+        return compare(["DQN", "PPO", "SAC"], word)
+    finally:
+        keras.config.set_floatx("float32")
+        for (owner, name), value in zip(kept, before, strict=True):
+            setattr(owner, name, value)
+
+
+def _mirrored_fit() -> dict[str, Any]:
+    agents = {}
+    for word in (None, "mirrored"):
+        agents[word] = small_dqn()
+        agents[word].fit(steps=60, strategy=word, verbose=0)
+    alone, shared = (numbers(agents[word]) for word in (None, "mirrored"))
+    agent = agents["mirrored"]
+    agent.set_rule("learning_rate", 1e38)
+    broken = _error_of(lambda: agent.fit(steps=8, strategy="mirrored", verbose=0))
+    agents[None].compile(batch_size=15)
+    return {
+        "updates": [agents[None].updates, agent.updates],
+        "difference": float(np.abs(alone - shared).max()),
+        "broken": broken,
+        "kept": bool(np.isfinite(numbers(agent)).all()),
+        "evaluated": float(agent.evaluate(episodes=1)["length_mean"]),
+        "odd": _error_of(lambda: agents[None].fit(steps=8, strategy="mirrored", verbose=0)),
+        "other": _error_of(lambda: agents[None].fit(steps=8, strategy="ddp", verbose=0)),
+    }
+
+
+def multiworker() -> dict[str, Any]:
+    """Compare updates of two processes with those of one, train, and lose one of the processes."""
+    from noterl.callbacks import Callback
+
+    class End(Callback):
+        all_ranks = True
+
+        def on_episode_end(self, episode: int, logs: dict) -> None:
+            if os.environ["FAULT"] == "kill" and self.agent.steps > 80 and not is_chief:
+                os.kill(os.getpid(), 9)
+            if os.environ["FAULT"] == "raise" and self.agent.steps > 80 and is_chief:
+                raise ArithmeticError("of the chief")
+
+    is_chief = json.loads(os.environ["TF_CONFIG"])["task"]["index"] == 0
+    import noterl  # noqa: F401
+
+    agent = small_dqn()
+    compared = compared_in_float64("multiworker") if os.environ["FAULT"] == "kill" else {}
+    history = agent.fit(steps=80, strategy="multiworker", verbose=0)
+    result = {
+        "compared": compared,
+        "steps": agent.steps,
+        "episodes": agent.episodes,
+        "updates": agent.updates,
+        "ranks": sorted(set(history.history.get("rank", []))),
+        "weights": float(sum(np.abs(weight).sum() for weight in agent.get_weights().values())),
+    }
+    print(json.dumps(result), flush=True)
+    error = _error_of(lambda: agent.fit(steps=4000, strategy="multiworker", verbose=0, callbacks=[End()]))
+    return {**result, "error": error}
+
+
+def parameter_server() -> dict[str, Any]:
+    """Train on two workers, of which one is killed, and then the other; other processes serve."""
+    from noterl.callbacks import Callback
+
+    folder = Path(os.environ["FOLDER"])
+    task = json.loads(os.environ["TF_CONFIG"])["task"]
+    Path(folder, f"{task['type']}{task['index']}").write_text(str(os.getpid()))
+
+    class Kill(Callback):
+        def __init__(self, name: str) -> None:
+            super().__init__()
+            self.name = name
+
+        def on_train_begin(self, logs: dict) -> None:
+            os.kill(int(Path(folder, self.name).read_text()), 9)
+
+    agent = small_dqn()
+    agent.fit(steps=80, strategy="parameter_server", verbose=0)
+    updates = [agent.updates]
+    agent.fit(steps=40, strategy="parameter_server", verbose=0, callbacks=[Kill("worker0")])
+    updates.append(agent.updates)
+    started = perf_counter()
+    error = _error_of(
+        lambda: agent.fit(steps=40, strategy="parameter_server", verbose=0, callbacks=[Kill(os.environ["LAST"])])
+    )
+    finite = bool(np.isfinite(numbers(agent)).all())
+    return {"updates": updates, "error": error, "seconds": perf_counter() - started, "finite": finite}
+
+
+def connect() -> dict[str, Any]:
+    """Build an agent, which connects to the other processes."""
+    return {"error": _error_of(lambda: small_dqn().fit(steps=8, strategy="multiworker", verbose=0))}
+
+
+def _error_of(function: Any) -> list[str] | None:
+    try:
+        function()
+    except Exception as error:
+        return [type(error).__name__, str(error)]
+    return None
+
+
+if __name__ == "__main__":
+    print(json.dumps(globals()[sys.argv[1]]()), flush=True)

@@ -71,7 +71,7 @@ class DDP(Strategy):
         try:
             yield
         except ConnectionLost as error:
-            raise StrategyError(f"strategy='ddp': {error}") from error
+            raise StrategyError(f"strategy='ddp': {error}") from error.__cause__
 
     def compile_updates(self, step: Step, variables: Sequence[Any], **options: Any) -> Program:
         """Compile updates whose gradients are averaged over the processes."""

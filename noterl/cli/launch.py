@@ -1,0 +1,261 @@
+"""`noterl launch`: run a script in several processes of this machine that train together."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from noterl.cli.errors import UsageError
+
+_HOST = "127.0.0.1"
+_TELL_SECONDS = 8.0  # the other processes report the lost connection in this time, and are then ended
+_END_SECONDS = 10.0  # after SIGTERM, until SIGKILL
+_POLL_SECONDS = 0.1
+
+Variables = dict[str, str]
+
+
+def run(arguments: Sequence[str]) -> None:
+    """Run `noterl launch`.
+
+    Raises:
+        UsageError: if the command line is wrong.
+        SystemExit: with the exit code of the first process that failed.
+    """
+    options = _parse(arguments)
+    word = options.strategy.replace("-", "_")
+    if word not in _VARIABLES:
+        raise UsageError(
+            f"--strategy must be {', '.join(_VARIABLES)}, got {options.strategy!r}; the devices of one process "
+            "(data_parallel, mirrored) need no launcher: python script.py"
+        )
+    if options.processes < 1:
+        raise UsageError(f"--processes must be a positive int, got {options.processes}")
+    if not Path(options.script).is_file():
+        raise UsageError(f"the script {options.script!r} does not exist")
+    with _terminating():
+        names, variables = _VARIABLES[word](options.processes, _ports(options.processes + 2, options.port))
+        _print(f"{len(names)} processes on this machine. On several machines, {_ELSEWHERE[word]}")
+        code = Launch(names, variables, [sys.executable, options.script, *options.arguments]).run()
+    if code:
+        raise SystemExit(code)
+
+
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="noterl launch", description="Run a script in processes that train together.")
+    parser.add_argument("--strategy", required=True, help="the argument strategy= of the script's fit: ddp")
+    parser.add_argument("--processes", type=int, default=2, help="number of processes on this machine, 2 by default")
+    parser.add_argument("--port", type=int, help="the first port; by default, free ports are chosen")
+    parser.add_argument("script", help="the script, the same for all processes")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of the script")
+    return parser.parse_args(list(arguments))
+
+
+def _ports(count: int, first: int | None) -> list[int]:
+    """Return free ports, or those from `first` on.
+
+    Raises:
+        UsageError: if one of them is in use.
+    """
+    sockets: list[socket.socket] = []
+    try:
+        for k in range(1 if first is not None else count):
+            sockets.append(socket.socket())
+            sockets[-1].bind((_HOST, 0 if first is None else first + k))
+        found = [each.getsockname()[1] for each in sockets]
+    except (OSError, OverflowError) as error:
+        raise UsageError(f"--port {first} cannot be used: {error}") from error
+    finally:
+        for each in sockets:
+            each.close()
+    return found if first is None else [first + k for k in range(count)]
+
+
+def _of_torch(processes: int, ports: Sequence[int]) -> tuple[list[str], list[Variables]]:
+    """Return the names of the processes and the variables of torchrun."""
+    gpus = visible_gpus()
+    if gpus and len(gpus) < processes:
+        raise UsageError(
+            f"--processes {processes} exceeds the {len(gpus)} GPUs of this machine, and processes cannot share one; "
+            "train on the CPU with CUDA_VISIBLE_DEVICES= in front of the command"
+        )
+    variables = [
+        {
+            "KERAS_BACKEND": "torch",
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": str(processes),
+            "LOCAL_WORLD_SIZE": str(processes),
+            "MASTER_ADDR": _HOST,
+            "MASTER_PORT": str(ports[0]),
+            **({"CUDA_VISIBLE_DEVICES": gpus[rank]} if gpus else {}),
+        }
+        for rank in range(processes)
+    ]
+    return [f"rank {rank}" for rank in range(processes)], variables
+
+
+# By word: returns the names and the variables of the processes for a number of processes and ports.
+_VARIABLES: dict[str, Callable[[int, Sequence[int]], tuple[list[str], list[Variables]]]] = {"ddp": _of_torch}
+
+# By word: what to do on several machines.
+_ELSEWHERE = {
+    "ddp": "use torchrun, or set RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT for each "
+    "process (docs/scaling.md)"
+}
+
+
+def visible_gpus() -> list[str]:
+    """Return the numbers of the NVIDIA GPUs that processes may use, without importing a framework."""
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is not None:
+        return [part.strip() for part in chosen.split(",") if part.strip() and part.strip() != "-1"]
+    folder = Path("/proc/driver/nvidia/gpus")
+    return [str(k) for k in range(len(list(folder.iterdir())))] if folder.is_dir() else []
+
+
+class Launch:
+    """Processes that run the same command with different variables; if one fails, all end.
+
+    Args:
+        names: of the processes, for the prefix of their output.
+        variables: environment variables of each process.
+        command: the command.
+        output: receives the lines of all processes.
+    """
+
+    def __init__(
+        self, names: Sequence[str], variables: Sequence[Variables], command: Sequence[str], output: IO[str] | None = None
+    ) -> None:
+        self._names, self._output = list(names), output or sys.stdout
+        self._lock = threading.Lock()
+        threads = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // len(names)))}
+        self._processes: list[subprocess.Popen] = []
+        self._readers: list[threading.Thread] = []
+        try:
+            for own in variables:
+                self._processes.append(
+                    subprocess.Popen(
+                        list(command),
+                        env={**threads, **os.environ, "PYTHONUNBUFFERED": "1", **own},
+                        stdin=subprocess.DEVNULL,
+                        stdout=subprocess.PIPE,
+                        stderr=subprocess.STDOUT,
+                        start_new_session=True,  # so that its own processes, such as workers, can be ended with it
+                        preexec_fn=_die_with_parent,
+                    )
+                )
+        except BaseException:
+            self._signal(signal.SIGKILL)
+            raise
+        for name, process in zip(self._names, self._processes, strict=True):
+            self._readers.append(threading.Thread(target=self._copy, args=(name, process.stdout), daemon=True))
+            self._readers[-1].start()
+
+    def run(self) -> int:
+        """Wait until all processes have ended, and return the exit code: 0, or that of the first failure."""
+        try:
+            failed = self._wait_for_failure()
+            if failed is not None:
+                code = self._processes[failed].returncode
+                _print(f"{self._names[failed]} {_describe(code)}; the run ends")
+                self._wait(_TELL_SECONDS)
+        except BaseException as error:  # Ctrl-C or SIGTERM
+            self._signal(signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGTERM)
+            self._wait(_END_SECONDS)
+            raise
+        finally:
+            self._end()
+        return 0 if failed is None else _exit_code(self._processes[failed].returncode)
+
+    def _wait_for_failure(self) -> int | None:
+        """Return the number of the first process that fails; None if all succeed."""
+        while True:
+            codes = [process.poll() for process in self._processes]
+            failed = [k for k, code in enumerate(codes) if code]
+            if failed:
+                # If several have failed since the last look, a killed one is the cause.
+                return min(failed, key=lambda k: (codes[k] >= 0, k))  # type: ignore[operator]
+            if all(code == 0 for code in codes):
+                return None
+            time.sleep(_POLL_SECONDS)
+
+    def _wait(self, seconds: float) -> bool:
+        """Return whether all processes end within this time."""
+        end = time.monotonic() + seconds
+        while any(process.poll() is None for process in self._processes):
+            if time.monotonic() > end:
+                return False
+            time.sleep(_POLL_SECONDS)
+        return True
+
+    def _end(self) -> None:
+        """End all processes, and everything that they have started."""
+        if not self._wait(0.0):
+            self._signal(signal.SIGTERM)
+            self._wait(_END_SECONDS)
+        self._signal(signal.SIGKILL)
+        self._wait(_END_SECONDS)
+        for reader in self._readers:
+            reader.join(1.0)
+
+    def _signal(self, number: int) -> None:
+        for process in self._processes:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, number)  # it leads its own group
+
+    def _copy(self, name: str, stream: Any) -> None:
+        for line in stream:
+            with self._lock:
+                self._output.write(f"[{name}] {line.decode(errors='replace').rstrip()}\n")
+                self._output.flush()
+
+
+_libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+
+
+def _die_with_parent() -> None:
+    """End this process if the launcher is killed (Linux)."""
+    if _libc is not None:
+        _libc.prctl(1, signal.SIGTERM)
+
+
+@contextmanager
+def _terminating() -> Iterator[None]:
+    """Raise `SystemExit(143)` on SIGTERM inside the context, so that the processes are ended."""
+
+    def stop(number: int, frame: Any) -> None:
+        raise SystemExit(128 + number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _describe(code: int) -> str:
+    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with the exit code {code}"
+
+
+def _exit_code(code: int) -> int:
+    return 128 - code if code < 0 else code
+
+
+def _print(message: str) -> None:
+    print(f"noterl launch: {message}", file=sys.stderr, flush=True)

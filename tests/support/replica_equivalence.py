@@ -1,0 +1,133 @@
+"""Replicas make the updates of one device: run by `tests/distribute` in processes of its own.
+
+`python -m tests.support.replica_equivalence WORD` compares a strategy with no strategy. Both receive the same global
+batches; each process of the strategy receives its share of the rows.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+import keras
+import numpy as np
+
+import noterl
+from noterl import backends, distribute
+from noterl.distribute import SINGLE, Strategy
+from noterl.types import Batch, map_arrays
+from tests.support.batches import CONTINUOUS, VECTOR, random_batch
+from tests.support.parts import learner_of
+
+SIZE, GROUP = 16, 10
+
+
+def own_network(*sizes: tuple[int, int]) -> Any:
+    """Return Keras networks of these numbers of inputs and outputs, with fixed weights, which can compute in float64; None in float32."""
+    if keras.config.floatx() == "float32":
+        return None
+    networks = []
+    for inputs, width in sizes:
+        initial = keras.initializers.GlorotUniform(seed=len(networks))
+        layers = [keras.layers.Dense(size, name, kernel_initializer=initial) for size, name in ((8, "tanh"), (width, None))]
+        networks.append(keras.Sequential([keras.Input((inputs,)), *layers]))
+    return networks[0] if len(networks) == 1 else tuple(networks)
+
+
+def dqn() -> noterl.Agent:
+    agent = noterl.DQN(VECTOR, hidden=(8,), network=own_network((5, 3)), seed=3)
+    agent.compile(optimizer=keras.optimizers.Adam(1e-2, global_clipnorm=0.1), batch_size=SIZE, target_update=0.05)
+    return agent
+
+
+def ppo() -> noterl.Agent:
+    agent = noterl.PPO(VECTOR, hidden=(8,), network=own_network((5, 3), (5, 1)), seed=3, entropy_coefficient=0.01)
+    agent.compile(optimizer=keras.optimizers.Adam(1e-2, global_clipnorm=0.1), batch_size=SIZE)
+    return agent
+
+
+def sac() -> noterl.Agent:
+    # A learned temperature is a float32 variable.
+    temperature = "auto" if keras.config.floatx() == "float32" else 0.1
+    networks = own_network((5, 4), (7, 1), (7, 1))
+    agent = noterl.SAC(CONTINUOUS, hidden=(8,), network=networks, temperature=temperature, seed=3)
+    agent.compile(batch_size=SIZE, learning_starts=0)
+    return agent
+
+
+AGENTS: dict[str, Callable[[], noterl.Agent]] = {"DQN": dqn, "PPO": ppo, "SAC": sac}
+
+
+def global_batch(name: str, group: int, dtype: str) -> Batch:
+    """Return the batches `[K, B, ...]` of a group of updates; weights and advantages differ between the shares."""
+    batch = random_batch(GROUP, SIZE, CONTINUOUS if name == "SAC" else VECTOR, seed=group)
+    if name == "PPO":
+        rng = np.random.default_rng(group)
+        shift = np.linspace(-2.0, 2.0, SIZE)
+        fields = {field: rng.normal(size=(GROUP, SIZE)) for field in ("value", "target")}
+        fields |= {"log_prob": np.log(rng.uniform(0.2, 0.5, (GROUP, SIZE))), "advantage": rng.normal(size=(GROUP, SIZE)) + shift}
+        # Rows without a step are more frequent in the second share.
+        weight = (rng.random((GROUP, SIZE)) < np.linspace(1.0, 0.3, SIZE)).astype(np.float32)
+        batch = batch._replace(extra=fields, weight=weight)
+
+    def cast(array: np.ndarray) -> np.ndarray:
+        return array.astype(dtype) if np.issubdtype(array.dtype, np.floating) else array
+
+    return map_arrays(cast, batch)
+
+
+def train(name: str, strategy: Strategy, updates: int, dtype: str) -> tuple[dict[str, np.ndarray], list[float]]:
+    """Return the weights and losses after some updates under a strategy."""
+    agent = AGENTS[name]()
+    learner, before = learner_of(agent), agent.get_weights()
+    learner.use(strategy)
+    rank, share, losses = strategy.rank, SIZE // strategy.processes, []
+    with strategy.attached(learner.variables):
+        for group in range(updates // GROUP):
+            batch = global_batch(name, group, dtype)
+            own = map_arrays(lambda array: array[:, rank * share : (rank + 1) * share], batch)
+            result = learner.update(own, GROUP)
+            assert result.applied == GROUP
+            losses += backends.current().fetch(result.logs["loss"]).tolist()
+            if result.feedback:
+                assert all(tuple(value.shape) == (GROUP, share) for value in result.feedback.values())
+    weights = agent.get_weights()
+    assert max(float(np.abs(weights[key] - before[key]).max()) for key in weights) > 1e-3, "the weights did not change"
+    return weights, losses
+
+
+def differences(word: str, updates: int, dtype: str) -> dict[str, float]:
+    """Return the largest difference of weights and of losses between the strategy and one device, by algorithm."""
+    found = {}
+    for name in AGENTS:
+        strategy: Any = distribute.resolve(word)
+        weights, losses = train(name, strategy, updates, dtype)
+        expected, expected_losses = train(name, SINGLE, updates, dtype)
+        kinds = {key: str(value.dtype) for key, value in weights.items()}
+        assert set(kinds.values()) == {dtype}, (name, kinds)
+        found[name] = max(float(np.abs(weights[key] - expected[key]).max()) for key in weights)
+        found[f"{name} loss"] = float(np.abs(np.subtract(losses, expected_losses)).max())
+    return found
+
+
+def main(word: str) -> None:
+    print("float32", differences(word, 10, "float32"))
+    keras.config.set_floatx("float64")
+    keras.config.set_dtype_policy("float64")
+    if backends.name() == "jax":
+        import jax
+
+        jax.config.update("jax_enable_x64", True)
+    if backends.name() == "torch":
+        import torch
+
+        torch.set_default_dtype(torch.float64)
+    # noterl trains in float32 only. In float64, an error in the mathematics cannot hide behind rounding.
+    with mock.patch.object(backends, "check_precision"):
+        print("float64", differences(word, 200, "float64"))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -11,7 +11,7 @@ import numpy as np
 
 from noterl.backends.common import Program, Step
 from noterl.distribute.base import Strategy, StrategyError
-from noterl.distribute.tf_config import Cluster
+from noterl.utils.tf_config import Cluster
 
 
 class Mirrored(Strategy):

@@ -63,11 +63,8 @@ def start_workers(program: str, ports: list[int], **variables: str) -> list[subp
 
 
 def assert_equal(compared: dict) -> None:
-    assert set(compared) == {"DQN", "PPO", "SAC"}
-    for name, found in compared.items():
-        assert found["applied"] == 200, name
-        assert found["variables"] < 1e-9, name
-        assert found["logs"] < 1e-9, name
+    assert {name.split()[0] for name in compared} == {"DQN", "PPO", "SAC"}
+    assert max(compared.values()) < 1e-9, compared
 
 
 @pytest.fixture(scope="module")

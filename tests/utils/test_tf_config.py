@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from noterl.distribute.tf_config import Cluster, variables
+from noterl.utils.tf_config import Cluster, variables
 
-pytestmark = pytest.mark.backends("torch")
+pytestmark = pytest.mark.backend_free
 
 WORKERS = ["127.0.0.1:1234", "127.0.0.1:1235"]
 

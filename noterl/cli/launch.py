@@ -143,6 +143,7 @@ class Launch:
         variables: environment variables of each process.
         command: the command.
         output: receives the lines of all processes.
+        spare: the numbers of processes without which the run goes on.
     """
 
     def __init__(
@@ -151,7 +152,10 @@ class Launch:
         variables: Sequence[Variables],
         command: Sequence[str],
         output: IO[str] | None = None,
+        *,
+        spare: Collection[int] = (),
     ) -> None:
+        self._spare, self._lost = frozenset(spare), set[int]()
         self._names, self._output = list(names), output or sys.stdout
         self._lock = threading.Lock()
         threads = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // len(names)))}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -16,6 +18,7 @@ from tensorflow.python.eager import context
 CONNECT_SECONDS = 25
 # A process that has sent no heartbeat for this time is dead. TensorFlow's default is longer.
 HEARTBEAT_SECONDS = 10
+_HELLO = b"noterl rank "
 
 _ERRORS = (
     tf.errors.UnavailableError,
@@ -41,7 +44,7 @@ def connect(workers: Sequence[str], rank: int) -> tf.distribute.MultiWorkerMirro
     """
     if context.context()._context_handle is not None:
         raise RuntimeError("TensorFlow is in use already")
-    _check_port(workers[rank])
+    _meet(workers, rank)
     _configure(["worker"], [len(workers)])
     try:
         strategy = tf.distribute.MultiWorkerMirroredStrategy()
@@ -66,22 +69,72 @@ def _configure(jobs: Sequence[str], counts: Sequence[int]) -> None:
     )
 
 
-def _check_port(address: str) -> None:
-    """Check that this process can listen at its address, because TensorFlow's own error does not name it.
+def _meet(workers: Sequence[str], rank: int) -> None:
+    """Wait until all processes have started. TensorFlow's own server would wait for them without end.
+
+    The first process listens at its address; the others connect to it, and it answers when all have.
 
     Raises:
-        ConnectionLost: if another program uses the port.
+        ConnectionLost: if they do not all start within `CONNECT_SECONDS`, or this process cannot listen at its address.
     """
+    until = time.monotonic() + CONNECT_SECONDS
+    with _listener(workers[rank]) as listener:
+        if rank:
+            missing = [workers[0]] if not _is_answered(workers[0], rank, until) else []
+        else:
+            missing = _missing_after(listener, workers, until)
+    if missing:
+        raise ConnectionLost(
+            f"rank {rank} has not reached {', '.join(missing)} of the {len(workers)} processes of TF_CONFIG within "
+            f"{CONNECT_SECONDS} s; if one has failed, its own error says why"
+        )
+
+
+def _listener(address: str) -> socket.socket:
+    """Return a socket that listens at an address; TensorFlow's own error would not name it."""
     host, _, port = address.rpartition(":")
-    with socket.socket() as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind((host, int(port)))
-        except OSError as error:
-            raise ConnectionLost(
-                f"this process cannot listen at {address}, its address in TF_CONFIG: {error.strerror or error}; choose "
-                "another port"
-            ) from error
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, int(port)))
+        listener.listen()
+    except OSError as error:
+        listener.close()
+        raise ConnectionLost(
+            f"this process cannot listen at {address}, its address in TF_CONFIG: {error.strerror or error}; choose "
+            "another port"
+        ) from error
+    return listener
+
+
+def _missing_after(listener: socket.socket, workers: Sequence[str], until: float) -> list[str]:
+    """Wait for all other processes, then answer them; return the addresses of those that have not connected in time."""
+    found: dict[int, socket.socket] = {}
+    with contextlib.ExitStack() as stack:
+        while len(found) < len(workers) - 1 and time.monotonic() < until:
+            listener.settimeout(max(0.01, until - time.monotonic()))
+            with contextlib.suppress(OSError, ValueError):
+                connection = stack.enter_context(listener.accept()[0])
+                connection.settimeout(1.0)
+                found[int(connection.recv(64).removeprefix(_HELLO).decode())] = connection
+        if len(found) == len(workers) - 1:
+            for connection in found.values():
+                with contextlib.suppress(OSError):
+                    connection.sendall(_HELLO)
+    return [address for rank, address in enumerate(workers) if rank and rank not in found]
+
+
+def _is_answered(chief: str, rank: int, until: float) -> bool:
+    """Return whether the first process answers in time that all processes have started."""
+    host, _, port = chief.rpartition(":")
+    while time.monotonic() < until:
+        with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout=1.0) as connection:
+            connection.sendall(_HELLO + str(rank).encode())
+            connection.settimeout(max(0.01, until - time.monotonic()))
+            if connection.recv(64) == _HELLO:
+                return True
+        time.sleep(0.1)
+    return False
 
 
 class Workers:

@@ -72,8 +72,9 @@ class MultiWorker(Mirrored):
         cluster = Cluster.read(self.word)
         self.rank, self.processes = cluster.rank, len(cluster.workers)
         if strategy is None:
+            _check_unused(self.word, "MultiWorkerMirroredStrategy()")
             try:
-                strategy = workers.connect(cluster.workers, self.rank)
+                strategy = workers.connect(cluster.workers, self.rank, "chief" in cluster.jobs)
             except workers.ConnectionLost as error:
                 raise StrategyError(f"strategy='multiworker': {error}") from error
         super().__init__(strategy)
@@ -148,6 +149,10 @@ class ParameterServer(Strategy):
                 f"TF_CONFIG, got {', '.join(cluster.jobs)}"
             )
         workers = cluster.jobs["worker"]
+        if cluster.task == "chief" and strategy is None:
+            _check_unused(
+                self.word, "ParameterServerStrategy(tf.distribute.cluster_resolver.TFConfigClusterResolver())"
+            )
         try:
             if cluster.task != "chief":
                 backend.serve(cluster.task, cluster.index, cluster.jobs["chief"][0])
@@ -200,11 +205,34 @@ class _Local:
     mean_of_all = mean
 
 
+def _check_unused(word: str, made: str) -> None:
+    """Check that TensorFlow can still be connected to other processes.
+
+    Raises:
+        ValueError: if it has created a tensor, such as the weights of a network.
+    """
+    from noterl.backends.tensorflow import workers
+
+    if workers.is_in_use():
+        raise ValueError(
+            f"strategy={word!r} must connect this process before TensorFlow creates its first tensor, but a network or "
+            "another tensor exists already. Set TF_CONFIG before you make the agent, and make your own networks after "
+            f"the strategy:\n    strategy = tf.distribute.{made}\n    network = keras.Sequential([...])\n"
+            "    agent = noterl.DQN(env, network=network)\n    agent.fit(..., strategy=strategy)"
+        )
+
+
 @cache
 def start() -> None:
-    """Connect this process if `TF_CONFIG` lists several workers, before TensorFlow creates its first tensor."""
-    from noterl import distribute
+    """Connect this process if `TF_CONFIG` lists several workers, before TensorFlow creates its first tensor.
 
+    If it has created one, the script may have made the strategy already; otherwise `fit` raises the error.
+    """
+    from noterl import distribute
+    from noterl.backends.tensorflow import workers
+
+    if workers.is_in_use():
+        return
     cluster = Cluster.find()
     if cluster is None:
         return

@@ -87,7 +87,10 @@ def shared_state(parts: Parts) -> dict[str, Any]:
 def set_shared_state(parts: Parts, state: dict[str, Any], rank: int) -> None:
     """Restore the `shared_state` of the process with rank 0 in another process."""
     own = _core_state(parts)
-    _set_core_state(parts, {**own, **state, **{name: own[name] for name in _OF_PROCESS}})
+    # Episodes of this process continue with their numbers, so it must not use one of them again.
+    begun = max(own["counters"]["episodes_begun"], state["counters"]["episodes_begun"])
+    counters = {**state["counters"], "episodes_begun": begun}
+    _set_core_state(parts, {**own, **state, "counters": counters, **{name: own[name] for name in _OF_PROCESS}})
     parts.algorithm.generators.join(state["generators"], rank, parts.counters.steps)
     parts.actor.mark_stale()
 

@@ -6,6 +6,8 @@ batches; each process of the strategy receives its share of the rows.
 
 from __future__ import annotations
 
+import json
+import re
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -25,13 +27,15 @@ SIZE, GROUP = 16, 10
 
 
 def own_network(*sizes: tuple[int, int]) -> Any:
-    """Return Keras networks of these numbers of inputs and outputs, with fixed weights, which can compute in float64; None in float32."""
+    """Return Keras networks with these inputs and outputs and fixed weights, for float64; None in float32."""
     if keras.config.floatx() == "float32":
         return None
     networks = []
     for inputs, width in sizes:
         initial = keras.initializers.GlorotUniform(seed=len(networks))
-        layers = [keras.layers.Dense(size, name, kernel_initializer=initial) for size, name in ((8, "tanh"), (width, None))]
+        layers = [
+            keras.layers.Dense(size, name, kernel_initializer=initial) for size, name in ((8, "tanh"), (width, None))
+        ]
         networks.append(keras.Sequential([keras.Input((inputs,)), *layers]))
     return networks[0] if len(networks) == 1 else tuple(networks)
 
@@ -67,7 +71,10 @@ def global_batch(name: str, group: int, dtype: str) -> Batch:
         rng = np.random.default_rng(group)
         shift = np.linspace(-2.0, 2.0, SIZE)
         fields = {field: rng.normal(size=(GROUP, SIZE)) for field in ("value", "target")}
-        fields |= {"log_prob": np.log(rng.uniform(0.2, 0.5, (GROUP, SIZE))), "advantage": rng.normal(size=(GROUP, SIZE)) + shift}
+        fields |= {
+            "log_prob": np.log(rng.uniform(0.2, 0.5, (GROUP, SIZE))),
+            "advantage": rng.normal(size=(GROUP, SIZE)) + shift,
+        }
         # Rows without a step are more frequent in the second share.
         weight = (rng.random((GROUP, SIZE)) < np.linspace(1.0, 0.3, SIZE)).astype(np.float32)
         batch = batch._replace(extra=fields, weight=weight)
@@ -110,6 +117,16 @@ def differences(word: str, updates: int, dtype: str) -> dict[str, float]:
         found[name] = max(float(np.abs(weights[key] - expected[key]).max()) for key in weights)
         found[f"{name} loss"] = float(np.abs(np.subtract(losses, expected_losses)).max())
     return found
+
+
+def assert_equivalent(output: str, *, float64: float) -> None:
+    """Check the differences that `replica_equivalence` has printed."""
+    found = dict(re.findall(r"(float32|float64) (\{.*\})", output))
+    limits = {"float32": 1e-5, "float64": float64}
+    for dtype, limit in limits.items():
+        for name, difference in json.loads(found[dtype].replace("'", '"')).items():
+            # The loss is logged in float32.
+            assert difference < (1e-5 if "loss" in name else limit), (dtype, name, difference)
 
 
 def main(word: str) -> None:

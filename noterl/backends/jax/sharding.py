@@ -71,4 +71,6 @@ class ShardedProgram:
         The result of a program does not depend on where its inputs are.
         """
         divides = array.ndim > 1 and array.shape[1] % self._mesh.size == 0
-        return jax.device_put(array, NamedSharding(self._mesh, PartitionSpec(None, _AXIS) if divides else PartitionSpec()))
+        return jax.device_put(
+            array, NamedSharding(self._mesh, PartitionSpec(None, _AXIS) if divides else PartitionSpec())
+        )

@@ -35,17 +35,24 @@ class ConnectionLost(RuntimeError):
     """Raised if an operation over all processes fails, or the processes cannot connect to each other."""
 
 
-def connect(workers: Sequence[str], rank: int) -> tf.distribute.MultiWorkerMirroredStrategy:
+def is_in_use() -> bool:
+    """Return whether TensorFlow has created a tensor in this process, and can no longer connect it to others."""
+    return context.context()._context_handle is not None
+
+
+def connect(workers: Sequence[str], rank: int, has_chief: bool) -> tf.distribute.MultiWorkerMirroredStrategy:
     """Return the strategy of the processes that `TF_CONFIG` lists, connected.
+
+    Args:
+        workers: their addresses, the chief's first.
+        rank: the number of this process.
+        has_chief: whether the first one is the job "chief", and the others are the job "worker".
 
     Raises:
         ConnectionLost: if they do not all start within `CONNECT_SECONDS`, or the port of this process is in use.
-        RuntimeError: if TensorFlow has created a tensor before.
     """
-    if context.context()._context_handle is not None:
-        raise RuntimeError("TensorFlow is in use already")
     _meet(workers, rank)
-    _configure(["worker"], [len(workers)])
+    _configure({"chief": 1, "worker": len(workers) - 1} if has_chief else {"worker": len(workers)})
     try:
         strategy = tf.distribute.MultiWorkerMirroredStrategy()
         Workers(strategy, rank, len(workers)).agree([0.0])
@@ -58,14 +65,14 @@ def connect(workers: Sequence[str], rank: int) -> tf.distribute.MultiWorkerMirro
     return strategy
 
 
-def _configure(jobs: Sequence[str], counts: Sequence[int]) -> None:
+def _configure(jobs: dict[str, int]) -> None:
     """Set the times within which TensorFlow detects that a process is missing or dead."""
     context.context().configure_coordination_service(
         service_type="standalone",
-        service_leader="/job:worker/replica:0/task:0",
+        service_leader=f"/job:{next(iter(jobs))}/replica:0/task:0",
         cluster_register_timeout_in_ms=1000 * CONNECT_SECONDS,
         heartbeat_timeout_in_ms=1000 * HEARTBEAT_SECONDS,
-        coordinated_jobs=[CoordinatedJob(name=job, num_tasks=count) for job, count in zip(jobs, counts, strict=True)],
+        coordinated_jobs=[CoordinatedJob(name=job, num_tasks=count) for job, count in jobs.items()],
     )
 
 

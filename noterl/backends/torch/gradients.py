@@ -95,9 +95,7 @@ def minimize(
     return loss, aux
 
 
-def _averaged(
-    loss: torch.Tensor, found: list[torch.Tensor | None]
-) -> tuple[torch.Tensor, list[torch.Tensor | None]]:
+def _averaged(loss: torch.Tensor, found: list[torch.Tensor | None]) -> tuple[torch.Tensor, list[torch.Tensor | None]]:
     """Return the means of a loss and its gradients over the replicas, in one transfer."""
     over = replicas.active()
     assert over is not None

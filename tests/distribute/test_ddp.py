@@ -1,0 +1,155 @@
+"""DDP: two processes on loopback make one training, end together, and leave no process behind."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+import noterl
+from tests.support.replica_equivalence import assert_equivalent
+
+pytestmark = pytest.mark.backends("torch")
+
+ROOT = Path(__file__).parents[2]
+RUN = ROOT / "tests" / "support" / "rank_run.py"
+
+
+def launch(*arguments: object, options: tuple[str, ...] = (), seconds: float = 180.0) -> tuple[int, str, float]:
+    """Return the exit code, the output and the seconds of `noterl launch`; no process with the arguments is left."""
+    command = [sys.executable, "-m", "noterl", "launch", "--strategy", "ddp", *options, *map(str, arguments)]
+    variables = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    started = time.monotonic()
+    done = subprocess.run(
+        command, env={**os.environ, **variables}, cwd=ROOT, capture_output=True, text=True, timeout=seconds, check=False
+    )
+    took = time.monotonic() - started
+    mark = str(arguments[-1])
+    left = [each for each in psutil.process_iter(["cmdline"]) if mark in (each.info["cmdline"] or [])]
+    assert not left, f"processes are left: {left}"
+    return done.returncode, done.stdout + done.stderr, took
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict]]:
+    """Return the folder of a run of two processes, and what each of them has recorded."""
+    folder = tmp_path_factory.mktemp("ddp")
+    code, output, _ = launch(RUN, "train", folder)
+    assert code == 0, output
+    return folder, [json.loads((folder / f"{rank}.json").read_text()) for rank in (0, 1)]
+
+
+def test_ranks_have_the_same_weights_and_counts(trained: tuple[Path, list[dict]]) -> None:
+    _, (chief, other) = trained
+    for own, others in zip(chief["fits"], other["fits"], strict=True):
+        for name in ("weights", "steps", "updates", "episodes", "reason", "learning_rate"):
+            assert own[name] == others[name], name
+    assert chief["fits"][0]["learning_rate"] == pytest.approx(0.002)  # a callback of the chief has set it
+
+
+def test_budgets_count_over_all_ranks(trained: tuple[Path, list[dict]]) -> None:
+    _, (chief, _) = trained
+    first, second = chief["fits"]
+    assert first["steps"] == 301 and first["reason"] == "steps"
+    # 301 // 16 - 64 // 16 groups of 4 updates: frequencies count the steps of both processes.
+    assert first["updates"] == 4 * (301 // 16 - 64 // 16)
+    assert second["episodes"] == first["episodes"] + 5 and second["reason"] == "episodes"
+    assert len(second["rank"]) == 5
+
+
+def test_history_of_the_chief_holds_the_episodes_of_all_ranks(trained: tuple[Path, list[dict]]) -> None:
+    _, (chief, other) = trained
+    for own, others in zip(chief["fits"], other["fits"], strict=True):
+        theirs = [number for number, rank in zip(own["numbers"], own["rank"], strict=True) if rank == 1]
+        assert set(own["rank"]) <= {0, 1} and theirs == others["numbers"]
+        assert len(set(own["numbers"])) == len(own["numbers"])
+    assert {0, 1} == set(chief["fits"][0]["rank"])
+    # Every begin has its end, also for episodes of the other rank.
+    assert sorted(chief["began"]) == sorted(chief["ended"])
+
+
+def test_callbacks_and_files_run_on_the_chief(trained: tuple[Path, list[dict]]) -> None:
+    folder, (chief, other) = trained
+    assert chief["ended"] and not other["ended"] and not other["began"]
+    assert list((folder / "files-0").iterdir()) and not (folder / "files-1").exists()
+
+
+def test_file_of_the_chief_continues_on_one_process(trained: tuple[Path, list[dict]]) -> None:
+    folder, (chief, _) = trained
+    agent = noterl.load(folder / "chief.noterl")
+    assert (agent.steps, agent.updates) == (chief["fits"][1]["steps"], chief["fits"][1]["updates"])
+    before = agent.updates
+    agent.fit(steps=32, verbose=0)
+    assert agent.updates == before + 8
+
+
+def test_a_stop_takes_effect_before_the_same_update(tmp_path: Path) -> None:
+    code, output, _ = launch(RUN, "stop", tmp_path)
+    assert code == 0, output
+    chief, other = (json.loads((tmp_path / f"{rank}.json").read_text())["fits"][0] for rank in (0, 1))
+    assert chief["reason"] == other["reason"] == "rank 1 is content"
+    assert chief["updates"] == other["updates"] == 24 and chief["weights"] == other["weights"]
+
+
+@pytest.mark.parametrize(
+    ("mode", "message", "code"),
+    [
+        ("kill", r"lost the connection to another process", 137),
+        ("raise", r"KeyError: 'the callback of the chief'", 1),
+        ("odd", r"batch_size must be divisible by the 2 replicas", 1),
+    ],
+)
+def test_faults_end_the_run_everywhere(mode: str, message: str, code: int, tmp_path: Path) -> None:
+    found, output, took = launch(RUN, mode, tmp_path)
+    assert found == code and re.search(message, output), output
+    assert took < 60, "start and import included"
+    assert "launch: rank" in output and not list(tmp_path.glob("*.json"))
+
+
+def test_a_port_in_use_is_an_error(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        code, output, _ = launch(RUN, "train", tmp_path, options=("--port", str(port)))
+        assert code == 2 and f"--port {port}" in output
+
+
+def test_a_server_of_another_program_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    from noterl.backends.torch import replicas
+
+    monkeypatch.setattr(replicas, "CONNECT_SECONDS", 2)
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+        monkeypatch.setenv("MASTER_PORT", str(server.getsockname()[1]))
+        import torch
+
+        for rank in (0, 1):
+            with pytest.raises(replicas.ConnectionLost, match="MASTER_PORT"):
+                replicas.Processes(rank, 2).connect(torch.device("cpu"))
+
+
+def test_two_ranks_make_the_updates_of_one_device() -> None:
+    code, output, _ = launch(ROOT / "tests" / "support" / "replica_equivalence.py", "ddp")
+    assert code == 0, output
+    # On torch, Keras computes some functions of float64 in float32, such as `ops.maximum` of a scalar.
+    assert_equivalent(output, float64=1e-6)
+
+
+def test_output_names_the_rank() -> None:
+    from noterl.cli.launch import Launch
+
+    output = io.StringIO()
+    command = [sys.executable, "-c", "import os, sys; print(os.environ['RANK']); sys.exit(int(os.environ['RANK']))"]
+    code = Launch(["rank 0", "rank 1"], [{"RANK": "0"}, {"RANK": "1"}], command, output).run()
+    assert code == 1 and sorted(output.getvalue().splitlines()) == ["[rank 0] 0", "[rank 1] 1"]

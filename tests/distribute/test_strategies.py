@@ -1,0 +1,68 @@
+"""The words and objects of `fit(strategy=)`, and the shares of a batch."""
+
+from __future__ import annotations
+
+import keras
+import pytest
+
+import noterl
+from noterl import distribute
+from noterl.distribute import WORDS, Strategy
+from tests.support.batches import VECTOR
+
+
+class Two(Strategy):
+    word, replicas = "two", 2
+
+
+def test_shares_of_a_batch_are_equal() -> None:
+    assert Two().share(64) == 64  # one process samples for both devices
+    two_processes = Two()
+    two_processes.processes = 2
+    assert two_processes.share(64) == 32
+    with pytest.raises(ValueError, match=r"batch_size must be divisible by the 2 replicas.*62 or 64"):
+        two_processes.share(63)
+
+
+@pytest.mark.parametrize("strategy", ["horovod", 2, object()])
+def test_unknown_strategies_are_refused(strategy: object) -> None:
+    with pytest.raises(ValueError, match="strategy must be 'data_parallel'"):
+        distribute.resolve(strategy)
+
+
+def test_words_of_other_backends_are_refused() -> None:
+    here = keras.backend.backend()
+    for word, entry in WORDS.items():
+        if entry.backend != here:
+            with pytest.raises(ValueError, match=f"KERAS_BACKEND={entry.backend}"):
+                distribute.resolve(word)
+
+
+@pytest.mark.backends("torch")
+def test_ddp_without_a_launcher_says_how_to_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    agent = noterl.DQN(VECTOR, hidden=(4,))
+    with pytest.raises(ValueError, match=r"RANK.*noterl launch --strategy ddp"):
+        agent.fit("CartPole-v1", steps=1, strategy="ddp")
+    assert agent.fits == 0
+
+
+@pytest.mark.backends("jax")
+def test_data_parallel_accepts_the_object_of_keras() -> None:
+    own = keras.distribution.DataParallel()
+    strategy = distribute.resolve(own)
+    assert strategy is distribute.resolve(own) and strategy.word == "data_parallel"
+
+
+@pytest.mark.backends("jax")
+def test_data_parallel_on_one_device_equals_no_strategy() -> None:
+    results = []
+    for strategy in (None, "data_parallel"):
+        agent = noterl.DQN("CartPole-v1", hidden=(8,), seed=1)
+        agent.compile(learning_starts=32, batch_size=8, update_every=8, updates=2)
+        history = agent.fit(steps=80, strategy=strategy, verbose=0)
+        results.append((agent.get_weights(), history.history["reward"], history.history["loss"]))
+        assert agent.trace_counts["update"] == 1
+    for name, weights in results[0][0].items():
+        assert (weights == results[1][0][name]).all(), name
+    assert results[0][1] == results[1][1]

@@ -1,0 +1,91 @@
+"""A run of several processes, for `tests/distribute/test_ddp.py`: `rank_run.py MODE FOLDER`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import noterl
+from noterl.replay import Prioritized, Replay
+
+MODE, FOLDER = sys.argv[1], Path(sys.argv[2])
+RANK = int(os.environ["RANK"])
+STRATEGY = "ddp"
+
+
+class Record(noterl.Callback):
+    """Records what it receives; in the chief only."""
+
+    def __init__(self) -> None:
+        self.began: list[int] = []
+        self.ended: list[int] = []
+
+    def on_episode_begin(self, episode: int, logs: dict[str, Any]) -> None:
+        self.began.append(episode)
+
+    def on_episode_end(self, episode: int, logs: dict[str, Any]) -> None:
+        self.ended.append(episode)
+
+
+class Act(noterl.Callback):
+    """Fails, stops or changes the learning rate at an update, in the process and way that MODE names."""
+
+    all_ranks = True
+
+    def on_batch_end(self, batch: int, logs: dict[str, Any]) -> None:
+        if batch != 20:
+            return
+        if MODE == "kill" and RANK == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if MODE == "raise" and RANK == 0:
+            raise KeyError("the callback of the chief")
+        if MODE == "stop" and RANK == 1:
+            self.agent.stop("rank 1 is content")
+        if MODE == "train" and RANK == 0:
+            self.agent.set_rule("learning_rate", 0.002)
+
+
+def digest(agent: noterl.Agent) -> str:
+    return hashlib.sha256(b"".join(value.tobytes() for value in agent.get_weights().values())).hexdigest()
+
+
+def summary(agent: noterl.Agent, history: noterl.History) -> dict[str, Any]:
+    return {
+        "weights": digest(agent),
+        "steps": agent.steps,
+        "updates": agent.updates,
+        "episodes": agent.episodes,
+        "reason": history.stop_reason,
+        "rank": history.history.get("rank", []),
+        "numbers": history.episode,
+        "learning_rate": agent.learning_rate,
+    }
+
+
+def main() -> None:
+    # Without a seed, the processes build different networks and receive the chief's.
+    agent = noterl.DQN("CartPole-v1", hidden=(8,), normalize_observation=True)
+    replay = Replay(1000, sampler=Prioritized())
+    size = 15 if MODE == "odd" else 16
+    agent.compile(batch_size=size, learning_starts=64, update_every=16, updates=4, replay=replay)
+    record = Record()
+    callbacks = [record, Act()]
+    if MODE == "train":
+        callbacks.append(noterl.callbacks.Checkpoint(FOLDER / f"files-{RANK}", save_freq=5))
+    results = [summary(agent, agent.fit(steps=301, strategy=STRATEGY, callbacks=callbacks, verbose=0))]
+    if MODE == "train":
+        history = agent.fit(episodes=5, strategy=STRATEGY, callbacks=[record], verbose=0)
+        results.append(summary(agent, history))
+        if RANK == 0:
+            agent.save(FOLDER / "chief.noterl")
+    seen = {"began": sorted(record.began), "ended": record.ended, "priorities": len(agent.replay)}
+    (FOLDER / f"{RANK}.json").write_text(json.dumps({"fits": results, **seen}))
+
+
+if __name__ == "__main__":
+    main()

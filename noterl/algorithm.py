@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from gymnasium import spaces
 
-from noterl import backends, envs, networks
+from noterl import backends, distribute, envs, networks
 from noterl.backends import ops
 from noterl.envs.observation import ObservationEncoder
 from noterl.heads import Head
@@ -122,6 +122,7 @@ class Algorithm(Configurable):
     def _initialize(cls, instance: Any, args: tuple, kwargs: dict) -> None:
         """Check Keras's precision, seed the generators of Keras and torch layers, and call `__init__`."""
         backends.check_precision()
+        distribute.start()
         instance._set(generators=Generators(instance.get_config().get("seed")))
         with construction(instance.generators.seed):
             if any(base.__module__.split(".")[:2] == ["noterl", "agents"] for base in cls.__mro__):

@@ -12,12 +12,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
 from noterl.cli.errors import UsageError
+from noterl.utils import tf_config
 
 _HOST = "127.0.0.1"
 _TELL_SECONDS = 8.0  # the other processes report the lost connection in this time, and are then ended
@@ -48,14 +50,15 @@ def run(arguments: Sequence[str]) -> None:
     with _terminating():
         names, variables = _VARIABLES[word](options.processes, _ports(options.processes + 2, options.port))
         _print(f"{len(names)} processes on this machine. On several machines, {_ELSEWHERE[word]}")
-        code = Launch(names, variables, [sys.executable, options.script, *options.arguments]).run()
+        spare = {k for k, name in enumerate(names) if name.startswith("worker ")}
+        code = Launch(names, variables, [sys.executable, options.script, *options.arguments], spare=spare).run()
     if code:
         raise SystemExit(code)
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="noterl launch", description="Run a script in processes that train together.")
-    parser.add_argument("--strategy", required=True, help="the argument strategy= of the script's fit: ddp")
+    parser.add_argument("--strategy", required=True, help="the argument strategy= of the script's fit")
     parser.add_argument("--processes", type=int, default=2, help="number of processes on this machine, 2 by default")
     parser.add_argument("--port", type=int, help="the first port; by default, free ports are chosen")
     parser.add_argument("script", help="the script, the same for all processes")
@@ -108,12 +111,18 @@ def _of_torch(processes: int, ports: Sequence[int]) -> tuple[list[str], list[Var
 
 
 # By word: returns the names and the variables of the processes for a number of processes and ports.
-_VARIABLES: dict[str, Callable[[int, Sequence[int]], tuple[list[str], list[Variables]]]] = {"ddp": _of_torch}
+_VARIABLES: dict[str, Callable[[int, Sequence[int]], tuple[list[str], list[Variables]]]] = {
+    "ddp": _of_torch,
+    "multiworker": partial(tf_config.variables, "multiworker"),
+    "parameter_server": partial(tf_config.variables, "parameter_server"),
+}
 
 # By word: what to do on several machines.
 _ELSEWHERE = {
     "ddp": "use torchrun, or set RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT for each "
-    "process (docs/scaling.md)"
+    "process (docs/scaling.md)",
+    "multiworker": "set TF_CONFIG for each process (docs/scaling.md)",
+    "parameter_server": "set TF_CONFIG for each process (docs/scaling.md)",
 }
 
 
@@ -134,6 +143,7 @@ class Launch:
         variables: environment variables of each process.
         command: the command.
         output: receives the lines of all processes.
+        spare: the numbers of processes without which the run goes on.
     """
 
     def __init__(
@@ -142,7 +152,10 @@ class Launch:
         variables: Sequence[Variables],
         command: Sequence[str],
         output: IO[str] | None = None,
+        *,
+        spare: Collection[int] = (),
     ) -> None:
+        self._spare, self._lost = frozenset(spare), set[int]()
         self._names, self._output = list(names), output or sys.stdout
         self._lock = threading.Lock()
         threads = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // len(names)))}
@@ -188,11 +201,15 @@ class Launch:
         """Return the number of the first process that fails; None if all succeed."""
         while True:
             codes = [process.poll() for process in self._processes]
-            failed = [k for k, code in enumerate(codes) if code]
+            failed = [k for k, code in enumerate(codes) if code and k not in self._spare]
+            for k in self._spare - self._lost:
+                if codes[k]:
+                    self._lost.add(k)
+                    _print(f"{self._names[k]} {_describe(codes[k])}; the run goes on without it")
             if failed:
                 # If several have failed since the last look, a killed one is the cause.
                 return min(failed, key=lambda k: (codes[k] >= 0, k))  # type: ignore[operator]
-            if all(code == 0 for code in codes):
+            if all(code is not None for code in codes):
                 return None
             time.sleep(_POLL_SECONDS)
 

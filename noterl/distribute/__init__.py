@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -27,13 +28,25 @@ class _Entry(NamedTuple):
 WORDS = {
     "data_parallel": _Entry("jax", "noterl.distribute.data_parallel", "DataParallel"),
     "ddp": _Entry("torch", "noterl.distribute.ddp", "DDP"),
+    "mirrored": _Entry("tensorflow", "noterl.distribute.tensorflow", "Mirrored"),
+    "multiworker": _Entry("tensorflow", "noterl.distribute.tensorflow", "MultiWorker"),
+    "parameter_server": _Entry("tensorflow", "noterl.distribute.tensorflow", "ParameterServer"),
 }
 
 # The classes of frameworks that `fit(strategy=)` accepts -> the word. Names, because no framework is imported here.
 _OBJECTS = {
     "DataParallel": "data_parallel",
     "ProcessGroup": "ddp",
+    "MirroredStrategy": "mirrored",
+    "CollectiveAllReduceStrategy": "multiworker",
+    "ParameterServerStrategyV2": "parameter_server",
 }
+
+
+def start() -> None:
+    """Connect this process to others if the framework can do so only before its first tensor, as TensorFlow does."""
+    if backends.name() == "tensorflow" and os.environ.get("TF_CONFIG"):
+        importlib.import_module("noterl.distribute.tensorflow").start()
 
 
 def resolve(strategy: Any) -> Strategy | None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import keras
 import tensorflow as tf
 
+from noterl.backends import replicas
 from noterl.backends.common import Stack, split_loss
 
 T = TypeVar("T")
@@ -46,9 +48,9 @@ def minimize(
         args: the arguments of `loss_fn`.
         unused: options of the other backends.
     """
-    with tf.GradientTape() as tape:
-        loss, aux = split_loss(loss_fn(*args))
-    found = tape.gradient(loss, [variable.value for variable in trained])
+    replica: Any = replicas.active()
+    take = partial(_gradients_of_loss, loss_fn, trained, args)
+    loss, aux, found = take() if replica is None else replica.mean_gradients(take, partial(loss_fn, *args))
     flag = _flags.top
     if flag is not None:
         flag.value &= tf.math.is_finite(loss)
@@ -56,8 +58,27 @@ def minimize(
             for gradient in found:
                 if gradient is not None:
                     flag.value &= tf.reduce_all(tf.math.is_finite(gradient))
-    optimizer.apply(found, list(trained))
+    if replica is None:
+        optimizer.apply(found, list(trained))
+    else:
+        replica.apply(optimizer, found, list(trained))
     return loss, aux
+
+
+def _gradients_of_loss(
+    loss_fn: Callable[..., Any], trained: Sequence[keras.Variable], args: tuple
+) -> tuple[Any, Any, list[Any]]:
+    """Return the loss, the auxiliary values and the gradients, which are None for unused variables."""
+    with tf.GradientTape() as tape:
+        loss, aux = split_loss(loss_fn(*args))
+    return loss, aux, tape.gradient(loss, [variable.value for variable in trained])
+
+
+def and_finite(finite: Any) -> None:
+    """Combine a boolean tensor with the flag of the current context, if there is one."""
+    flag = _flags.top
+    if flag is not None:
+        flag.value &= finite
 
 
 def gradients(function: Callable[[], Any], variables: Sequence[keras.Variable]) -> tuple[Any, list[Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import tensorflow as tf
@@ -68,12 +68,14 @@ class Updates(EagerUpdates):
     """
 
     is_separate: bool = field(default=False, kw_only=True)
+    xla: ClassVar[bool] = True  # whether XLA compiles the whole call
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._host_report = HostReport(lambda parts: tf.concat(parts, 0))
-        self._run_all, self._run_until_non_finite = _Compiled(self._all), _Compiled(self._until_non_finite)
-        self._run_until_stop = _Compiled(self._until_stop)
+        self._run_all, self._run_until_non_finite, self._run_until_stop = (
+            _Compiled(function, self.xla) for function in (self._all, self._until_non_finite, self._until_stop)
+        )
 
     def __call__(self, rows: Rows, count: int, first: int = 0) -> GroupResult:
         """Make `count` updates, of which the first has the number `first`."""
@@ -164,10 +166,11 @@ class _Compiled:
 
     Args:
         function: takes `(rows, count, start)` and returns tensors.
+        xla: whether XLA compiles it, or it is only traced.
     """
 
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self._function = function
+    def __init__(self, function: Callable[..., Any], xla: bool) -> None:
+        self._function, self._xla = function, xla
         self._programs: dict[tuple, Any] = {}
 
     def __call__(self, rows: Rows, count: int, start: int) -> Any:
@@ -192,7 +195,7 @@ class _Compiled:
             return self._function(inputs, count, start)
 
         specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in tensors]
-        program = tf.function(run, jit_compile=True, autograph=False).get_concrete_function(*specs)
+        program = tf.function(run, jit_compile=self._xla, autograph=False).get_concrete_function(*specs)
         return program, program.captured_inputs
 
 

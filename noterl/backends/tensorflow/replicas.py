@@ -1,0 +1,207 @@
+"""Updates that the replicas of a `tf.distribute.Strategy` share.
+
+The strategy runs the update on its devices and reduces gradients; the variables are ours. The agent's own variables are
+those of the first local replica, and each further device has a copy. While a replica's update is traced, the agent's
+variables refer to its copies, and TensorFlow sees no strategy. So networks, optimizers and targets work as on one
+device. XLA compiles the code between two reductions; it cannot compile a reduction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import keras
+import tensorflow as tf
+
+from noterl.backends.replicas import averaging
+from noterl.backends.tensorflow.gradients import FiniteFlag, and_finite
+from noterl.backends.tensorflow.updates import Updates
+from noterl.types import Batch
+
+T = TypeVar("T")
+
+# The context outside of every strategy, in which optimizers of Keras apply gradients as on one device.
+_no_strategy = tf.distribute.get_replica_context()
+
+
+class _NeedsReduction(Exception):
+    """Raised while a loss is compiled that averages over the replicas, which XLA cannot compile."""
+
+
+def mirrored() -> tf.distribute.MirroredStrategy:
+    """Return a strategy of all GPUs, or of all logical CPUs."""
+    if tf.config.list_logical_devices("GPU"):
+        return tf.distribute.MirroredStrategy()
+    # Collectives between CPUs are slower than a sum on one of them.
+    return tf.distribute.MirroredStrategy(cross_device_ops=tf.distribute.ReductionToOneDevice())
+
+
+class Devices:
+    """The variables of an agent on the local devices of a strategy.
+
+    Args:
+        strategy: its replicas share the updates.
+        variables: the agent's variables, which are those of the first device.
+    """
+
+    def __init__(self, strategy: tf.distribute.Strategy, variables: Sequence[keras.Variable]) -> None:
+        self.strategy, self.variables = strategy, list(variables)
+        self.own = [variable.value for variable in variables]
+        self.names = strategy.extended.worker_devices
+        self.copies = [self.own, *(self._copy(device) for device in self.names[1:])]
+
+    def _copy(self, device: str) -> list[tf.Variable]:
+        with tf.device(device):
+            copies = [tf.Variable(own, trainable=own.trainable, name=own.name.partition(":")[0]) for own in self.own]
+        for copy, own in zip(copies, self.own, strict=True):
+            copy._unique_id = own._unique_id  # by which optimizers of Keras find the slots of a variable
+        return copies
+
+    def refer_to(self, copies: Sequence[tf.Variable]) -> None:
+        """Make the agent's variables refer to those of a device."""
+        for variable, value in zip(self.variables, copies, strict=True):
+            variable._value = value
+
+    def synchronize(self) -> None:
+        """Copy the variables of the first device to the others."""
+        for copies in self.copies[1:]:
+            for copy, own in zip(copies, self.own, strict=True):
+                copy.assign(own)
+
+
+class Replica:
+    """One replica's part of an update while it is traced; see `noterl.backends.replicas.Replicas`.
+
+    Args:
+        devices: the variables.
+        jit_compile: whether XLA compiles gradients and optimizers.
+    """
+
+    def __init__(self, devices: Devices, jit_compile: bool) -> None:
+        self._devices, self._jit_compile = devices, jit_compile
+        self._context = tf.distribute.get_replica_context()
+        self.count = self._context.num_replicas_in_sync
+        self.number = int(tf.get_static_value(self._context.replica_id_in_sync_group)) % len(devices.copies)
+        self._is_compiling = False
+        self._reduced: list[Any] = []  # the means inside of a loss, in their order
+        self._reused: Iterator[Any] = iter(())  # those means, for compiling the loss
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Trace with the variables of this replica, outside of the strategy."""
+        with averaging(self), _no_strategy:
+            self._devices.refer_to(self._devices.copies[self.number])
+            try:
+                yield
+            finally:
+                self._devices.refer_to(self._devices.own)
+
+    def mean(self, value: Any) -> Any:
+        """Return the mean of a tensor over the replicas, without a gradient.
+
+        Raises:
+            _NeedsReduction: if XLA compiles the loss, and the mean was not computed before.
+        """
+        if not self._is_compiling:
+            self._reduced += self.mean_of_all([tf.stop_gradient(value)])
+            return self._reduced[-1]
+        reduced = next(self._reused, None)
+        if reduced is None:
+            raise _NeedsReduction
+        return reduced
+
+    def mean_of_all(self, tensors: Sequence[Any]) -> list[Any]:
+        """Return the means of tensors over all replicas, by one reduction for each dtype."""
+        means: dict[int, Any] = {}
+        for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
+            places = [k for k, tensor in enumerate(tensors) if tensor.dtype == dtype]
+            bucket = tf.concat([tf.reshape(tensors[k], [-1]) for k in places], 0)
+            with self._context:
+                bucket = self._context.all_reduce(tf.distribute.ReduceOp.MEAN, bucket)
+            parts = tf.split(bucket, [tensors[k].shape.num_elements() for k in places])
+            means.update({k: tf.reshape(part, tensors[k].shape) for k, part in zip(places, parts, strict=True)})
+        # Another replica was traced in the meantime, and the variables refer to its copies.
+        self._devices.refer_to(self._devices.copies[self.number])
+        return [means[k] for k in range(len(tensors))]
+
+    def mean_gradients(
+        self, take: Callable[[], tuple[Any, Any, list[Any]]], loss: Callable[[], Any]
+    ) -> tuple[Any, Any, list[Any]]:
+        """Return `take()`: a loss, auxiliary values and gradients. The loss and gradients are means over all replicas.
+
+        XLA cannot compile the means inside of a loss, such as those of advantages. Such a loss is traced twice: once
+        without XLA for its means, and once with them as inputs. TensorFlow removes the rest of the first trace.
+        """
+        try:
+            value, aux, found = self._compiled(take)
+        except _NeedsReduction:
+            self._reduced = []
+            loss()
+            self._reused = iter(self._reduced)
+            value, aux, found = self._compiled(take)
+        used = [tf.convert_to_tensor(gradient) for gradient in found if gradient is not None]
+        value, *means = self.mean_of_all([value, *used])
+        rest = iter(means)
+        return value, aux, [None if gradient is None else next(rest) for gradient in found]
+
+    def apply(self, optimizer: Any, gradients: list[Any], variables: list[keras.Variable]) -> None:
+        """Apply the optimizer to the variables of this replica."""
+        optimizer._distribution_strategy = _no_strategy.strategy  # differs if it was made in the strategy's scope
+        self._compiled(lambda: optimizer.apply(gradients, variables))
+
+    def _compiled(self, function: Callable[[], T]) -> T:
+        """Return `function()`, compiled by XLA."""
+        if not self._jit_compile:
+            return function()
+        self._is_compiling = True
+        try:
+            result: T = tf.function(function, jit_compile=True, autograph=False)()
+        finally:
+            self._is_compiling = False
+        return result
+
+
+@dataclass(eq=False)
+class ReplicatedUpdates(Updates):
+    """Updates of which each replica computes its share; see `UpdateProgram`.
+
+    TensorFlow runs the loop over updates. Every call starts with the variables of the first device, because callbacks,
+    hard copies and restored states change only those.
+    """
+
+    devices: Devices = field(kw_only=True)
+    xla = False
+
+    def __post_init__(self) -> None:
+        self._own_step, self.step = self.step, self._shared_step  # type: ignore[method-assign]
+        super().__post_init__()
+
+    def _repeat(self, *args: Any, **options: Any) -> tuple[Any, Any, Any]:
+        self.devices.synchronize()
+        return super()._repeat(*args, **options)
+
+    def _shared_step(self, batch: Batch, index: int) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Make one update, of which each replica computes its share; return the global logs and all feedback."""
+        strategy, shares, size = self.devices.strategy, len(self.devices.copies), int(batch.reward.shape[0])
+        if size % shares:
+            raise ValueError(
+                f"batch_size must be divisible by the {shares} replicas of the strategy, got {size} rows in an update; "
+                "a whole rollout has rollout_steps times the number of environments"
+            )
+        results = strategy.run(self._share_of_step, args=(batch, index))
+        finite, logs, feedback = tf.nest.map_structure(strategy.experimental_local_results, results)
+        and_finite(finite[0])
+        return {name: each[0] for name, each in logs.items()}, {
+            name: tf.concat(each, 0) for name, each in feedback.items()
+        }
+
+    def _share_of_step(self, batch: Batch, index: int) -> tuple[Any, dict[str, Any], dict[str, Any]]:
+        replica, shares = Replica(self.devices, self.jit_compile is not False), len(self.devices.copies)
+        own = tf.nest.map_structure(lambda array: tf.split(array, shares)[replica.number], batch)
+        with replica.active(), FiniteFlag(losses_only=False) as flag:
+            logs, feedback = self._own_step(own, index)
+            means = replica.mean_of_all([tf.cast(value, value.dtype) for value in logs.values()])
+        return flag.value, dict(zip(logs, means, strict=True)), feedback

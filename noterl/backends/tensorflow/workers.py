@@ -1,0 +1,214 @@
+"""The processes of a `MultiWorkerMirroredStrategy`: their connection, and messages between them."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.compiler.xla.tsl.protobuf.coordination_config_pb2 import CoordinatedJob
+from tensorflow.python.eager import context
+
+# Processes must start within this time of each other.
+CONNECT_SECONDS = 25
+# A process that has sent no heartbeat for this time is dead. TensorFlow's default is longer.
+HEARTBEAT_SECONDS = 10
+_HELLO = b"noterl rank "
+
+_ERRORS = (
+    tf.errors.UnavailableError,
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.DeadlineExceededError,
+    tf.errors.FailedPreconditionError,
+    tf.errors.InternalError,
+    tf.errors.UnknownError,
+)
+
+
+class ConnectionLost(RuntimeError):
+    """Raised if an operation over all processes fails, or the processes cannot connect to each other."""
+
+
+def is_in_use() -> bool:
+    """Return whether TensorFlow has created a tensor in this process, and can no longer connect it to others."""
+    return context.context()._context_handle is not None
+
+
+def connect(workers: Sequence[str], rank: int, has_chief: bool) -> tf.distribute.MultiWorkerMirroredStrategy:
+    """Return the strategy of the processes that `TF_CONFIG` lists, connected.
+
+    Args:
+        workers: their addresses, the chief's first.
+        rank: the number of this process.
+        has_chief: whether the first one is the job "chief", and the others are the job "worker".
+
+    Raises:
+        ConnectionLost: if they do not all start within `CONNECT_SECONDS`, or the port of this process is in use.
+    """
+    _meet(workers, rank)
+    _configure({"chief": 1, "worker": len(workers) - 1} if has_chief else {"worker": len(workers)})
+    try:
+        strategy = tf.distribute.MultiWorkerMirroredStrategy()
+        Workers(strategy, rank, len(workers)).agree([0.0])
+    except (*_ERRORS, tf.errors.OpError) as error:
+        raise ConnectionLost(
+            f"rank {rank} cannot connect to the {len(workers)} processes of TF_CONFIG, {', '.join(workers)}: "
+            f"{first_line(error)}. All must start within {CONNECT_SECONDS} s of each other; if one has failed, its own "
+            "error says why"
+        ) from error
+    return strategy
+
+
+def _configure(jobs: dict[str, int]) -> None:
+    """Set the times within which TensorFlow detects that a process is missing or dead."""
+    context.context().configure_coordination_service(
+        service_type="standalone",
+        service_leader=f"/job:{next(iter(jobs))}/replica:0/task:0",
+        cluster_register_timeout_in_ms=1000 * CONNECT_SECONDS,
+        heartbeat_timeout_in_ms=1000 * HEARTBEAT_SECONDS,
+        coordinated_jobs=[CoordinatedJob(name=job, num_tasks=count) for job, count in jobs.items()],
+    )
+
+
+def _meet(workers: Sequence[str], rank: int) -> None:
+    """Wait until all processes have started. TensorFlow's own server would wait for them without end.
+
+    The first process listens at its address; the others connect to it, and it answers when all have.
+
+    Raises:
+        ConnectionLost: if they do not all start within `CONNECT_SECONDS`, or this process cannot listen at its address.
+    """
+    until = time.monotonic() + CONNECT_SECONDS
+    with _listener(workers[rank]) as listener:
+        if rank:
+            missing = [workers[0]] if not _is_answered(workers[0], rank, until) else []
+        else:
+            missing = _missing_after(listener, workers, until)
+    if missing:
+        raise ConnectionLost(
+            f"rank {rank} has not reached {', '.join(missing)} of the {len(workers)} processes of TF_CONFIG within "
+            f"{CONNECT_SECONDS} s; if one has failed, its own error says why"
+        )
+
+
+def _listener(address: str) -> socket.socket:
+    """Return a socket that listens at an address; TensorFlow's own error would not name it."""
+    host, _, port = address.rpartition(":")
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, int(port)))
+        listener.listen()
+    except OSError as error:
+        listener.close()
+        raise ConnectionLost(
+            f"this process cannot listen at {address}, its address in TF_CONFIG: {error.strerror or error}; choose "
+            "another port"
+        ) from error
+    return listener
+
+
+def _missing_after(listener: socket.socket, workers: Sequence[str], until: float) -> list[str]:
+    """Wait for all other processes, then answer them; return the addresses of those that have not connected in time."""
+    found: dict[int, socket.socket] = {}
+    with contextlib.ExitStack() as stack:
+        while len(found) < len(workers) - 1 and time.monotonic() < until:
+            listener.settimeout(max(0.01, until - time.monotonic()))
+            with contextlib.suppress(OSError, ValueError):
+                connection = stack.enter_context(listener.accept()[0])
+                connection.settimeout(1.0)
+                found[int(connection.recv(64).removeprefix(_HELLO).decode())] = connection
+        if len(found) == len(workers) - 1:
+            for connection in found.values():
+                with contextlib.suppress(OSError):
+                    connection.sendall(_HELLO)
+    return [address for rank, address in enumerate(workers) if rank and rank not in found]
+
+
+def _is_answered(chief: str, rank: int, until: float) -> bool:
+    """Return whether the first process answers in time that all processes have started."""
+    host, _, port = chief.rpartition(":")
+    while time.monotonic() < until:
+        with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout=1.0) as connection:
+            connection.sendall(_HELLO + str(rank).encode())
+            connection.settimeout(max(0.01, until - time.monotonic()))
+            if connection.recv(64) == _HELLO:
+                return True
+        time.sleep(0.1)
+    return False
+
+
+class Workers:
+    """Messages between the hosts of a strategy.
+
+    Args:
+        strategy: of several processes.
+        rank: the number of this process.
+        count: the number of processes.
+    """
+
+    def __init__(self, strategy: tf.distribute.Strategy, rank: int, count: int) -> None:
+        self.strategy, self.rank, self.count = strategy, rank, count
+        self._sum = tf.function(self._sum_over_workers, autograph=False, reduce_retracing=False)
+
+    def agree(self, values: Sequence[float]) -> np.ndarray:
+        """Return the values of all processes, `[processes, n]`."""
+        return self._gather(np.asarray(values, np.float64))
+
+    def gather(self, message: bytes) -> list[bytes]:
+        """Return the messages of all processes."""
+        lengths = self.agree([float(len(message))])[:, 0].astype(int)
+        # Few lengths, because each is traced; 4 bytes are one number.
+        size = max(64, 1 << int(lengths.max() - 1).bit_length()) if lengths.max() else 0
+        if not size:
+            return [b""] * self.count
+        own = np.frombuffer(message.ljust(size, b"\0"), np.int32)
+        return [row.tobytes()[:length] for row, length in zip(self._gather(own), lengths, strict=True)]
+
+    def fail(self, reason: str) -> None:
+        """Abort the operations of the other processes, with this reason."""
+        handle = context.context()
+        if handle.coordination_service is not None:
+            handle.report_error_to_cluster(tf.errors.ABORTED, f"rank {self.rank}: {reason}")
+
+    @contextmanager
+    def reporting(self) -> Iterator[None]:
+        """Raise a `ConnectionLost` for errors of operations over all processes inside the context."""
+        try:
+            yield
+        except _ERRORS as error:
+            raise ConnectionLost(
+                f"rank {self.rank} has lost the connection to another process of the run, which has failed or was "
+                f"killed: {first_line(error)}"
+            ) from error
+
+    def _gather(self, own: np.ndarray) -> np.ndarray:
+        rows = np.zeros((self.count, len(own)), own.dtype)
+        rows[self.rank] = own
+        with self.reporting():
+            return self._sum(tf.constant(rows)).numpy()
+
+    def _sum_over_workers(self, rows: Any) -> Any:
+        strategy = self.strategy
+        local = len(strategy.extended.worker_devices)
+
+        def total() -> Any:
+            replica = tf.distribute.get_replica_context()
+            is_first = int(tf.get_static_value(replica.replica_id_in_sync_group)) % local == 0
+            own = tf.identity(rows) if is_first else tf.zeros_like(rows)  # a reduction needs the device of an operation
+            return replica.all_reduce(tf.distribute.ReduceOp.SUM, own)
+
+        return strategy.experimental_local_results(strategy.run(total))[0]
+
+
+def first_line(error: Exception) -> str:
+    """Return what an error of TensorFlow says, without the traces around it."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    told = [line for line in lines if any(word in line for word in ("rank ", "aborted", "heartbeat", "unavailable"))]
+    return ([*told, *filter(None, lines)] or [type(error).__name__])[0][:300]

@@ -331,7 +331,7 @@ class Agent(Algorithm):
         session.restore_callbacks()
         session.events = session.callbacks.bind()
         with session.training():
-            session.start_workers(actor)
+            session.start_workers(actor, None if learner.rollout is None else learner.rollout.length)
             Loop(learner, actor, session, self._counters, budget, history).run()
         if not self.updates:
             warnings.warn(

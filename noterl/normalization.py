@@ -143,10 +143,21 @@ class Normalizers:
             return rewards
         return np.clip(rewards / np.sqrt(self.reward.variance + EPSILON), -CLIP, CLIP).astype(np.float32)
 
-    def normalize_rollout(self, batch: Batch, gamma: float) -> Batch:
-        """Return a normalized rollout `[T, N, ...]` and update the statistics with it; gamma is for the returns."""
-        counted = batch.weight > 0
+    def normalize_rollout(self, batch: Batch, gamma: float, acting: Mapping[str, Array] | None = None) -> Batch:
+        """Return a normalized rollout `[T, N, ...]` and update the statistics with it.
+
+        Args:
+            batch: the rollout.
+            gamma: the discount of returns.
+            acting: the statistics (`arrays`) with which its actions were chosen; None if these are the current ones.
+        """
+        counted, current = batch.weight > 0, {}
+        if acting is not None:
+            current = self.arrays()
+            self.set_arrays(acting)
         normalized = self._normalize_observations(batch)
+        if acting is not None:
+            self.set_arrays(current)
         if self.observation is not None:
             self.observation.update(batch.observation[counted])
         if self.reward is not None:

@@ -103,7 +103,7 @@ class TestCollecting:
         with pool(DiscreteWalkEnv, 2, Workers(1, collect=40)) as made:
             made.rounds(3)
             made.lanes.idle()
-            made.lanes.collect_round(made.actor, made.steps, None)
+            made.lanes.collect_round(made.steps, None)
             views = [made.lanes.tick(0)[0] for _ in range(2)]
             before = copy.deepcopy(views)
             time.sleep(0.1)  # the worker writes as many rounds as it can
@@ -360,7 +360,7 @@ class TestFailures:
     def test_rounds_before_a_failure_are_kept(self) -> None:
         with pool(IdEnv, 1, Workers(1, collect=8)) as made:
             made.round()
-            while made.lanes._outstanding() != [0]:
+            while made.lanes._pacing.outstanding() != [0]:
                 time.sleep(0.01)
             os.kill(made.processes()[0], signal.SIGKILL)
             rest = made.rounds(7)

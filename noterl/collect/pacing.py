@@ -30,7 +30,7 @@ class Phases:
         control: the control array of each worker.
         publisher: publishes the weights.
         num_envs: number of lanes of all workers.
-        rounds: of a phase, if the learner does not decide it.
+        rounds: of a phase, if the learner does not decide it; ignored by subclasses.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Phases:
         control: Sequence[np.ndarray[Any, Any]],
         publisher: Publisher,
         num_envs: int,
-        rounds: int,
+        rounds: Any,
     ) -> None:
         self.crew, self.inboxes, self.control, self.publisher = crew, inboxes, control, publisher
         self._num_envs, self._rounds = num_envs, rounds
@@ -81,11 +81,53 @@ class Phases:
             self.control[index][WANTED] = inbox.ring.published + inbox.count
             self.crew.send(index, "collect", left, step + ahead * self._num_envs, {})
 
+    def receive(self, index: int, ended: np.ndarray[Any, Any]) -> None:
+        """Called with each round that the loop receives; `ended` holds in which lanes of a worker an episode ends."""
+
     def publish(self, updates: int) -> None:
         """Called after each compiled call of updates; the weights of a phase do not change."""
 
     def pause(self) -> None:
         """Called when workers have sent their state."""
+
+
+class EpisodePhases(Phases):
+    """In a phase, a worker collects until an episode has ended in each of its lanes; workers begin theirs in turn."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        # The lanes of each worker in which no episode of the phase has ended, as far as the loop has received rounds.
+        self._pending = [np.zeros(inbox.count, np.bool_) for inbox in self.inboxes]
+        self._changes: list[dict[str, Any]] = [{} for _ in self.inboxes]  # of the exploration, to be sent
+
+    def prepare_round(self, step: int, updates: int, rounds: float | None) -> None:
+        """Begin a phase of each worker that has no rounds left."""
+        waiting = [
+            index for index, inbox in enumerate(self.inboxes) if not inbox.rows and not self._pending[index].any()
+        ]
+        if not waiting:
+            return
+        self.publisher.publish(updates)
+        changes = self.publisher.changes()
+        for index in range(len(self.inboxes)):
+            self._changes[index] |= changes
+        for index in waiting:
+            self._pending[index][:] = True
+            own, self._changes[index] = self._changes[index], {}
+            self.crew.send(index, "collect", None, step, own)
+
+    def receive(self, index: int, ended: np.ndarray[Any, Any]) -> None:
+        """Record in which lanes of a worker an episode has ended in the round that the loop has received."""
+        self._pending[index] &= ~ended
+
+    def resume(self, index: int, step: int) -> None:
+        """Let the process that replaces another one collect a whole phase, if that one had not completed its phase."""
+        inbox = self.inboxes[index]
+        self._changes[index] = {}  # the new process has a copy of the learner's policy or noise
+        if (self._pending[index] & ~inbox.ended()).any():
+            ahead = inbox.rows // inbox.count
+            self.control[index][WANTED] = inbox.ring.published + inbox.count
+            self.crew.send(index, "collect", None, step + ahead * self._num_envs, {})
 
 
 class Overlap(Phases):

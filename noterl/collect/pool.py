@@ -21,7 +21,7 @@ from gymnasium import spaces
 
 from noterl.collect.crew import Crew
 from noterl.collect.ledger import Ledger, is_ahead, warn_restarted
-from noterl.collect.pacing import Overlap, Phases
+from noterl.collect.pacing import EpisodePhases, Overlap, Phases
 from noterl.collect.process import Inbox
 from noterl.collect.publisher import Publisher, block_shapes
 from noterl.collect.rows import NEXT_OBSERVATION, OBSERVATION, TEAM_FIELDS, observation_at, row_specs
@@ -158,8 +158,11 @@ class PoolLanes:
         self._encoded = np.zeros((self.num_envs, *self._encoder.space.shape), self._encoder.space.dtype)
         block = SharedWeights(arrays["weights"], arrays["version"], self._shapes) if self.acts else None
         self._publisher = Publisher(actor, block, self._saved_pool().get("seen", {}))
+        pacing = Phases  # a phase is a rollout, or a number of rounds
+        if rollout_steps is None and self.acts:
+            pacing = Overlap if self.overlaps else EpisodePhases if self.settings.collect == "episode" else Phases
         try:
-            self._start_processes(Overlap if self.overlaps and rollout_steps is None else Phases)
+            self._start_processes(pacing)
         except BaseException:
             self.kill()
             raise
@@ -312,6 +315,10 @@ class PoolLanes:
         self._pacing.prepare_round(step, updates, rounds)
         self._wait_for_rounds(range(self.num_workers))
         fronts = [inbox.front() for inbox in self._inboxes]
+        if self.settings.collect == "episode":
+            ended = self._gather(fronts, "terminated") | self._gather(fronts, "truncated")
+            for index, own in enumerate(self._own):
+                self._pacing.receive(index, ended[own])
         begun = self._gather(fronts, "begun")
         cut = begun & ~self._expected
         if cut.any():

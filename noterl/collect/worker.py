@@ -185,20 +185,21 @@ class Worker:
             # "collect", "run", "change", "reset", "step" or "send_state"
             getattr(self, name)(*arguments)
 
-    def collect(self, rounds: int, step: int, changes: Mapping[str, Any]) -> None:
-        """Choose actions and step all lanes, `rounds` times.
+    def collect(self, rounds: int | None, step: int, changes: Mapping[str, Any]) -> None:
+        """Choose actions and step all lanes, several times with the same weights.
 
         Args:
-            rounds: the number of rounds.
+            rounds: the number of rounds; None to go on until an episode has ended in each lane.
             step: environment steps of the training before the first round.
             changes: what has changed since the last call, for `change`.
         """
         self.change(changes)
         self._read_weights()
-        for number in range(rounds):
-            if self._control[STOP]:
-                return
+        pending, number = np.ones(self.job.count, np.bool_), 0
+        while not self._control[STOP] and (pending.any() if rounds is None else number < rounds):
             self._collect_round(step + number * self.job.num_envs)
+            pending &= self.lanes.ledger.running
+            number += 1
 
     def run(self, step: int) -> None:
         """Choose actions and step all lanes until the learner asks for the state; `step` is as for `collect`."""

@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from noterl.utils.checks import check_bool, check_int, check_word, positive
+from noterl.utils.checks import check_bool, check_int, check_int_or_word, check_word, positive
 
 
 class WorkerError(RuntimeError):
@@ -28,8 +28,8 @@ class Workers:
     Args:
         processes: number of processes, which share the environments.
         collect: for agents with a replay memory, the number of steps of each environment that workers take with the
-            same weights. Larger numbers need fewer synchronizations. An agent that learns from rollouts always collects
-            a whole rollout.
+            same weights. Larger numbers need fewer synchronizations. With "episode", a worker collects until an episode
+            has ended in each of its environments. An agent that learns from rollouts always collects a whole rollout.
         overlap: whether workers go on collecting while the agent learns. Runs with a replay memory are then not
             reproducible. `docs/workers.md` describes what the bounds are.
         max_staleness: with overlap, the most gradient updates between the weights that chose an action and the time at
@@ -49,7 +49,7 @@ class Workers:
     """
 
     processes: int
-    collect: int = 1
+    collect: int | str = 1
     overlap: bool = False
     max_staleness: int | None = None
     on_failure: str = "restart"
@@ -58,7 +58,7 @@ class Workers:
 
     def __post_init__(self) -> None:
         check_int("processes", self.processes)
-        check_int("collect", self.collect)
+        check_int_or_word("collect", self.collect, "episode")
         check_bool("overlap", self.overlap)
         if self.overlap and self.collect != 1:
             raise ValueError(

@@ -23,7 +23,8 @@ class ProgressBar(Callback):
     The reward is the mean over the last ten finished episodes; the loss is that of the last one. The time since the
     start of training is split into environment, acting, learning (with sampling) and callbacks. If worker processes
     collect while the agent learns, the bar also shows how old their weights were (`staleness`) and the gradient updates
-    per environment step (`update_ratio`). A narrow terminal shows fewer of these values. If the output is neither a terminal nor a notebook, nothing is shown unless `always` is True.
+    per environment step (`update_ratio`). A narrow terminal shows fewer of these values. If the output is neither a
+    terminal nor a notebook, nothing is shown unless `always` is True.
 
     Args:
         episodes: the budget in episodes, or None.

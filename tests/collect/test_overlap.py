@@ -194,7 +194,7 @@ class TestFailures:
         env = partial(FaultyEnv, "sleep", 5)
         with (
             pool(env, 2, overlapping(step_timeout=0.3, on_failure="raise")) as made,
-            pytest.raises(WorkerError, match="step_timeout=0.3"),
+            pytest.raises(WorkerError, match=r"step_timeout=0\.3"),
         ):
             made.rounds(20)
         assert not children()

@@ -372,7 +372,7 @@ class Agent(Algorithm):
         session.events = session.callbacks.bind()
         with session.training(), distributed(strategy, learner):
             loop = make_loop(strategy, self._parts(), budget, history)
-            session.start_workers(actor)
+            session.start_workers(actor, None if learner.rollout is None else learner.rollout.length)
             loop.run()
         if not self.updates:
             warnings.warn(

@@ -159,13 +159,28 @@ class Normalizers:
             return rewards
         return np.clip(rewards / np.sqrt(self.reward.variance + EPSILON), -CLIP, CLIP).astype(np.float32)
 
-    def normalize_rollout(self, batch: Batch, gamma: float, merge: Callable[[], None] | None = None) -> Batch:
-        """Return a normalized rollout `[T, N, ...]` and update the statistics with it; gamma is for the returns.
+    def normalize_rollout(
+        self,
+        batch: Batch,
+        gamma: float,
+        acting: Mapping[str, Array] | None = None,
+        merge: Callable[[], None] | None = None,
+    ) -> Batch:
+        """Return a normalized rollout `[T, N, ...]` and update the statistics with it.
 
-        `merge` is called when the statistics are updated; it may merge them with those of other processes.
+        Args:
+            batch: the rollout.
+            gamma: the discount of returns.
+            acting: the statistics (`arrays`) with which its actions were chosen; None if these are the current ones.
+            merge: called when the statistics are updated; it may merge them with those of other processes.
         """
-        counted = batch.weight > 0
+        counted, current = batch.weight > 0, {}
+        if acting is not None:
+            current = self.arrays()
+            self.set_arrays(acting)
         normalized = self._normalize_observations(batch)
+        if acting is not None:
+            self.set_arrays(current)
         if self.observation is not None:
             self.observation.update(batch.observation[counted])
         if self.reward is not None:

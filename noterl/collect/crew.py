@@ -16,7 +16,7 @@ import numpy as np
 from noterl.collect.env_calls import BadCallError, EnvCall
 from noterl.collect.process import Inbox, WorkerProcess
 from noterl.collect.sending import dumps
-from noterl.collect.worker import ENTERED, STOP, WAKE, Job
+from noterl.collect.worker import ENTERED, SENT, STOP, WAKE, Job
 from noterl.collect.workers import WorkerError, Workers
 
 # The learner sleeps until a worker wakes it, but at most this long: then it looks for hung processes.
@@ -77,7 +77,8 @@ class Crew:
 
     def close(self) -> None:
         """Close the environments and end the processes."""
-        for process in self.processes:
+        for process, control in zip(self.processes, self._control, strict=True):
+            control[STOP] = True
             process.ask_to_close()
         deadline = time.monotonic() + _END_SECONDS
         for process in self.processes:
@@ -103,6 +104,7 @@ class Crew:
         process = self.processes[index]
         if index in self._failed:
             return
+        self._control[index][SENT] += 1
         try:
             process.pipe.send(message)
         except OSError:
@@ -169,9 +171,13 @@ class Crew:
                 raise WorkerError(index, f"{self._describe(index)} raised {summary}\n\nIn the worker:\n{text}")
         return [result for answer in answers for result in answer]
 
-    def _receive(self) -> None:
+    def look(self) -> None:
+        """Handle the messages that have arrived; raises the same errors as `wait_until`."""
+        self._receive(0)
+
+    def _receive(self, milliseconds: int = _POLL_MILLISECONDS) -> None:
         """Wait for messages of workers for a moment and handle them."""
-        for descriptor, _ in self._poll.poll(_POLL_MILLISECONDS):
+        for descriptor, _ in self._poll.poll(milliseconds):
             if descriptor in self._by_descriptor:  # otherwise it has just failed
                 self._handle_message(self._by_descriptor[descriptor])
         timeout = self._settings.step_timeout

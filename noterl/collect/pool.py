@@ -1,11 +1,11 @@
 """`PoolLanes`: lanes whose environments run in worker processes.
 
-Two modes have the same interface. If the network runs in NumPy, each worker chooses the actions of its lanes, and
-collects a *phase* of several rounds with the same weights (`acts` is True). Otherwise the learner chooses the actions
-of each round, and workers only step the environments.
+Two modes have the same interface. If the network runs in NumPy, each worker chooses the actions of its lanes (`acts` is
+True). Otherwise the learner chooses the actions of each round, and workers only step the environments.
 
-A phase begins when the loop has consumed all rounds of the last one. So the weights of each round do not depend on the
-speed of the processes, and neither do the results.
+Workers that act collect a *phase* of several rounds with the same weights. A phase begins when the loop has consumed
+all rounds of the last one. So the weights of each round do not depend on the speed of the processes, and neither do the
+results. With `overlap`, workers collect while the learner learns: see `noterl.collect.pacing`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from noterl.collect.crew import Crew
 from noterl.collect.env_calls import EnvCall
 from noterl.collect.fields import InfoFields, check_info_spec
 from noterl.collect.ledger import Ledger, is_ahead, warn_restarted
+from noterl.collect.pacing import EpisodePhases, Overlap, Phases
 from noterl.collect.process import Inbox
+from noterl.collect.publisher import Publisher, block_shapes
 from noterl.collect.rows import FIELDS, NEXT_OBSERVATION, OBSERVATION, TEAM_FIELDS, info_at, observation_at, row_specs
 from noterl.collect.shared_memory import ArraySpec, SharedMemory, SharedWeights
 from noterl.collect.worker import (
@@ -77,6 +79,7 @@ class PoolLanes:
         interrupted: lanes whose episode was cut because their worker has failed.
         acts: whether workers choose the actions.
         info: the current value of each field of `info_spec`, `[N, ...]`, if the learner chooses the actions.
+        overlaps: whether workers collect while the learner learns.
 
     Raises:
         ValueError: if there are fewer lanes than workers, or workers cannot make the environments.
@@ -110,7 +113,7 @@ class PoolLanes:
         self._extra: dict[str, np.ndarray] = {}  # of the actions of the round, if the learner has chosen them
         self.fields = InfoFields(info_spec, num_envs, None)
         self._info_spec, self.info = self.fields.spec, self.fields.values
-        self.acts = False
+        self.acts = self.overlaps = False
         self._space: Any = source.observation_space
         self._encoder = ObservationEncoder(self._space)
         self._discrete = isinstance(source.action_space, spaces.Discrete)
@@ -119,6 +122,8 @@ class PoolLanes:
         self._saved: dict[str, Any] | None = None  # restored at the start
         self._calls: list[EnvCall] = []  # all of this fit
         self._crew: Any = None  # the processes, between `start` and `close`
+        self._pacing: Any = None
+        self._publisher: Any = None
         self._memory: Any = None
 
     def set_check(self, check: Callable[[], None]) -> None:
@@ -127,8 +132,12 @@ class PoolLanes:
 
     # Starting and ending
 
-    def start(self, actor: Actor) -> None:
+    def start(self, actor: Actor, rollout_steps: int | None = None) -> None:
         """Start the processes, and wait until their environments are made.
+
+        Args:
+            actor: chooses the actions.
+            rollout_steps: rounds of a rollout, if the agent learns from rollouts.
 
         Raises:
             ValueError: if the environment, the policy or the noise cannot be sent to another process.
@@ -136,43 +145,48 @@ class PoolLanes:
         """
         self._actor, forward = actor, actor.forward
         self.acts = forward.program is not None and not actor.forward_fields
+        self.overlaps = self.settings.overlap and self.acts
         if forward.program is None:
+            alternates = ", and overlap has no effect" if self.settings.overlap else ""
             warnings.warn(
                 "workers: NumPy cannot run this network, so the learner chooses all actions, and the workers "
-                "only step environments",
+                f"only step environments{alternates}",
                 RuntimeWarning,
                 stacklevel=4,
             )
-        self._shapes = [(weight.shape, weight.dtype) for weight in forward.weights()] if self.acts else []
-        self._specs = self._array_specs()
+        self._shapes = block_shapes(actor) if self.acts else []
+        self._specs = self._array_specs(rollout_steps if self.overlaps else None)
         self._memory = SharedMemory(self._specs)
         arrays = self._memory.arrays
         self._control = [arrays[f"control/{index}"] for index in range(self.num_workers)]
         counts = [own.stop - own.start for own in self._own]
         self._inboxes = [Inbox(ring_of(arrays, index), count) for index, count in enumerate(counts)]
-        self._targets = [0] * self.num_workers  # rows that each worker has published when its phase ends
         self._resets = np.zeros(self.num_envs, np.int64)  # of each lane, since its generator was synchronized
         self._calls = []
         self._expected = np.zeros(self.num_envs, np.bool_)  # lanes whose next row starts an episode
         self._lost: set[int] = set()  # workers that were replaced in the round in progress
         self._is_over = False  # whether all transitions of the round were returned, and its rows are not released
-        # The attributes of the policy or noise in the workers; the user may have changed the learner's meanwhile.
-        self._explorer_seen = self._explorer_values() | self._saved_pool().get("seen", {})
-        self._step = 0
+        self._step = self._updates = 0
+        self._first: tuple[int, int] | None = None  # the steps and updates before the first round of this fit
+        self._staleness = np.zeros(self.num_envs, np.int64)  # the largest of each lane's episode
         self._encoded = np.zeros((self.num_envs, *self._encoder.space.shape), self._encoder.space.dtype)
-        if self.acts:
-            self._weights = SharedWeights(arrays["weights"], arrays["version"], self._shapes)
+        block = SharedWeights(arrays["weights"], arrays["version"], self._shapes) if self.acts else None
+        self._publisher = Publisher(actor, block, self._saved_pool().get("seen", {}))
+        pacing = Phases  # a phase is a rollout, or a number of rounds
+        if rollout_steps is None and self.acts:
+            pacing = Overlap if self.overlaps else EpisodePhases if self.settings.collect == "episode" else Phases
         try:
-            self._start_processes()
+            self._start_processes(pacing)
         except BaseException:
             self.kill()
             raise
         self._saved = None
 
-    def _start_processes(self) -> None:
+    def _start_processes(self, pacing: type[Phases]) -> None:
         saved = self._restore_inboxes()
-        self._crew = Crew(self.settings, self._own, self._memory.descriptor, self._control)
-        self._crew.successor_job, self._crew.on_replaced = self._successor_job, self._resume_phase
+        self._crew = crew = Crew(self.settings, self._own, self._memory.descriptor, self._control)
+        self._pacing = pacing(crew, self._inboxes, self._control, self._publisher, self.num_envs, self.settings.collect)
+        crew.successor_job, crew.on_replaced = self._successor_job, self._resume
         running = self._crew.start([self._job(index, saved) for index in range(self.num_workers)])
         for own, inbox, runs_of_own in zip(self._own, self._inboxes, running, strict=True):
             for lane, runs in zip(range(own.start, own.stop), runs_of_own, strict=True):
@@ -180,10 +194,11 @@ class PoolLanes:
                     self.ledger.running[lane] = False  # it could not be restored
         self._lost.clear()  # a worker that was replaced meanwhile has restored its lanes too
 
-    def _array_specs(self) -> list[ArraySpec]:
+    def _array_specs(self, rollout_steps: int | None) -> list[ArraySpec]:
+        """Return the arrays in shared memory; a ring holds at least a rollout, if its number of rounds is given."""
         encoded: Any = self._encoder.space
         action: Any = self.source.action_space
-        specs = [ArraySpec("version", (1,), np.int64)]
+        specs = [ArraySpec("version", (2,), np.int64)]
         if self.acts:
             specs.append(ArraySpec("weights", (SharedWeights.nbytes(self._shapes),), np.uint8))
         else:
@@ -199,6 +214,8 @@ class PoolLanes:
         for index, own in enumerate(self._own):
             count = own.stop - own.start
             rounds = min(RING_ROUNDS, max(2, RING_BYTES // (row_bytes * count)))
+            if rollout_steps is not None:  # and the round whose transitions the loop returns
+                rounds = max(rounds, rollout_steps + 1)
             specs += [ArraySpec(f"counters/{index}", (2,), np.int64)]
             specs += [ArraySpec(f"control/{index}", (CONTROL_SIZE,), np.int64)]
             specs += [ArraySpec(f"ring/{index}/{each.name}", (rounds * count, *each.shape), each.dtype) for each in row]
@@ -249,7 +266,8 @@ class PoolLanes:
         self._release()
 
     def _release(self) -> None:
-        self._crew, self._inboxes, self._control = None, [], []
+        self._crew = self._pacing = self._publisher = None
+        self._inboxes, self._control = [], []
         self._encoded = np.zeros(0)
         if self._memory is not None:
             self._memory.close()
@@ -281,6 +299,7 @@ class PoolLanes:
         """
         self._step = step
         self._earned[lane] = 0.0
+        self._staleness[lane] = 0
         if self.acts:
             self._expected[lane] = True
         else:
@@ -299,20 +318,26 @@ class PoolLanes:
             self._cut_lost()
         fresh[lane] = False
 
-    def collect_round(self, actor: Actor, step: int, rounds: int | None) -> np.ndarray | None:
+    def collect_round(self, step: int, rounds: float | None, updates: int = 0) -> np.ndarray | None:
         """Return the actions `[N, ...]` of the next round, which workers have chosen; None if `interrupted` is set.
 
         Args:
-            actor: has the weights, and the policy or noise with its current attributes.
             step: environment steps so far.
-            rounds: how many rounds may be collected with these weights; None for the number of the settings.
+            rounds: how many rounds workers may be ahead of the loop, this one included; None for the number of the
+                settings or, with overlap, for what a ring holds.
+            updates: gradient updates so far.
         """
-        self._step = step
+        self._step, self._updates = step, updates
+        if self._first is None:
+            self._first = max(step, self._actor.learning_starts), updates
         self._end_round()
-        if any(not inbox.rows and not left for inbox, left in zip(self._inboxes, self._outstanding(), strict=True)):
-            self._begin_phase(actor, step, self.settings.collect if rounds is None else rounds)
+        self._pacing.prepare_round(step, updates, rounds)
         self._wait_for_rounds(range(self.num_workers))
         fronts = [inbox.front() for inbox in self._inboxes]
+        if self.settings.collect == "episode":
+            ended = self._gather(fronts, "terminated") | self._gather(fronts, "truncated")
+            for index, own in enumerate(self._own):
+                self._pacing.receive(index, ended[own])
         begun = self._gather(fronts, "begun")
         cut = begun & ~self._expected
         if cut.any():
@@ -327,9 +352,25 @@ class PoolLanes:
                 self._encoded[own] = observations
             else:
                 self._encoder.write(observations, self._encoded[own])
-        self._count_steps()
+        self._publisher.count_steps(self.num_envs)
+        if self.overlaps:
+            np.maximum(self._staleness, updates - self._gather(fronts, "updates"), out=self._staleness)
         self.actions, self.cursor = self._members(self._gather(fronts, "action")), 0
         return self._gather(fronts, "chosen")
+
+    def begin_phase(self, step: int, updates: int, rounds: int) -> None:
+        """Let workers collect a phase with the current weights, before the learner changes them.
+
+        It is called with overlap, when a rollout is complete; arguments as in `collect_round`.
+        """
+        self._end_round()
+        self._pacing.begin(step, updates, rounds)
+
+    def learned(self, updates: int) -> None:
+        """Called after each compiled call, with the number of gradient updates so far."""
+        self._updates = updates
+        if self.acts:
+            self._pacing.publish(updates)
 
     def begin_round(self, actions: np.ndarray, extra: Mapping[str, np.ndarray] | None = None) -> None:
         """Send the actions of the round, which the learner has chosen, to the workers.
@@ -339,8 +380,7 @@ class PoolLanes:
         self._end_round()
         self._memory.arrays["actions"][:] = actions
         self.actions, self.cursor, self._extra = self._members(actions), 0, dict(extra or {})
-        for index, own in enumerate(self._own):
-            self._targets[index] += own.stop - own.start
+        for index in range(self.num_workers):
             self._crew.send(index, "step", self._step)
 
     def tick(self, step: int) -> tuple[Transition, ...]:
@@ -396,10 +436,24 @@ class PoolLanes:
         )
 
     def logs(self, lane: int) -> dict[str, float]:
-        """Return the number of the lane's worker and, with several agents, each agent's return."""
+        """Return the number of the lane's worker and, with several agents, each agent's return.
+
+        With overlap, also the largest staleness of the episode, and the ratio of updates to collected steps.
+        """
         names = () if self.source.team is None else self.source.team.names
         returns = {f"reward/{name}": earned for name, earned in zip(names, self._earned[lane].tolist(), strict=True)}
-        return {"worker": self._worker_of[lane], **returns}
+        if not self.overlaps or self._first is None:
+            return {"worker": self._worker_of[lane], **returns}
+        first_step, first_update = self._first
+        in_round = self.cursor if self.actions is not None or self._is_over else 0
+        ahead = sum(inbox.rows for inbox in self._inboxes) - in_round
+        ratio = (self._updates - first_update) / max(self._step + ahead - first_step, 1)
+        return {
+            "worker": self._worker_of[lane],
+            "staleness": int(self._staleness[lane]),
+            "update_ratio": ratio,
+            **returns,
+        }
 
     def call(self, call: EnvCall) -> list[Any]:
         """Call a method of every environment, or read an attribute; return the results of the lanes.
@@ -426,50 +480,6 @@ class PoolLanes:
         pairs = zip(fronts, self._own, strict=True)
         return np.concatenate([fields[name][first : first + own.stop - own.start] for (fields, first), own in pairs])
 
-    # Phases
-
-    def _outstanding(self) -> list[int]:
-        """Return how many rows each worker has yet to publish in this phase."""
-        pairs = zip(self._targets, self._inboxes, strict=True)
-        return [target - inbox.ring.published for target, inbox in pairs]
-
-    def _begin_phase(self, actor: Actor, step: int, rounds: int) -> None:
-        """Send the weights, and let each worker collect until it is `rounds` rounds ahead of the loop."""
-        self._weights.publish(actor.forward.weights())  # always, because torch changes the same arrays in place
-        changes = self._changes()
-        for index, inbox in enumerate(self._inboxes):
-            ahead = inbox.rows // inbox.count
-            missing = max(rounds - ahead, 0)
-            self._targets[index] += missing * inbox.count
-            self._crew.send(index, "collect", missing, step + ahead * self.num_envs, changes)
-
-    def _changes(self) -> dict[str, Any]:
-        """Return what workers need besides the weights: see `Worker.collect`."""
-        values, changes = self._explorer_values(), dict[str, Any]()
-        seen, self._explorer_seen = self._explorer_seen, dict(values)
-        changed = {name: value for name, value in values.items() if not _is_same(value, seen[name])}
-        if changed:
-            changes["explorer"] = changed
-        if self._actor.normalizers is not None:
-            changes["normalizers"] = self._actor.normalizers.arrays()
-        return changes
-
-    def _count_steps(self) -> None:
-        """Count the steps of a round in the learner's policy or noise, which does not act.
-
-        Workers count these steps themselves, so what changes here is not a change by a callback.
-        """
-        before = self._explorer_values()
-        self._actor.explorer.skip(self.num_envs)
-        for name, value in self._explorer_values().items():
-            if value is not before[name] and _is_same(before[name], self._explorer_seen[name]):
-                self._explorer_seen[name] = value
-
-    def _explorer_values(self) -> dict[str, Any]:
-        """Return the attributes of the policy or noise that a callback may change."""
-        explorer = self._actor.explorer
-        return {name: getattr(explorer, name) for name in explorer.tunables if name not in explorer.schedules}
-
     # Waiting
 
     def _wait_for_rounds(self, indices: Sequence[int]) -> None:
@@ -491,18 +501,12 @@ class PoolLanes:
         self._skip_used_seeds(index)
         return replace(self._job(index, None), calls=tuple(self._calls))
 
-    def _resume_phase(self, index: int) -> None:
-        """Let the successor of a worker collect the rest of the phase; if the learner acts, its round is lost."""
-        inbox = self._inboxes[index]
-        if not self.acts:
-            self._targets[index] = inbox.ring.published
+    def _resume(self, index: int) -> None:
+        """Let the successor of a worker go on collecting; if the learner acts, its round is lost."""
+        if self.acts:
+            self._pacing.resume(index, self._step)
+        else:
             self._lost.add(index)
-            return
-        left = self._outstanding()[index] // inbox.count
-        if left:
-            ahead = inbox.rows // inbox.count
-            self._control[index][WANTED] = inbox.ring.published + inbox.count
-            self._crew.send(index, "collect", left, self._step + ahead * self.num_envs, {})
 
     def _skip_used_seeds(self, index: int) -> None:
         """Advance the generators of a failed worker, so that its successor does not repeat random numbers."""
@@ -550,6 +554,7 @@ class PoolLanes:
             return self._saved  # before `start`
         self._end_round()
         states = self._crew.states(self._inboxes, hurry=hurry)
+        self._pacing.pause()
         lanes: list[dict[str, Any]] = []
         ledgers, infos = [], []
         for index, state in enumerate(states):
@@ -570,7 +575,7 @@ class PoolLanes:
             "explorers": [None if state is None else state["explorer"] for state in states],
             "seen": {
                 name: list(value) if isinstance(value, tuple) else copy.copy(value)
-                for name, value in self._explorer_seen.items()
+                for name, value in self._publisher.seen.items()
             },
             "fresh": [] if self.acts else np.flatnonzero(self._memory.arrays["fresh"]).tolist(),
         }
@@ -641,7 +646,3 @@ class PoolLanes:
         if not self.acts:
             self._memory.arrays["fresh"][pool["fresh"]] = True
         return {"lanes": saved["lanes"], "ledgers": pool["ledgers"], "explorers": pool["explorers"], **info}
-
-
-def _is_same(value: Any, other: Any) -> bool:
-    return value is other or bool(np.array_equal(value, other))

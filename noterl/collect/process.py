@@ -79,6 +79,13 @@ class Inbox:
         self.keep()
         return self.get_state()["begun"].reshape(-1, self.count).sum(axis=0)
 
+    def ended(self) -> Array:
+        """Return in which lanes an episode ends in the rows, bool `[count]`."""
+        self.keep()
+        rows = self.get_state()
+        ended: Array = (rows["terminated"] | rows["truncated"]).reshape(-1, self.count).any(axis=0)
+        return ended
+
     def get_state(self) -> dict[str, Array]:
         """Return all rows; the ring must be empty."""
         chunks = [{name: field[self._first :] for name, field in chunk.items()} for chunk in list(self._chunks)[:1]]

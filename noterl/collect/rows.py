@@ -33,6 +33,7 @@ def row_specs(source: EnvSource, info_spec: InfoSpec | None = None, info_keys: I
     - "chosen": what the agent chose (`Head.executed`); float32 for a Box, as in rollouts.
     - "reward", "terminated", "truncated": the outcome.
     - "begun": whether the lane was reset before this step.
+    - "updates": gradient updates in the weights that chose the action; 0 if the learner chose it.
     - "team/...": the outcome of each agent, if there are several.
     - "fields/...": the fields of `info` that the memory stores, before and after the step.
     - "info/...", "has_info/...": the values of the step's `info` for the logs, and whether it has them.
@@ -56,6 +57,7 @@ def row_specs(source: EnvSource, info_spec: InfoSpec | None = None, info_keys: I
     ]
     specs.append(ArraySpec("reward", (), np.float64))
     specs += [ArraySpec(name, (), np.bool_) for name in ("terminated", "truncated", "begun")]
+    specs.append(ArraySpec("updates", (), np.int64))
     if source.team is not None:
         specs += [ArraySpec(f"team/{name}", (len(source.team),), dtype) for name, dtype in TEAM_FIELDS.items()]
     for name, (shape, dtype, _) in (info_spec or {}).items():
@@ -93,9 +95,10 @@ class RowWriter:
         action[row], reward[row] = transition.action, transition.reward
         terminated[row], truncated[row] = transition.terminated, transition.truncated
 
-    def write_round(self, rows: slice, chosen: Array, begun: Array) -> None:
-        """Write, for all lanes of a round, the actions that the agent chose and which lanes were reset."""
-        self._fields["chosen"][rows], self._fields["begun"][rows] = chosen, begun
+    def write_round(self, rows: slice, chosen: Array, begun: Array, updates: int) -> None:
+        """Write, for all lanes of a round, the actions that the agent chose, which lanes were reset, and "updates"."""
+        fields = self._fields
+        fields["chosen"][rows], fields["begun"][rows], fields["updates"][rows] = chosen, begun, updates
 
     def write_outcome(self, row: int, extra: Mapping[str, Any]) -> None:
         """Write the outcome of each agent."""

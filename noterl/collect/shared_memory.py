@@ -137,8 +137,13 @@ class SharedWeights:
 
     Args:
         flat: uint8 `[bytes]`.
-        version: int64 `[1]`.
+        version: int64 `[2]`: the counter, and the number that `publish` receives.
         shapes: shape and dtype of each weight.
+
+    Attributes:
+        weights: the copy of the reader.
+        version: the counter of this copy; -1 before the first `read`.
+        updates: the number that `publish` received with it.
     """
 
     def __init__(self, flat: Array, version: Array, shapes: Sequence[tuple[tuple[int, ...], Any]]) -> None:
@@ -148,16 +153,17 @@ class SharedWeights:
         start = -buffer.ctypes.data % _LINE
         self._copy = buffer[start : start + len(flat)]
         self._shared, self.weights = (_views(memory, shapes) for memory in (flat, self._copy))
-        self.version = -1
+        self.version, self.updates = -1, 0
 
     @staticmethod
     def nbytes(shapes: Sequence[tuple[tuple[int, ...], Any]]) -> int:
         """Return how many bytes weights of these shapes and dtypes take, each on cache lines of its own."""
         return sum(_nbytes(ArraySpec("", shape, dtype)) for shape, dtype in shapes)
 
-    def publish(self, weights: Sequence[Array]) -> None:
-        """Write new weights."""
+    def publish(self, weights: Sequence[Array], updates: int = 0) -> None:
+        """Write new weights, and the number of gradient updates that have led to them."""
         self._version[0] += 1
+        self._version[1] = updates
         for shared, weight in zip(self._shared, weights, strict=True):
             shared[...] = weight
         self._version[0] += 1
@@ -169,11 +175,11 @@ class SharedWeights:
             return True
         if before % 2:
             return False
-        newest = self._flat.copy()
+        newest, updates = self._flat.copy(), int(self._version[1])
         if int(self._version[0]) != before:
             return False
         self._copy[:] = newest
-        self.version = before
+        self.version, self.updates = before, updates
         return True
 
 

@@ -41,8 +41,9 @@ from noterl.types import InfoSpec
 from noterl.utils.masks import ACTION_MASK
 
 # The entries of a worker's control array: the number of published rows at which it wakes the learner (0: never), the
-# time in ns since which it is inside the environment (0: it is not), and whether it ends the phase after its round.
-WANTED, ENTERED, STOP = range(3)
+# time in ns since which it is inside the environment (0: it is not), whether it ends the phase after its round, the
+# number of published rows at which it waits while it collects all the time, and the number of commands that were sent.
+WANTED, ENTERED, STOP, LIMIT, SENT = range(5)
 CONTROL_SIZE = 8
 
 WAKE = b"wake"
@@ -59,7 +60,7 @@ class Acting:
 
     Attributes:
         program: the network as a NumPy function.
-        shapes: shape and dtype of its weights.
+        shapes: shape and dtype of its weights, and of the statistics for normalization.
         head: the bound head.
         explorer: the policy or the noise, in its state.
         dtype: of the observations that networks receive.
@@ -143,6 +144,8 @@ class Worker:
         self._begun = np.zeros(job.count, np.bool_)
         self._actor: Actor | None = None
         self._weights: SharedWeights | None = None
+        self._statistics: list[str] = []  # the names of the arrays that follow the weights
+        self._runs, self._received, self._next_step = False, 0, 0
         if job.acting is not None:
             self._weights = SharedWeights(arrays["weights"], arrays["version"], job.acting.shapes)
             self._actor = self._make_actor(job.acting)
@@ -163,9 +166,13 @@ class Worker:
         def generator(name: str) -> np.random.Generator:
             return self._generators(exploration_name(self.job.index, name))
 
+        if acting.normalizers is not None:
+            self._statistics = list(acting.normalizers.arrays())
+        assert self._weights is not None
+        weights = self._weights.weights[: len(acting.shapes) - len(self._statistics)]
+
         def forward(observations: np.ndarray) -> np.ndarray:
-            assert self._weights is not None
-            return run_program(acting.program, observations, self._weights.weights)
+            return run_program(acting.program, observations, weights)
 
         return Actor(
             forward,
@@ -181,36 +188,67 @@ class Worker:
     def serve(self) -> None:
         """Execute commands until the learner sends "close" or ends."""
         while True:
+            if self._runs and not self._is_called():
+                self._run()
             name, *arguments = self.pipe.recv()
+            self._received += 1
             if name == "close":
                 self.job.source.close()
                 return
-            getattr(self, name)(*arguments)  # "collect", "reset", "step" or "send_state"
+            # "collect", "run", "change", "reset", "step" or "send_state"
+            getattr(self, name)(*arguments)
 
-    def collect(self, rounds: int, step: int, changes: Mapping[str, Any]) -> None:
-        """Choose actions and step all lanes, `rounds` times.
+    def collect(self, rounds: int | None, step: int, changes: Mapping[str, Any]) -> None:
+        """Choose actions and step all lanes, several times with the same weights.
 
         Args:
-            rounds: the number of rounds.
+            rounds: the number of rounds; None to go on until an episode has ended in each lane.
             step: environment steps of the training before the first round.
-            changes: what has changed since the last call, for `_apply`.
+            changes: what has changed since the last call, for `change`.
         """
-        assert self._weights is not None
-        self._apply(changes)
-        while not self._weights.read():
-            time.sleep(_FULL)
-        for number in range(rounds):
-            if self._control[STOP]:
-                return
+        self.change(changes)
+        self._read_weights()
+        pending, number = np.ones(self.job.count, np.bool_), 0
+        while not self._control[STOP] and (pending.any() if rounds is None else number < rounds):
             self._collect_round(step + number * self.job.num_envs)
+            pending &= self.lanes.ledger.running
+            number += 1
 
-    def _apply(self, changes: Mapping[str, Any]) -> None:
-        """Set attributes of the explorer that a callback has changed, and the statistics for normalization."""
+    def run(self, step: int) -> None:
+        """Choose actions and step all lanes until the learner asks for the state; `step` is as for `collect`."""
+        self._runs, self._next_step = True, step
+
+    def _run(self) -> None:
+        """Collect with the newest weights until the learner sends a command."""
+        ring, control, count = self._ring, self._control, self.job.count
+        while not self._is_called():
+            if ring.published + count > control[LIMIT]:
+                time.sleep(_FULL)
+                continue
+            self._read_weights()
+            self._collect_round(self._next_step)
+            self._next_step += self.job.num_envs
+
+    def _is_called(self) -> bool:
+        """Return whether a command is on its way."""
+        return bool(self._control[SENT] != self._received or self._control[STOP])
+
+    def _read_weights(self) -> None:
+        """Use the newest weights and statistics for normalization."""
+        weights, actor = self._weights, self._actor
+        assert weights is not None and actor is not None
+        before = weights.version
+        while not weights.read():
+            time.sleep(_FULL)
+        if self._statistics and weights.version != before:
+            arrays = weights.weights[-len(self._statistics) :]
+            actor.normalizers.set_arrays(dict(zip(self._statistics, arrays, strict=True)))
+
+    def change(self, changes: Mapping[str, Any]) -> None:
+        """Set attributes of the explorer that a callback has changed."""
         assert self._actor is not None
-        for name, value in changes.get("explorer", {}).items():
+        for name, value in changes.items():
             setattr(self._actor.explorer, name, value)
-        if "normalizers" in changes:
-            self._actor.normalizers.set_arrays(changes["normalizers"])
 
     def _collect_round(self, step: int) -> None:
         lanes, actor = self.lanes, self._actor
@@ -263,7 +301,8 @@ class Worker:
                 self._arrays[f"current/{name}"][self._own] = values
 
     def send_state(self) -> None:
-        """Send the state of the lanes, of the generators, and of the policy or noise."""
+        """Send the state of the lanes, of the generators, and of the policy or noise; "run" ends."""
+        self._runs = False
         state = {
             "lanes": self.lanes.get_state(),
             "generators": self._generators.get_state()["states"],
@@ -288,7 +327,8 @@ class Worker:
         while ring.space < count:
             time.sleep(_FULL)
         first = ring.place()
-        self._writer.write_round(slice(first, first + count), chosen, self._begun)
+        updates = 0 if self._weights is None else self._weights.updates
+        self._writer.write_round(slice(first, first + count), chosen, self._begun, updates)
         self._begun[:] = False
         lanes.begin_round(executed)
         for lane in range(count):

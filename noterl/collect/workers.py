@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from noterl.utils.checks import check_int, check_word, positive
+from noterl.utils.checks import check_bool, check_int, check_int_or_word, check_word, positive
 
 
 class WorkerError(RuntimeError):
@@ -28,8 +28,12 @@ class Workers:
     Args:
         processes: number of processes, which share the environments.
         collect: for agents with a replay memory, the number of steps of each environment that workers take with the
-            same weights. Larger numbers need fewer synchronizations. An agent that learns from rollouts always collects
-            a whole rollout.
+            same weights. Larger numbers need fewer synchronizations. With "episode", a worker collects until an episode
+            has ended in each of its environments. An agent that learns from rollouts always collects a whole rollout.
+        overlap: whether workers go on collecting while the agent learns. Runs with a replay memory are then not
+            reproducible. `docs/workers.md` describes what the bounds are.
+        max_staleness: with overlap, the most gradient updates between the weights that chose an action and the time at
+            which the agent receives its transition; None for no bound but the size of the rings.
         on_failure: what to do if a process dies or hangs. "restart" replaces it with a warning and restarts its
             episodes; "raise" ends the `fit` with a `WorkerError`. An exception of an environment always ends it.
         restarts: how many processes are replaced in one `fit`; the next failure ends it.
@@ -45,14 +49,25 @@ class Workers:
     """
 
     processes: int
-    collect: int = 1
+    collect: int | str = 1
+    overlap: bool = False
+    max_staleness: int | None = None
     on_failure: str = "restart"
     restarts: int = 3
     step_timeout: float | None = None
 
     def __post_init__(self) -> None:
         check_int("processes", self.processes)
-        check_int("collect", self.collect)
+        check_int_or_word("collect", self.collect, "episode")
+        check_bool("overlap", self.overlap)
+        if self.overlap and self.collect != 1:
+            raise ValueError(
+                f"collect must be 1 with overlap=True, because workers then always collect, got {self.collect!r}"
+            )
+        if self.max_staleness is not None:
+            check_int("max_staleness", self.max_staleness, least=0)
+            if not self.overlap:
+                raise ValueError(f"max_staleness needs overlap=True, got max_staleness={self.max_staleness!r}")
         check_word("on_failure", self.on_failure, ("restart", "raise"))
         check_int("restarts", self.restarts, least=0)
         if self.step_timeout is not None:

@@ -28,6 +28,7 @@ from noterl.types import Batch, InfoSpec, Transition, map_arrays
 if TYPE_CHECKING:
     from noterl.algorithm import Algorithm
     from noterl.envs import EnvSource
+    from noterl.learning.acting_policy import ActingPolicy
     from noterl.learning.reward_model import Discriminator
     from noterl.replay import Replay
     from noterl.replay.rollout import Rollout
@@ -59,11 +60,13 @@ class Learner(ABC):
         memory: the part that batches are sampled from, and that receives feedback: the replay memory or the rollout.
         strategy: how devices or processes share updates; `use` sets it.
         merge_statistics: merges the statistics of the normalizers with those of other processes, or None.
+        acting_policy: the policy that collects the rollout, if the agent has learned since it was begun; else None.
         dry_run_variables: during a dry run of `update`, the variables that each optimizer trains; otherwise None.
     """
 
     replay: Replay | None = None
     rollout: Rollout | None = None
+    acting_policy: ActingPolicy | None = None
     memory: Any
 
     def __init__(
@@ -244,6 +247,19 @@ class Learner(ABC):
     def rounds_left(self) -> int | None:
         """Number of rounds until the next update; None if the workers' setting decides how many are collected."""
         return None
+
+    def rounds_within(self, updates: int | None, step: int, num_envs: int) -> float:
+        """Return how many rounds can begin before more than `updates` updates can be due; inf if there is no limit.
+
+        Args:
+            updates: a number of updates; None for no limit.
+            step: environment steps so far, before the first of these rounds.
+            num_envs: steps of a round.
+        """
+        return math.inf
+
+    def keep_acting_policy(self) -> None:  # noqa: B027  (optional)
+        """Called before an update if workers collect the next rollout with the current weights meanwhile."""
 
     def begin_round(  # noqa: B027  (optional)
         self, observations: np.ndarray, actions: np.ndarray, fields: Mapping[str, np.ndarray]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
@@ -77,6 +78,13 @@ class ReplayLearner(Learner):
     def ready(self) -> float:
         """Transitions that can be sampled."""
         return self._num_sampleable()
+
+    def rounds_within(self, updates: int | None, step: int, num_envs: int) -> float:
+        """Return how many rounds can begin before more than `updates` updates can be due; inf if there is no limit."""
+        if updates is None:
+            return math.inf
+        most = math.ceil(self.replay.capacity / self.schedule.batch_size)
+        return 1 + self.schedule.steps_within(updates, step, most) // num_envs
 
     def _num_sampleable(self) -> int:
         """Return how many transitions can be sampled; counting stops at `batch_size` unless `updates` is "pass"."""

@@ -13,6 +13,7 @@ from gymnasium import spaces
 
 from noterl import backends
 from noterl.backends.common import GatheredRows
+from noterl.learning.acting_policy import ActingPolicy
 from noterl.learning.dry_run import example_batch
 from noterl.learning.learner import LARGEST_CALL, Learner, pad
 from noterl.learning.replay_learner import describe_replay
@@ -50,6 +51,7 @@ class RolloutLearner(Learner):
         self.rollout = self.memory = Rollout(algorithm.rollout_steps)
         check_positive("epochs", algorithm.epochs)
         self.device: tuple[Any, Any] | None = None  # what the program for the device was made for, and the program
+        self._next_policy: ActingPolicy | None = None
         self._data: Any = None  # the prepared rows [T N, ...] of the last rollout, on the device
 
     def build_memory(self) -> None:
@@ -128,6 +130,8 @@ class RolloutLearner(Learner):
 
     def open(self, num_envs: int) -> None:
         """Allocate the rollout for this number of lanes."""
+        if num_envs != self.rollout.num_envs:
+            self.acting_policy = None
         self.rollout.open(num_envs)
 
     @property
@@ -193,13 +197,26 @@ class RolloutLearner(Learner):
 
     def prepare(self) -> Any:
         """Return the complete rollout as prepared rows `[T N, ...]` on the device."""
+        acting, self.acting_policy, self._next_policy = self.acting_policy, self._next_policy, None
+        if acting is None:
+            return self._prepare(self._normalized(None))
+        rollout = self._normalized(acting.statistics)
+        with acting.in_place():
+            return self._prepare(rollout)
+
+    def keep_acting_policy(self) -> None:
+        """Called before an update if workers collect the next rollout with the current weights meanwhile."""
+        self._next_policy = ActingPolicy(self.algorithm)
+
+    def _normalized(self, acting: Mapping[str, np.ndarray] | None) -> Batch:
+        """Return the rollout, normalized with the current statistics or those of the policy that has acted."""
         rollout, normalizers = self.rollout.batch(gamma=self.gamma), self.algorithm._normalizers
         if self.reward_model is not None and self.replay is None:
             # Before the statistics of the normalizers change, so that both sides are normalized alike.
             rollout = self.reward_model.add_demonstrations(rollout, self.rollout.length)
-        if normalizers is not None:
-            rollout = normalizers.normalize_rollout(rollout, self.gamma, self.merge_statistics)
-        return self._prepare(rollout)
+        if normalizers is None:
+            return rollout
+        return normalizers.normalize_rollout(rollout, self.gamma, acting, self.merge_statistics)
 
     def sample(self, updates: int) -> np.ndarray:
         """Prepare the rollout and return the row indices `[K, B]` of all minibatches.

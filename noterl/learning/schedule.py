@@ -95,6 +95,20 @@ class UpdateSchedule:
             start = end
         return parts
 
+    def steps_within(self, updates: int, step: int, most: int) -> int:
+        """Return how many environment steps can follow before more than `updates` updates can be due.
+
+        Args:
+            updates: a number of updates.
+            step: environment steps so far.
+            most: updates of a group at the most, if it is a pass over the memory.
+        """
+        groups = updates // (most if isinstance(self.updates, str) else self.updates)
+        start = max(step, self.learning_starts)
+        if isinstance(self.update_every, str):  # each step may end an episode
+            return start - step + groups
+        return (start // self.update_every + groups + 1) * self.update_every - 1 - step
+
     def copies_after(self, updates: int) -> bool:
         """Return whether a hard copy follows the update with which their number reaches `updates`."""
         return bool(self.hard_copy_updates) and updates % self.hard_copy_updates == 0

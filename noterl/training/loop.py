@@ -63,6 +63,7 @@ class Loop:
         if isinstance(lanes, PoolLanes):
             names, self._stepping = (*CLOCK, WORKERS), WORKERS
             lanes.set_check(self.guard.check)
+        self._overlaps = isinstance(lanes, PoolLanes) and lanes.overlaps
         self.clock = self.history.time_split = dict.fromkeys(names, 0.0)
         self._open: dict[int, None] = {}  # lanes whose episode has fired its begin event, but no end event
         self._over = lanes.ledger.over  # those of them whose episode is over
@@ -143,14 +144,34 @@ class Loop:
         """Return the actions of the round, `[N, ...]`; None if worker processes have failed, which cuts episodes."""
         lanes, steps = self.lanes, self.counters.steps
         if lanes.acts:
-            rounds = self.learner.rounds_left
-            if rounds is not None and self.budget.last_step < math.inf:
-                rounds = min(rounds, math.ceil((self.budget.last_step - steps) / lanes.num_envs))
-            return lanes.collect_round(self.actor, steps, rounds)
+            rounds: float | None = self.learner.rounds_left
+            if rounds is None and lanes.overlaps:
+                rounds = self.learner.rounds_within(lanes.settings.max_staleness, steps, lanes.num_envs)
+            if rounds is not None:
+                rounds = min(rounds, self._rounds_of_budget())
+            return lanes.collect_round(steps, rounds, self.counters.updates)
         mask = lanes.fields.values.get(ACTION_MASK) if self._takes_mask else None
         actions = self.actor.choose_actions(lanes.observations(), steps, lanes.waiting, mask)
         lanes.begin_round(self.actor.head.executed(actions), self.actor.fields)
         return actions
+
+    def _rounds_of_budget(self) -> float:
+        """Return how many rounds the budget of steps still needs; inf without such a budget."""
+        left = self.budget.last_step - self.counters.steps
+        return math.ceil(left / self.lanes.num_envs) if left < math.inf else math.inf
+
+    def _collect_while_learning(self, updates: int) -> None:
+        """If a rollout is complete, let workers collect the next one before the agent learns from it.
+
+        They do not if its transitions would then be too stale.
+        """
+        learner, most = self.learner, self.lanes.settings.max_staleness
+        if learner.rollout is None or (most is not None and updates > most):
+            return
+        rounds = min(learner.rollout.length, self._rounds_of_budget())
+        if rounds > 0:
+            learner.keep_acting_policy()
+            self.lanes.begin_phase(self.counters.steps, self.counters.updates, rounds)
 
     def _end_interrupted_episodes(self) -> None:
         """End the episodes that a failure of a worker process has cut; they are not complete."""
@@ -208,6 +229,8 @@ class Loop:
         """Run a group of updates: sample all batches, update in as few calls as possible, and feed back the results."""
         learner = self.learner
         learner.update_schedules(self.counters.steps)
+        if self._overlaps:
+            self._collect_while_learning(updates)
         size = 1 if self.live else learner.call_size(updates)
         started = perf_counter()
         sample = learner.sample(updates)
@@ -218,6 +241,8 @@ class Loop:
         with learner.batches(parts, size) as batches:
             for part in parts:
                 results.append(self._call(batches, len(part)))
+                if self._overlaps:
+                    self.lanes.learned(self.counters.updates)
                 if results[-1].applied and learner.schedule.copies_after(self.counters.updates):
                     learner.algorithm.update_target()
                     self.actor.forward.target_moved()

@@ -21,8 +21,10 @@ class ProgressBar(Callback):
     """Show the number of the agent's episodes, reward, loss, steps per second, the time left and where the time goes.
 
     The reward is the mean over the last ten finished episodes; the loss is that of the last one. The time since the
-    start of training is split into environment, acting, learning (with sampling) and callbacks. A narrow terminal shows
-    fewer of these values. If the output is neither a terminal nor a notebook, nothing is shown unless `always` is True.
+    start of training is split into environment, acting, learning (with sampling) and callbacks. If worker processes
+    collect while the agent learns, the bar also shows how old their weights were (`staleness`) and the gradient updates
+    per environment step (`update_ratio`). A narrow terminal shows fewer of these values. If the output is neither a
+    terminal nor a notebook, nothing is shown unless `always` is True.
 
     Args:
         episodes: the budget in episodes, or None.
@@ -43,13 +45,14 @@ class ProgressBar(Callback):
         self._recent: deque[float] = deque(maxlen=10)
         self._finished = self._first_episode = 0
         self._loss: float | None = None
+        self._overlap: list[str] = []  # what the logs of the last episode hold about workers with overlap
 
     def on_train_begin(self, logs: Logs) -> None:
         """Open the bar."""
         self._first_step, self._started, self._finished = self.agent.steps, perf_counter(), 0
         self._first_episode = self.agent.episodes
         self._recent.clear()
-        self._loss = None
+        self._loss, self._overlap = None, []
         self._shown = self._started
         if not (self.always or can_show_progress_bar()):
             return
@@ -69,6 +72,8 @@ class ProgressBar(Callback):
         self._finished += 1
         self._recent.append(logs["reward"])
         self._loss = logs.get("loss", self._loss)
+        if "staleness" in logs and "update_ratio" in logs:
+            self._overlap = [f"staleness {logs['staleness']}", f"ratio {logs['update_ratio']:.3g}"]
         self._move()
         if perf_counter() - self._shown >= _INTERVAL:
             self._show()
@@ -109,7 +114,8 @@ class ProgressBar(Callback):
         split = " ".join(f"{name} {share / seconds:.0%}" for name, share in shares.items())
         loss = [] if self._loss is None else [f"loss {self._loss:.3g}"]
         reward = f"reward {reward}"
-        self._set_widest([[reward, *loss, rate, split], [reward, *loss, rate], [reward, rate], [reward]])
+        values = [reward, *loss, rate]
+        self._set_widest([[*values, *self._overlap, split], [*values, split], values, [reward, rate], [reward]])
         self._bar.refresh()
 
     def _set_widest(self, choices: list[list[str]]) -> None:

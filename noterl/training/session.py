@@ -84,8 +84,12 @@ class Session:
         finally:
             self.events, self.is_training = Events(), False
 
-    def start_workers(self, actor: Actor) -> None:
+    def start_workers(self, actor: Actor, rollout_steps: int | None) -> None:
         """Start the worker processes, if there are any.
+
+        Args:
+            actor: chooses the actions.
+            rollout_steps: rounds of a rollout, if the agent learns from rollouts.
 
         Raises:
             ValueError: if the environment or the exploration cannot be sent to another process.
@@ -94,7 +98,7 @@ class Session:
         lanes = self.lanes
         if isinstance(lanes, PoolLanes):
             try:
-                lanes.start(actor)
+                lanes.start(actor, rollout_steps)
             except BaseException:
                 self._keep(lanes, lanes.get_state())
                 raise

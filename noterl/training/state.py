@@ -16,6 +16,7 @@ from noterl.algorithm import Algorithm
 from noterl.backends import keras
 from noterl.collect.checks import check_state as check_lanes
 from noterl.learning import optimizers
+from noterl.learning.acting_policy import ActingPolicy
 from noterl.learning.learner import Learner
 from noterl.learning.settings import Settings
 from noterl.networks.config import stored
@@ -54,6 +55,7 @@ def get_state(parts: Parts, *, replay: bool) -> dict[str, Any]:
         "masked": ACTION_MASK in learner.info_spec,
         "replay": learner.replay.get_state() if replay and learner.replay is not None else None,
         "rollout": None if learner.rollout is None else learner.rollout.get_state(),
+        "acting_policy": None if learner.acting_policy is None else learner.acting_policy.get_state(),
         "lanes": lanes,
         "callbacks": parts.session.callbacks_state(),
     }
@@ -137,6 +139,7 @@ def _check(parts: Parts, state: Any) -> None:
         "masked": bool,
         "replay": (dict, None),
         "rollout": None if learner.rollout is None else dict,
+        "acting_policy": None if learner.rollout is None else (dict, None),
         "lanes": (dict, None),
         "callbacks": DictOf(dict),
     }
@@ -212,6 +215,10 @@ def _with_masks(parts: Parts, state: dict[str, Any]) -> dict[str, Any]:
 def _set_memory_state(learner: Learner, state: dict[str, Any]) -> None:
     rollout = learner.rollout
     before = {} if rollout is None else dict(vars(rollout))  # `set_state` allocates other arrays
+    acting: ActingPolicy | None = None
+    if state["acting_policy"] is not None:
+        acting = ActingPolicy(learner.algorithm)
+        acting.set_state(state["acting_policy"])
     try:
         if rollout is not None:
             rollout.set_state(state["rollout"])
@@ -221,6 +228,7 @@ def _set_memory_state(learner: Learner, state: dict[str, Any]) -> None:
         if rollout is not None:
             vars(rollout).update(before)
         raise
+    learner.acting_policy = acting
     if learner.replay is None or state["replay"] is not None:
         return
     # The memory keeps its contents, which the restored episodes in flight do not continue.

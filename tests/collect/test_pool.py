@@ -37,6 +37,10 @@ def same(first: list[Any], second: list[Any]) -> bool:
     return not differences([list(each) for each in first], [list(each) for each in second])
 
 
+def inboxes_of(made: Pool) -> Any:
+    return made.lanes._inboxes
+
+
 class TestCollecting:
     @pytest.mark.parametrize("workers", [1, 2, 3])
     def test_lanes_have_the_same_seeds_for_any_number_of_workers(self, workers: int) -> None:
@@ -90,6 +94,43 @@ class TestCollecting:
             made.actor.explorer.eps = 1.0
             assert {each.action for each in made.rounds(30)} == {0, 1}
 
+    def test_phase_of_episodes_ends_when_each_lane_has_ended_one(self) -> None:
+        runs = []
+        for pause in (0.0, 0.01):
+            with pool(DiscreteWalkEnv, 4, Workers(2, collect="episode")) as made:
+                made.actor.explorer.eps = 0.0
+                run, weights = [], []
+                for number in range(60):
+                    made.actor.forward.set(0.0)
+                    made.actor.forward._weights[1][:] = [0.0, number % 2]
+                    publish = made.lanes._publisher.publish
+                    made.lanes._publisher.publish = lambda _, publish=publish, number=number: publish(number)
+                    fronts = made.round()
+                    run += fronts
+                    weights.append([int(inbox.front()[0]["updates"][inbox.front()[1]]) for inbox in inboxes_of(made)])
+                    made.lanes._publisher.publish = publish
+                    time.sleep(pause)
+                runs.append((run, weights))
+        assert not differences(*([list(each) for each in run] for run, _ in runs)) and runs[0][1] == runs[1][1]
+        run, weights = runs[0]
+        for worker in range(2):
+            pending, version = {2 * worker, 2 * worker + 1}, weights[0][worker]
+            for number in range(60):
+                own = run[4 * number + 2 * worker : 4 * number + 2 * worker + 2]
+                assert weights[number][worker] == version
+                assert [each.action for each in own] == [version % 2] * 2
+                pending -= {each.lane for each in own if each.terminated or each.truncated}
+                if not pending:
+                    pending, version = {2 * worker, 2 * worker + 1}, number + 1
+
+    def test_killed_worker_in_a_phase_of_episodes_is_replaced(self) -> None:
+        with pool(DiscreteWalkEnv, 4, Workers(2, collect="episode")) as made:
+            made.rounds(7)
+            os.kill(made.processes()[0], signal.SIGKILL)
+            with pytest.warns(RuntimeWarning, match="worker 0 .*SIGKILL"):
+                transitions = made.rounds(200)
+        assert sorted(made.cut) in ([0, 1], []) and {each.lane for each in transitions} == {0, 1, 2, 3}
+
     def test_full_ring_makes_workers_wait(self, monkeypatch: pytest.MonkeyPatch) -> None:
         runs = []
         for size in (pool_module.RING_ROUNDS, 3):
@@ -103,7 +144,7 @@ class TestCollecting:
         with pool(DiscreteWalkEnv, 2, Workers(1, collect=40)) as made:
             made.rounds(3)
             made.lanes.idle()
-            made.lanes.collect_round(made.actor, made.steps, None)
+            made.lanes.collect_round(made.steps, None)
             views = [made.lanes.tick(0)[0] for _ in range(2)]
             before = copy.deepcopy(views)
             time.sleep(0.1)  # the worker writes as many rounds as it can
@@ -360,7 +401,7 @@ class TestFailures:
     def test_rounds_before_a_failure_are_kept(self) -> None:
         with pool(IdEnv, 1, Workers(1, collect=8)) as made:
             made.round()
-            while made.lanes._outstanding() != [0]:
+            while made.lanes._pacing.outstanding() != [0]:
                 time.sleep(0.01)
             os.kill(made.processes()[0], signal.SIGKILL)
             rest = made.rounds(7)
@@ -492,6 +533,9 @@ class TestSettings:
             ("processes", 0),
             ("processes", 1.5),
             ("collect", 0),
+            ("collect", "phase"),
+            ("overlap", 1),
+            ("max_staleness", 3),
             ("on_failure", "ignore"),
             ("restarts", -1),
             ("step_timeout", 0),
@@ -500,6 +544,14 @@ class TestSettings:
     def test_bad_value_raises(self, argument: str, value: Any) -> None:
         with pytest.raises(ValueError, match=argument):
             Workers(**{"processes": 2, argument: value})
+
+    def test_overlap_refuses_what_it_cannot_use(self) -> None:
+        with pytest.raises(ValueError, match="max_staleness"):
+            Workers(2, overlap=True, max_staleness=-1)
+        for collect in (2, "episode"):
+            with pytest.raises(ValueError, match="collect"):
+                Workers(2, overlap=True, collect=collect)
+        assert Workers(2, overlap=True, max_staleness=0).max_staleness == 0
 
     def test_windows_raises(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(sys, "platform", "win32")

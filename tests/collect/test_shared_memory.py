@@ -112,13 +112,13 @@ for number in range({rows}):
 
 
 def test_weights_are_never_mixed() -> None:
-    specs = [ArraySpec("flat", (SharedWeights.nbytes(SHAPES),), np.uint8), ArraySpec("version", (1,), np.int64)]
+    specs = [ArraySpec("flat", (SharedWeights.nbytes(SHAPES),), np.uint8), ArraySpec("version", (2,), np.int64)]
     memory = SharedMemory(specs)
     code = """
 import numpy as np
 from tests.collect.test_shared_memory import SHAPES
 from noterl.collect.shared_memory import ArraySpec, SharedMemory, SharedWeights
-specs = [ArraySpec("flat", (SharedWeights.nbytes(SHAPES),), np.uint8), ArraySpec("version", (1,), np.int64)]
+specs = [ArraySpec("flat", (SharedWeights.nbytes(SHAPES),), np.uint8), ArraySpec("version", (2,), np.int64)]
 arrays = SharedMemory(specs, memory).arrays
 weights = SharedWeights(arrays["flat"], arrays["version"], SHAPES)
 for number in range(5_000):
@@ -138,7 +138,7 @@ for number in range(5_000):
 
 
 def test_weights_keep_the_old_version_during_a_write() -> None:
-    flat, version = np.zeros(SharedWeights.nbytes(SHAPES), np.uint8), np.zeros(1, np.int64)
+    flat, version = np.zeros(SharedWeights.nbytes(SHAPES), np.uint8), np.zeros(2, np.int64)
     writer, reader = (SharedWeights(flat, version, SHAPES) for _ in range(2))
     writer.publish([np.ones(shape) for shape, _ in SHAPES])
     assert reader.read() and reader.weights[2] == 1

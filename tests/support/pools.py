@@ -23,6 +23,8 @@ from noterl.types import Transition
 class LinearForward:
     """A linear network with the interface of `HostForward`."""
 
+    stale = False
+
     def __init__(self, inputs: int, outputs: int, in_numpy: bool = True) -> None:
         rng = np.random.default_rng(0)
         self._weights = [rng.normal(size=(inputs, outputs)).astype(np.float32), np.zeros(outputs, np.float32)]
@@ -63,6 +65,7 @@ class Pool:
         )
         self.steps = self.episodes = 0
         self.cut: list[int] = []
+        self.ahead: float | None = None  # how many rounds workers may be ahead
 
     def start(self) -> Pool:
         if isinstance(self.lanes, PoolLanes):
@@ -81,7 +84,7 @@ class Pool:
             if lanes.interrupted:
                 continue
             if lanes.acts:
-                lanes.collect_round(self.actor, self.steps, None)
+                lanes.collect_round(self.steps, self.ahead)
             else:
                 lanes.begin_round(self.actor.choose_actions(lanes.observations(), self.steps))
         while lanes.actions is not None:

@@ -1,0 +1,177 @@
+"""When workers collect: in phases that alternate with learning, or all the time (overlap)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from noterl.collect.process import Inbox
+from noterl.collect.publisher import Publisher
+from noterl.collect.worker import LIMIT, WANTED
+
+if TYPE_CHECKING:
+    from noterl.collect.crew import Crew
+
+# Seconds between two looks for failed workers while the learner does not wait for rounds.
+_LOOK_SECONDS = 0.25
+
+
+class Phases:
+    """Workers collect several rounds with the same weights, and then wait.
+
+    A phase begins when the loop has consumed all rounds of the last one, or earlier if `begin` is called.
+
+    Args:
+        crew: the processes.
+        inboxes: the rounds of each worker.
+        control: the control array of each worker.
+        publisher: publishes the weights.
+        num_envs: number of lanes of all workers.
+        rounds: of a phase, if the learner does not decide it; ignored by subclasses.
+    """
+
+    def __init__(
+        self,
+        crew: Crew,
+        inboxes: Sequence[Inbox],
+        control: Sequence[np.ndarray[Any, Any]],
+        publisher: Publisher,
+        num_envs: int,
+        rounds: Any,
+    ) -> None:
+        self.crew, self.inboxes, self.control, self.publisher = crew, inboxes, control, publisher
+        self._num_envs, self._rounds = num_envs, rounds
+        self._targets = [0] * len(inboxes)  # rows that each worker has published when its phase ends
+
+    def outstanding(self) -> list[int]:
+        """Return how many rows each worker has yet to publish in this phase."""
+        pairs = zip(self._targets, self.inboxes, strict=True)
+        return [target - inbox.ring.published for target, inbox in pairs]
+
+    def prepare_round(self, step: int, updates: int, rounds: float | None) -> None:
+        """Begin a phase if a worker has no rounds left.
+
+        Args:
+            step: environment steps before the round.
+            updates: gradient updates so far.
+            rounds: how many rounds the phase has; None for the number of the settings.
+        """
+        if any(not inbox.rows and not left for inbox, left in zip(self.inboxes, self.outstanding(), strict=True)):
+            self.begin(step, updates, self._rounds if rounds is None else int(rounds))
+
+    def begin(self, step: int, updates: int, rounds: int) -> None:
+        """Send the weights, and let each worker collect until it is `rounds` rounds ahead of the loop."""
+        self.publisher.publish(updates)  # always, because torch changes the same arrays in place
+        changes = self.publisher.changes()
+        for index, inbox in enumerate(self.inboxes):
+            ahead = inbox.rows // inbox.count
+            missing = max(rounds - ahead, 0)
+            self._targets[index] += missing * inbox.count
+            self.crew.send(index, "collect", missing, step + ahead * self._num_envs, changes)
+
+    def resume(self, index: int, step: int) -> None:
+        """Let the process that replaces another one collect the rest of the phase."""
+        inbox = self.inboxes[index]
+        left = self.outstanding()[index] // inbox.count
+        if left:
+            ahead = inbox.rows // inbox.count
+            self.control[index][WANTED] = inbox.ring.published + inbox.count
+            self.crew.send(index, "collect", left, step + ahead * self._num_envs, {})
+
+    def receive(self, index: int, ended: np.ndarray[Any, Any]) -> None:
+        """Called with each round that the loop receives; `ended` holds in which lanes of a worker an episode ends."""
+
+    def publish(self, updates: int) -> None:
+        """Called after each compiled call of updates; the weights of a phase do not change."""
+
+    def pause(self) -> None:
+        """Called when workers have sent their state."""
+
+
+class EpisodePhases(Phases):
+    """In a phase, a worker collects until an episode has ended in each of its lanes; workers begin theirs in turn."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        # The lanes of each worker in which no episode of the phase has ended, as far as the loop has received rounds.
+        self._pending = [np.zeros(inbox.count, np.bool_) for inbox in self.inboxes]
+        self._changes: list[dict[str, Any]] = [{} for _ in self.inboxes]  # of the exploration, to be sent
+
+    def prepare_round(self, step: int, updates: int, rounds: float | None) -> None:
+        """Begin a phase of each worker that has no rounds left."""
+        waiting = [
+            index for index, inbox in enumerate(self.inboxes) if not inbox.rows and not self._pending[index].any()
+        ]
+        if not waiting:
+            return
+        self.publisher.publish(updates)
+        changes = self.publisher.changes()
+        for index in range(len(self.inboxes)):
+            self._changes[index] |= changes
+        for index in waiting:
+            self._pending[index][:] = True
+            own, self._changes[index] = self._changes[index], {}
+            self.crew.send(index, "collect", None, step, own)
+
+    def receive(self, index: int, ended: np.ndarray[Any, Any]) -> None:
+        """Record in which lanes of a worker an episode has ended in the round that the loop has received."""
+        self._pending[index] &= ~ended
+
+    def resume(self, index: int, step: int) -> None:
+        """Let the process that replaces another one collect a whole phase, if that one had not completed its phase."""
+        inbox = self.inboxes[index]
+        self._changes[index] = {}  # the new process has a copy of the learner's policy or noise
+        if (self._pending[index] & ~inbox.ended()).any():
+            ahead = inbox.rows // inbox.count
+            self.control[index][WANTED] = inbox.ring.published + inbox.count
+            self.crew.send(index, "collect", None, step + ahead * self._num_envs, {})
+
+
+class Overlap(Phases):
+    """Workers collect all the time, with the newest weights, as far as `prepare_round` allows."""
+
+    _is_running = False
+    _next_look = 0.0
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._limits = [0] * len(self.inboxes)  # the rows that each worker may publish
+
+    def prepare_round(self, step: int, updates: int, rounds: float | None) -> None:
+        """Let workers collect until they are `rounds` rounds ahead of the loop; None for as many as a ring holds."""
+        changes, starts = self.publisher.changes(), not self._is_running
+        if starts or self.publisher.is_stale:
+            self.publisher.publish(updates)
+        self._is_running = True  # first, for a process that replaces another one while commands are sent
+        for index, inbox in enumerate(self.inboxes):
+            most = inbox.ring.capacity // inbox.count
+            allowed = most if rounds is None else int(min(rounds, most))
+            self._limits[index] = inbox.ring.published - inbox.rows + allowed * inbox.count
+            self.control[index][LIMIT] = self._limits[index]  # after `publish`: weights are as new as the limit
+            if starts:
+                self.crew.send(index, "run", step + inbox.rows // inbox.count * self._num_envs)
+            if changes:
+                self.crew.send(index, "change", changes)
+        now = time.monotonic()
+        if now >= self._next_look:
+            self._next_look = now + _LOOK_SECONDS
+            self.crew.look()
+
+    def resume(self, index: int, step: int) -> None:
+        """Let the process that replaces another one go on."""
+        inbox = self.inboxes[index]
+        self.control[index][WANTED] = inbox.ring.published + inbox.count
+        self.control[index][LIMIT] = self._limits[index]
+        if self._is_running:
+            self.crew.send(index, "run", step + inbox.rows // inbox.count * self._num_envs)
+
+    def publish(self, updates: int) -> None:
+        """Publish the newest weights."""
+        self.publisher.publish(updates)
+
+    def pause(self) -> None:
+        """Note that workers wait, because they have sent their state."""
+        self._is_running = False

@@ -1,0 +1,75 @@
+"""`Publisher`: what the learner sends to workers that act, besides the number of rounds to collect."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from noterl.collect.shared_memory import SharedWeights
+
+if TYPE_CHECKING:
+    from noterl.acting.actor import Actor
+
+
+def block_shapes(actor: Actor) -> list[tuple[tuple[int, ...], Any]]:
+    """Return shape and dtype of the arrays of the shared block: the weights, then the statistics for normalization."""
+    normalizers = actor.normalizers
+    statistics = [] if normalizers is None else list(normalizers.arrays().values())
+    return [(array.shape, array.dtype) for array in (*actor.forward.weights(), *statistics)]
+
+
+class Publisher:
+    """Publishes weights and the statistics for normalization, and finds what a callback has changed in the exploration.
+
+    Args:
+        actor: of the learner.
+        weights: the shared block of the arrays of `block_shapes`; None if the learner chooses the actions.
+        seen: attributes of the policy or noise that the workers have, from a saved state.
+
+    Attributes:
+        seen: the attributes of the policy or noise in the workers; a callback may have changed the learner's since.
+    """
+
+    def __init__(self, actor: Actor, weights: SharedWeights | None, seen: Mapping[str, Any]) -> None:
+        self._actor, self._weights = actor, weights
+        self.seen = {**self._explorer_values(), **seen}
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether a callback may have changed the weights since they were published."""
+        return bool(self._actor.forward.stale)
+
+    def publish(self, updates: int) -> None:
+        """Write the newest weights and statistics, which `updates` gradient updates have led to."""
+        assert self._weights is not None
+        normalizers = self._actor.normalizers
+        statistics = () if normalizers is None else normalizers.arrays().values()
+        self._weights.publish([*self._actor.forward.weights(), *statistics], updates)
+
+    def changes(self) -> dict[str, Any]:
+        """Return the attributes of the policy or noise that were changed since the last call."""
+        values = self._explorer_values()
+        seen, self.seen = self.seen, dict(values)
+        return {name: value for name, value in values.items() if not _is_same(value, seen[name])}
+
+    def count_steps(self, steps: int) -> None:
+        """Count the steps of a round in the learner's policy or noise, which does not act.
+
+        Workers count these steps themselves, so what changes here is not a change by a callback.
+        """
+        before = self._explorer_values()
+        self._actor.explorer.skip(steps)
+        for name, value in self._explorer_values().items():
+            if value is not before[name] and _is_same(before[name], self.seen[name]):
+                self.seen[name] = value
+
+    def _explorer_values(self) -> dict[str, Any]:
+        """Return the attributes of the policy or noise that a callback may change."""
+        explorer = self._actor.explorer
+        return {name: getattr(explorer, name) for name in explorer.tunables if name not in explorer.schedules}
+
+
+def _is_same(value: Any, other: Any) -> bool:
+    return value is other or bool(np.array_equal(value, other))

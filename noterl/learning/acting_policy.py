@@ -1,0 +1,85 @@
+"""The policy that collects a rollout while the agent learns from the one before it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from noterl import networks
+from noterl.backends import keras
+from noterl.utils.schema import Array, check
+
+if TYPE_CHECKING:
+    from noterl.algorithm import Algorithm
+
+
+class ActingPolicy:
+    """The weights and the statistics for normalization with which workers collect a rollout.
+
+    `prepare` of an agent computes log-probabilities and values with the current networks. If the agent has learned
+    since the rollout was begun, these are not those of the policy that acted. `in_place` restores that policy for the
+    time of `prepare`.
+
+    Args:
+        algorithm: the agent; its current weights are copied.
+    """
+
+    def __init__(self, algorithm: Algorithm) -> None:
+        self._algorithm = algorithm
+        self._weights = self._current()
+        normalizers = algorithm._normalizers
+        self._statistics = {} if normalizers is None else _copies(normalizers.arrays())
+
+    def _networks(self) -> list[tuple[str, Any]]:
+        """Return the networks by name, without generators of random numbers, which `prepare` advances."""
+        found = self._algorithm.networks().items()
+        return [(name, each) for name, each in found if not isinstance(each, keras.random.SeedGenerator)]
+
+    def _current(self) -> dict[str, list[np.ndarray[Any, Any]]]:
+        """Return copies of the current weights; those of torch's networks may be views."""
+        return {name: [np.array(each) for each in networks.get_weights(network)] for name, network in self._networks()}
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """Return a context manager in which the networks have these weights."""
+        current = self._current()
+        try:
+            self._set(self._weights)
+            yield
+        finally:
+            self._set(current)
+
+    def _set(self, weights: Mapping[str, Any]) -> None:
+        for name, network in self._networks():
+            networks.set_weights(network, weights[name])
+
+    @property
+    def statistics(self) -> dict[str, np.ndarray[Any, Any]] | None:
+        """The statistics for normalization, for `Normalizers.normalize_rollout`; None without normalization."""
+        return self._statistics or None
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the weights and the statistics."""
+        weights = {name: [np.array(weight) for weight in each] for name, each in self._weights.items()}
+        return {"weights": weights, "statistics": _copies(self._statistics)}
+
+    def set_state(self, state: Any) -> None:
+        """Restore what `get_state` returned.
+
+        Raises:
+            ValueError: if it does not fit the networks; this object is then unchanged.
+        """
+        schema = {
+            "weights": {name: [Array(shape=weight.shape) for weight in each] for name, each in self._weights.items()},
+            "statistics": {name: Array(array.dtype, array.shape) for name, array in self._statistics.items()},
+        }
+        check(state, schema, "the acting policy")
+        self._weights = {name: list(each) for name, each in state["weights"].items()}
+        self._statistics = _copies(state["statistics"])
+
+
+def _copies(arrays: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
+    return {name: np.array(array) for name, array in arrays.items()}

@@ -35,7 +35,7 @@ extras_dev := atari,box2d,classic-control,cli,pettingzoo,mlflow,mp4,fast,offline
 # run in parts, each in new processes.
 parts_tensorflow := 'tests/[ab]*' 'tests/[c-h]*' 'tests/[i-s]*' 'tests/[tu]* benchmarks/tests benchmarks/micro'
 
-.PHONY: demo test lint type docs format bench peers wheel clean
+.PHONY: demo test test-faults lint type docs format bench peers wheel clean
 .SECONDARY:
 .NOTPARALLEL:
 
@@ -53,6 +53,15 @@ test-%: test-backend-free $(VENV)/.installed-dev $(VENV)/.installed-%
 	for part in $(or $(parts_$*),''); do \
 	  KERAS_BACKEND=$* $(python) $(pytest) -m "not backend_free" $(PYTEST_ARGS) $$part || [ $$? -eq 5 ] || exit 1; \
 	done
+
+# The fault tests of worker processes: three times, with 200 fits in one process and millions of rows.
+test-faults: $(VENV)/.installed-dev $(VENV)/.installed-torch
+	for repeat in 1 2 3; do \
+	  NOTERL_FAULT_REPEATS=200 KERAS_BACKEND=torch $(python) -m pytest tests/integration/test_worker_leaks.py \
+	    tests/collect/test_pool.py tests/collect/test_env_calls.py tests/collect/test_shared_memory.py \
+	    tests/integration/test_workers.py $(PYTEST_ARGS) || exit 1; \
+	done
+	KERAS_BACKEND=torch $(python) -m benchmarks.pool --parts ring weights
 
 # The README's first program with the wheel and one framework, each in a fresh environment.
 wheel: $(backends:%=wheel-%)

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from noterl.agents.td3 import TD3
     from noterl.agents.trpo import TRPO
     from noterl.callback import Callback
+    from noterl.finders.worker_count import suggest_workers
     from noterl.history import History
     from noterl.multi_agent import MultiAgent
     from noterl.population import Population

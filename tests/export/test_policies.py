@@ -176,6 +176,19 @@ class TestRefused:
             agent.export(tmp_path / "policy", format)
         assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
+    def test_fewer_bits_of_an_accelerator_are_allowed(self) -> None:
+        agent = noterl.PPO((VECTOR, BOX), hidden=(8,), seed=1)
+        agent.build()
+        made = policy.make_policy("PPO", agent.networks().values(), agent._actor, agent._encoder)
+        assert made.exact  # its network acts in NumPy
+        results = {"action": made.actions, "outputs": made.outputs}
+        made.check(results, "keras", exact=True)
+        made.check(shifted(results), "keras", exact=False)
+        with pytest.raises(ValueError, match="differ"):
+            made.check(shifted(results), "keras", exact=True)
+        with pytest.raises(ValueError, match="differ"):
+            made.check({**results, "outputs": made.outputs + 0.1}, "keras", exact=False)
+
     def test_weights_of_another_policy(self, tmp_path: Path) -> None:
         for name in ("first", "second"):
             noterl.PPO((VECTOR, BOX), hidden=(8,)).export(tmp_path / name, "numpy")

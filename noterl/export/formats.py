@@ -22,7 +22,7 @@ from noterl.export.graph import Array, Graph
 from noterl.export.keras_model import keras_model
 from noterl.export.names import FORMAT_NAMES
 from noterl.export.numpy_file import numpy_source, numpy_weights
-from noterl.export.policy import Policy, paths_of
+from noterl.export.policy import Policy, inputs_of, on_cpu
 from noterl.export.torch_file import torch_source, torch_weights
 from noterl.utils.checks import check_word
 from noterl.utils.files import checked_path, replacing
@@ -40,12 +40,14 @@ class _Format(NamedTuple):
         write: writes a policy to a path, and returns the function that runs what was written.
         backends: the backends that can write it.
         others: the endings of further files beside the file.
+        on_cpu: whether the function runs on the CPU, whatever device the backend uses.
     """
 
     ending: str
     write: Callable[[Policy, Path], Function]
     backends: tuple[str, ...]
     others: tuple[str, ...] = ()
+    on_cpu: bool = False
 
 
 def export_policy(policy: Policy, path: str | os.PathLike[str], format: str) -> Path:
@@ -73,7 +75,7 @@ def export_policy(policy: Policy, path: str | os.PathLike[str], format: str) -> 
     with tempfile.TemporaryDirectory(prefix="noterl-export-") as folder:
         made = Path(folder, target.name)
         function = chosen.write(policy, made)
-        policy.check(function(policy.inputs), format)
+        policy.check(function(policy.inputs), format, exact=chosen.on_cpu or on_cpu())
         if not chosen.ending:
             _replace_folder(made, target)
             return target
@@ -113,7 +115,7 @@ def _identity(graph: Graph, source: str) -> str:
 
 
 def _write_numpy(policy: Policy, path: Path) -> Function:
-    keys = dict(paths_of(policy.encoder))
+    keys = {name: keys for name, keys, _ in inputs_of(policy.encoder) if keys}
     identity = _identity(policy.graph, numpy_source(policy.graph, policy.name, "", keys))
     path.write_text(numpy_source(policy.graph, policy.name, identity, keys), encoding="utf-8")
     path.with_suffix(".npz").write_bytes(numpy_weights(policy.graph, identity))
@@ -221,7 +223,7 @@ _ALL = ("tensorflow", "jax", "torch")
 FORMATS: dict[str, _Format] = {
     "keras": _Format(".keras", _write_keras, _ALL),
     "saved_model": _Format("", _write_saved_model, ("tensorflow", "jax")),
-    "onnx": _Format(".onnx", _write_onnx, ("tensorflow", "torch")),
-    "torch": _Format(".py", _write_torch, _ALL, (".pt",)),
-    "numpy": _Format(".py", _write_numpy, _ALL, (".npz",)),
+    "onnx": _Format(".onnx", _write_onnx, ("tensorflow", "torch"), on_cpu=True),
+    "torch": _Format(".py", _write_torch, _ALL, (".pt",), on_cpu=True),
+    "numpy": _Format(".py", _write_numpy, _ALL, (".npz",), on_cpu=True),
 }

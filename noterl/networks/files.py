@@ -15,7 +15,8 @@ from typing import Any
 
 from noterl.networks.description import NetworkDescription, Origin
 from noterl.networks.keras_files import read_keras_archive, read_keras_json
-from noterl.utils.files import Keys
+from noterl.networks.size_limit import is_limited
+from noterl.utils.files import FileError, Keys
 from noterl.utils.words import explain_name
 
 ENDINGS = (".toml", ".cfg", ".json", ".keras")
@@ -60,10 +61,19 @@ def read_network(path: str | os.PathLike[str]) -> Any:
 
 
 def resolve_network(network: Any) -> Any:
-    """Return the argument `network` of an agent with each path, also in a list or tuple, replaced by its network."""
+    """Return the argument `network` of an agent with each path, also in a list or tuple, replaced by its network.
+
+    Raises:
+        ValueError: as `read_network`.
+        FileError: if a saved agent is loaded, whose file holds a path.
+    """
     if isinstance(network, list | tuple):
         return type(network)([resolve_network(each) for each in network])
-    return read_network(network) if isinstance(network, str | os.PathLike) else network
+    if not isinstance(network, str | os.PathLike):
+        return network
+    if is_limited():  # a saved agent holds its networks, so only a manipulated file has a path
+        raise FileError("the arguments in its member 'agent.json' have a path in place of a network")
+    return read_network(network)
 
 
 def read_toml(text: str, path: str) -> NetworkDescription:
@@ -71,7 +81,9 @@ def read_toml(text: str, path: str) -> NetworkDescription:
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"network: {path}: {error}") from None
+        found = re.fullmatch(r"(.*) \(at (line \d+), column \d+\)", str(error))
+        place, reason = (path, str(error)) if found is None else (f"{path}, {found[2]}", found[1])
+        raise ValueError(f"network: {place}: {reason}") from None
     return NetworkDescription.from_file(document, Origin(path, _lines_of_toml(text)))
 
 

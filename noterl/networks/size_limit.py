@@ -47,6 +47,11 @@ def size_limit(variables: Any) -> Iterator[None]:
         _limit.reset(token)
 
 
+def is_limited() -> bool:
+    """Return whether the code runs inside `size_limit`, with arguments from a file."""
+    return _limit.get() is not None
+
+
 def claim(sizes: Iterable[int]) -> None:
     """Count the weights of a network before it is built.
 

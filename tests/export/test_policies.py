@@ -27,6 +27,9 @@ PARTS = spaces.Dict(
         "lamps": spaces.MultiBinary(3),
         "speed": spaces.Box(-5.0, 5.0, ()),
         "it's": spaces.Box(-1.0, 1.0, (2,)),
+        "class": spaces.Box(-1.0, 1.0, (1,)),
+        '"""\n': spaces.Discrete(2),
+        "gears_first": spaces.Discrete(2),
     }
 )
 
@@ -92,7 +95,7 @@ def test_every_space_head_and_layer(case: str, format: str, tmp_path: Path) -> N
     space.seed(1)
     observations = [space.sample() for _ in range(20)]
     rng = np.random.default_rng(2)
-    inputs = {name: policy.random_values(part, 20, rng) for name, part in policy.input_names(agent._encoder)}
+    inputs = {name: policy.random_values(part, 20, rng) for name, _, part in policy.inputs_of(agent._encoder)}
     results = read(path, format)(inputs)
     assert results["action"].shape == (20, *agent.action_space.shape)
     if format == "numpy":
@@ -173,6 +176,19 @@ class TestRefused:
             agent.export(tmp_path / "policy", format)
         assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
+    def test_fewer_bits_of_an_accelerator_are_allowed(self) -> None:
+        agent = noterl.PPO((VECTOR, BOX), hidden=(8,), seed=1)
+        agent.build()
+        made = policy.make_policy("PPO", agent.networks().values(), agent._actor, agent._encoder)
+        assert made.exact  # its network acts in NumPy
+        results = {"action": made.actions, "outputs": made.outputs}
+        made.check(results, "keras", exact=True)
+        made.check(shifted(results), "keras", exact=False)
+        with pytest.raises(ValueError, match="differ"):
+            made.check(shifted(results), "keras", exact=True)
+        with pytest.raises(ValueError, match="differ"):
+            made.check({**results, "outputs": made.outputs + 0.1}, "keras", exact=False)
+
     def test_weights_of_another_policy(self, tmp_path: Path) -> None:
         for name in ("first", "second"):
             noterl.PPO((VECTOR, BOX), hidden=(8,)).export(tmp_path / name, "numpy")
@@ -220,3 +236,14 @@ class TestCallback:
         export = Export(tmp_path / "policy", "numpy")
         export.set_state({"recent": [1.0, 2.0], "best": 5.0})
         assert export.get_state() == {"recent": [1.0, 2.0], "best": 5.0}
+
+
+def test_command_line_exports_the_best_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from noterl.cli import main
+
+    monkeypatch.chdir(tmp_path)
+    options = ["--env", "CartPole-v1", "--hidden", "8", "--episodes", "3", "--learning-starts", "10", "--quiet"]
+    assert (
+        main(["train", "dqn", *options, "--export", "policy", "--export.format", "numpy", "--export.window", "2"]) == 0
+    )
+    assert {"policy.py", "policy.npz"} <= {path.name for path in tmp_path.iterdir()}

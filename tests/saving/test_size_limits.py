@@ -62,6 +62,12 @@ CASES: dict[str, tuple[str, Any, str]] = {
     "many updates": ("compile.updates", 10**15, "^updates times batch_size .*updates=1000000000000000"),
     "a large batch": ("compile.batch_size", 10**8, "^(batch_size|updates)"),
     "a large batch and memory": ("compile.replay", Description("$object", "Replay", {"capacity": 10**15}), "capacity"),
+    "a described network": (
+        "config.network",
+        Description("$object", "NetworkDescription", {"document": {"layers": [{"layer": "dense", "units": 10**12}]}}),
+        "agent.json.*larger networks",
+    ),
+    "a path of a network": ("config.network", "model.keras", "agent.json.*path"),
     "a long seed": ("config.seed", 16**20_000, "^seed must be below"),
 }
 

@@ -26,9 +26,9 @@ class Atari(VectorMaker):
     """An Atari game for an agent: `noterl.DQN(noterl.envs.Atari("Pong"))`.
 
     An observation is the last frames, the oldest first, in gray bytes: `[4, 84, 84]`. The first frame of an episode is
-    repeated. `noterl.Replay(..., frame_stack=4)` stores each frame once. Training runs in ale-py's `AtariVectorEnv`.
-    Evaluation and `play` use gymnasium's wrappers, which return the same frames. They play whole games with the rewards
-    of the game. Logs show the rewards of the game, too.
+    repeated. The default memory, and `noterl.Replay(..., frame_stack=4)`, store each frame once. Training runs in
+    ale-py's `AtariVectorEnv`. Evaluation and `play` use gymnasium's wrappers, which return the same frames. They play
+    whole games with the rewards of the game. Logs show the rewards of the game, too.
 
     Args:
         game: the name, such as "Pong" or "SpaceInvaders".
@@ -89,6 +89,7 @@ class Atari(VectorMaker):
             check_bool(name, value)
         self.rom = _rom_of(game)
         self.stack, self.skip, self.size, self.grayscale = stack, skip, size, grayscale
+        self.frame_stack = stack if stack > 1 else None
         self.max_pool, self.noop_max, self.fire_on_reset = max_pool, noop_max, fire_on_reset
         self.episodic_life, self.clip_rewards = episodic_life, clip_rewards
         self.repeat_action_probability = probability("repeat_action_probability", repeat_action_probability)
@@ -103,7 +104,8 @@ class Atari(VectorMaker):
         from ale_py.env import AtariEnv
         from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation, RepeatAction
 
-        env: Any = AtariEnv(
+        kind: Any = AtariEnv
+        env: Any = kind(
             self.rom,
             frameskip=1,
             repeat_action_probability=self.repeat_action_probability,

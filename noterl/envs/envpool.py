@@ -47,7 +47,7 @@ class EnvPool(VectorMaker):
 
     def make_single(self, render_mode: str | None = None) -> gymnasium.Env[Any, Any]:
         """Return one environment. It does not render."""
-        training = {name: False for name in ("reward_clip", "episodic_life") if name in self._arguments}
+        training: dict[str, Any] = {name: False for name in ("reward_clip", "episodic_life") if name in self._arguments}
         return SingleLane(EnvPoolVector(self.task, 1, {**self._arguments, **training}))
 
 

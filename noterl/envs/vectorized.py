@@ -21,7 +21,13 @@ class VectorMaker(Configurable):
 
     An agent accepts a maker as `env`. `fit(num_envs=N)` then steps a vector environment of N lanes. `evaluate` and
     `play` use single environments.
+
+    Attributes:
+        frame_stack: the number of frames in an observation that is a stack, so that a default memory stores each frame
+            once; None for other observations.
     """
+
+    frame_stack: int | None = None
 
     def make_vector(self, num_envs: int) -> VectorEnv[Any, Any, Any]:
         """Return a vector environment of `num_envs` lanes."""

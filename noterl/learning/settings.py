@@ -199,15 +199,16 @@ def _from_sequences(
 
 def _default_replay(defaults: Defaults, algorithm: Algorithm, n_step: int) -> Replay:
     source, capacity = algorithm._source, defaults.capacity
-    fitting = default_capacity(capacity, source.observation_space, source.action_space)
+    stack = None if source.maker is None else source.maker.frame_stack
+    fitting = default_capacity(capacity, source.observation_space, source.action_space, frame_stack=stack)
     if fitting < capacity:
         warnings.warn(
             f"the default memory of {type(algorithm).__name__}, {capacity:,} transitions of these spaces, would take "
             f"more than half of this machine's memory; the agent stores {fitting:,} instead. To choose the number "
-            f"yourself: compile(replay=noterl.Replay({fitting:_}))",
+            f"yourself: compile(replay=noterl.Replay({fitting:_}{'' if stack is None else f', frame_stack={stack}'}))",
             stacklevel=2,
         )
-    return Replay(fitting, n_step=n_step)
+    return Replay(fitting, n_step=n_step, frame_stack=stack)
 
 
 def _limit_updates(schedule: UpdateSchedule, default_every: int | str) -> None:

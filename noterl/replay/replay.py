@@ -551,12 +551,18 @@ def bytes_needed(
     return sum(Replay(capacity, frame_stack=frame_stack)._sizes(*layouts))
 
 
-def default_capacity(capacity: int, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> int:
+def default_capacity(
+    capacity: int,
+    observation_space: spaces.Space[Any],
+    action_space: spaces.Space[Any],
+    *,
+    frame_stack: int | None = None,
+) -> int:
     """Return an algorithm's default capacity, or less if its memory would take more than half of the machine's RAM.
 
     The result depends on the machine, but not on how much RAM is in use.
     """
-    needed = bytes_needed(capacity, observation_space, action_space)
+    needed = bytes_needed(capacity, observation_space, action_space, frame_stack=frame_stack)
     most = total_bytes() // 2
     return capacity if needed <= most else _rounded(capacity * most / needed)
 

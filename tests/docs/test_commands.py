@@ -21,7 +21,7 @@ import pytest
 pytestmark = pytest.mark.backends("torch")
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("README.md", "docs/command_line.md", "docs/migration/xagents.md", "docs/tuning.md")
+PAGES = ("README.md", "docs/atari.md", "docs/command_line.md", "docs/migration/xagents.md", "docs/tuning.md")
 BLOCK = re.compile(r"^```bash\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # Options that replace those of a line, by command.
 SHORT = {"train": ["--steps", "400", "--verbose", "0"], "play": ["--max-steps", "3"], "evaluate": ["--episodes", "2"]}

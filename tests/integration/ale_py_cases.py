@@ -79,6 +79,16 @@ def test_evaluation_plays_in_the_wrappers_of_gymnasium() -> None:
     agent.close()
 
 
+@pytest.mark.filterwarnings("ignore:the default memory")
+def test_default_memory_stores_each_frame_once() -> None:
+    agent = noterl.DQN(noterl.envs.Atari("Pong", size=40), hidden=(8,), seed=3)
+    agent.compile()
+    assert agent.replay.get_config()["frame_stack"] == 4
+    single = noterl.DQN(noterl.envs.Atari("Pong", size=40, stack=1), hidden=(8,), seed=3)
+    single.compile()
+    assert single.replay.get_config()["frame_stack"] is None
+
+
 def test_ppo_learns_from_lanes_of_atari() -> None:
     agent = noterl.PPO(noterl.envs.Atari("Pong", size=40), hidden=(8,), rollout_steps=8, seed=1)
     agent.compile(batch_size=8, jit_compile=False)

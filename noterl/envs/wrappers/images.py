@@ -116,4 +116,5 @@ class ClipRewards(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Step, and put the environment's reward into `info`."""
         observation, reward, terminated, truncated, info = self.env.step(action)
-        return observation, float(np.sign(reward)), terminated, truncated, {**info, UNCLIPPED_REWARD: float(reward)}
+        number = float(reward)
+        return observation, float(np.sign(number)), terminated, truncated, {**info, UNCLIPPED_REWARD: number}

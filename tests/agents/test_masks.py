@@ -259,6 +259,25 @@ def test_state_from_before_the_first_mask_is_restored(kind: Any) -> None:
     assert_same_state(agent.get_state(), expected.get_state())
 
 
+@torch_only
+@pytest.mark.parametrize("kind", [noterl.DQN, noterl.PPO, noterl.ACER])
+def test_state_that_does_not_fit_leaves_the_agent_without_masks(kind: Any) -> None:
+    agent, masked = small(kind), small(kind)
+    before = agent.get_state()
+    masked.fit(steps=55, num_envs=2, verbose=0)
+    state = masked.get_state()
+    memory = state["rollout" if kind is noterl.PPO else "replay"]
+    memory["length" if kind is noterl.PPO else "capacity"] += 1
+    with pytest.raises(ValueError, match=r"rollout|capacity"):
+        agent.set_state(state)
+    assert dict(agent.info_spec) == {}
+    after = agent.get_state()
+    for each in (before, after):
+        del each["generators"]  # names that did not exist before stay
+    assert_same_state(after, before)
+    agent.fit(lambda: MaskedWalk("none"), steps=40, verbose=0)
+
+
 # Acting
 
 

@@ -12,11 +12,11 @@ from benchmarks.report import markdown_table
 SEEDS = 5
 EPISODES = 100  # of each evaluation
 LANES, EVERY = 16, 5_000
-SETTINGS: dict[str, Any] = {"simulations": 16, "hidden": (64, 64), "temperature": 0.5}
+SETTINGS: dict[str, Any] = {"simulations": 8, "hidden": (64, 64), "temperature": 0.5}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--steps", type=int, default=50_000, help="environment steps of each run")
+    parser.add_argument("--steps", type=int, default=100_000, help="environment steps of each run")
 
 
 def run(seeds: int, *, steps: int) -> dict[str, Any]:

@@ -23,7 +23,7 @@ SEEDS = 3
 DEPTH, GAMES, SIMULATIONS, OPENINGS = 4, 200, 100, 2
 LANES, EVERY = 256, 4_000
 SETTINGS: dict[str, Any] = {"simulations": 32, "gumbel": True, "hidden": (256, 256), "random_moves": 0.1}
-MEMORY, BATCH_SIZE, UPDATE_EVERY, RATE = 200_000, 512, 256, 1e-3
+MEMORY, BATCH_SIZE, UPDATE_EVERY, RATE = 200_000, 512, 128, 1e-3
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -131,12 +131,13 @@ class SAC(Agent):
         actor_loss, log_probability = self.minimize(self.actor_loss, self.actor, "actor", batch)
         logs = {"loss": loss, "actor_loss": actor_loss, "temperature": self.entropy_weight()}
         if self.learns_temperature:
-            self.minimize(self.temperature_loss, self.log_temperature, "temperature", log_probability)
+            legal = (batch.extra["action_mask"],) if "action_mask" in batch.extra else ()
+            self.minimize(self.temperature_loss, self.log_temperature, "temperature", log_probability, *legal)
         return logs, feedback
 
     def critic_loss(self, batch: Batch) -> tuple[Any, dict[str, Any]]:
         """Return the sum of both critics' mean squared errors, and the mean of the absolute errors `[B]`."""
-        next_q, log_probability = self._evaluate(self.target_critics, batch.next_observation, batch, "next_noise")
+        next_q, log_probability = self._evaluate(self.target_critics, batch.next_observation, batch, "next_")
         soft_value = next_q - self.entropy_weight() * log_probability  # equation 3
         target = losses.td_target(batch.reward, batch.discount, soft_value)  # [B]
         errors = [q - target for q in self._taken_values(batch)]
@@ -145,14 +146,21 @@ class SAC(Agent):
 
     def actor_loss(self, batch: Batch) -> tuple[Any, Any]:
         """Return the mean of `temperature * log pi - Q` (equation 7), and the log-probabilities `[B]`."""
-        q, log_probability = self._evaluate(self.critics, batch.observation, batch, "noise")
+        q, log_probability = self._evaluate(self.critics, batch.observation, batch)
         return ops.mean(ops.stop_gradient(self.entropy_weight()) * log_probability - q), ops.stop_gradient(
             log_probability
         )
 
-    def temperature_loss(self, log_probability: Any) -> Any:
-        """Return the loss that moves the entropy to its target (equation 18)."""
-        return -ops.mean(self.log_temperature * (log_probability + self.target_entropy))
+    def temperature_loss(self, log_probability: Any, mask: Any = None) -> Any:
+        """Return the loss that moves the entropy to its target (equation 18).
+
+        With a mask `[B, A]` of n legal actions, the target is `target_entropy * log(n) / log(A)`, which is possible.
+        """
+        target = self.target_entropy
+        if mask is not None:
+            legal = ops.sum(ops.cast(mask, "float32"), axis=-1)
+            target = target * ops.log(ops.maximum(legal, 1.0)) / math.log(max(self.action_size, 2))
+        return -ops.mean(self.log_temperature * (log_probability + target))
 
     def update_target(self) -> None:
         """Update the target networks."""
@@ -163,16 +171,18 @@ class SAC(Agent):
         """Return the temperature as a tensor."""
         return ops.exp(self.log_temperature) if self.learns_temperature else ops.convert_to_tensor(self.temperature)
 
-    def _evaluate(self, critics: Sequence[Any], observation: Any, batch: Batch, noise: str) -> tuple[Any, Any]:
+    def _evaluate(self, critics: Sequence[Any], observation: Any, batch: Batch, prefix: str = "") -> tuple[Any, Any]:
         """Return the minimum of both critics' values of the policy's action, and its log-probability, `[B]` each.
 
-        A continuous action is sampled. For discrete actions, both results are expectations under the policy.
+        A continuous action is sampled. For discrete actions, both results are expectations under the policy. `prefix`
+        is that of the noise and the mask in `batch.extra`.
         """
         values = self.actor(observation)
         if not self.discrete:
-            action, log_probability = self.head.sample(values, batch.extra[noise])
+            action, log_probability = self.head.sample(values, batch.extra[f"{prefix}noise"])
             return ops.minimum(*q_values(critics, observation, action)), log_probability
-        log_policy = ops.log_softmax(values, axis=-1)  # [B, A]
+        legal = batch.extra.get(f"{prefix}action_mask")  # None if the environment reports no masks
+        log_policy = ops.log_softmax(self.head.masked(values, legal), axis=-1)  # [B, A]
         policy = ops.exp(log_policy)
         q = ops.minimum(*(action_values(critic(observation), self.action_size) for critic in critics))
         return ops.sum(policy * q, axis=-1), ops.sum(policy * log_policy, axis=-1)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from copy import deepcopy
 from functools import partial
@@ -148,12 +148,23 @@ class Learner(ABC):
 
         Transitions that are stored already get the defaults. See `Algorithm.info_spec`.
         """
-        self.info_spec |= spec
-        self.algorithm.info_spec = dict(self.info_spec)
         both = {**spec, **{f"next_{name}": entry for name, entry in spec.items()}}
         for memory in (self.rollout, self.replay):
             if memory is not None:
                 memory.add_fields(both)
+        self.set_info_spec({**self.info_spec, **spec})
+
+    def remove_info(self, names: Collection[str]) -> None:
+        """Remove fields of `info` from the memory, and compile the updates again, which then do not receive them."""
+        for memory in (self.rollout, self.replay):
+            if memory is not None:
+                memory.remove_fields([each for name in names for each in (name, f"next_{name}")])
+        self.set_info_spec({name: entry for name, entry in self.info_spec.items() if name not in names})
+
+    def set_info_spec(self, spec: InfoSpec) -> None:
+        """Set the fields of `info` that the memory holds, and compile the updates again."""
+        self.info_spec = dict(spec)
+        self.algorithm.info_spec = dict(spec)
         self.compile(self._report)
 
     def use(self, strategy: Strategy) -> None:

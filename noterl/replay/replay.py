@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
@@ -214,6 +214,13 @@ class Replay(Configurable):
         layouts = extra_layout({name: entry[:2] for name, entry in added.items()})
         storage.add_fields(layouts, {name: entry[2] for name, entry in added.items()})
         self._layouts = observation, action, storage.extra_layout
+
+    def remove_fields(self, names: Collection[str]) -> None:
+        """Remove further fields from a memory that is built."""
+        storage = self._built()
+        assert self._layouts is not None
+        storage.remove_fields(names)
+        self._layouts = *self._layouts[:2], storage.extra_layout
 
     def add(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -118,9 +118,15 @@ class Rollout:
             key = f"extra_{name}"
             if key not in self._fields:
                 self._step_extra = (*self._step_extra, name)
-                self._fields[key] = leaf.shape, leaf.batch_dtype
+                self._fields = {**self._fields, key: (leaf.shape, leaf.batch_dtype)}
                 shape = (self.length, self.num_envs, *leaf.shape)
                 setattr(self, key, np.full(shape, spec[name][2], leaf.batch_dtype))
+
+    def remove_fields(self, names: Collection[str]) -> None:
+        """Remove fields of transitions."""
+        self._step_extra = tuple(name for name in self._step_extra if name not in names)
+        removed = {f"extra_{name}" for name in names}
+        self._fields = {name: entry for name, entry in self._fields.items() if name not in removed}
 
     def open(self, num_envs: int) -> None:
         """Allocate arrays for this many lanes; a rollout with another number of lanes is discarded."""

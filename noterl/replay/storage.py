@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -179,11 +179,21 @@ class Storage:
 
     def add_fields(self, layouts: Mapping[str, Leaf], defaults: Mapping[str, Any]) -> None:
         """Add extra fields; all rows get the defaults."""
-        for name, leaf in layouts.items():
-            self.extra[name] = self._empty((self.capacity, *leaf.shape), leaf.dtype)
-            self.extra[name][:] = defaults[name]
-        self.extra_layout = {**self.extra_layout, **layouts}
-        self.layouts |= {"extra": self.extra_layout} if self.extra_layout else {}
+        columns = {name: self._empty((self.capacity, *leaf.shape), leaf.dtype) for name, leaf in layouts.items()}
+        for name, column in columns.items():
+            column[:] = defaults[name]
+        self._set_extra({**self.extra, **columns}, {**self.extra_layout, **layouts})
+
+    def remove_fields(self, names: Collection[str]) -> None:
+        """Remove extra fields."""
+        columns = {name: column for name, column in self.extra.items() if name not in names}
+        self._set_extra(columns, {name: self.extra_layout[name] for name in columns})
+
+    def _set_extra(self, columns: dict[str, Any], layouts: dict[str, Leaf]) -> None:
+        # New dicts: an error while a state is restored brings the old ones back.
+        self.extra, self.extra_layout = columns, layouts
+        others = {name: layout for name, layout in self.layouts.items() if name != "extra"}
+        self.layouts = {**others, "extra": layouts} if layouts else others
 
     def add(
         self,

@@ -105,12 +105,18 @@ def set_state(parts: Parts, state: Any) -> None:
     Raises:
         ValueError: if the state is malformed or does not fit this agent; the agent is then unchanged.
     """
-    before = _core_state(parts)
+    before, learner = _core_state(parts), parts.learner
+    memories, info_spec = _memories(learner), learner.info_spec
     try:
         _check(parts, state)
         _set_core_state(parts, state)
-        _set_memory_state(parts.learner, _with_masks(parts, state))
+        _set_masked(parts, state["masked"])
+        _set_memory_state(learner, state)
     except BaseException as error:
+        if learner.info_spec is not info_spec:
+            for part, attributes in memories:
+                vars(part).update(attributes)
+            learner.set_info_spec(info_spec)
         _set_core_state(parts, before)
         if isinstance(error, ValueError) or not isinstance(error, Exception):
             raise
@@ -187,29 +193,21 @@ def _set_core_state(parts: Parts, state: dict[str, Any]) -> None:
     parts.actor.explorer.generator = algorithm.generators("exploration")
 
 
-def _with_masks(parts: Parts, state: dict[str, Any]) -> dict[str, Any]:
-    """Return a state in which the memory has masks if the agent stores them; an agent stores those of the state.
-
-    A state from before the first episode has none. Its transitions then allow all actions.
-    """
+def _set_masked(parts: Parts, masked: bool) -> None:
+    """Add masks to what the agent stores, or remove them; if environments report them, `fit` adds them again."""
     algorithm, learner = parts.algorithm, parts.learner
-    if state["masked"] and ACTION_MASK not in learner.info_spec:
+    if masked and ACTION_MASK not in learner.info_spec:
         learner.store_info(mask_spec(algorithm.action_space))
+    elif not masked and ACTION_MASK in learner.info_spec:
+        learner.remove_info([ACTION_MASK])
     algorithm.info_spec = dict(learner.info_spec)
-    if state["masked"] or ACTION_MASK not in learner.info_spec:
-        return state
-    (shape, dtype, default), names = learner.info_spec[ACTION_MASK], (ACTION_MASK, f"next_{ACTION_MASK}")
-    replay, rollout = state["replay"], state["rollout"]
-    added: dict[str, Any]
-    if replay is not None:
-        columns, rows = replay["columns"], sum(map(len, replay["columns"]["terminated"]))
-        added = {name: [np.full((rows, *shape), default, dtype)] for name in names}
-        replay = {**replay, "columns": {**columns, "extra": {**columns.get("extra", {}), **added}}}
-    if rollout is not None and rollout["arrays"]:
-        arrays = rollout["arrays"]
-        added = {f"extra_{name}": np.full((*arrays["valid"].shape, *shape), default, dtype) for name in names}
-        rollout = {**rollout, "arrays": {**arrays, **added}}
-    return {**state, "replay": replay, "rollout": rollout}
+
+
+def _memories(learner: Learner) -> list[tuple[Any, dict[str, Any]]]:
+    """Return the parts that hold fields of `info`, and copies of their attributes."""
+    replay = learner.replay
+    found = [learner.rollout, replay, None if replay is None else replay.sampler.storage]
+    return [(part, dict(vars(part))) for part in found if part is not None]
 
 
 def _set_memory_state(learner: Learner, state: dict[str, Any]) -> None:

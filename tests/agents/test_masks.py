@@ -45,11 +45,15 @@ def dqn(env: Any = MaskedWalk, *, replay: Any = None, **changes: Any) -> noterl.
 def small(kind: Any, env: Any = MaskedWalk, **changes: Any) -> Any:
     if kind is noterl.DQN:
         return dqn(env, **changes)
+    if kind is noterl.SAC:
+        agent = noterl.SAC(env, hidden=(8,), gamma=0.9, seed=3, **changes)
+        agent.compile(batch_size=8, learning_starts=20)
+        return agent
     arguments = {noterl.ACER: {"replay_starts": 20}, noterl.A2C: {}}.get(kind, {"epochs": 2})
     return kind(env, hidden=(8,), rollout_steps=10, gamma=0.9, seed=3, **arguments, **changes)
 
 
-AGENTS = pytest.mark.parametrize("kind", [noterl.DQN, noterl.PPO, noterl.A2C, noterl.TRPO, noterl.ACER])
+AGENTS = pytest.mark.parametrize("kind", [noterl.DQN, noterl.PPO, noterl.A2C, noterl.TRPO, noterl.ACER, noterl.SAC])
 
 
 # Exact values
@@ -135,6 +139,29 @@ def test_masked_probabilities_are_those_of_the_legal_choices() -> None:
     np.testing.assert_allclose(np.exp(found), [0.2 / 0.7, 0.5], rtol=1e-5)
     entropy = -(0.5 / 0.7) * np.log(0.5 / 0.7) - (0.2 / 0.7) * np.log(0.2 / 0.7)
     np.testing.assert_allclose(current().fetch(head.entropy(outputs)), [entropy, np.log(2)], rtol=1e-4)
+
+
+def test_discrete_sac_averages_over_legal_actions() -> None:
+    agent = noterl.SAC(VECTOR, hidden=(8,), gamma=0.9, seed=3)
+    batch = random_batch(1, 6)
+    rng = np.random.default_rng(0)
+    mask = rng.random((6, 3)) < 0.5
+    mask[:, 1] = True
+    tensor, fetch = keras.ops.convert_to_tensor, current().fetch
+    observation = tensor(batch.observation[0])
+    row = batch._replace(extra={"next_action_mask": tensor(mask)})
+    found = [fetch(each) for each in agent._evaluate(agent.critics, observation, row, "next_")]
+    logits = np.where(mask, fetch(agent.actor(observation)).astype(np.float64), -np.inf)
+    policy = np.exp(logits - logits.max(axis=1, keepdims=True))
+    policy /= policy.sum(axis=1, keepdims=True)
+    q = np.minimum(*(fetch(critic(observation)) for critic in agent.critics))
+    entropy = -(policy * np.log(np.where(policy > 0, policy, 1.0))).sum(axis=1)
+    np.testing.assert_allclose(found[0], (policy * q).sum(axis=1), rtol=1e-4, atol=2e-6)
+    np.testing.assert_allclose(found[1], -entropy, rtol=1e-4, atol=2e-6)
+    loss = fetch(agent.temperature_loss(tensor(found[1]), tensor(mask)))
+    target = 0.98 * np.log(mask.sum(axis=1))
+    expected = -np.mean(fetch(agent.log_temperature.value) * (found[1] + target))
+    np.testing.assert_allclose(loss, expected, rtol=1e-4, atol=1e-6)
 
 
 # Runs: `MaskedWalk` raises if an action is illegal
@@ -257,6 +284,25 @@ def test_state_from_before_the_first_mask_is_restored(kind: Any) -> None:
     expected.set_state(state)
     expected.fit(steps=55, verbose=0)
     assert_same_state(agent.get_state(), expected.get_state())
+
+
+@torch_only
+@pytest.mark.parametrize("kind", [noterl.DQN, noterl.PPO, noterl.ACER])
+def test_state_that_does_not_fit_leaves_the_agent_without_masks(kind: Any) -> None:
+    agent, masked = small(kind), small(kind)
+    before = agent.get_state()
+    masked.fit(steps=55, num_envs=2, verbose=0)
+    state = masked.get_state()
+    memory = state["rollout" if kind is noterl.PPO else "replay"]
+    memory["length" if kind is noterl.PPO else "capacity"] += 1
+    with pytest.raises(ValueError, match=r"rollout|capacity"):
+        agent.set_state(state)
+    assert dict(agent.info_spec) == {}
+    after = agent.get_state()
+    for each in (before, after):
+        del each["generators"]  # names that did not exist before stay
+    assert_same_state(after, before)
+    agent.fit(lambda: MaskedWalk("none"), steps=40, verbose=0)
 
 
 # Acting

@@ -12,7 +12,7 @@ from gymnasium import spaces
 from noterl.collect import Lanes, VectorLanes
 from noterl.envs import resolve
 from noterl.random import Generators
-from noterl.replay import Replay
+from noterl.replay import Replay, Triplets
 from tests.support.doubles import CountingEnv, TogetherVectorEnv
 
 pytestmark = pytest.mark.backend_free
@@ -107,3 +107,19 @@ def test_next_fields_of_a_batch_are_those_of_the_next_observation(n_step: int) -
         assert batch.extra["mask"][place].tolist() == bits(now).tolist()
         assert batch.extra["next_mask"][place].tolist() == bits(following).tolist()
         assert batch.extra["step"][place] == now
+
+
+def test_next_fields_of_triplets_are_those_of_the_next_observations() -> None:
+    replay = Replay(40, relabel=Triplets())
+    spec = {"mask": ((2,), np.bool_), "next_mask": ((2,), np.bool_)}
+    replay.build(spaces.Box(0, 99, (1,), np.float32), spaces.Discrete(2), extra_spec=spec)
+
+    def bits(number: Any) -> np.ndarray:
+        return np.array([int(number) & 1, int(number) & 2], np.bool_)
+
+    for step in range(20):
+        replay.add(0, [step], 0, 1.0, [step + 1], step == 12, False, {"mask": bits(step), "next_mask": bits(step + 1)})
+    batch = replay.gather(replay.sample(3, 4, generator=np.random.default_rng(0)), gamma=0.9)
+    for place in np.ndindex(batch.observation.shape[:-1]):
+        assert batch.extra["mask"][place].tolist() == bits(batch.observation[place][0]).tolist()
+        assert batch.extra["next_mask"][place].tolist() == bits(batch.next_observation[place][0]).tolist()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,13 @@ def make(seed: int = 3, **options: Any) -> Any:
     return agent
 
 
-@pytest.fixture(scope="module")
-def trained() -> Any:
+@pytest.fixture(scope="module", params=["ThreadedMembers", "VectorizedMembers"])
+def trained(request: pytest.FixtureRequest) -> Any:
+    """A population of each kind: in threads as on the CPU, and vectorized as on other devices."""
+    core, module = (importlib.import_module(f"noterl.backends.jax.{name}") for name in ("core", "population"))
+    patch = pytest.MonkeyPatch()
+    patch.setattr(core, "make_members", getattr(module, request.param))
+    request.addfinalizer(patch.undo)
     population = noterl.Population(make(), seeds=3)
     population.fit(steps=30, num_envs=3)
     population.fit(steps=33)

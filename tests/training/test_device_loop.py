@@ -277,15 +277,23 @@ class TestResume:
         expected = [event for event in whole[1].events if event[0] == "end" and event[2]["complete"]]
         assert ended == expected[episode + 1 :]
 
-    def test_state_of_host_environments_restarts_the_episodes(self, tmp_path: Path) -> None:
+    def test_state_of_host_environments_restarts_the_episodes(self) -> None:
+        host = ppo(normalize_observation=True)
+        fit(host, 24)
+        device, state = ppo(), host.get_state()
+        fit(device, 24)
+        state = {**device.get_state(), "lanes": state["lanes"]}
+        device.set_state(state)
+        with pytest.warns(RuntimeWarning, match="on the host"):
+            fit(device, 12)
+        assert device.steps == 36
+
+    def test_another_number_of_environments_starts_new_episodes(self) -> None:
         agent = ppo()
         fit(agent, 30)
-        agent.save(tmp_path / "run.noterl")
-        other = ppo(spe=1)
-        other.restore(tmp_path / "run.noterl")
-        with pytest.warns(RuntimeWarning, match="environments"):
-            other.fit(steps=10, num_envs=LANES + 1, verbose=0)
-        assert other.steps == 40
+        agent.fit(steps=8, num_envs=LANES - 1, verbose=0)
+        assert agent.steps == 38
+        assert agent._session.lanes.position == 0
 
     def test_malformed_state_is_refused(self) -> None:
         agent = ppo()

@@ -1,7 +1,7 @@
 """Many members with one program: in threads on the CPU, in one vectorized call on other devices.
 
-On two cores, a vectorized call of 16 members took 1.8 times as long as 16 calls, because XLA's batched products of small
-matrices are slow on the CPU and no branch can be skipped. JAX releases the interpreter lock during a call, so threads
+On two cores, a vectorized call of 16 members took 1.8 times as long as 16 calls: XLA's batched products of small
+matrices are slow on the CPU, and no branch can be skipped. JAX releases the interpreter lock during a call, so threads
 use all cores.
 """
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from noterl.callbacks import Checkpoint, EarlyStopping, LambdaCallback
 from noterl.collect import DeviceLanes, VectorLanes
 from noterl.schedules import Linear
 from noterl.types import Batch
+from tests.support.compilation import cached_programs
 from tests.support.functional import FakeBrax, FakeJumanji, line
 
 pytestmark = pytest.mark.backends("jax")
@@ -27,15 +27,8 @@ SIZE = LANES * ROUNDS
 
 @pytest.fixture(scope="module", autouse=True)
 def compilation_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Agents of equal shapes share compiled programs."""
-    jax = importlib.import_module("jax")
-    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
-    before = [getattr(jax.config, name) for name in names]
-    for name, value in zip(names, (str(tmp_path_factory.mktemp("cache")), 0.0), strict=True):
-        jax.config.update(name, value)
-    yield
-    for name, value in zip(names, before, strict=True):
-        jax.config.update(name, value)
+    with cached_programs(tmp_path_factory.mktemp("cache")):
+        yield
 
 
 def ppo(env: Any = None, *, spe: int | str = "auto", batch_size: Any = 5, **options: Any) -> Any:

@@ -53,6 +53,11 @@ class Functions:
         if has_jax():
             self._check()
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the attributes without compiled functions, for worker processes."""
+        compiled = ("reset_one", "step_one", "reset_all", "step_all")
+        return {name: value for name, value in vars(self).items() if name not in compiled}
+
     def _check(self) -> None:
         jax = import_jax()
         key = np.zeros(2, np.uint32)

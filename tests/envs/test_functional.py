@@ -82,6 +82,14 @@ class TestNumpyInterface:
         assert terminated.tolist() == [True, False]
         assert info["final_obs"][0][0] == reward[0] > 3 > observations[0][0]
 
+    def test_environment_can_be_sent_to_a_worker(self) -> None:
+        source = noterl.envs.resolve(line())
+        source.make_evaluation().reset(seed=0)
+        cloudpickle = pytest.importorskip("cloudpickle")
+        sent = cloudpickle.loads(cloudpickle.dumps(source.detached()))
+        ours, theirs = (rolled(each.make_evaluation(), [0, 1], seed=2) for each in (source, sent))
+        assert all(noterl.envs.equal(one[:2], other[:2]) for one, other in zip(ours[1:], theirs[1:], strict=True))
+
     def test_agents_of_other_backends_step_a_vector_environment(self) -> None:
         agent = noterl.PPO(line(), rollout_steps=4, epochs=1, hidden=(4,), seed=1)
         history = agent.fit(steps=40, num_envs=4, verbose=0)

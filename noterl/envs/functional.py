@@ -8,6 +8,7 @@ such an environment is used. Without JAX, the functions are called as they are.
 from __future__ import annotations
 
 import functools
+import importlib
 import importlib.util
 from collections.abc import Callable
 from typing import Any
@@ -26,9 +27,6 @@ from noterl.utils.optional import require
 Reset = Callable[[Any], tuple[Any, Any]]
 # step(key, state, action) -> (observation, state, reward, terminated, truncated); it does not reset the environment
 Step = Callable[[Any, Any, Any], tuple[Any, Any, Any, Any, Any]]
-
-# Environments of other packages by id, such as "gymnax:CartPole-v1".
-PREFIXES = ("brax", "gymnax", "jumanji", "playground")
 
 
 class Functions:
@@ -290,7 +288,7 @@ def find_functional(value: Any) -> FunctionalEnv | None:
     """
     if isinstance(value, str):
         package, colon, name = value.partition(":")
-        return find_functional(_MAKERS[package](name)) if colon and package in PREFIXES else None
+        return find_functional(_MAKERS[package](name)) if colon and package in _MAKERS else None
     if isinstance(value, type | gymnasium.Env | VectorEnv):
         return None
     for names, adapt in _ADAPTERS:
@@ -533,11 +531,34 @@ _ADAPTERS: tuple[tuple[tuple[str, ...], Callable[[Any], FunctionalEnv]], ...] = 
     (("observation_spec", "action_spec", "reset", "step"), _from_jumanji),
 )
 
+
+def _make_brax(name: str) -> Any:
+    return _package("brax.envs", "brax", name).create(name, auto_reset=False)
+
+
+def _make_gymnax(name: str) -> Any:
+    return _package("gymnax", "gymnax", name).make(name)[0]
+
+
+def _make_jumanji(name: str) -> Any:
+    return _package("jumanji", "jumanji", name).make(name)
+
+
+def _make_playground(name: str) -> Any:
+    return _package("mujoco_playground", "playground", name).registry.load(name)
+
+
+def _package(module: str, package: str, name: str) -> Any:
+    """Import the package of an environment; noterl has no extra for it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ImportError(f"env: {package}:{name} needs the package {package}: pip install {package}") from error
+
+
 _MAKERS: dict[str, Callable[[str], Any]] = {
-    "brax": lambda name: require("brax.envs", "brax", f"env 'brax:{name}'").create(name, auto_reset=False),
-    "gymnax": lambda name: require("gymnax", "gymnax", f"env 'gymnax:{name}'").make(name)[0],
-    "jumanji": lambda name: require("jumanji", "jumanji", f"env 'jumanji:{name}'").make(name),
-    "playground": lambda name: require("mujoco_playground", "playground", f"env 'playground:{name}'").registry.load(
-        name
-    ),
+    "brax": _make_brax,
+    "gymnax": _make_gymnax,
+    "jumanji": _make_jumanji,
+    "playground": _make_playground,
 }

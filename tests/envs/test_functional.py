@@ -152,7 +152,7 @@ class TestAdapters:
         assert source.make_evaluation().reset(seed=0)[0].shape == (1,)
 
     def test_missing_package_is_named(self) -> None:
-        with pytest.raises(ImportError, match="jumanji"):
+        with pytest.raises(ImportError, match="pip install jumanji"):
             noterl.envs.resolve("jumanji:Snake-v1")
 
     def test_gymnax_before_1_is_refused(self) -> None:

@@ -14,7 +14,8 @@ from gymnasium import spaces
 import noterl
 from noterl.collect import VectorLanes
 from noterl.envs import functional, functional_cartpole
-from noterl.envs.functional import FunctionalVectorEnv, find_functional
+from noterl.envs.functional import FunctionalVectorEnv
+from noterl.envs.functional_adapters import find_functional
 from tests.support.functional import FakeBrax, FakeGymnax, FakeJumanji, line
 
 pytest.importorskip("jax")

@@ -6,7 +6,7 @@
   Each then plays 100 episodes. The compilation cache is warm: a first process fills it.
 - `lanes`: steps per second of PPO with 1,024 lanes and EarlyStopping, History and CSVLogger, after the first call.
   With `--bare`, `prototypes/device_ppo_fast.py` runs in turn, and the ratio is shown.
-- `population`: seconds of a population against its single runs one after another, both with compiled programs.
+- `population`: seconds of a population against its single runs one after another, with and without the start.
 
 A bar is met if every seed meets it, or if the lower end of the 90 % interval over pairs meets it. The result is stored
 in benchmarks/results/speed/device.json if all parts run with at least five pairs.
@@ -107,21 +107,29 @@ def bare_rate(prototype: Path) -> float:
     return float(re.search(r"= ([\d,]+) steps/s wall", output)[1].replace(",", ""))  # type: ignore[index]
 
 
-def population_seconds(members: int, steps: int) -> tuple[float, float]:
-    """Return the seconds of a population, and of its members one after another, without compilation."""
+def population_seconds(members: int, steps: int) -> dict[str, list[float]]:
+    """Return the seconds of a population and of its members one after another.
+
+    "whole" holds those of constructing the agents and the first `steps`, with tracing and loading the program.
+    "training" holds those of the next `steps`.
+    """
     import noterl
 
+    begun = time.perf_counter()
     population = noterl.Population(solving_agent(1), seeds=members)
-    population.fit(steps=2_048, num_envs=64)
-    begun = time.perf_counter()
+    population.fit(steps=steps, num_envs=64)
+    middle = time.perf_counter()
     population.fit(steps=steps)
-    together = time.perf_counter() - begun
-    single = solving_agent(1)
-    single.fit(steps=2_048, num_envs=64, verbose=0)
-    begun = time.perf_counter()
-    for _ in range(members):  # one agent, so that its program is compiled once
+    together = [middle - begun, time.perf_counter() - middle]
+    apart = [0.0, 0.0]
+    for seed in population.seeds:
+        begun = time.perf_counter()
+        single = solving_agent(seed)
+        single.fit(steps=steps, num_envs=64, verbose=0)
+        middle = time.perf_counter()
         single.fit(steps=steps, verbose=0)
-    return together, time.perf_counter() - begun
+        apart = [apart[0] + middle - begun, apart[1] + time.perf_counter() - middle]
+    return {"whole": [together[0], apart[0]], "training": [together[1], apart[1]]}
 
 
 def run_separately(name: str, *words: str, cache: str) -> Any:
@@ -160,11 +168,14 @@ def measure_lanes(pairs: int, steps: int, prototype: Path | None, cache: str) ->
 
 
 def measure_population(pairs: int, members: int, steps: int, cache: str) -> dict[str, Any]:
+    run_separately("population", "2", str(steps), cache=cache)  # fills the cache
     runs = [run_separately("population", str(members), str(steps), cache=cache) for _ in range(pairs)]
-    together, apart = ([each[side] for each in runs] for side in (0, 1))
-    ratio = stats.paired_ratio(together, apart)
-    print(f"population of {members}: {np.median(together):.1f} s, single runs {np.median(apart):.1f} s, {ratio}")
-    return {"members": members, "together": together, "apart": apart, **ratio, "bar": POPULATION_BAR}
+    result: dict[str, Any] = {"members": members, "steps": steps, "bar": POPULATION_BAR}
+    for part in ("whole", "training"):
+        together, apart = ([each[part][side] for each in runs] for side in (0, 1))
+        result[part] = {"together": together, "apart": apart, **stats.paired_ratio(together, apart)}
+        print(f"population of {members}, {part}: {np.median(together):.1f} s, single runs {np.median(apart):.1f} s")
+    return result
 
 
 def main(words: list[str] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Population: many agents with different seeds or hyperparameters, trained in one compiled call."""
+"""Population: many agents with different seeds or hyperparameters, trained by one compiled program."""
 
 from __future__ import annotations
 
@@ -96,26 +96,25 @@ class Population:
         self.steps, self.failed = 0, dict[int, int]()
         self._updates = np.zeros(len(self.seeds), np.int64)
         self._learner: Any = learner
-        self._program: Any = None
+        self._members: Any = None  # the members on the device, once there are environments
         self._position, self._num_envs = 0, 0
-        self._carry: Any = None
         self._generators = [Generators(seed) for seed in self.seeds]
-        self._state = self._stacked(_check_hyperparameters(hyperparameters or {}, agent, len(self.seeds)))
+        self._states = self._initial_states(_check_hyperparameters(hyperparameters or {}, agent, len(self.seeds)))
 
     def __len__(self) -> int:
         return len(self.seeds)
 
-    def _stacked(self, values: dict[int, np.ndarray]) -> list[np.ndarray]:
-        """Return the variables of all members, `[S, ...]` each; `values` holds those of hyperparameters by id."""
-        found: list[list[Any]] = [[] for _ in self._learner.variables]
-        for seed in self.seeds:
+    def _initial_states(self, values: dict[int, np.ndarray]) -> list[list[np.ndarray]]:
+        """Return the variables of each member; `values` holds those of hyperparameters `[S]`, by id."""
+        shared = [backends.current().fetch(variable) for variable in self._learner.variables]
+        states = []
+        for number, seed in enumerate(self.seeds):
             own = self._variables(self._copy(seed))
             for position, variable in enumerate(self._learner.variables):
-                found[position].append(own.get(position, backends.current().fetch(variable)))
-        return [
-            values.get(id(variable), np.stack(each))
-            for variable, each in zip(self._learner.variables, found, strict=True)
-        ]
+                if id(variable) in values:
+                    own[position] = values[id(variable)][number]
+            states.append([own.get(position, value) for position, value in enumerate(shared)])
+        return states
 
     def _copy(self, seed: int) -> Agent:
         config = {**self.agent.get_config(), "env": self.agent._source, "seed": seed}
@@ -170,37 +169,40 @@ class Population:
             return
         self._learner.attach(self.agent._source, num_envs)
         self._learner.open(num_envs)
-        program = device.make_program(self._learner, self.agent._source, len(self))
-        self._program, self._num_envs, self._position = backends.current().PopulationProgram(program), num_envs, 0
-        keys = [new_keys(each("environment/device")) for each in self._generators]
-        self._carry = self._program.start(np.stack(keys))
+        # Shorter calls answer Ctrl-C sooner; longer ones have less overhead.
+        program = device.make_program(self._learner, self.agent._source, max(1, len(self) // 8))
+        if self._members is not None:
+            self._states = [self._members.state(number) for number in range(len(self))]
+        keys = np.stack([new_keys(each("environment/device")) for each in self._generators])
+        self._members = backends.current().make_members(program, self._states, keys)
+        self._num_envs, self._position = num_envs, 0
 
     def _call(self, last: int, schedules: list[Any], guard: InterruptGuard) -> None:
         """Make one call on the device and record its episodes."""
-        program, begin = self._program.program, self._position
+        program, begin = self._members.program, self._position
         end = min(program.rollouts * program.size, begin + last - self.steps)
         first = self.steps - begin
         values = device.scheduled_values(schedules, [first + program.size * (k + 1) for k in range(program.rollouts)])
         with guard.critical():
-            self._state, self._carry, report = self._program(self._state, self._carry, begin, end, values)
+            reports = self._members.run(begin, end, values)
             self.steps, self._position = first + end, end % program.size
-            self._record(report, first, end // program.size)
+            self._record(reports, first, end // program.size)
 
-    def _record(self, report: Any, first: int, learned: int) -> None:
+    def _record(self, reports: list[Any], first: int, learned: int) -> None:
         """Add the episodes of a call to the history."""
         assert self.history is not None
-        program = self._program.program
-        for member, lists in enumerate(self.history.members):
-            ends = np.flatnonzero(report.ended[member])
-            returns, rests = (np.asarray(each[member].reshape(-1)[ends], np.float64) for each in report[1:3])
-            applied = report.applied[member][:learned].astype(np.int64)
+        program = self._members.program
+        for member, (lists, report) in enumerate(zip(self.history.members, reports, strict=True)):
+            ends = np.flatnonzero(report.ended)
+            returns, rests = (np.asarray(each.reshape(-1)[ends], np.float64) for each in report[1:3])
+            applied = report.applied[:learned].astype(np.int64)
             before = self._updates[member] + np.concatenate([[0], np.cumsum(applied)])
             lists["reward"] += (returns + rests).tolist()
-            lists["length"] += report.lengths[member].reshape(-1)[ends].tolist()
+            lists["length"] += report.lengths.reshape(-1)[ends].tolist()
             lists["steps"] += (first + ends + 1).tolist()
             lists["updates"] += before[(ends + 1) // program.size].tolist()
             self._updates[member] = before[-1]
-            short = (applied < program.updates) & ~report.stopped[member][:learned]
+            short = (applied < program.updates) & ~report.stopped[:learned]
             if short.any() and member not in self.failed:
                 self.failed[member] = int(before[-1])
                 warnings.warn(
@@ -225,11 +227,11 @@ class Population:
         """
         check_positive("episodes", episodes)
         check_seed(seed)
-        if self._program is None:  # with as many environments as a minibatch needs
+        if self._members is None:  # with as many environments as a minibatch needs
             size = self._learner.schedule.batch_size
             self._open(1 if isinstance(size, str) else math.ceil(size / self._learner.rollout.length))
         key = new_keys(Generators(self.agent.generators.seed if seed is None else seed)("evaluation"))
-        returns, lengths = self._program.play(self._state, key, int(episodes))
+        returns, lengths = self._members.play(key, int(episodes))
         return {"returns": returns, "lengths": lengths, "reward_mean": returns.mean(axis=1, dtype=np.float64)}
 
     def best(self, episodes: int = 20, *, seed: int | None = None) -> Agent:
@@ -248,8 +250,8 @@ class Population:
         agent.compile(**self.agent.compile_arguments)
         learner, actor = agent._build()
         hyperparameters = {id(each): each for each in agent.hyperparameters.values()}
-        for variable, values in zip(learner.variables, self._state, strict=True):
-            value = np.array(values[number])
+        state = self._states[number] if self._members is None else self._members.state(number)
+        for variable, value in zip(learner.variables, state, strict=True):
             if id(variable) in hyperparameters:
                 hyperparameters[id(variable)].restore(float(value))
             else:
@@ -260,9 +262,9 @@ class Population:
         counters.steps, counters.updates = self.steps, int(self._updates[number])
         counters.episodes = counters.episodes_begun = episodes
         agent.generators.set_state(self._generators[number].get_state())
-        if self._carry is not None:
+        if self._members is not None:
             lanes = DeviceLanes(agent._source, self._num_envs, agent.generators)
-            lanes.carry, lanes.position = self._program.carry_of(self._carry, number), self._position
+            lanes.carry, lanes.position = self._members.carry(number), self._position
             agent._session.restore(lanes.get_state(), {})
         return agent
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +12,18 @@ import pytest
 
 import noterl
 from noterl.schedules import Linear
+from tests.support.compilation import cached_programs
 from tests.support.functional import line
 
 pytestmark = pytest.mark.backends("jax")
 
 SIZE = 12
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compilation_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with cached_programs(tmp_path_factory.mktemp("cache")):
+        yield
 
 
 def make(seed: int = 3, **options: Any) -> Any:
@@ -24,8 +33,13 @@ def make(seed: int = 3, **options: Any) -> Any:
     return agent
 
 
-@pytest.fixture(scope="module")
-def trained() -> Any:
+@pytest.fixture(scope="module", params=["ThreadedMembers", "VectorizedMembers"])
+def trained(request: pytest.FixtureRequest) -> Any:
+    """A population of each kind: in threads as on the CPU, and vectorized as on other devices."""
+    core, module = (importlib.import_module(f"noterl.backends.jax.{name}") for name in ("core", "population"))
+    patch = pytest.MonkeyPatch()
+    patch.setattr(core, "make_members", getattr(module, request.param))
+    request.addfinalizer(patch.undo)
     population = noterl.Population(make(), seeds=3)
     population.fit(steps=30, num_envs=3)
     population.fit(steps=33)

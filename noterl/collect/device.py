@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from noterl.random import Generators
 
 
+_RESTART = "Their episodes restart"
+
+
 @dataclass
 class PendingEvents:
     """The events of a compiled call, which its hooks are called for one by one.
@@ -139,7 +142,7 @@ class DeviceLanes:
                 self.carry = unflatten(program.start(np.zeros(2, np.uint32)), leaves)
             except ValueError as error:
                 self.restart()
-                warn_restarted("the environments on the device", str(error), "Their episodes restart")
+                warn_restarted("the environments on the device", str(error), _RESTART)
         if self.position >= program.size:
             self.restart()
         if self.carry is None:
@@ -171,11 +174,14 @@ class DeviceLanes:
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore the state of `get_state`; if it is that of other lanes, all episodes restart, with a warning."""
+        """Restore the state of `get_state`; if it is that of environments on the host, all episodes restart.
+
+        A state of another number of lanes is ignored, because the user chose the number (`num_envs`).
+        """
         saved = state.get("device")
+        if saved is None:
+            warn_restarted("the environments on the device", "the state is of environments on the host", _RESTART)
         if saved is None or len(state["lanes"]) != self.num_envs:
-            kind = "environments on the host" if saved is None else f"{len(state['lanes'])} environments"
-            warn_restarted("the environments on the device", f"the state is of {kind}", "Their episodes restart")
             return
         self.ledger.set_state(state["ledger"])
         self._leaves, self.position = saved["leaves"], saved["position"]

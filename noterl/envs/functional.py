@@ -1,4 +1,4 @@
-"""Environments that are pure functions of JAX: written for noterl, gymnasium's FuncEnv, gymnax, Brax and Jumanji.
+"""Environments that are pure functions of JAX, and their interfaces of gymnasium.
 
 On the JAX backend, agents that learn from rollouts run such an environment on the device, together with their updates.
 Everywhere else it is stepped through the classes of this module, which have NumPy's interface. JAX is imported when
@@ -18,7 +18,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from noterl.envs.spaces import is_space, kind, parts_of, show
+from noterl.envs.spaces import is_space, show
 from noterl.utils.checks import check_positive
 from noterl.utils.optional import require
 
@@ -26,9 +26,6 @@ from noterl.utils.optional import require
 Reset = Callable[[Any], tuple[Any, Any]]
 # step(key, state, action) -> (observation, state, reward, terminated, truncated); it does not reset the environment
 Step = Callable[[Any, Any, Any], tuple[Any, Any, Any, Any, Any]]
-
-# Environments of other packages by id, such as "gymnax:CartPole-v1".
-PREFIXES = ("brax", "gymnax", "jumanji", "playground")
 
 
 class Functions:
@@ -52,6 +49,11 @@ class Functions:
         self.observation_space, self.action_space = observation_space, action_space
         if has_jax():
             self._check()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the attributes without compiled functions, for worker processes."""
+        compiled = ("reset_one", "step_one", "reset_all", "step_all")
+        return {name: value for name, value in vars(self).items() if name not in compiled}
 
     def _check(self) -> None:
         jax = import_jax()
@@ -274,26 +276,6 @@ def functional(
     return FunctionalEnv(Functions(reset, step, observation_space, action_space, name))
 
 
-def find_functional(value: Any) -> FunctionalEnv | None:
-    """Return the environment of an object of gymnasium's FuncEnv, gymnax, Brax, Playground or Jumanji, or of their id.
-
-    None if it is something else. The objects are recognized by their methods.
-
-    Raises:
-        ValueError: if the environment cannot be used: gymnax before 1.0, or Brax with automatic resets.
-        ImportError: if the package of an id is not installed.
-    """
-    if isinstance(value, str):
-        package, colon, name = value.partition(":")
-        return find_functional(_MAKERS[package](name)) if colon and package in PREFIXES else None
-    if isinstance(value, type | gymnasium.Env | VectorEnv):
-        return None
-    for names, adapt in _ADAPTERS:
-        if all(hasattr(value, each) for each in names):
-            return adapt(value)
-    return None
-
-
 def select(mask: Any, first: Any, second: Any) -> Any:
     """Return the rows `[N, ...]` of `first` where `mask` `[N]` is true, else those of `second`; arrays of JAX."""
     return import_jax().numpy.where(mask.reshape(mask.shape + (1,) * (first.ndim - mask.ndim)), first, second)
@@ -385,154 +367,3 @@ def _limited(reset: Reset, step: Step, limit: int) -> tuple[Reset, Step]:
         return observation, (inner, steps + np.int32(1)), reward, terminated, truncated | (steps + 1 >= limit)
 
     return limited_reset, limited_step
-
-
-def _from_func_env(env: Any) -> FunctionalEnv:
-    """Adapt a `FuncEnv` of gymnasium, which has no time limit; `functional` adds one."""
-    params = getattr(env, "default_params", None)
-
-    def reset(key: Any) -> tuple[Any, Any]:
-        first, second = _split(key)
-        state = env.initial(first, params)
-        return env.observation(state, second, params), state
-
-    def step(key: Any, state: Any, action: Any) -> tuple[Any, Any, Any, Any, Any]:
-        first, second = _split(key)
-        new = env.transition(state, action, first, params)
-        reward, terminated = env.reward(state, action, new, second, params), env.terminal(new, second, params)
-        return env.observation(new, second, params), new, reward, terminated, np.False_
-
-    return functional(reset, step, env.observation_space, env.action_space, name=type(env).__name__)
-
-
-def _from_gymnax(env: Any) -> FunctionalEnv:
-    """Adapt an environment of gymnax, with its default parameters."""
-    params, name = env.default_params, getattr(env, "name", type(env).__name__)
-    if not hasattr(env, "is_truncated"):
-        raise ValueError(f"env: {name} is of gymnax before 1.0, which does not tell truncation from termination")
-
-    def step(key: Any, state: Any, action: Any) -> tuple[Any, Any, Any, Any, Any]:
-        # `env.step` would reset the environment as well.
-        observation, state, reward, terminated, _ = env.step_env(key, state, action, params)
-        return observation, state, reward, terminated, env.is_truncated(state, params)
-
-    found = _space(env.observation_space(params)), _space(env.action_space(params))
-    return functional(lambda key: env.reset_env(key, params), step, *found, name=name)
-
-
-def _from_brax(env: Any) -> FunctionalEnv:
-    """Adapt an environment of Brax or of MuJoCo Playground; a time limit of Playground is kept."""
-    name, layer = type(getattr(env, "unwrapped", env)).__name__, env
-    while layer is not None:
-        if "AutoReset" in type(layer).__name__:
-            raise ValueError(f"env: {name} resets itself and hides last observations; create it with auto_reset=False")
-        layer = vars(layer).get("env") if hasattr(layer, "__dict__") else None
-
-    def step(key: Any, state: Any, action: Any) -> tuple[Any, Any, Any, Any, Any]:
-        state = env.step(state, action)
-        over = state.done > 0
-        cut = over & (state.info["truncation"] > 0) if "truncation" in state.info else over & False
-        return state.obs, state, state.reward, over & ~cut, cut
-
-    def reset(key: Any) -> tuple[Any, Any]:
-        state = env.reset(key)
-        return state.obs, state
-
-    size = env.observation_size
-    parts = size if isinstance(size, dict) else {"": size}
-    boxes: dict[str, Any] = {
-        key: spaces.Box(-np.inf, np.inf, tuple(np.atleast_1d(each).tolist())) for key, each in parts.items()
-    }
-    limit = getattr(getattr(env, "_config", None), "episode_length", None)
-    actions = spaces.Box(-1.0, 1.0, (int(env.action_size),))
-    observations: Any = spaces.Dict(boxes) if isinstance(size, dict) else boxes[""]
-    return functional(reset, step, observations, actions, max_episode_steps=limit, name=name)
-
-
-def _from_jumanji(env: Any) -> FunctionalEnv:
-    """Adapt an environment of Jumanji; observations that are named tuples become dicts."""
-    last = 2  # `dm_env.StepType.LAST`
-
-    def reset(key: Any) -> tuple[Any, Any]:
-        state, timestep = env.reset(key)
-        return _as_dict(timestep.observation), state
-
-    def step(key: Any, state: Any, action: Any) -> tuple[Any, Any, Any, Any, Any]:
-        state, timestep = env.step(state, action)
-        over, ends = timestep.step_type == last, timestep.discount == 0
-        return _as_dict(timestep.observation), state, timestep.reward, over & ends, over & ~ends
-
-    found = (_space_of_spec(_attribute(env, f"{name}_spec")) for name in ("observation", "action"))
-    return functional(reset, step, *found, name=type(env).__name__)
-
-
-def _attribute(owner: Any, name: str) -> Any:
-    """Return an attribute that is a method in older versions."""
-    value = getattr(owner, name)
-    return value() if callable(value) else value
-
-
-def _as_dict(observation: Any) -> Any:
-    fields = getattr(observation, "_asdict", None)
-    if fields is None:
-        return observation
-    return {name: _as_dict(value) for name, value in fields().items()}
-
-
-def _space(space: Any) -> Any:
-    """Return a space of gymnax as one of gymnasium; bounds of one number hold for all values."""
-    if isinstance(space, spaces.Space):
-        return space
-    which = kind(space)
-    if which == "Discrete":
-        return spaces.Discrete(int(space.n))
-    if which == "Box":
-        low, high = (np.broadcast_to(np.asarray(bound), space.shape) for bound in (space.low, space.high))
-        dtype: Any = np.dtype(space.dtype).type
-        return spaces.Box(low.astype(dtype), high.astype(dtype), dtype=dtype)
-    return spaces.Dict({name: _space(part) for name, part in parts_of(space).items()}) if which == "Dict" else space
-
-
-def _space_of_spec(spec: Any) -> Any:
-    """Return the space of a specification of Jumanji."""
-    parts = getattr(spec, "_specs", None)
-    if parts:
-        return spaces.Dict({name: _space_of_spec(part) for name, part in parts.items()})
-    choices = getattr(spec, "num_values", None)
-    if choices is not None:
-        counts = np.asarray(choices)
-        return spaces.MultiDiscrete(counts) if counts.ndim else spaces.Discrete(int(counts))
-    dtype: Any = np.dtype(spec.dtype).type
-    if dtype is np.bool_:
-        return spaces.MultiBinary(list(spec.shape) or 1)
-    bounds = (getattr(spec, name, default) for name, default in (("minimum", -np.inf), ("maximum", np.inf)))
-    low, high = (np.broadcast_to(np.asarray(bound), spec.shape) for bound in bounds)
-    if np.issubdtype(dtype, np.integer):
-        info = np.iinfo(dtype)
-        low, high = np.clip(low, info.min, info.max), np.clip(high, info.min, info.max)
-    return spaces.Box(low.astype(dtype), high.astype(dtype), dtype=dtype)
-
-
-def _split(key: Any) -> tuple[Any, Any]:
-    if not has_jax():
-        return key, key
-    first, second = import_jax().random.split(key)
-    return first, second
-
-
-# The methods by which an environment is recognized, and the function that adapts it.
-_ADAPTERS: tuple[tuple[tuple[str, ...], Callable[[Any], FunctionalEnv]], ...] = (
-    (("initial", "transition", "observation", "reward", "terminal", "observation_space"), _from_func_env),
-    (("reset_env", "step_env", "default_params"), _from_gymnax),
-    (("observation_size", "action_size", "reset", "step"), _from_brax),
-    (("observation_spec", "action_spec", "reset", "step"), _from_jumanji),
-)
-
-_MAKERS: dict[str, Callable[[str], Any]] = {
-    "brax": lambda name: require("brax.envs", "brax", f"env 'brax:{name}'").create(name, auto_reset=False),
-    "gymnax": lambda name: require("gymnax", "gymnax", f"env 'gymnax:{name}'").make(name)[0],
-    "jumanji": lambda name: require("jumanji", "jumanji", f"env 'jumanji:{name}'").make(name),
-    "playground": lambda name: require("mujoco_playground", "playground", f"env 'playground:{name}'").registry.load(
-        name
-    ),
-}

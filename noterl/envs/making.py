@@ -12,7 +12,8 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import VectorEnv
 
-from noterl.envs.functional import FunctionalEnv, find_functional
+from noterl.envs.functional import FunctionalEnv
+from noterl.envs.functional_adapters import find_functional
 from noterl.envs.games.game import Game, GameEnv
 from noterl.envs.multi_agent.parallel import as_team
 from noterl.envs.spaces import is_space, show

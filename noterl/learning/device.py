@@ -54,7 +54,7 @@ def find_program(learner: RolloutLearner, source: EnvSource) -> Any:
 def make_program(learner: RolloutLearner, source: EnvSource, members: int = 1) -> Any:
     """Return the `DeviceProgram` of a learner that is open for a number of lanes.
 
-    A call of `members` such programs together takes about `SECONDS`.
+    A call is shorter by the factor `members`.
     """
     algorithm, rollout = learner.algorithm, learner.rollout
     head, functions = algorithm.head, source.functions

@@ -131,10 +131,8 @@ class DeviceLoop(Loop):
         ledger = self.lanes.ledger
         for lane, running in enumerate(ledger.running):
             if running:
-                ledger.returns[lane], ledger.lengths[lane] = (
-                    float(events.returns_after[lane]),
-                    int(events.lengths_after[lane]),
-                )
+                ledger.returns[lane] = float(events.returns_after[lane])
+                ledger.lengths[lane] = int(events.lengths_after[lane])
         self.lanes.pending = self._own_steps = None
 
     def _report_learned(self, events: PendingEvents) -> None:

@@ -14,7 +14,8 @@ from gymnasium import spaces
 import noterl
 from noterl.collect import VectorLanes
 from noterl.envs import functional, functional_cartpole
-from noterl.envs.functional import FunctionalVectorEnv, find_functional
+from noterl.envs.functional import FunctionalVectorEnv
+from noterl.envs.functional_adapters import find_functional
 from tests.support.functional import FakeBrax, FakeGymnax, FakeJumanji, line
 
 pytest.importorskip("jax")
@@ -82,6 +83,14 @@ class TestNumpyInterface:
         assert terminated.tolist() == [True, False]
         assert info["final_obs"][0][0] == reward[0] > 3 > observations[0][0]
 
+    def test_environment_can_be_sent_to_a_worker(self) -> None:
+        source = noterl.envs.resolve(line())
+        source.make_evaluation().reset(seed=0)
+        cloudpickle = pytest.importorskip("cloudpickle")
+        sent = cloudpickle.loads(cloudpickle.dumps(source.detached()))
+        ours, theirs = (rolled(each.make_evaluation(), [0, 1], seed=2) for each in (source, sent))
+        assert all(noterl.envs.equal(one[:2], other[:2]) for one, other in zip(ours[1:], theirs[1:], strict=True))
+
     def test_agents_of_other_backends_step_a_vector_environment(self) -> None:
         agent = noterl.PPO(line(), rollout_steps=4, epochs=1, hidden=(4,), seed=1)
         history = agent.fit(steps=40, num_envs=4, verbose=0)
@@ -144,7 +153,7 @@ class TestAdapters:
         assert source.make_evaluation().reset(seed=0)[0].shape == (1,)
 
     def test_missing_package_is_named(self) -> None:
-        with pytest.raises(ImportError, match="jumanji"):
+        with pytest.raises(ImportError, match="pip install jumanji"):
             noterl.envs.resolve("jumanji:Snake-v1")
 
     def test_gymnax_before_1_is_refused(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from noterl.callbacks import Checkpoint, EarlyStopping, LambdaCallback
 from noterl.collect import DeviceLanes, VectorLanes
 from noterl.schedules import Linear
 from noterl.types import Batch
+from tests.support.compilation import cached_programs
 from tests.support.functional import FakeBrax, FakeJumanji, line
 
 pytestmark = pytest.mark.backends("jax")
@@ -27,15 +27,8 @@ SIZE = LANES * ROUNDS
 
 @pytest.fixture(scope="module", autouse=True)
 def compilation_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Agents of equal shapes share compiled programs."""
-    jax = importlib.import_module("jax")
-    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
-    before = [getattr(jax.config, name) for name in names]
-    for name, value in zip(names, (str(tmp_path_factory.mktemp("cache")), 0.0), strict=True):
-        jax.config.update(name, value)
-    yield
-    for name, value in zip(names, before, strict=True):
-        jax.config.update(name, value)
+    with cached_programs(tmp_path_factory.mktemp("cache")):
+        yield
 
 
 def ppo(env: Any = None, *, spe: int | str = "auto", batch_size: Any = 5, **options: Any) -> Any:
@@ -277,15 +270,23 @@ class TestResume:
         expected = [event for event in whole[1].events if event[0] == "end" and event[2]["complete"]]
         assert ended == expected[episode + 1 :]
 
-    def test_state_of_host_environments_restarts_the_episodes(self, tmp_path: Path) -> None:
+    def test_state_of_host_environments_restarts_the_episodes(self) -> None:
+        host = ppo(normalize_observation=True)
+        fit(host, 24)
+        device, state = ppo(), host.get_state()
+        fit(device, 24)
+        state = {**device.get_state(), "lanes": state["lanes"]}
+        device.set_state(state)
+        with pytest.warns(RuntimeWarning, match="on the host"):
+            fit(device, 12)
+        assert device.steps == 36
+
+    def test_another_number_of_environments_starts_new_episodes(self) -> None:
         agent = ppo()
         fit(agent, 30)
-        agent.save(tmp_path / "run.noterl")
-        other = ppo(spe=1)
-        other.restore(tmp_path / "run.noterl")
-        with pytest.warns(RuntimeWarning, match="environments"):
-            other.fit(steps=10, num_envs=LANES + 1, verbose=0)
-        assert other.steps == 40
+        agent.fit(steps=8, num_envs=LANES - 1, verbose=0)
+        assert agent.steps == 38
+        assert agent._session.lanes.position == 0
 
     def test_malformed_state_is_refused(self) -> None:
         agent = ppo()

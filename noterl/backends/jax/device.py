@@ -416,39 +416,3 @@ def _two_sum(first: Any, second: Any) -> tuple[Any, Any]:
 def _like(new: Any, old: Any) -> Any:
     """Return the arrays of `new` with the dtypes of `old`, so that they fit into a loop."""
     return jax.tree.map(lambda one, other: jax.lax.convert_element_type(one, other.dtype), new, old)
-
-
-class PopulationProgram:
-    """A `DeviceProgram` of S members in one call; each array has a leading axis `[S, ...]`.
-
-    Args:
-        program: the program of one member.
-    """
-
-    def __init__(self, program: DeviceProgram) -> None:
-        self.program = program
-        compiled = compiler(program.jit_compile)
-        self.start = compiled(jax.vmap(program._start))
-        self._run = compiled(jax.vmap(partial(program.run, ends_early=False), in_axes=(0, 0, None, None, None)))
-        self._play = jax.jit(jax.vmap(program.play, in_axes=(0, None, None)), static_argnums=2)
-
-    def __call__(
-        self, state: list[Any], carry: Carry, begin: int, end: int, scheduled: np.ndarray
-    ) -> tuple[list[Any], Carry, Report]:
-        """Train all members from one position to another; return the state, the carry and the report on the host.
-
-        A member whose update is not finite keeps its state from before that rollout, and makes no further updates.
-        """
-        state, carry, report, _ = self._run(state, carry, np.int32(begin), np.int32(end), scheduled)
-        return state, carry, jax.tree.map(np.asarray, report)
-
-    @staticmethod
-    def carry_of(carry: Carry, member: int) -> Carry:
-        """Return the carry of one member."""
-        found: Carry = jax.tree.map(lambda array: array[member], carry)
-        return found
-
-    def play(self, state: list[Any], key: np.ndarray, episodes: int) -> tuple[np.ndarray, np.ndarray]:
-        """Play the same episodes with each member; return returns and lengths, `[S, episodes]`."""
-        returns, lengths = self._play(state, key, episodes)
-        return np.asarray(returns), np.asarray(lengths)

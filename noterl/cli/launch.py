@@ -221,10 +221,11 @@ class Launch:
                 os.killpg(process.pid, number)  # it leads its own group
 
     def _copy(self, name: str, stream: Any) -> None:
-        for line in stream:
-            with self._lock:
-                self._output.write(f"[{name}] {line.decode(errors='replace').rstrip()}\n")
-                self._output.flush()
+        with stream:
+            for line in stream:
+                with self._lock:
+                    self._output.write(f"[{name}] {line.decode(errors='replace').rstrip()}\n")
+                    self._output.flush()
 
 
 _libc = ctypes.CDLL(None) if sys.platform == "linux" else None

@@ -71,8 +71,7 @@ def main() -> None:
     # Without a seed, the processes build different networks and receive the chief's.
     agent = noterl.DQN("CartPole-v1", hidden=(8,), normalize_observation=True)
     replay = Replay(1000, sampler=Prioritized())
-    size = 15 if MODE == "odd" else 16
-    agent.compile(batch_size=size, learning_starts=64, update_every=16, updates=4, replay=replay)
+    agent.compile(batch_size=16, learning_starts=64, update_every=16, updates=4, replay=replay)
     record = Record()
     callbacks = [record, Act()]
     if MODE == "train":

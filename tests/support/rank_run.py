@@ -78,7 +78,7 @@ def main() -> None:
         callbacks.append(noterl.callbacks.Checkpoint(FOLDER / f"files-{RANK}", save_freq=5))
     results = [summary(agent, agent.fit(steps=301, strategy=STRATEGY, callbacks=callbacks, verbose=0))]
     if MODE == "train":
-        history = agent.fit(episodes=5, strategy=STRATEGY, callbacks=[record], verbose=0)
+        history = agent.fit(episodes=5, strategy=STRATEGY, callbacks=[record], workers=1, verbose=0)
         results.append(summary(agent, history))
         if RANK == 0:
             agent.save(FOLDER / "chief.noterl")

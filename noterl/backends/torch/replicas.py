@@ -78,7 +78,7 @@ class Processes:
             raise ConnectionLost(
                 f"rank {self.rank} cannot connect to the {self.count} processes of the run at MASTER_ADDR and "
                 f"MASTER_PORT, {where}: {_first_line(error)}. If another program uses the port, choose another one; if "
-                "a process has failed, its own error says why"
+                "a process has failed, its output holds the error"
             ) from error
         self._made = True
         atexit.register(self._disconnect)
@@ -92,7 +92,7 @@ class Processes:
         return store
 
     def end(self, reason: str) -> None:
-        """End the connection, so that operations of the other processes fail; tell them the reason."""
+        """End the connection, so that operations of the other processes fail with this reason."""
         if self._store is not None:
             with contextlib.suppress(RuntimeError):
                 self._store.set(_ERROR_KEY, f"rank {self.rank}: {reason}")

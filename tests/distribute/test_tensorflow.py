@@ -63,8 +63,12 @@ def start_workers(program: str, ports: list[int], **variables: str) -> list[subp
 
 
 def assert_equal(compared: dict) -> None:
-    assert {name.split()[0] for name in compared} == {"DQN", "PPO", "SAC"}
-    assert max(compared.values()) < 1e-9, compared
+    assert set(compared) == {"DQN", "PPO", "SAC"}
+    for name, found in compared.items():
+        assert found["applied"] == 200, name
+        assert found["changed"] > 1e-3, name
+        assert found["variables"] < 1e-9, name
+        assert found["logs"] < 1e-9, name
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +84,10 @@ def test_fit_on_mirrored_devices_equals_fit_on_one(mirrored: dict) -> None:
     assert mirrored["updates"][0] == 28
     assert mirrored["difference"] < 1e-5
     assert mirrored["evaluated"] > 0
+
+
+def test_networks_of_the_scope_train_with_and_without_the_strategy(mirrored: dict) -> None:
+    assert mirrored["scope"] == 16
 
 
 def test_mirrored_devices_keep_the_last_finite_state(mirrored: dict) -> None:

@@ -20,7 +20,6 @@ os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 
 import numpy as np
 
-
 UPDATES, ROWS = 200, 8
 
 
@@ -100,22 +99,24 @@ def numbers(agent: Any) -> np.ndarray:
 
 
 def compare(names: list[str], word: str) -> dict[str, Any]:
-    """Return the largest differences between updates under a strategy and on one device, by agent."""
+    """Return the largest differences between updates under a strategy and on one device, by agent; in the chief."""
     from noterl import distribute
     from noterl.types import map_arrays
 
     strategy = distribute.resolve(word)
     found = {}
     for name in names:
-        agent, shared = make(name), make(name)
-        before = numbers(agent)
-        rows = batches(name)
-        alone = agent._learner._update(rows, UPDATES, 0)
+        shared, rows = make(name), batches(name)
+        before = numbers(shared)
         part = ROWS // strategy.processes
         own = map_arrays(lambda array, part=part: array[:, part * strategy.rank : part * (strategy.rank + 1)], rows)
         shared._learner.use(strategy)
         with strategy.attached(shared._learner.variables):
             together = shared._learner._update(own, UPDATES, 0)
+        if not strategy.is_chief:
+            continue
+        agent = make(name)
+        alone = agent._learner._update(rows, UPDATES, 0)
         logs = [np.abs(np.asarray(alone.logs[key]) - np.asarray(together.logs[key])).max() for key in alone.logs]
         found[name] = {
             "applied": together.applied,
@@ -161,6 +162,7 @@ def compared_in_float64(word: str) -> dict[str, Any]:
             return compare(["DQN", "PPO", "SAC"], word)
     finally:
         keras.config.set_floatx("float32")
+        keras.config.set_dtype_policy("float32")
 
 
 def fit_with_network_of_scope() -> int:

@@ -292,9 +292,9 @@ class Agent(Algorithm):
             episodes: number of episodes to finish, an int, or a float without a fraction such as 1e3.
             steps: number of environment steps to take, summed over the environments; an int or such a float. Training
                 ends when `episodes` or `steps` is reached. Both may be None if a callback ends training.
-            strategy: how devices or processes share the updates: "data_parallel" on JAX, "ddp" on torch, or the
-                framework's own object; None for one device. `batch_size` counts the transitions of all of them. See
-                docs/scaling.md.
+            strategy: how devices or processes share the updates: "data_parallel" on JAX, "ddp" on torch, "mirrored",
+                "multiworker" or "parameter_server" on TensorFlow, or the framework's own object; None for one device.
+                `batch_size` counts the transitions of all of them. See docs/scaling.md.
             callbacks: `noterl.callbacks` or `keras.callbacks`. They run in this order, but loggers and checkpoints run
                 last.
             num_envs: number of environments; by default that of the previous `fit`, or one for each worker, or 1.

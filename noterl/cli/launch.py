@@ -203,9 +203,9 @@ class Launch:
             codes = [process.poll() for process in self._processes]
             failed = [k for k, code in enumerate(codes) if code and k not in self._spare]
             for k in self._spare - self._lost:
-                if codes[k]:
+                if code := codes[k]:
                     self._lost.add(k)
-                    _print(f"{self._names[k]} {_describe(codes[k])}; the run goes on without it")
+                    _print(f"{self._names[k]} {_describe(code)}; the run goes on without it")
             if failed:
                 # If several have failed since the last look, a killed one is the cause.
                 return min(failed, key=lambda k: (codes[k] >= 0, k))  # type: ignore[operator]

@@ -96,10 +96,9 @@ def variables(word: str, processes: int, ports: Sequence[int]) -> tuple[list[str
 
 def _problem(found: Any) -> str | None:
     """Return what is wrong with a value of `TF_CONFIG`; None if it is valid."""
-    parts = (found.get("cluster"), found.get("task")) if isinstance(found, dict) else (None, None)
-    if not all(isinstance(part, dict) for part in parts):
+    cluster, task = (found.get("cluster"), found.get("task")) if isinstance(found, dict) else (None, None)
+    if not isinstance(cluster, dict) or not isinstance(task, dict):
         return "it must hold the dicts 'cluster' and 'task'"
-    cluster, task = parts
     for job, addresses in cluster.items():
         if not isinstance(addresses, list) or not addresses or not all(map(_is_address, addresses)):
             return f"cluster[{job!r}] must be a list of 'host:port'"

@@ -5,6 +5,7 @@ Usage: python tensorflow_strategies.py PROGRAM [arguments]. The last line of the
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -19,6 +20,75 @@ os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 
 import numpy as np
 
+UPDATES, ROWS = 200, 8
+
+
+def make(name: str) -> Any:
+    """Return a built agent with small networks."""
+    import keras
+
+    import noterl
+
+    if name == "PPO":
+        agent = noterl.PPO("CartPole-v1", hidden=(4,), seed=1)
+        agent.compile(batch_size=ROWS)
+    elif name == "SAC":
+        agent = noterl.SAC("Pendulum-v1", hidden=(4,), seed=1)
+        agent.compile(batch_size=ROWS, replay=1000)
+    else:
+        agent = noterl.DQN("CartPole-v1", hidden=(4,), seed=1)
+        agent.compile(keras.optimizers.Adam(1e-3, global_clipnorm=0.1), batch_size=ROWS, replay=1000)
+    agent.build()
+    return agent
+
+
+def batches(name: str) -> Any:
+    """Return random batches for all updates, float64."""
+    from noterl.types import Batch
+
+    rng = np.random.default_rng(7)
+
+    def normal(*shape: int) -> np.ndarray:
+        return rng.normal(size=(UPDATES, ROWS, *shape))
+
+    size = 3 if name == "SAC" else 4
+    action = rng.uniform(-2, 2, (UPDATES, ROWS, 1)) if name == "SAC" else rng.integers(2, size=(UPDATES, ROWS))
+    weight = (rng.random((UPDATES, ROWS)) > 0.3).astype(float) if name == "PPO" else rng.random((UPDATES, ROWS))
+    extra = {"noise": normal(1), "next_noise": normal(1)} if name == "SAC" else {}
+    if name == "PPO":
+        extra = {field: normal() for field in ("value", "advantage", "target")}
+        extra.update(log_prob=-np.abs(normal()), continues=np.ones((UPDATES, ROWS)), ended=np.zeros((UPDATES, ROWS)))
+    discount, index = np.full((UPDATES, ROWS), 0.99), np.zeros((UPDATES, ROWS), np.int32)
+    return Batch(normal(size), action, normal(), normal(size), discount, weight, index, extra)
+
+
+def widened_parts() -> list[tuple[Any, str, Any]]:
+    """Return what to replace so that agents compute in float64, which noterl refuses; TensorFlow converts no dtypes."""
+    import keras
+
+    from noterl import backends
+    from noterl.learning import dry_run
+
+    def widened(function: Any) -> Any:
+        def wide(value: Any) -> Any:
+            if isinstance(value, np.float32):
+                return np.float64(value)
+            return "float64" if isinstance(value, str) and value == "float32" else value
+
+        def call(*args: Any, **options: Any) -> Any:
+            return function(*map(wide, args), **{name: wide(value) for name, value in options.items()})
+
+        return call
+
+    zeros = dry_run._zeros
+    return [
+        (backends, "check_precision", lambda: None),
+        (keras.ops, "cast", widened(keras.ops.cast)),
+        (keras.ops, "convert_to_tensor", widened(keras.ops.convert_to_tensor)),
+        (keras.Variable, "__init__", widened(keras.Variable.__init__)),
+        (dry_run, "_zeros", lambda shape, dtype: zeros(shape, "float64" if np.dtype(dtype).kind == "f" else dtype)),
+    ]
+
 
 def numbers(agent: Any) -> np.ndarray:
     """Return all variables of an agent, including those of its optimizers, as one vector."""
@@ -26,6 +96,35 @@ def numbers(agent: Any) -> np.ndarray:
 
     fetch = backends.current().fetch
     return np.concatenate([np.ravel(fetch(variable)).astype(float) for variable in agent._learner.variables])
+
+
+def compare(names: list[str], word: str) -> dict[str, Any]:
+    """Return the largest differences between updates under a strategy and on one device, by agent; in the chief."""
+    from noterl import distribute
+    from noterl.types import map_arrays
+
+    strategy = distribute.resolve(word)
+    found = {}
+    for name in names:
+        shared, rows = make(name), batches(name)
+        before = numbers(shared)
+        part = ROWS // strategy.processes
+        own = map_arrays(lambda array, part=part: array[:, part * strategy.rank : part * (strategy.rank + 1)], rows)
+        shared._learner.use(strategy)
+        with strategy.attached(shared._learner.variables):
+            together = shared._learner._update(own, UPDATES, 0)
+        if not strategy.is_chief:
+            continue
+        agent = make(name)
+        alone = agent._learner._update(rows, UPDATES, 0)
+        logs = [np.abs(np.asarray(alone.logs[key]) - np.asarray(together.logs[key])).max() for key in alone.logs]
+        found[name] = {
+            "applied": together.applied,
+            "logs": float(max(logs)),
+            "variables": float(np.abs(numbers(agent) - numbers(shared)).max()),
+            "changed": float(np.abs(numbers(agent) - before)[: len(agent.trained_variables())].max()),
+        }
+    return found
 
 
 def two_devices() -> None:
@@ -51,21 +150,37 @@ def mirrored() -> dict[str, Any]:
     return {"compared": compared_in_float64("mirrored"), **_mirrored_fit()}
 
 
-def compared_in_float64(word: str) -> dict[str, float]:
-    """Return the largest differences between 200 updates under a strategy and on one device; see `differences`."""
+def compared_in_float64(word: str) -> dict[str, Any]:
+    """Return `compare` in float64; later agents compute in float32 again."""
     import keras
 
-    from noterl import backends
-    from tests.support.replica_equivalence import differences
-
+    keras.config.set_floatx("float64")
     try:
-        for precision in (keras.config.set_floatx, keras.config.set_dtype_policy):
-            precision("float64")
-        with mock.patch.object(backends, "check_precision"):
-            return differences(word, 200, "float64")
+        with contextlib.ExitStack() as patches:
+            for owner, name, value in widened_parts():
+                patches.enter_context(mock.patch.object(owner, name, value))
+            return compare(["DQN", "PPO", "SAC"], word)
     finally:
         keras.config.set_floatx("float32")
         keras.config.set_dtype_policy("float32")
+
+
+def fit_with_network_of_scope() -> int:
+    """Train with a network that was built in the scope of a strategy; return the number of updates."""
+    import keras
+    import tensorflow as tf
+
+    import noterl
+
+    reduction = tf.distribute.ReductionToOneDevice()  # other reductions of two strategies disturb each other
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"], cross_device_ops=reduction)
+    with strategy.scope():
+        network = keras.Sequential([keras.Input((4,)), keras.layers.Dense(8, "relu"), keras.layers.Dense(2)])
+        agent = noterl.DQN("CartPole-v1", network=network, seed=1)
+        agent.compile(1e-3, learning_starts=32, batch_size=16, replay=1000, updates=4, update_every=4)
+    agent.fit(steps=40, strategy=strategy, verbose=0)
+    agent.fit(steps=8, verbose=0)
+    return agent.updates
 
 
 def _mirrored_fit() -> dict[str, Any]:
@@ -80,6 +195,7 @@ def _mirrored_fit() -> dict[str, Any]:
     agents[None].compile(batch_size=15)
     return {
         "updates": [agents[None].updates, agent.updates],
+        "scope": fit_with_network_of_scope(),
         "difference": float(np.abs(alone - shared).max()),
         "broken": broken,
         "kept": bool(np.isfinite(numbers(agent)).all()),

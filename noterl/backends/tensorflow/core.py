@@ -92,6 +92,11 @@ class Call(CallProgram):
 
     def __post_init__(self) -> None:
         self._programs: dict[tuple, Any] = {}
+        # A network that was made in the scope of a strategy has variables on several devices. `fit(strategy=)` makes
+        # its own copies.
+        for variable in self.variables:
+            if isinstance(variable._value, tf.distribute.DistributedValues):
+                variable._value = variable._value.values[0]
 
     def __call__(self, inputs: Any) -> Any:
         """Return the result of the function."""

@@ -174,7 +174,7 @@ class Workers:
     def fail(self, reason: str) -> None:
         """Abort the operations of the other processes, with this reason."""
         handle = context.context()
-        if handle.coordination_service is not None:
+        with contextlib.suppress(tf.errors.OpError):  # another process has failed already
             handle.report_error_to_cluster(tf.errors.ABORTED, f"rank {self.rank}: {reason}")
 
     @contextmanager
@@ -210,5 +210,5 @@ class Workers:
 def first_line(error: Exception) -> str:
     """Return what an error of TensorFlow says, without the traces around it."""
     lines = [line.strip() for line in str(error).splitlines()]
-    told = [line for line in lines if any(word in line for word in ("rank ", "aborted", "heartbeat", "unavailable"))]
-    return ([*told, *filter(None, lines)] or [type(error).__name__])[0][:300]
+    causes = [line for line in lines if any(word in line for word in ("rank ", "aborted", "heartbeat", "unavailable"))]
+    return ([*causes, *filter(None, lines)] or [type(error).__name__])[0][:300]

@@ -96,7 +96,7 @@ def _pool(source: EnvSource, count: int, pool: Any) -> dict[str, Any]:
         "rows": [row] * len(ledgers),
         "ledgers": ledgers,
         "explorers": [(dict, None)] * len(ledgers),
-        "seen": dict,
+        "seen": ListOf(dict),
         "fresh": ListOf(Int(0, count - 1)),
     }
 

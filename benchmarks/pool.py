@@ -78,7 +78,7 @@ def lanes_rate(agent: Any, num_envs: int, workers: Workers | None, seconds: floa
             for lane in lanes.idle():
                 lanes.reset(lane, 0, steps)
             if lanes.acts:
-                lanes.collect_round(actor, steps, None)
+                lanes.collect_round(steps, None)
             else:
                 lanes.begin_round(actor.head.executed(actor.choose_actions(lanes.observations(), steps)))
             while lanes.actions is not None:

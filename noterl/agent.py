@@ -20,7 +20,7 @@ from noterl.callback import Callback
 from noterl.collect import Workers
 from noterl.collect.env_calls import EnvCall
 from noterl.collect.info import EpisodeInfo, check_info
-from noterl.collect.workers import check_workers
+from noterl.collect.workers import check_explorers, check_workers
 from noterl.distribute import SINGLE
 from noterl.envs import EnvSource
 from noterl.envs.checking.checker import Checker
@@ -204,8 +204,8 @@ class Agent(Algorithm):
         self,
         optimizer: Any = None,
         *,
-        policy: Policy | str | None = None,
-        noise: NoiseProcess | None = None,
+        policy: Policy | str | Sequence[Policy | str] | None = None,
+        noise: NoiseProcess | Sequence[NoiseProcess] | None = None,
         replay: Any = None,
         batch_size: int | str | None = None,
         learning_starts: float | None = None,
@@ -225,8 +225,9 @@ class Agent(Algorithm):
                 functions `parameters -> optimizer` also work. A number is the learning rate of the algorithm's default
                 optimizer.
             policy: exploration policy for discrete actions, from `noterl.policies`, or its name, such as
-                "epsilon_greedy"; `noterl.policies.get` lists the names.
-            noise: exploration noise for continuous actions, from `noterl.noise`.
+                "epsilon_greedy"; `noterl.policies.get` lists the names. A list gives each worker process of `fit` its
+                own; `agent.policy` is then the first.
+            noise: exploration noise for continuous actions, from `noterl.noise`; or a list, as for `policy`.
             replay: the memory, a `noterl.Replay`, or its capacity.
             batch_size: transitions per gradient update, or "rollout" for a whole rollout. Larger batches have less
                 gradient noise and cost more; 32 to 256 are usual. `fit` raises an error if it exceeds a rollout. A
@@ -352,6 +353,7 @@ class Agent(Algorithm):
         learner, actor = self._build()  # a callback may have restored or compiled the agent
         session.fits += 1
         restart = seed is not None and not budget.resumed
+        check_explorers(actor, pool)
         learner.attach(source, session.count(source, num_envs, pool))
         plain = pool is None and strategy is SINGLE and not session.info
         on_device = plain and runs_on_device(learner, source)
@@ -972,7 +974,10 @@ class Agent(Algorithm):
         self.head.check_values(outputs)
         explorer, starts = settings.policy or settings.noise or Explorer(), settings.schedule.learning_starts
         fields = learner.forward_fields
-        return self._new_actor(forward, self.head, explorer, self.generators, dtype, self._normalizers, starts, fields)
+        parts = (forward, self.head, explorer, self.generators, dtype, self._normalizers, starts, fields)
+        actor = self._new_actor(*parts)
+        actor.worker_explorers = settings.worker_explorers
+        return actor
 
     def _new_actor(self, *parts: Any) -> Actor:
         """Return the actor of these parts, the arguments of `Actor`."""

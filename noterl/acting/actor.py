@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -29,6 +29,8 @@ class Actor:
         fields: further fields `[N, ...]` of the actions that `choose_actions` returned last, by name. The memory stores
             them with the transitions.
         searches: whether it steps copies of the environments, which must then be in this process.
+        worker_explorers: a policy or noise for each worker process, the first of which is `explorer`; empty if each
+            worker has a copy of `explorer`.
         first_lane: number of the first lane that this actor acts for; above 0 in some worker processes.
     """
 
@@ -43,6 +45,7 @@ class Actor:
     learning_starts: int = 0
     forward_fields: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     first_lane: int = 0
+    worker_explorers: Sequence[Explorer] = ()
 
     def __post_init__(self) -> None:
         self.fields: dict[str, np.ndarray] = {}

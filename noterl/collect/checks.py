@@ -103,7 +103,7 @@ def _pool(source: EnvSource, count: int, pool: Any, info_spec: Any) -> dict[str,
         "rows": [row] * len(ledgers),
         "ledgers": ledgers,
         "explorers": [(dict, None)] * len(ledgers),
-        "seen": dict,
+        "seen": ListOf(dict),
         "fresh": ListOf(Int(0, count - 1)),
     }
 

@@ -65,12 +65,12 @@ class Phases:
     def begin(self, step: int, updates: int, rounds: int) -> None:
         """Send the weights, and let each worker collect until it is `rounds` rounds ahead of the loop."""
         self.publisher.publish(updates)  # always, because torch changes the same arrays in place
-        changes = self.publisher.changes()
+        changes = self.publisher.changes(len(self.inboxes))
         for index, inbox in enumerate(self.inboxes):
             ahead = inbox.rows // inbox.count
             missing = max(rounds - ahead, 0)
             self._targets[index] += missing * inbox.count
-            self.crew.send(index, "collect", missing, step + ahead * self._num_envs, changes)
+            self.crew.send(index, "collect", missing, step + ahead * self._num_envs, changes[index])
 
     def resume(self, index: int, step: int) -> None:
         """Let the process that replaces another one collect the rest of the phase."""
@@ -108,9 +108,9 @@ class EpisodePhases(Phases):
         if not waiting:
             return
         self.publisher.publish(updates)
-        changes = self.publisher.changes()
+        changes = self.publisher.changes(len(self.inboxes))
         for index in range(len(self.inboxes)):
-            self._changes[index] |= changes
+            self._changes[index] |= changes[index]
         for index in waiting:
             self._pending[index][:] = True
             own, self._changes[index] = self._changes[index], {}
@@ -142,7 +142,7 @@ class Overlap(Phases):
 
     def prepare_round(self, step: int, updates: int, rounds: float | None) -> None:
         """Let workers collect until they are `rounds` rounds ahead of the loop; None for as many as a ring holds."""
-        changes, starts = self.publisher.changes(), not self._is_running
+        changes, starts = self.publisher.changes(len(self.inboxes)), not self._is_running
         if starts or self.publisher.is_stale:
             self.publisher.publish(updates)
         self._is_running = True  # first, for a process that replaces another one while commands are sent
@@ -153,8 +153,8 @@ class Overlap(Phases):
             self.control[index][LIMIT] = self._limits[index]  # after `publish`: weights are as new as the limit
             if starts:
                 self.crew.send(index, "run", step + inbox.rows // inbox.count * self._num_envs)
-            if changes:
-                self.crew.send(index, "change", changes)
+            if changes[index]:
+                self.crew.send(index, "change", changes[index])
         now = time.monotonic()
         if now >= self._next_look:
             self._next_look = now + _LOOK_SECONDS

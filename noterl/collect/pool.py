@@ -171,8 +171,8 @@ class PoolLanes:
         self._staleness = np.zeros(self.num_envs, np.int64)  # the largest of each lane's episode
         self._encoded = np.zeros((self.num_envs, *self._encoder.space.shape), self._encoder.space.dtype)
         block = SharedWeights(arrays["weights"], arrays["version"], self._shapes) if self.acts else None
-        self._publisher = Publisher(actor, block, self._saved_pool().get("seen", {}))
-        pacing = Phases  # a phase is a rollout, or a number of rounds
+        self._publisher = Publisher(actor, block, self._saved_pool().get("seen", []))
+        pacing: type[Phases] = Phases  # a phase is a rollout, or a number of rounds
         if rollout_steps is None and self.acts:
             pacing = Overlap if self.overlaps else EpisodePhases if self.settings.collect == "episode" else Phases
         try:
@@ -227,7 +227,7 @@ class PoolLanes:
         acting, lanes = None, None
         if self.acts:
             names += [exploration_name(index, name) for name in ("exploration", "random_actions")]
-            acting = self._acting(None if saved is None else saved["explorers"][index])
+            acting = self._acting(index, None if saved is None else saved["explorers"][index])
         if saved is not None:
             ledger = saved["ledgers"][index]
             lanes = {
@@ -245,9 +245,10 @@ class PoolLanes:
         info = self._info_spec, tuple(self.ledger.reductions)
         return Job(*lanes_of_worker, acting, generators, lanes, self._specs, *info)
 
-    def _acting(self, explorer_state: Mapping[str, Any] | None) -> Acting:
+    def _acting(self, index: int, explorer_state: Mapping[str, Any] | None) -> Acting:
         actor = self._actor
-        explorer = actor.explorer.copy_with_generator(np.random.default_rng(0))  # the worker replaces the generator
+        own = actor.worker_explorers[index] if actor.worker_explorers else actor.explorer
+        explorer = own.copy_with_generator(np.random.default_rng(0))  # the worker replaces the generator
         if explorer_state is not None:
             explorer.set_state(explorer_state)
         program, normalizers = actor.forward.program, actor.normalizers
@@ -573,10 +574,10 @@ class PoolLanes:
             "rows": [inbox.get_state() for inbox in self._inboxes],
             "ledgers": ledgers,
             "explorers": [None if state is None else state["explorer"] for state in states],
-            "seen": {
-                name: list(value) if isinstance(value, tuple) else copy.copy(value)
-                for name, value in self._publisher.seen.items()
-            },
+            "seen": [
+                {name: list(value) if isinstance(value, tuple) else copy.copy(value) for name, value in each.items()}
+                for each in self._publisher.seen
+            ],
             "fresh": [] if self.acts else np.flatnonzero(self._memory.arrays["fresh"]).tolist(),
         }
         return {

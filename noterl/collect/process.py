@@ -83,8 +83,8 @@ class Inbox:
         """Return in which lanes an episode ends in the rows, bool `[count]`."""
         self.keep()
         rows = self.get_state()
-        ended: Array = (rows["terminated"] | rows["truncated"]).reshape(-1, self.count).any(axis=0)
-        return ended
+        ends = (rows["terminated"] | rows["truncated"]).reshape(-1, self.count)
+        return np.asarray(ends.any(axis=0))
 
     def get_state(self) -> dict[str, Array]:
         """Return all rows; the ring must be empty."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from noterl.collect.shared_memory import SharedWeights
 
 if TYPE_CHECKING:
     from noterl.acting.actor import Actor
+    from noterl.explorer import Explorer
 
 
 def block_shapes(actor: Actor) -> list[tuple[tuple[int, ...], Any]]:
@@ -26,15 +27,19 @@ class Publisher:
     Args:
         actor: of the learner.
         weights: the shared block of the arrays of `block_shapes`; None if the learner chooses the actions.
-        seen: attributes of the policy or noise that the workers have, from a saved state.
+        seen: attributes of the policies or noises that the workers have, from a saved state.
 
     Attributes:
-        seen: the attributes of the policy or noise in the workers; a callback may have changed the learner's since.
+        seen: the attributes of the policy or noise in the workers, since a callback may have changed the learner's. It
+            holds an entry for each worker if `compile` received a list, otherwise one for all.
     """
 
-    def __init__(self, actor: Actor, weights: SharedWeights | None, seen: Mapping[str, Any]) -> None:
+    def __init__(self, actor: Actor, weights: SharedWeights | None, seen: Sequence[Mapping[str, Any]]) -> None:
         self._actor, self._weights = actor, weights
-        self.seen = {**self._explorer_values(), **seen}
+        self._explorers = actor.worker_explorers or (actor.explorer,)
+        self.seen = [_values(each) for each in self._explorers]
+        if len(seen) == len(self.seen):
+            self.seen = [{**own, **saved} for own, saved in zip(self.seen, seen, strict=True)]
 
     @property
     def is_stale(self) -> bool:
@@ -48,27 +53,31 @@ class Publisher:
         statistics = () if normalizers is None else normalizers.arrays().values()
         self._weights.publish([*self._actor.forward.weights(), *statistics], updates)
 
-    def changes(self) -> dict[str, Any]:
-        """Return the attributes of the policy or noise that were changed since the last call."""
-        values = self._explorer_values()
-        seen, self.seen = self.seen, dict(values)
-        return {name: value for name, value in values.items() if not _is_same(value, seen[name])}
+    def changes(self, workers: int) -> list[dict[str, Any]]:
+        """Return the attributes of each worker's policy or noise that were changed since the last call."""
+        changes = []
+        for position, explorer in enumerate(self._explorers):
+            values, seen = _values(explorer), self.seen[position]
+            self.seen[position] = dict(values)
+            changes.append({name: value for name, value in values.items() if not _is_same(value, seen[name])})
+        return changes if len(changes) == workers else changes * workers
 
     def count_steps(self, steps: int) -> None:
-        """Count the steps of a round in the learner's policy or noise, which does not act.
+        """Count the steps of a round in the learner's policies or noises, which do not act.
 
         Workers count these steps themselves, so what changes here is not a change by a callback.
         """
-        before = self._explorer_values()
-        self._actor.explorer.skip(steps)
-        for name, value in self._explorer_values().items():
-            if value is not before[name] and _is_same(before[name], self.seen[name]):
-                self.seen[name] = value
+        for explorer, seen in zip(self._explorers, self.seen, strict=True):
+            before = _values(explorer)
+            explorer.skip(steps)
+            for name, value in _values(explorer).items():
+                if value is not before[name] and _is_same(before[name], seen[name]):
+                    seen[name] = value
 
-    def _explorer_values(self) -> dict[str, Any]:
-        """Return the attributes of the policy or noise that a callback may change."""
-        explorer = self._actor.explorer
-        return {name: getattr(explorer, name) for name in explorer.tunables if name not in explorer.schedules}
+
+def _values(explorer: Explorer) -> dict[str, Any]:
+    """Return the attributes of a policy or noise that a callback may change."""
+    return {name: getattr(explorer, name) for name in explorer.tunables if name not in explorer.schedules}
 
 
 def _is_same(value: Any, other: Any) -> bool:

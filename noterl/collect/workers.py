@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from noterl.utils.checks import check_bool, check_int, check_int_or_word, check_word, positive
+
+if TYPE_CHECKING:
+    from noterl.acting.actor import Actor
 
 
 class WorkerError(RuntimeError):
@@ -76,6 +79,19 @@ class Workers:
             raise ValueError(
                 "workers are not supported on Windows; use num_envs=, or a gymnasium.vector.AsyncVectorEnv"
             )
+
+
+def check_explorers(actor: Actor, workers: Workers | None) -> None:
+    """Check that a list of policies or noises has one for each worker.
+
+    Raises:
+        ValueError: if not.
+    """
+    expected, count = len(actor.worker_explorers), 0 if workers is None else workers.processes
+    if expected and expected != count:
+        raise ValueError(
+            f"workers must be {expected}, because compile received a list of {expected} policies or noises, got {count}"
+        )
 
 
 def check_workers(workers: Any) -> Workers | None:

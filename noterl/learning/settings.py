@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -40,6 +40,7 @@ class Settings:
 
     Attributes:
         arguments: those of `compile`, with a `Policy` instead of its name and a `Replay` instead of its capacity.
+        worker_explorers: the policies or noises of worker processes; empty unless `compile` received a list.
         policy, noise, replay, schedule, reward_model, jit_compile, steps_per_execution, optimizers: the values that are
             used.
     """
@@ -47,15 +48,15 @@ class Settings:
     def __init__(self, algorithm: Algorithm, head: Head, arguments: dict[str, Any]) -> None:
         _check_declared(algorithm)
         defaults, arguments = algorithm.defaults(), dict(arguments)
-        if isinstance(arguments.get("policy"), str):
-            arguments["policy"] = policies.get(arguments["policy"])
+        if "policy" in arguments:
+            arguments["policy"] = _replace_names(arguments["policy"])
         capacity = whole(arguments.get("replay"))
         if isinstance(capacity, int | np.integer) and not isinstance(capacity, bool) and capacity > 0:
             arguments["replay"] = Replay(int(capacity))
         self.arguments, self.head = arguments, head
-        self.policy: Policy | None = _explorer("policy", arguments.get("policy", defaults.policy), Policy, head)
-        self.noise: NoiseProcess | None = _explorer("noise", arguments.get("noise", defaults.noise), NoiseProcess, head)
-        _check_explores(head, self.policy, self.noise)
+        self.policy: Policy | None
+        self.noise: NoiseProcess | None
+        self.policy, self.noise, self.worker_explorers = _exploration_of(arguments, defaults, head)
         if algorithm.memory != "replay" and head.samples and self.policy is not None:
             raise ValueError(
                 f"policy is not supported for an agent that learns from rollouts: {type(algorithm).__name__} needs the "
@@ -261,6 +262,42 @@ def _check_reward_model(model: Any, algorithm: Algorithm, replay: Replay | None)
             f"Triplets, got {replay!r}"
         )
     return model
+
+
+def _replace_names(policy: Any) -> Any:
+    """Return the argument `policy` of `compile` with policies instead of names."""
+    if isinstance(policy, list | tuple):
+        return [_replace_names(each) for each in policy]
+    return policies.get(policy) if isinstance(policy, str) else policy
+
+
+def _exploration_of(arguments: Mapping[str, Any], defaults: Defaults, head: Head) -> tuple[Any, Any, Sequence[Any]]:
+    """Return the policy, the noise, and those of the workers, which are empty unless `compile` received a list."""
+    values = {name: arguments.get(name, getattr(defaults, name)) for name in ("policy", "noise")}
+    of_policy = _explorers("policy", values["policy"], Policy, head)
+    of_noise = _explorers("noise", values["noise"], NoiseProcess, head)
+    for policy in of_policy:
+        for noise in of_noise:
+            _check_explores(head, policy, noise)
+    lists = [
+        found
+        for found, value in ((of_policy, values["policy"]), (of_noise, values["noise"]))
+        if isinstance(value, list | tuple)
+    ]
+    return of_policy[0], of_noise[0], lists[0] if lists else ()
+
+
+def _explorers(name: str, value: Any, kind: type, head: Head) -> list[Any]:
+    """Return the policies or noises of `compile`, of which there is one for each worker, or only one.
+
+    Raises:
+        ValueError: as `_explorer`, or if a list is empty or holds an object twice.
+    """
+    if not isinstance(value, list | tuple):
+        return [_explorer(name, value, kind, head)]
+    if not value or len({id(each) for each in value}) < len(value) or any(each is None for each in value):
+        raise ValueError(f"{name} must be a list with a different object for each worker, got {value!r}")
+    return [_explorer(name, each, kind, head) for each in value]
 
 
 def _explorer(name: str, value: Any, kind: type, head: Head) -> Any:

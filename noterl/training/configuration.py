@@ -42,6 +42,9 @@ def settled(parts: Parts) -> dict[str, Any]:
         found |= {f"{place}/{rule}": value for rule, value in _rules(optimizer).items()}
     for name in ("policy", "noise", "replay"):
         found[name] = None if getattr(settings, name) is None else full_repr(getattr(settings, name))
+    if settings.worker_explorers:
+        name = "noise" if settings.policy is None else "policy"
+        found[name] = ", ".join(full_repr(each) for each in settings.worker_explorers)
     found |= _schedule(parts)
     found |= {"jit_compile": settings.jit_compile, "steps_per_execution": settings.steps_per_execution}
     return {name: value if is_cell(value) else _short(value) for name, value in found.items()}

@@ -15,6 +15,7 @@ from noterl.acting.actor import Actor
 from noterl.algorithm import Algorithm
 from noterl.backends import keras
 from noterl.collect.checks import check_state as check_lanes
+from noterl.explorer import Explorer
 from noterl.learning import optimizers
 from noterl.learning.acting_policy import ActingPolicy
 from noterl.learning.learner import Learner
@@ -73,13 +74,20 @@ def _core_state(parts: Parts) -> dict[str, Any]:
         "loss": parts.session.metrics.get_state(),
         "generators": algorithm.generators.get_state(),
         "explorer": parts.actor.explorer.get_state(),
+        "worker_explorers": [_without_generator(each) for each in parts.actor.worker_explorers],
         "normalizers": None if normalizers is None else normalizers.get_state(),
         "polyak": learner.schedule.polyak,
         "reward_model": None if learner.reward_model is None else learner.reward_model.get_state(),
     }
 
 
-_OF_PROCESS = ("generators", "explorer", "loss")  # the parts of the core state that each process of a run has itself
+def _without_generator(explorer: Explorer) -> dict[str, Any]:
+    """Return the state of a worker's policy or noise, whose copy in the worker has another generator."""
+    return {name: value for name, value in explorer.get_state().items() if name != "generator"}
+
+
+# The parts of the core state that each process of a run has itself.
+_OF_PROCESS = ("generators", "explorer", "worker_explorers", "loss")
 
 
 def shared_state(parts: Parts) -> dict[str, Any]:
@@ -139,6 +147,7 @@ def _check(parts: Parts, state: Any) -> None:
         "loss": {"last": DictOf(float), "sums": DictOf([float, Int(1)])},
         "generators": dict,
         "explorer": dict,
+        "worker_explorers": [dict] * len(parts.actor.worker_explorers),
         "normalizers": None if algorithm._normalizers is None else dict,
         "polyak": bool,
         "reward_model": _model_schema(learner),
@@ -187,6 +196,8 @@ def _set_core_state(parts: Parts, state: dict[str, Any]) -> None:
         setattr(parts.counters, name, state["counters"][name])
     parts.session.metrics.set_state(state["loss"])
     parts.actor.explorer.set_state(state["explorer"])
+    for explorer, own in zip(parts.actor.worker_explorers, state["worker_explorers"], strict=True):
+        explorer.set_state({**own, "generator": explorer.generator.bit_generator.state})
     if algorithm._normalizers is not None:
         algorithm._normalizers.set_state(state["normalizers"])
     algorithm.generators.set_state(state["generators"])

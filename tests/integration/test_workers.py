@@ -186,6 +186,56 @@ class TestFit:
         observations, actions = (np.concatenate(stored[name])[-60:] for name in ("observation", "action"))
         assert np.array_equal(actions, agent.act(observations))
 
+    def test_list_gives_each_worker_its_own_policy(self, tmp_path: Path) -> None:
+        def make(seed: int | None = 3) -> noterl.DQN:
+            own = [policies.EpsGreedyQPolicy(0.0), policies.LinearEpsGreedyPolicy(1.0, 0.5, steps=80)]
+            return dqn("CartPole-v1", policy=own, seed=seed, learning_starts=0)
+
+        whole, parts = make(), make()
+        whole.fit(steps=90, num_envs=3, workers=2, verbose=0)
+        parts.fit(steps=40, num_envs=3, workers=2, verbose=0)
+        parts.save(tmp_path / "agent.noterl")
+        for resumed in (make(seed=None), noterl.load(tmp_path / "agent.noterl")):
+            resumed.restore(tmp_path / "agent.noterl")
+            resumed.fit(steps=50, workers=2, verbose=0)
+            assert_same_state(whole, resumed)
+        assert whole.policy.eps == 0.0
+        eps = [each["eps"] for each in whole.get_state()["lanes"]["pool"]["explorers"]]
+        assert eps[0] == 0.0 and eps[1] == pytest.approx(0.5)
+
+    def test_attributes_of_each_policy_reach_its_worker(self) -> None:
+        own = [policies.EpsGreedyQPolicy(1.0) for _ in range(2)]
+
+        def be_greedy(watcher: Watcher, episode: int) -> None:
+            own[watcher.ended[-1][1]["worker"]].eps = 0.0
+
+        class Acting(Watcher):
+            def on_episode_end(self, episode: int, logs: Any) -> None:
+                super().on_episode_end(episode, logs)
+                be_greedy(self, episode)
+
+        agent = dqn(policy=own, learning_starts=0, update_every=10**6)
+        agent.fit(episodes=12, num_envs=2, workers=2, callbacks=[Acting()], verbose=0)
+        assert own[0].eps == own[1].eps == 0.0
+        agent.fit(steps=60, workers=2, verbose=0)
+        stored = agent.replay.get_state()["columns"]
+        observations, actions = (np.concatenate(stored[name])[-40:] for name in ("observation", "action"))
+        assert np.array_equal(actions, agent.act(observations))
+
+    @pytest.mark.parametrize("workers", [0, 1, 3])
+    def test_list_of_another_length_raises(self, workers: int) -> None:
+        agent = dqn(policy=[policies.EpsGreedyQPolicy(0.1), policies.EpsGreedyQPolicy(0.2)])
+        with pytest.raises(ValueError, match="workers must be 2"):
+            agent.fit(steps=5, num_envs=3, workers=workers)
+
+    def test_bad_lists_raise(self) -> None:
+        one = policies.EpsGreedyQPolicy(0.1)
+        for policy in ([], [one, one], [one, None], [one, 3]):
+            with pytest.raises(ValueError, match="policy"):
+                dqn(policy=policy)
+        with pytest.raises(ValueError, match="noise"):
+            td3().compile(noise=[])
+
     def test_environment_that_cannot_be_sent_leaves_the_agent_usable(self) -> None:
         lock = threading.Lock()
         agent = dqn(lambda: (lock, DiscreteWalkEnv())[1])

@@ -31,11 +31,19 @@ from benchmarks.summaries import summarize_pairs  # noqa: E402
 RESULT = RESULTS / "distribute.json"
 BAR = 1.3
 
+_LAUNCH = ["-m", "noterl", "launch", "--processes", "2", "--strategy"]
+
 # Word -> backend, further variables, and the launcher of two processes (none for the devices of one).
 STRATEGIES: dict[str, tuple[str, dict[str, str], list[str]]] = {
     "data_parallel": ("jax", {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}, []),
-    "ddp": ("torch", {}, ["-m", "noterl", "launch", "--strategy", "ddp", "--processes", "2"]),
+    "ddp": ("torch", {}, [*_LAUNCH, "ddp"]),
+    "mirrored": ("tensorflow", {}, []),
+    "multiworker": ("tensorflow", {}, [*_LAUNCH, "multiworker"]),
+    "parameter_server": ("tensorflow", {}, [*_LAUNCH, "parameter_server"]),
 }
+
+# Parts that do not exist: asynchronous updates differ from those of one device, and always need other processes.
+LEFT_OUT = {("parameter_server", "equivalence"), ("parameter_server", "overhead")}
 
 # Trains until the greedy policy reaches 475, in the chief's evaluations every 2,000 steps.
 LEARNING = """
@@ -54,10 +62,14 @@ class Goal(Callback):
             self.agent.stop("goal")
 
 strategy, seed = sys.argv[1], int(sys.argv[2])
+if strategy == "mirrored":
+    from tests.support.tensorflow_strategies import two_devices
+    two_devices()
+task = json.loads(os.environ.get("TF_CONFIG", '{"task": {"index": 0}}'))["task"]
 agent, goal = noterl.DQN("CartPole-v1", seed=seed), Goal()
 started = time.perf_counter()
 history = agent.fit(steps=100_000, strategy=strategy, callbacks=[goal], verbose=0)
-if os.environ.get("RANK", "0") == "0":
+if os.environ.get("RANK", "0") == "0" and task["index"] == 0:
     result = {"reached": history.stop_reason == "goal", "best": goal.best, "steps": agent.steps}
     print("RESULT", json.dumps({**result, "seconds": round(time.perf_counter() - started, 1)}))
 """
@@ -73,6 +85,9 @@ from tests.support.batches import CONTINUOUS, VECTOR, random_batch
 from tests.support.parts import learner_of
 
 word, pairs = sys.argv[1], int(sys.argv[2])
+if word == "multiworker":
+    alone = {"cluster": {"worker": ["127.0.0.1:29498"]}, "task": {"type": "worker", "index": 0}}
+    os.environ["TF_CONFIG"] = json.dumps(alone)
 os.environ.update(RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT="29499")
 found = {}
 for name, make, env in (("DQN", noterl.DQN, VECTOR), ("SAC", noterl.SAC, CONTINUOUS)):
@@ -120,6 +135,9 @@ def result_of(output: str) -> Any:
 
 def equivalence(word: str) -> dict[str, Any]:
     """Return the largest differences of weights and losses, by dtype and algorithm."""
+    if STRATEGIES[word][0] == "tensorflow":
+        script = str(ROOT / "tests" / "support" / "tensorflow_strategies.py")
+        return {"float64": result_of(execute(word, [*STRATEGIES[word][2], script, f"equivalence_{word}"]))}
     script = str(ROOT / "tests" / "support" / "replica_equivalence.py")
     output = execute(word, [*STRATEGIES[word][2], script, word])
     found = dict(re.findall(r"(float32|float64) (\{.*\})", output))
@@ -159,9 +177,9 @@ def main() -> None:
     runs: list[dict[str, Any]] = []
     for word in arguments.strategies:
         parts[word] = {}
-        if "equivalence" in arguments.parts:
+        if "equivalence" in arguments.parts and (word, "equivalence") not in LEFT_OUT:
             parts[word]["equivalence"] = equivalence(word)
-        if "overhead" in arguments.parts:
+        if "overhead" in arguments.parts and (word, "overhead") not in LEFT_OUT:
             parts[word]["overhead"] = overhead(word, arguments.pairs)
         if "learning" in arguments.parts:
             runs += learning(word, arguments.seeds)

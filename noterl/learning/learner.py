@@ -100,6 +100,9 @@ class Learner(ABC):
 
     def build(self) -> None:
         """Allocate the memory and build the optimizers."""
+        leave_scope = getattr(backends.current(), "leave_scope", None)  # only TensorFlow has scopes
+        if leave_scope is not None:
+            leave_scope(self.find_variables(), self.optimizers.values())
         found = self.algorithm.networks().values()
         self.keras_networks = [network for network in found if isinstance(network, backends.keras.layers.Layer)]
         self.forward_fields = dry_run.find_forward_fields(self.algorithm, self.find_variables(), self.jit_compile)

@@ -144,6 +144,23 @@ def small_dqn() -> Any:
     return agent
 
 
+def equivalence_mirrored() -> dict[str, Any]:
+    """Print the differences between two devices and one, for `benchmarks/distribute.py`."""
+    two_devices()
+    return _printed(compared_in_float64("mirrored"))
+
+
+def equivalence_multiworker() -> dict[str, Any]:
+    """Print the differences between two processes and one, for `benchmarks/distribute.py`."""
+    return _printed(compared_in_float64("multiworker"))
+
+
+def _printed(compared: dict[str, Any]) -> dict[str, Any]:
+    if compared:  # the other processes have no result
+        print("RESULT", json.dumps(compared), flush=True)
+    return compared
+
+
 def mirrored() -> dict[str, Any]:
     """Compare updates on two devices with those on one, then train."""
     two_devices()

@@ -78,6 +78,17 @@ def dry_run(
     isolated(function, variables)
 
 
+def leave_scope(variables: Sequence[keras.Variable], optimizers: Iterable[Any]) -> None:
+    """Make what was built in the scope of a strategy independent of it: `fit(strategy=)` makes its own copies."""
+    for variable in variables:
+        value = variable.value
+        if isinstance(value, tf.distribute.DistributedValues):
+            variable._value = tf.Variable(value.values[0].read_value(), trainable=value.trainable, name=variable.name)
+    for optimizer in optimizers:
+        if isinstance(optimizer, keras.optimizers.Optimizer):
+            optimizer._distribution_strategy = tf.distribute.get_strategy()
+
+
 def compile_updates(step: Step, variables: Sequence[Any], *, period: int = 1, **options: Any) -> Program:
     """Compile gradient updates; the arguments are those of `UpdateProgram`."""
     if options.get("jit_compile") is False:
@@ -92,11 +103,6 @@ class Call(CallProgram):
 
     def __post_init__(self) -> None:
         self._programs: dict[tuple, Any] = {}
-        # A network that was made in the scope of a strategy has variables on several devices. `fit(strategy=)` makes
-        # its own copies.
-        for variable in self.variables:
-            if isinstance(variable._value, tf.distribute.DistributedValues):
-                variable._value = variable._value.values[0]
 
     def __call__(self, inputs: Any) -> Any:
         """Return the result of the function."""

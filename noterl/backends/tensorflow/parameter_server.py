@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import keras
@@ -163,7 +164,6 @@ class _Worker:
         for gradient in gradients:
             if gradient is not None:
                 finite &= tf.reduce_all(tf.math.is_finite(gradient))
-        optimizer._distribution_strategy = _no_strategy.strategy
 
         def applied() -> Any:
             optimizer.apply(gradients, variables)
@@ -200,7 +200,7 @@ class ScheduledUpdates(Updates):
         size = -(-num_updates(rows) // self.fleet.num_workers)
         scheduled = []
         for start in range(0, count, size):
-            part = map_arrays(lambda array, start=start: _padded(array[start : start + size], size), batches)
+            part = map_arrays(partial(_part, start, size), batches)
             used = min(size, count - start)
             numbers = tf.constant(used), tf.constant((first + start) % self.period)
             flat = [*numbers, *map(tf.constant, tf.nest.flatten(part))]
@@ -280,5 +280,7 @@ def _gathered(rows: GatheredRows) -> Batch:
     return gathered
 
 
-def _padded(array: np.ndarray, size: int) -> np.ndarray:
-    return np.concatenate([array, np.zeros((size - len(array), *array.shape[1:]), array.dtype)])
+def _part(start: int, size: int, array: np.ndarray) -> np.ndarray:
+    """Return `size` batches from number `start` on, padded with zeros."""
+    own = array[start : start + size]
+    return np.concatenate([own, np.zeros((size - len(own), *array.shape[1:]), array.dtype)])

@@ -149,7 +149,6 @@ class Replica:
 
     def apply(self, optimizer: Any, gradients: list[Any], variables: list[keras.Variable]) -> None:
         """Apply the optimizer to the variables of this replica."""
-        optimizer._distribution_strategy = _no_strategy.strategy  # differs if it was made in the strategy's scope
         self._compiled(lambda: optimizer.apply(gradients, variables))
 
     def _compiled(self, function: Callable[[], T]) -> T:
@@ -176,7 +175,7 @@ class ReplicatedUpdates(Updates):
     xla = False
 
     def __post_init__(self) -> None:
-        self._own_step, self.step = self.step, self._shared_step  # type: ignore[method-assign]
+        self._own_step, self.step = self.step, self._shared_step
         super().__post_init__()
 
     def _repeat(self, *args: Any, **options: Any) -> tuple[Any, Any, Any]:

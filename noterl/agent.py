@@ -20,7 +20,7 @@ from noterl.callback import Callback
 from noterl.collect import Workers
 from noterl.collect.env_calls import EnvCall
 from noterl.collect.info import EpisodeInfo, check_info
-from noterl.collect.workers import check_explorers, check_workers
+from noterl.collect.workers import check_actor, check_workers
 from noterl.distribute import SINGLE
 from noterl.envs import EnvSource
 from noterl.envs.checking.checker import Checker
@@ -342,18 +342,13 @@ class Agent(Algorithm):
         source = session.find_source(env, check_vectorize(vectorize, pool))
         session.info = check_info_of_fit(info, self._build()[0], user_callbacks)
         check_strategy(strategy, self._build()[0])
-        if pool is not None and self._build()[1].searches:
-            raise ValueError(
-                f"workers must be 0: {type(self).__name__} searches from the states of environments in this process; "
-                f"got workers={workers!r}"
-            )
+        check_actor(self._build()[1], pool)
         budget = budget_of(self._counters, episodes, steps)
         for callback in user_callbacks.callbacks:
             callback.before_fit(self, budget)
         learner, actor = self._build()  # a callback may have restored or compiled the agent
         session.fits += 1
         restart = seed is not None and not budget.resumed
-        check_explorers(actor, pool)
         learner.attach(source, session.count(source, num_envs, pool))
         plain = pool is None and strategy is SINGLE and not session.info
         on_device = plain and runs_on_device(learner, source)

@@ -59,7 +59,7 @@ class InfoFields:
         """Set the values of a lane after a reset, or offer the mask."""
         if self.spec:
             self.set(lane, info)
-        if self.watched and ACTION_MASK in info:
+        if self.watched and isinstance(info, dict) and ACTION_MASK in info:
             self.offered = self.watched
             self._waiting[lane] = info
 
@@ -78,7 +78,7 @@ class InfoFields:
 
     def check_step(self, info: Mapping[str, Any]) -> None:
         """Raise a ValueError if the info of a step has a mask, although that of the reset had none."""
-        if self.watched and ACTION_MASK in info:
+        if self.watched and isinstance(info, dict) and ACTION_MASK in info:
             raise ValueError(f"env: info[{ACTION_MASK!r}] must also be in the info that reset returns")
 
     def set(self, lane: int, info: Mapping[str, Any], terminated: bool = False) -> None:

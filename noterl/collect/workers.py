@@ -81,12 +81,17 @@ class Workers:
             )
 
 
-def check_explorers(actor: Actor, workers: Workers | None) -> None:
-    """Check that a list of policies or noises has one for each worker.
+def check_actor(actor: Actor, workers: Workers | None) -> None:
+    """Check that an actor can act for workers, and that a list of policies or noises has one for each of them.
 
     Raises:
         ValueError: if not.
     """
+    if workers is not None and actor.searches:
+        raise ValueError(
+            "workers must be 0: the agent searches from the states of environments in this process; got "
+            f"workers={workers.processes}"
+        )
     expected, count = len(actor.worker_explorers), 0 if workers is None else workers.processes
     if expected and expected != count:
         raise ValueError(

@@ -63,6 +63,8 @@ class ESSWindow(Callback):
 
     every: Every
 
+    all_ranks = True  # each process has its own memory
+
     def __init__(
         self,
         scale: float = 1.0,

@@ -41,6 +41,8 @@ class Window(Callback):
     100
     """
 
+    all_ranks = True  # each process has its own memory
+
     def __init__(self, size: Size, every: float | None = None, unit: str = "steps") -> None:
         if not callable(size):
             _check_size("size", size)

@@ -338,9 +338,7 @@ class Agent(Algorithm):
         session.restore_callbacks()
         session.events = session.callbacks.bind()
         with session.training(), distributed(strategy, learner):
-            loop = make_loop(strategy, self._parts(), budget, history)
-            session.start_workers(actor)
-            loop.run()
+            make_loop(strategy, self._parts(), budget, history).run()
         if not self.updates:
             warnings.warn(
                 f"fit ended without a gradient update, after {self.steps} environment steps: {learner.first_update}",

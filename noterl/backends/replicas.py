@@ -44,7 +44,7 @@ def averaging(replicas: Replicas) -> Iterator[None]:
 
 def active() -> Replicas | None:
     """Return the replicas of the update in progress; None if one program computes the global batch."""
-    return _active.top  # type: ignore[no-any-return]
+    return _active.top
 
 
 def num_replicas() -> int:

@@ -22,7 +22,7 @@ from noterl.cli.errors import UsageError
 from noterl.utils import tf_config
 
 _HOST = "127.0.0.1"
-_TELL_SECONDS = 8.0  # the other processes report the lost connection in this time, and are then ended
+_REPORT_SECONDS = 8.0  # the other processes report the lost connection in this time, and are then ended
 _END_SECONDS = 10.0  # after SIGTERM, until SIGKILL
 _POLL_SECONDS = 0.1
 
@@ -188,7 +188,7 @@ class Launch:
             if failed is not None:
                 code = self._processes[failed].returncode
                 _print(f"{self._names[failed]} {_describe(code)}; the run ends")
-                self._wait(_TELL_SECONDS)
+                self._wait(_REPORT_SECONDS)
         except BaseException as error:  # Ctrl-C or SIGTERM
             self._signal(signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGTERM)
             self._wait(_END_SECONDS)
@@ -238,10 +238,11 @@ class Launch:
                 os.killpg(process.pid, number)  # it leads its own group
 
     def _copy(self, name: str, stream: Any) -> None:
-        for line in stream:
-            with self._lock:
-                self._output.write(f"[{name}] {line.decode(errors='replace').rstrip()}\n")
-                self._output.flush()
+        with stream:
+            for line in stream:
+                with self._lock:
+                    self._output.write(f"[{name}] {line.decode(errors='replace').rstrip()}\n")
+                    self._output.flush()
 
 
 _libc = ctypes.CDLL(None) if sys.platform == "linux" else None

@@ -35,6 +35,9 @@ class DataParallel(Strategy):
         """Keep a copy of each variable on every device."""
         from noterl.backends.jax.sharding import replicated
 
+        if self.replicas == 1:
+            yield
+            return
         with replicated(variables, self._mesh):
             yield
 
@@ -42,4 +45,5 @@ class DataParallel(Strategy):
         """Compile updates on batches that are divided among the devices."""
         from noterl.backends.jax.sharding import ShardedProgram
 
-        return ShardedProgram(super().compile_updates(step, variables, **options), self._mesh)
+        program = super().compile_updates(step, variables, **options)
+        return program if self.replicas == 1 else ShardedProgram(program, self._mesh)

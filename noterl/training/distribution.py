@@ -56,17 +56,21 @@ def distributed(strategy: Strategy, learner: Learner) -> Iterator[None]:
 
 
 def make_loop(strategy: Strategy, parts: Parts, budget: Budget, history: History) -> Loop:
-    """Return the loop of a `fit`; several processes start with the chief's state.
+    """Start the workers, and return the loop of a `fit`; several processes start with the chief's state.
 
     Raises:
         StrategyError: if the processes have different settings.
+        ValueError: if the environment or the exploration cannot be sent to a worker.
+        WorkerError: if a worker fails at its start.
     """
     learner, session = parts.learner, parts.session
     arguments = learner, parts.actor, session, parts.counters, budget, history
     if strategy.processes == 1:
+        session.start_workers(parts.actor)
         return Loop(*arguments)
     assert session.lanes is not None
     is_live = any(callback.needs_live_updates for callback in session.callbacks.callbacks)
     is_live = synchronize(strategy, parts, budget, session.lanes.num_envs, is_live)
     learner.merge_statistics = statistics_merger(strategy, learner)
+    session.start_workers(parts.actor)  # with the weights of the chief
     return RankLoop(*arguments, strategy=strategy, is_live=is_live)

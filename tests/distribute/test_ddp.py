@@ -105,7 +105,6 @@ def test_a_stop_takes_effect_before_the_same_update(tmp_path: Path) -> None:
     [
         ("kill", r"lost the connection to another process", 137),
         ("raise", r"KeyError: 'the callback of the chief'", 1),
-        ("odd", r"batch_size must be divisible by the 2 replicas", 1),
     ],
 )
 def test_faults_end_the_run_everywhere(mode: str, message: str, code: int, tmp_path: Path) -> None:

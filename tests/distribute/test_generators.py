@@ -8,7 +8,7 @@ import pytest
 from noterl.normalization import RunningMeanStd
 from noterl.random import SHARED, Generators
 
-pytestmark = pytest.mark.backend_free
+pytestmark = pytest.mark.backends("torch")
 
 
 def joined(rank: int, step: int = 0) -> Generators:

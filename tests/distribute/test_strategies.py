@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import keras
 import pytest
 
@@ -44,6 +46,29 @@ def test_ddp_without_a_launcher_says_how_to_launch(monkeypatch: pytest.MonkeyPat
     agent = noterl.DQN(VECTOR, hidden=(4,))
     with pytest.raises(ValueError, match=r"RANK.*noterl launch --strategy ddp"):
         agent.fit("CartPole-v1", steps=1, strategy="ddp")
+    assert agent.fits == 0
+
+
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Set the variables of a launcher of two processes, and forget the strategy that is made with them."""
+    variables = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    yield
+    distribute._make.cache_clear()
+
+
+@pytest.mark.backends("torch")
+def test_batches_and_agents_are_checked_before_processes_connect(launched: None) -> None:
+    strategy = distribute.resolve("ddp")
+    assert strategy is not None and (strategy.rank, strategy.replicas, strategy.is_chief) == (1, 2, False)
+    agent = noterl.DQN("CartPole-v1", hidden=(4,))
+    agent.compile(batch_size=63)
+    with pytest.raises(ValueError, match="batch_size must be divisible by the 2 replicas"):
+        agent.fit(steps=1, strategy="ddp")
+    with pytest.raises(ValueError, match="ACER"):
+        strategy.check("sequences")
     assert agent.fits == 0
 
 

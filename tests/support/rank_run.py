@@ -71,15 +71,14 @@ def main() -> None:
     # Without a seed, the processes build different networks and receive the chief's.
     agent = noterl.DQN("CartPole-v1", hidden=(8,), normalize_observation=True)
     replay = Replay(1000, sampler=Prioritized())
-    size = 15 if MODE == "odd" else 16
-    agent.compile(batch_size=size, learning_starts=64, update_every=16, updates=4, replay=replay)
+    agent.compile(batch_size=16, learning_starts=64, update_every=16, updates=4, replay=replay)
     record = Record()
     callbacks = [record, Act()]
     if MODE == "train":
         callbacks.append(noterl.callbacks.Checkpoint(FOLDER / f"files-{RANK}", save_freq=5))
     results = [summary(agent, agent.fit(steps=301, strategy=STRATEGY, callbacks=callbacks, verbose=0))]
     if MODE == "train":
-        history = agent.fit(episodes=5, strategy=STRATEGY, callbacks=[record], verbose=0)
+        history = agent.fit(episodes=5, strategy=STRATEGY, callbacks=[record], workers=1, verbose=0)
         results.append(summary(agent, history))
         if RANK == 0:
             agent.save(FOLDER / "chief.noterl")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import queue
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -42,7 +44,9 @@ class Processes:
 
     def __init__(self, rank: int, count: int, group: Any = None) -> None:
         self.rank, self.count = rank, count
-        self._group, self._host_group, self._store = group, None, None
+        self._group: Any = group
+        self._host_group: Any = None
+        self._store: Any = None
         self._made = False
 
     @property
@@ -68,24 +72,27 @@ class Processes:
     def _initialize(self, backend: str) -> None:
         where = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
         try:
-            limit = timedelta(seconds=CONNECT_SECONDS)
-            self._store, _, _ = next(iter(dist.rendezvous("env://", self.rank, self.count, timeout=limit)))
-            self._store.set_timeout(limit)
-            # A server of another program may listen at the port: its answers fail here, and not after hours.
-            self._store.set(f"noterl/started/{self.rank}", "1")
-            self._store.wait([f"noterl/started/{rank}" for rank in range(self.count)], limit)
+            self._store = _within(CONNECT_SECONDS, self._make_store)
             dist.init_process_group(backend, store=self._store, rank=self.rank, world_size=self.count, timeout=_WAIT)
-        except (RuntimeError, ValueError) as error:  # errors of torch.distributed are RuntimeErrors
+        except (RuntimeError, TimeoutError, ValueError) as error:  # errors of torch.distributed are RuntimeErrors
             raise ConnectionLost(
                 f"rank {self.rank} cannot connect to the {self.count} processes of the run at MASTER_ADDR and "
                 f"MASTER_PORT, {where}: {_first_line(error)}. If another program uses the port, choose another one; if "
-                "a process has failed, its own error says why"
+                "a process has failed, its output holds the error"
             ) from error
         self._made = True
         atexit.register(self._disconnect)
 
+    def _make_store(self) -> Any:
+        """Return the store of the run, when all processes have connected to it."""
+        limit = timedelta(seconds=CONNECT_SECONDS)
+        store, _, _ = next(iter(dist.rendezvous("env://", self.rank, self.count, timeout=limit)))
+        store.set(f"noterl/started/{self.rank}", "1")
+        store.wait([f"noterl/started/{rank}" for rank in range(self.count)], limit)
+        return store
+
     def end(self, reason: str) -> None:
-        """End the connection, so that operations of the other processes fail; tell them the reason."""
+        """End the connection, so that operations of the other processes fail with this reason."""
         if self._store is not None:
             with contextlib.suppress(RuntimeError):
                 self._store.set(_ERROR_KEY, f"rank {self.rank}: {reason}")
@@ -125,7 +132,7 @@ class Processes:
     def mean(self, value: torch.Tensor) -> torch.Tensor:
         """Return the mean of a tensor over the processes, without a gradient; may be traced."""
         functional = torch.ops._c10d_functional
-        group = self._group.group_name  # type: ignore[union-attr]
+        group = self._group.group_name
         total = functional.all_reduce(value.detach().contiguous(), "sum", group)
         return functional.wait_tensor(total) / self.count
 
@@ -221,6 +228,30 @@ def existing_rank(group: Any = None) -> tuple[int, int] | None:
     if group is None and not dist.is_initialized():
         return None
     return dist.get_rank(group), dist.get_world_size(group)
+
+
+def _within(seconds: float, function: Callable[[], Any]) -> Any:
+    """Return the result of a function that may wait for ever, in C++, for a server that does not answer.
+
+    Raises:
+        TimeoutError: if it does not return in time. Its thread then waits until the process ends.
+    """
+    results: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
+
+    def run() -> None:
+        try:
+            results.put((function(), None))
+        except BaseException as error:
+            results.put((None, error))
+
+    threading.Thread(target=run, daemon=True).start()
+    try:
+        result, error = results.get(timeout=seconds + 1)
+    except queue.Empty:
+        raise TimeoutError(f"no answer within {seconds} seconds") from None
+    if error is not None:
+        raise error
+    return result
 
 
 def _is_of_connection(error: RuntimeError) -> bool:

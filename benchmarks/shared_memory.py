@@ -28,7 +28,7 @@ RING.append(ArraySpec("counters", (2,), np.int64))
 BLOCK = 32  # rows that the writer publishes together
 
 SHAPES = [((4, 64), np.float32), ((64,), np.float32), ((64, 64), np.float32), ((64,), np.float32)]
-WEIGHTS = [ArraySpec("weights", (SharedWeights.nbytes(SHAPES),), np.uint8), ArraySpec("version", (1,), np.int64)]
+WEIGHTS = [ArraySpec("weights", (SharedWeights.nbytes(SHAPES),), np.uint8), ArraySpec("version", (2,), np.int64)]
 
 
 def fill(fields: Any, places: slice, numbers: np.ndarray) -> None:

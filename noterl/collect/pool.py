@@ -249,7 +249,8 @@ class PoolLanes:
         actor = self._actor
         own = actor.worker_explorers[index] if actor.worker_explorers else actor.explorer
         explorer = own.copy_with_generator(np.random.default_rng(0))  # the worker replaces the generator
-        if explorer_state is not None:
+        # After `compile` with another policy or noise, the state is of the one before.
+        if explorer_state is not None and explorer_state.keys() == explorer.get_state().keys():
             explorer.set_state(explorer_state)
         program, normalizers = actor.forward.program, actor.normalizers
         return Acting(program, self._shapes, actor.head, explorer, actor.dtype, normalizers, actor.learning_starts)

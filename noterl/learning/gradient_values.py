@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -27,10 +28,17 @@ class GradientValues:
     """
 
     def __init__(self, learner: Learner) -> None:
-        self._learner = learner
+        self._learner, named = learner, learner.algorithm.networks()
+        self._names = {
+            id(variable): f"{name}/{position:03d}"
+            for name, network in named.items()
+            for position, variable in enumerate(access.variables(network))
+        }
+        layout = access.keras_layout(named.values())
+        self._axes = {name: layout[key] for key, name in self._names.items() if key in layout}
         self.generator = Generators(learner.algorithm.generators.seed)("gradient_values")
         self._gradients = backends.current().compile_call(
-            partial(_gradients, learner),
+            partial(_gradients, learner, self._names),
             learner.variables,
             jit_compile=learner.jit_compile,
             on_trace=learner.trace_counter("gradients"),
@@ -47,23 +55,22 @@ class GradientValues:
         batch = self._learner.noise_batch(1, self.generator)
         if batch is None:
             return None
-        fetch = backends.current().fetch
         try:
-            return {name: fetch(value) for name, value in self._gradients(map_arrays(_first, batch)).items()}
+            found = self._gradients(map_arrays(_first, batch))
         except NonFiniteError:
             return None
+        gradients = {name: backends.current().fetch(value) for name, value in found.items()}
+        return {
+            name: value.transpose(self._axes[name]) if name in self._axes else value
+            for name, value in gradients.items()
+        }
 
 
 def _first(array: Any) -> Any:
     return array[0]
 
 
-def _gradients(learner: Learner, batch: Batch) -> dict[str, Any]:
-    names = {
-        id(variable): f"{name}/{position:03d}"
-        for name, network in learner.algorithm.networks().items()
-        for position, variable in enumerate(access.variables(network))
-    }
+def _gradients(learner: Learner, names: Mapping[int, str], batch: Batch) -> dict[str, Any]:
     found = {}
     for optimizer, pairs in backends.current().isolated(lambda: recorded(learner, batch), learner.variables).items():
         for position, (gradient, variable) in enumerate(pairs):

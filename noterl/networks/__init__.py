@@ -11,6 +11,7 @@ from noterl.networks.access import (
     get_weights,
     is_module,
     is_network,
+    keras_layout,
     network_or_default,
     returns_pair,
     set_weights,

@@ -240,6 +240,12 @@ def set_weights(network: Network, weights: Sequence[np.ndarray]) -> None:
             variable.assign(weight)
 
 
+def keras_layout(networks: Iterable[Network]) -> dict[int, Sequence[int]]:
+    """Return the axes that transpose each variable of torch modules to Keras's layout, by the variable's id."""
+    modules = getattr(backends.current(), "modules", None)
+    return {} if modules is None else modules.keras_layout(networks)
+
+
 def _modules() -> Any:
     """Return the part of the torch backend that handles torch modules."""
     if backends.name() != "torch":

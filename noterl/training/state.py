@@ -211,7 +211,6 @@ def _set_masked(parts: Parts, masked: bool) -> None:
         learner.store_info(mask_spec(algorithm.action_space))
     elif not masked and ACTION_MASK in learner.info_spec:
         learner.remove_info([ACTION_MASK])
-    algorithm.info_spec = dict(learner.info_spec)
 
 
 def _memories(learner: Learner) -> list[tuple[Any, dict[str, Any]]]:
@@ -357,5 +356,4 @@ def summary(parts: Parts) -> str:
 
 
 def _layout(algorithm: Algorithm) -> optimizers.Layout:
-    modules = getattr(backends.current(), "modules", None)
-    return {} if modules is None else modules.keras_layout(algorithm.networks().values())
+    return networks.keras_layout(algorithm.networks().values())

@@ -49,6 +49,7 @@ ARGUMENTS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "Checkpoint": lambda folder: {"path": folder / "files", "save_freq": 3},
     "EarlyStopping": lambda folder: {"trial_count": 3, "patience": 100},
     "Evaluate": lambda folder: {"every": 3, "episodes": 2, "on_best": folder / "best.noterl"},
+    "Export": lambda folder: {"path": folder / "policy", "format": "numpy", "window": 2},
     "HyperparameterScheduler": lambda folder: {"name": "gamma", "schedule": lambda step: 0.9 + step / 10_000},
     "JSONLogger": lambda folder: {"path": folder / "log.jsonl", "flush_every": 3},
     "LambdaCallback": lambda folder: {"on_episode_end": lambda episode, logs: logs.update(double=2 * logs["reward"])},

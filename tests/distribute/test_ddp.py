@@ -145,6 +145,7 @@ def test_two_ranks_make_the_updates_of_one_device() -> None:
     assert_equivalent(output, float64=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # JAX, if a test before imported it
 def test_output_names_the_rank() -> None:
     from noterl.cli.launch import Launch
 

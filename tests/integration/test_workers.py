@@ -278,7 +278,7 @@ class TestFit:
     @pytest.mark.backends("torch")
     def test_agent_that_searches_raises(self) -> None:
         agent = noterl.AlphaZero(TicTacToe(), simulations=2, hidden=(4,))
-        with pytest.raises(ValueError, match="workers.*searches"):
+        with pytest.raises(ValueError, match=r"workers.*searches"):
             agent.fit(steps=5, workers=2, verbose=0)
 
 

@@ -72,6 +72,19 @@ def test_batches_and_agents_are_checked_before_processes_connect(launched: None)
     assert agent.fits == 0
 
 
+@pytest.mark.backends("torch")
+def test_rollouts_of_all_processes_hold_a_batch(launched: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = noterl.PPO("CartPole-v1", hidden=(4,), rollout_steps=16)
+    agent.compile(batch_size=34)
+    with pytest.raises(ValueError, match=r"32 \(rollout_steps=16 in 2 environments\), got 34"):
+        agent.fit(steps=1, strategy="ddp")
+    agent.compile(batch_size=32)
+    # The batch is accepted, so that the process connects.
+    monkeypatch.setattr(distribute.ddp.DDP, "attached", lambda *_: pytest.fail("connects"))
+    with pytest.raises(pytest.fail.Exception, match="connects"):
+        agent.fit(steps=1, strategy="ddp")
+
+
 @pytest.mark.backends("jax")
 def test_data_parallel_accepts_the_object_of_keras() -> None:
     own = keras.distribution.DataParallel()

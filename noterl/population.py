@@ -177,6 +177,13 @@ class Population:
         self._members = backends.current().make_members(program, self._states, keys)
         self._num_envs, self._position = num_envs, 0
 
+    def _untrained(self) -> Any:
+        """Return the members before their first `fit`, with as many environments as a minibatch needs."""
+        size = self._learner.schedule.batch_size
+        self._learner.open(1 if isinstance(size, str) else math.ceil(size / self._learner.rollout.length))
+        program = device.make_program(self._learner, self.agent._source)
+        return backends.current().make_members(program, self._states, np.zeros((len(self), 2), np.uint32))
+
     def _call(self, last: int, schedules: list[Any], guard: InterruptGuard) -> None:
         """Make one call on the device and record its episodes."""
         program, begin = self._members.program, self._position
@@ -227,11 +234,9 @@ class Population:
         """
         check_positive("episodes", episodes)
         check_seed(seed)
-        if self._members is None:  # with as many environments as a minibatch needs
-            size = self._learner.schedule.batch_size
-            self._open(1 if isinstance(size, str) else math.ceil(size / self._learner.rollout.length))
+        members = self._members or self._untrained()
         key = new_keys(Generators(self.agent.generators.seed if seed is None else seed)("evaluation"))
-        returns, lengths = self._members.play(key, int(episodes))
+        returns, lengths = members.play(key, int(episodes))
         return {"returns": returns, "lengths": lengths, "reward_mean": returns.mean(axis=1, dtype=np.float64)}
 
     def best(self, episodes: int = 20, *, seed: int | None = None) -> Agent:
@@ -286,7 +291,7 @@ def _check_seeds(seeds: Any, agent: Agent) -> list[int]:
     """Return the seeds of the members.
 
     Raises:
-        ValueError: if they are neither a positive int nor a list of different seeds.
+        ValueError: if they are neither a positive int nor a list of seeds.
     """
     if isinstance(seeds, int | np.integer) and not isinstance(seeds, bool):
         return [agent.generators.seed + k for k in range(check_positive("seeds", seeds))]

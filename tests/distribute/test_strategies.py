@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import keras
 import pytest
@@ -70,6 +71,18 @@ def test_batches_and_agents_are_checked_before_processes_connect(launched: None)
     with pytest.raises(ValueError, match="ACER"):
         strategy.check("sequences")
     assert agent.fits == 0
+
+
+@pytest.mark.backends("torch")
+def test_the_first_error_stays_the_reason(launched: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    from noterl.backends.torch.replicas import ConnectionLost
+
+    strategy, stored = distribute.resolve("ddp"), []
+    monkeypatch.setattr(strategy._processes, "_store", SimpleNamespace(set=lambda *pair: stored.append(pair)))  # type: ignore[union-attr]
+    strategy.fail(ConnectionLost("rank 1 has lost the connection"))  # type: ignore[union-attr]
+    assert not stored
+    strategy.fail(KeyError("first"))  # type: ignore[union-attr]
+    assert [text for _, text in stored] == ["rank 1: KeyError: 'first'"]
 
 
 @pytest.mark.backends("torch")

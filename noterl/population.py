@@ -71,7 +71,7 @@ class Population:
         seeds: the seed of each member.
         history: the record of all `fit` calls; None before the first.
         steps: environment steps of each member so far.
-        failed: the members whose loss or gradient was not finite, with the number of updates that they keep.
+        failed: the members whose loss or gradient was not finite, with the number of updates before the first failure.
     """
 
     def __init__(
@@ -148,8 +148,8 @@ class Population:
             KeyboardInterrupt: after Ctrl-C, when the call in progress has ended; a later `fit` continues.
 
         Warns:
-            RuntimeWarning: if a loss or gradient of a member is not finite. It keeps its last finite weights, and the
-                others train on.
+            RuntimeWarning: if a loss or gradient of a member is not finite. It keeps its last finite weights until the
+                call on the device ends, and the others train on. The next call trains it again.
         """
         budget = check_positive("steps", whole(steps))
         self._open(check_positive("num_envs", num_envs, none=True) or self._num_envs or 1)

@@ -349,7 +349,7 @@ class Agent(Algorithm):
         learner, actor = self._build()  # a callback may have restored or compiled the agent
         session.fits += 1
         restart = seed is not None and not budget.resumed
-        learner.attach(source, session.count(source, num_envs, pool))
+        learner.attach(source, session.count(source, num_envs, pool), strategy.processes)
         plain = pool is None and strategy is SINGLE and not session.info
         on_device = plain and runs_on_device(learner, source)
         lanes = session.open(

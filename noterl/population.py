@@ -71,7 +71,7 @@ class Population:
         seeds: the seed of each member.
         history: the record of all `fit` calls; None before the first.
         steps: environment steps of each member so far.
-        failed: the members whose loss or gradient was not finite, with the number of updates that they keep.
+        failed: the members whose loss or gradient was not finite, with the number of updates before the first failure.
     """
 
     def __init__(
@@ -148,8 +148,8 @@ class Population:
             KeyboardInterrupt: after Ctrl-C, when the call in progress has ended; a later `fit` continues.
 
         Warns:
-            RuntimeWarning: if a loss or gradient of a member is not finite. It keeps its last finite weights, and the
-                others train on.
+            RuntimeWarning: if a loss or gradient of a member is not finite. It keeps its last finite weights until the
+                call on the device ends, and the others train on. The next call trains it again.
         """
         budget = check_positive("steps", whole(steps))
         self._open(check_positive("num_envs", num_envs, none=True) or self._num_envs or 1)
@@ -176,6 +176,13 @@ class Population:
         keys = np.stack([new_keys(each("environment/device")) for each in self._generators])
         self._members = backends.current().make_members(program, self._states, keys)
         self._num_envs, self._position = num_envs, 0
+
+    def _untrained(self) -> Any:
+        """Return the members before their first `fit`, with as many environments as a minibatch needs."""
+        size = self._learner.schedule.batch_size
+        self._learner.open(1 if isinstance(size, str) else math.ceil(size / self._learner.rollout.length))
+        program = device.make_program(self._learner, self.agent._source)
+        return backends.current().make_members(program, self._states, np.zeros((len(self), 2), np.uint32))
 
     def _call(self, last: int, schedules: list[Any], guard: InterruptGuard) -> None:
         """Make one call on the device and record its episodes."""
@@ -227,11 +234,9 @@ class Population:
         """
         check_positive("episodes", episodes)
         check_seed(seed)
-        if self._members is None:  # with as many environments as a minibatch needs
-            size = self._learner.schedule.batch_size
-            self._open(1 if isinstance(size, str) else math.ceil(size / self._learner.rollout.length))
+        members = self._members or self._untrained()
         key = new_keys(Generators(self.agent.generators.seed if seed is None else seed)("evaluation"))
-        returns, lengths = self._members.play(key, int(episodes))
+        returns, lengths = members.play(key, int(episodes))
         return {"returns": returns, "lengths": lengths, "reward_mean": returns.mean(axis=1, dtype=np.float64)}
 
     def best(self, episodes: int = 20, *, seed: int | None = None) -> Agent:
@@ -286,7 +291,7 @@ def _check_seeds(seeds: Any, agent: Agent) -> list[int]:
     """Return the seeds of the members.
 
     Raises:
-        ValueError: if they are neither a positive int nor a list of different seeds.
+        ValueError: if they are neither a positive int nor a list of seeds.
     """
     if isinstance(seeds, int | np.integer) and not isinstance(seeds, bool):
         return [agent.generators.seed + k for k in range(check_positive("seeds", seeds))]

@@ -84,6 +84,21 @@ def test_evaluation_equals_that_of_a_policy_on_the_host(trained: Any) -> None:
         np.testing.assert_array_equal(value, best.get_weights()[name])
 
 
+def test_evaluation_before_training_does_not_change_it() -> None:
+    evaluated, other = noterl.Population(make(), seeds=2), noterl.Population(make(), seeds=2)
+    first = evaluated.evaluate(2)
+    assert first["returns"].shape == (2, 2)
+    np.testing.assert_array_equal(evaluated.evaluate(2)["returns"], first["returns"])
+    for population in (evaluated, other):
+        population.fit(steps=24, num_envs=3)
+    assert evaluated.history is not None and other.history is not None
+    assert evaluated.history.members == other.history.members
+    with pytest.raises(ValueError, match="in 1 environments"):  # the default, also after an evaluation
+        fresh = noterl.Population(make(), seeds=2)
+        fresh.evaluate(1)
+        fresh.fit(steps=24)
+
+
 def test_saved_member_trains_on(trained: Any, tmp_path: Path) -> None:
     trained.save(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"member-{k:03d}.noterl" for k in range(3)]

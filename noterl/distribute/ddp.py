@@ -106,5 +106,7 @@ class DDP(Strategy):
         return self._processes.gather(message)
 
     def fail(self, error: BaseException) -> None:
-        """End the connection."""
-        self._processes.end(f"{type(error).__name__}: {error}")
+        """End the connection; if another process has ended it, the reason stays that of the other process."""
+        from noterl.backends.torch.replicas import ConnectionLost
+
+        self._processes.end(None if isinstance(error, ConnectionLost) else f"{type(error).__name__}: {error}")

@@ -76,6 +76,15 @@ class Functions:
         ours, theirs = jax.tree.structure(state), jax.tree.structure(results[1])
         if ours != theirs:
             raise ValueError(f"step of {self.name} must return a state like that of reset, {ours}, got {theirs}")
+        floating = jax.numpy.floating
+        for old, new in zip(jax.tree.leaves(state), jax.tree.leaves(results[1]), strict=True):
+            # The device keeps the dtypes of `reset`: a fraction would be lost.
+            is_cut = jax.numpy.issubdtype(new.dtype, floating) and not jax.numpy.issubdtype(old.dtype, floating)
+            if old.shape != new.shape or is_cut:
+                raise ValueError(
+                    f"step of {self.name} must return a state with the shapes and dtypes of that of reset, got {new} "
+                    f"for {old}"
+                )
 
     @functools.cached_property
     def reset_one(self) -> Reset:
@@ -241,6 +250,7 @@ def functional(
 
     Args:
         reset: `reset(key) -> (observation, state)`. The state is any pytree of arrays.
+            `step` returns a state with the same shapes and dtypes.
         step: `step(key, state, action) -> (observation, state, reward, terminated, truncated)`, all of one environment.
             The observation is that after the action, also at the end of an episode.
         observation_space: of one environment.

@@ -225,8 +225,13 @@ class Learner(ABC):
 
     # The protocol of the loop
 
-    def attach(self, source: EnvSource, num_envs: int) -> None:  # noqa: B027  (optional)
+    def attach(self, source: EnvSource, num_envs: int, processes: int = 1) -> None:  # noqa: B027  (optional)
         """Check that the memory fits the environments of a `fit`, before they are opened.
+
+        Args:
+            source: the environments.
+            num_envs: their number in each process.
+            processes: the number of processes that learn together.
 
         Raises:
             ValueError: if the memory relabels transitions and cannot do so with this agent and these environments, or

@@ -50,7 +50,7 @@ class ReplayLearner(Learner):
         spec = stored_fields(algorithm, self.actor_fields)
         self.replay.build(source.observation_space, source.action_space, extra_spec=spec, agents=agents)
 
-    def attach(self, source: EnvSource, num_envs: int) -> None:
+    def attach(self, source: EnvSource, num_envs: int, processes: int = 1) -> None:
         """Attach the memory's relabelling to the agent and the environments."""
         if self.replay.relabel is not None:
             self.replay.relabel.attach(self.algorithm, source)

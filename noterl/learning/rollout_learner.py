@@ -119,13 +119,13 @@ class RolloutLearner(Learner):
                 )
         return found
 
-    def attach(self, source: EnvSource, num_envs: int) -> None:
+    def attach(self, source: EnvSource, num_envs: int, processes: int = 1) -> None:
         """Check that a rollout in so many environments holds a batch of the size that `compile` received."""
-        length = self.rollout.length
-        if self._least_rows > length * num_envs * self.strategy.processes:
+        length, lanes = self.rollout.length, num_envs * processes
+        if self._least_rows > length * lanes:
             raise ValueError(
-                f"batch_size must be at most the transitions of a rollout, {length * num_envs} (rollout_steps={length} "
-                f'in {num_envs} environments), got {self._least_rows}; "rollout" is a whole rollout'
+                f"batch_size must be at most the transitions of a rollout, {length * lanes} (rollout_steps={length} "
+                f'in {lanes} environments), got {self._least_rows}; "rollout" is a whole rollout'
             )
 
     def open(self, num_envs: int) -> None:

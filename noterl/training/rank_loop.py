@@ -51,6 +51,7 @@ class RankLoop(Loop):
         self._surplus: list[int] = []  # lanes whose episode ended beyond the budget
         self._countdown = 0  # ticks until the next agreement
         self._is_stopped = False  # whether a callback of any process has ended training
+        self._choose_stepping(np.ones(self._processes, bool))
 
     def _train(self) -> None:
         self._countdown = self._most_ticks()
@@ -69,15 +70,23 @@ class RankLoop(Loop):
     def _next_number(self) -> int:
         return self.counters.episodes_begun * self._processes + self._rank
 
+    def _choose_stepping(self, steps: np.ndarray) -> None:
+        """Set which processes step their environments from now on, bool `[processes]`; the others wait for them."""
+        self._steps, self._stepping_count = bool(steps[self._rank]), int(steps.sum())
+        self._place = int(steps[: self._rank].sum())
+
+    def _begin_round(self) -> bool:
+        return super()._begin_round() if self._steps else True
+
     def _tick(self) -> None:
         learner, counters = self.learner, self.counters
         before = counters.steps
-        if before + self._rank < self.budget.last_step:
+        if self._steps and before + self._place < self.budget.last_step:
             self._step()
         if self.lanes.actions is None:
             learner.end_round()
         width = self.lanes.num_envs if isinstance(self.lanes, VectorLanes) else 1
-        counters.steps = int(min(before + width * self._processes, self.budget.last_step))
+        counters.steps = int(min(before + width * self._stepping_count, self.budget.last_step))
         self._countdown -= 1
         table = self._agree() if self._must_agree(before) else None
         if self._is_stopped:
@@ -101,12 +110,12 @@ class RankLoop(Loop):
     def _step(self) -> None:
         """Step the lane or lanes of this tick, and store the transitions within the budget."""
         started = perf_counter()
-        first = self.counters.steps + self._rank + 1
+        first = self.counters.steps + self._place + 1
         transitions = self.lanes.tick(first)
         stepped = perf_counter()
         self.clock[self._stepping] += stepped - started
         for position, transition in enumerate(transitions):
-            if first + position * self._processes > self.budget.last_step:
+            if first + position * self._stepping_count > self.budget.last_step:
                 for surplus in transitions[position:]:
                     self.learner.interrupt(surplus.lane)
                 self.lanes.discard(transitions[position:])
@@ -119,7 +128,11 @@ class RankLoop(Loop):
         self.clock["store"] += perf_counter() - stepped
 
     def _must_agree(self, before: int) -> bool:
-        """Return whether the processes agree after this tick; the result is the same in all of them."""
+        """Return whether the processes agree after this tick.
+
+        The result is the same in all of them, except that a process agrees early if its rollout is complete. It then
+        waits there until the others agree.
+        """
         after, schedule = self.counters.steps, self.learner.schedule
         if self._countdown <= 0 or after >= self.budget.last_step:
             return True
@@ -155,6 +168,10 @@ class RankLoop(Loop):
             self._stop_together(table)
         elif self._agreed_episodes >= self.budget.last_episode:
             self._reason = "episodes"
+        if self.learner.rollout is not None:
+            # Rollouts begin at different steps if the chief was restored, or a budget was not divisible.
+            complete = table[:, _READY] > 0
+            self._choose_stepping(~complete | complete.all())
         self._countdown = self._most_ticks()
         return table
 

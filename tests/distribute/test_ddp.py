@@ -100,6 +100,19 @@ def test_a_stop_takes_effect_before_the_same_update(tmp_path: Path) -> None:
     assert chief["updates"] == other["updates"] == 24 and chief["weights"] == other["weights"]
 
 
+def test_rollouts_that_begin_at_different_steps_are_learned_together(tmp_path: Path) -> None:
+    code, output, _ = launch(RUN, "rollouts", tmp_path)
+    assert code == 0, output
+    chief, other = (json.loads((tmp_path / f"{rank}.json").read_text())["fits"] for rank in (0, 1))
+    for own, others in zip(chief, other, strict=True):
+        assert [own[name] for name in ("weights", "updates", "steps")] == [
+            others[name] for name in ("weights", "updates", "steps")
+        ]
+    assert [each["steps"] for each in chief] == [1101, 2102]
+    # Two updates on each rollout: the first one needs 28 + 128 more steps, each further one 2 * 128.
+    assert [each["updates"] for each in chief] == [2 * (1 + 845 // 256), 2 * (1 + (845 + 1001) // 256)]
+
+
 @pytest.mark.parametrize(
     ("mode", "message", "code"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import keras
 import pytest
@@ -70,6 +71,31 @@ def test_batches_and_agents_are_checked_before_processes_connect(launched: None)
     with pytest.raises(ValueError, match="ACER"):
         strategy.check("sequences")
     assert agent.fits == 0
+
+
+@pytest.mark.backends("torch")
+def test_the_first_error_stays_the_reason(launched: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    from noterl.backends.torch.replicas import ConnectionLost
+
+    strategy, stored = distribute.resolve("ddp"), []
+    monkeypatch.setattr(strategy._processes, "_store", SimpleNamespace(set=lambda *pair: stored.append(pair)))  # type: ignore[union-attr]
+    strategy.fail(ConnectionLost("rank 1 has lost the connection"))  # type: ignore[union-attr]
+    assert not stored
+    strategy.fail(KeyError("first"))  # type: ignore[union-attr]
+    assert [text for _, text in stored] == ["rank 1: KeyError: 'first'"]
+
+
+@pytest.mark.backends("torch")
+def test_rollouts_of_all_processes_hold_a_batch(launched: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = noterl.PPO("CartPole-v1", hidden=(4,), rollout_steps=16)
+    agent.compile(batch_size=34)
+    with pytest.raises(ValueError, match=r"32 \(rollout_steps=16 in 2 environments\), got 34"):
+        agent.fit(steps=1, strategy="ddp")
+    agent.compile(batch_size=32)
+    # The batch is accepted, so that the process connects.
+    monkeypatch.setattr(distribute.ddp.DDP, "attached", lambda *_: pytest.fail("connects"))
+    with pytest.raises(pytest.fail.Exception, match="connects"):
+        agent.fit(steps=1, strategy="ddp")
 
 
 @pytest.mark.backends("jax")

@@ -67,7 +67,20 @@ def summary(agent: noterl.Agent, history: noterl.History) -> dict[str, Any]:
     }
 
 
+def continue_rollouts() -> None:
+    """The chief continues a rollout of which it has 100 of 128 steps."""
+    agent = noterl.PPO("CartPole-v1", hidden=(8,), rollout_steps=128, epochs=1, seed=1)
+    agent.compile(batch_size=128)
+    if RANK == 0:
+        agent.fit(steps=100, verbose=0)
+    results = [summary(agent, agent.fit(steps=1001, strategy=STRATEGY, verbose=0)) for _ in range(2)]
+    (FOLDER / f"{RANK}.json").write_text(json.dumps({"fits": results}))
+
+
 def main() -> None:
+    if MODE == "rollouts":
+        continue_rollouts()
+        return
     # Without a seed, the processes build different networks and receive the chief's.
     agent = noterl.DQN("CartPole-v1", hidden=(8,), normalize_observation=True)
     replay = Replay(1000, sampler=Prioritized())

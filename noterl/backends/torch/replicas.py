@@ -91,9 +91,9 @@ class Processes:
         store.wait([f"noterl/started/{rank}" for rank in range(self.count)], limit)
         return store
 
-    def end(self, reason: str) -> None:
-        """End the connection, so that operations of the other processes fail with this reason."""
-        if self._store is not None:
+    def end(self, reason: str | None) -> None:
+        """End the connection, so that operations of the other processes fail with this reason, if there is one."""
+        if self._store is not None and reason is not None:
             with contextlib.suppress(RuntimeError):
                 self._store.set(_ERROR_KEY, f"rank {self.rank}: {reason}")
         self._disconnect()

@@ -59,7 +59,7 @@ class TestAllLanes:
                 for lane in lanes.idle():
                     lanes.reset(lane, lane, 0)
                 if lanes.acts:
-                    lanes.collect_round(made.actor, 0, None)
+                    lanes.collect_round(0, None)
                 else:
                     lanes.begin_round(np.zeros(2, np.int64))
                 first = lanes.tick(0)[0].reward

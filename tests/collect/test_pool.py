@@ -129,7 +129,7 @@ class TestCollecting:
             os.kill(made.processes()[0], signal.SIGKILL)
             with pytest.warns(RuntimeWarning, match="worker 0 .*SIGKILL"):
                 transitions = made.rounds(200)
-        assert sorted(made.cut) in ([0, 1], []) and {each.lane for each in transitions} == {0, 1, 2, 3}
+        assert {*made.cut} <= {0, 1} and {each.lane for each in transitions} == {0, 1, 2, 3}
 
     def test_full_ring_makes_workers_wait(self, monkeypatch: pytest.MonkeyPatch) -> None:
         runs = []

@@ -200,8 +200,8 @@ class TestFit:
             resumed.fit(steps=50, workers=2, verbose=0)
             assert_same_state(whole, resumed)
         assert whole.policy.eps == 0.0
-        eps = [each["eps"] for each in whole.get_state()["lanes"]["pool"]["explorers"]]
-        assert eps[0] == 0.0 and eps[1] == pytest.approx(0.5)
+        greedy, annealed = whole.get_state()["lanes"]["pool"]["explorers"]
+        assert greedy["eps"] == 0.0 and annealed["end"] == 0.5
 
     def test_attributes_of_each_policy_reach_its_worker(self) -> None:
         own = [policies.EpsGreedyQPolicy(1.0) for _ in range(2)]

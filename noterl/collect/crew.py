@@ -156,6 +156,8 @@ class Crew:
             for index in range(len(self.processes)):
                 self.send(index, *self._call)
             while any(process.answer[0] != self._calls for process in self.processes):
+                for index in self._failed:  # an earlier error has ended it, so it never answers
+                    raise WorkerError(index, f"{call}: {self._describe(index)} has failed")
                 for inbox in inboxes:  # a worker whose ring is full cannot end its phase
                     inbox.keep()
                 self.check()

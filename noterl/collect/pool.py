@@ -10,6 +10,7 @@ results. With `overlap`, workers collect while the learner learns: see `noterl.c
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -111,7 +112,7 @@ class PoolLanes:
         self.cursor = 0
         self.interrupted: list[int] = []
         self._extra: dict[str, np.ndarray] = {}  # of the actions of the round, if the learner has chosen them
-        self.fields = InfoFields(info_spec, num_envs, None)
+        self.fields = InfoFields(info_spec, num_envs, source.action_space if source.team is None else None)
         self._info_spec, self.info = self.fields.spec, self.fields.values
         self.acts = self.overlaps = False
         self._space: Any = source.observation_space
@@ -131,6 +132,17 @@ class PoolLanes:
         self._crew.check = check
 
     # Starting and ending
+
+    def look_for_masks(self) -> None:
+        """Reset one more environment in this process; if it reports a mask, `fields` offers it.
+
+        It is called before `start`, because the arrays in shared memory have a fixed layout. If the environment raises
+        an exception, nothing is offered, and the workers report the exception when they start.
+        """
+        if not self.fields.watched:
+            return
+        with contextlib.suppress(Exception), contextlib.closing(self.source.make_evaluation()) as environment:
+            self.fields.reset(0, environment.reset(seed=0)[1])
 
     def start(self, actor: Actor, rollout_steps: int | None = None) -> None:
         """Start the processes, and wait until their environments are made.
@@ -243,7 +255,8 @@ class PoolLanes:
         count = own.stop - own.start
         lanes_of_worker = index, own.start, count, self.num_envs, self._detached
         info = self._info_spec, tuple(self.ledger.reductions)
-        return Job(*lanes_of_worker, acting, generators, lanes, self._specs, *info)
+        takes_mask = self._actor.head.takes_mask
+        return Job(*lanes_of_worker, acting, generators, lanes, self._specs, *info, takes_mask=takes_mask)
 
     def _acting(self, index: int, explorer_state: Mapping[str, Any] | None) -> Acting:
         actor = self._actor

@@ -94,6 +94,7 @@ class Job:
         info_spec: the fields of `info` that the memory stores; see `Algorithm.info_spec`.
         info_keys: the keys of `info` for the logs.
         calls: the calls of `env_call` that the process that this one replaces has executed.
+        takes_mask: whether the head takes action masks; otherwise masks are ignored.
     """
 
     index: int
@@ -108,6 +109,7 @@ class Job:
     info_spec: InfoSpec
     info_keys: tuple[str, ...]
     calls: tuple[EnvCall, ...] = ()
+    takes_mask: bool = True
 
 
 def ring_of(arrays: Mapping[str, Any], index: int) -> Ring:
@@ -140,6 +142,8 @@ class Worker:
         self._generators = Generators()
         self._generators.set_state(job.generators)
         self.lanes = self._open_lanes()
+        if not job.takes_mask:
+            self.lanes.fields.decline()
         self._writer = RowWriter(self._ring.fields, job.source.observation_space)
         self._begun = np.zeros(job.count, np.bool_)
         self._actor: Actor | None = None
@@ -315,8 +319,8 @@ class Worker:
         self.lanes.reset(lane, 0, step)
         if self.lanes.fields.offered:
             raise ValueError(
-                f"workers do not return info[{ACTION_MASK!r}], which this environment reports; use num_envs= instead, "
-                "or a wrapper that removes it"
+                f"env: info[{ACTION_MASK!r}] must be in the info that every reset returns, because workers look for it "
+                "only once, before they start"
             )
         self._control[ENTERED] = 0
         self._begun[lane] = True

@@ -8,12 +8,12 @@ from typing import Any
 
 from noterl import distribute
 from noterl.callback import Budget
-from noterl.collect import DeviceLanes
+from noterl.collect import DeviceLanes, PoolLanes
 from noterl.distribute import SINGLE, Strategy
 from noterl.history import History
 from noterl.learning.learner import Learner
 from noterl.training.device_loop import DeviceLoop
-from noterl.training.loop import Loop
+from noterl.training.loop import Loop, accept_masks
 from noterl.training.rank_loop import RankLoop
 from noterl.training.ranks import statistics_merger, synchronize
 from noterl.training.state import Parts
@@ -67,13 +67,21 @@ def make_loop(strategy: Strategy, parts: Parts, budget: Budget, history: History
     """
     learner, session = parts.learner, parts.session
     arguments = learner, parts.actor, session, parts.counters, budget, history
-    rollout_length = None if learner.rollout is None else learner.rollout.length
     if strategy.processes == 1:
-        session.start_workers(parts.actor, rollout_length)
+        _start_workers(parts)
         return (DeviceLoop if isinstance(session.lanes, DeviceLanes) else Loop)(*arguments)
     assert session.lanes is not None
     is_live = any(callback.needs_live_updates for callback in session.callbacks.callbacks)
     is_live = synchronize(strategy, parts, budget, session.lanes.num_envs, is_live)
     learner.merge_statistics = statistics_merger(strategy, learner)
-    session.start_workers(parts.actor, rollout_length)  # with the weights of the chief
+    _start_workers(parts)  # with the weights of the chief
     return RankLoop(*arguments, strategy=strategy, is_live=is_live)
+
+
+def _start_workers(parts: Parts) -> None:
+    """Start the worker processes, if there are any, after the fields of their transitions are known."""
+    learner, actor, session = parts.learner, parts.actor, parts.session
+    if isinstance(session.lanes, PoolLanes) and actor.head.takes_mask:
+        session.lanes.look_for_masks()
+        accept_masks(learner, actor, session.lanes)
+    session.start_workers(actor, None if learner.rollout is None else learner.rollout.length)

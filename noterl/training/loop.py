@@ -31,6 +31,21 @@ CLOCK = ("environment", "act", "store", "sample", "learn", "callbacks")
 WORKERS = "workers"  # in the time split, the time in which the loop waits for worker processes
 
 
+def accept_masks(learner: Learner, actor: Actor, lanes: Any) -> None:
+    """Store and use the action masks that lanes offer, unless the head cannot.
+
+    Memory and updates change only now, so that nothing changes for environments without masks.
+    """
+    fields = lanes.fields
+    if not fields.offered:
+        return
+    if not actor.head.takes_mask:
+        fields.decline()
+        return
+    learner.store_info(fields.offered)
+    fields.accept()
+
+
 @dataclass(eq=False)
 class Loop:
     """One `fit`.
@@ -315,26 +330,13 @@ class Loop:
         started = perf_counter()
         self.learner.interrupt(lane)
         self.lanes.reset(lane, number, counters.steps)
-        if self.lanes.fields.offered:
-            self._accept_masks()
+        accept_masks(self.learner, self.actor, self.lanes)
         if not self.lanes.acts:
             self.actor.reset_noise(lane)
         counters.episodes_begun += 1
         self.clock[self._stepping] += perf_counter() - started
         self._open[lane] = None
         self._fire(self.events.on_episode_begin, number, {})
-
-    def _accept_masks(self) -> None:
-        """Store and use the action masks that the environment has reported for the first time, unless the head cannot.
-
-        Memory and updates change only now, so that nothing changes for environments without masks.
-        """
-        fields = self.lanes.fields
-        if not self._takes_mask:
-            fields.decline()
-            return
-        self.learner.store_info(fields.offered)
-        fields.accept()
 
     def _next_number(self) -> int:
         """Return the number of the next episode."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from gymnasium import spaces
 import noterl
 from noterl import heads, policies
 from noterl.backends import current
-from noterl.collect import WorkerError
+from noterl.collect import WorkerError, Workers
 from noterl.replay import Prioritized
 from noterl.utils.masks import mask_spec
 from tests.agents.test_on_policy import assert_equals_reference, ppo
@@ -342,12 +343,65 @@ def test_head_without_masks_ignores_them() -> None:
     assert dict(agent.info_spec) == {}
 
 
+class OutOfNumPy(keras.layers.Layer):
+    """A layer that NumPy cannot run, so the learner chooses the actions."""
+
+    def call(self, inputs: Any) -> Any:
+        return inputs
+
+
 @torch_only
-def test_workers_refuse_masks() -> None:
-    agent = small(noterl.PPO)
-    with pytest.raises(WorkerError, match="action_mask"):
-        agent.fit(steps=20, workers=1, verbose=0)
-    agent = small(noterl.PPO)
-    agent.fit(steps=20, verbose=0)
-    with pytest.raises(ValueError, match="workers"):
-        agent.fit(steps=20, workers=1, verbose=0)
+@pytest.mark.parametrize("kind", [noterl.DQN, noterl.PPO, noterl.ACER])
+@pytest.mark.parametrize("before", [0, 20])
+def test_workers_respect_masks(kind: Any, before: int) -> None:
+    agent = small(kind)
+    if before:
+        agent.fit(steps=before, num_envs=2, verbose=0)
+    agent.fit(steps=40, num_envs=2, workers=2, verbose=0)  # the environment raises if an action is illegal
+    agent.fit(steps=40, workers=Workers(2, overlap=True), verbose=0)
+    agent.fit(steps=40, verbose=0)
+    assert agent.info_spec == mask_spec(agent.action_space)
+
+
+@torch_only
+@pytest.mark.parametrize("learner_acts", [False, True])
+def test_masks_of_workers_are_stored(learner_acts: bool) -> None:
+    network = keras.Sequential(
+        [keras.Input((2,)), keras.layers.Dense(8), *[OutOfNumPy()] * learner_acts, keras.layers.Dense(4)]
+    )
+    agent = noterl.DQN(MaskedWalk, network=network, seed=3)
+    agent.compile(policy=policies.EpsGreedyQPolicy(0.5), replay=300, batch_size=8, learning_starts=20)
+    with pytest.warns(RuntimeWarning, match="NumPy") if learner_acts else contextlib.nullcontext():
+        agent.fit(steps=60, num_envs=2, workers=2, verbose=0)
+    batch = sample_batch(agent, 64)
+    np.testing.assert_array_equal(batch.extra["action_mask"], legal_actions(batch.observation))
+    goes_on = batch.discount > 0
+    following = legal_actions(batch.next_observation)
+    np.testing.assert_array_equal(batch.extra["next_action_mask"][goes_on], following[goes_on])
+
+
+@torch_only
+def test_workers_ignore_masks_if_the_head_does() -> None:
+    class Plain(heads.Q):
+        takes_mask = False
+
+    class Own(noterl.DQN):
+        head = Plain()
+
+    agent = Own(lambda: MaskedWalk("all"), hidden=(4,), seed=1)
+    agent.fit(steps=30, workers=1, verbose=0)
+    assert dict(agent.info_spec) == {}
+
+
+class LateMask(MaskedWalk):
+    """Reports no mask if the seed of the reset is 0."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        observation, info = super().reset(seed=seed)
+        return observation, {} if seed == 0 else info
+
+
+@torch_only
+def test_workers_refuse_masks_that_come_late() -> None:
+    with pytest.raises(WorkerError, match=r"action_mask.*every reset"):
+        small(noterl.PPO, LateMask).fit(steps=20, workers=1, verbose=0)

@@ -67,6 +67,14 @@ class TestAllLanes:
                 assert (first, lanes.tick(0)[0].reward) == (0.0, 0.0)
                 assert {each.reward for each in made.rounds(1)} == {2.0}
 
+    def test_call_after_a_failed_worker_raises(self) -> None:
+        with pool(LevelEnv, 2, Workers(2, on_failure="raise")) as made:
+            made.rounds(1)
+            os.kill(made.processes()[0], signal.SIGKILL)
+            for _ in range(2):  # a callback may call it again in on_train_end
+                with pytest.raises(WorkerError, match="worker 0"):
+                    made.lanes.call(set_level(2))
+
     def test_call_follows_the_phase_of_workers(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(pool_module, "RING_ROUNDS", 3)  # smaller than the phase, so the call empties the ring
         runs = []

@@ -14,6 +14,7 @@ from noterl.backends import keras
 from noterl.hyperparameters import Hyperparameter
 from noterl.networks.description import HiddenLayers, NetworkDescription
 from noterl.networks.keras_layers import keras_network
+from noterl.networks.size_limit import NetworkSizeError
 from noterl.utils.checks import probability
 
 Network = Any
@@ -117,7 +118,12 @@ def network_or_default(network: Any, hidden: Any, build: Callable[[Any], Network
         ValueError: if `network` is not a network, or takes a dict of inputs.
     """
     if network is None or isinstance(network, HiddenLayers):
-        return build(hidden if network is None else network)
+        try:
+            return build(hidden if network is None else network)
+        except NetworkSizeError as error:
+            if network is None:
+                raise
+            raise network.description.error((), str(error)) from None
     check_network("network", network)
     if isinstance(getattr(network, "input", None), dict):
         raise ValueError(

@@ -15,7 +15,7 @@ import numpy as np
 from noterl.backends import keras
 from noterl.networks.access import get_weights, is_module, is_network, variables
 from noterl.networks.builders import ACTIVATIONS, build_plan
-from noterl.networks.size_limit import claim, plan_sizes
+from noterl.networks.size_limit import LARGEST, NetworkSizeError, claim, plan_sizes
 from noterl.registry import Configurable, register
 
 _CONVOLUTION = ("filters", "kernel_size", "strides", "padding", "data_format", "dilation_rate", "groups", "use_bias")
@@ -212,22 +212,27 @@ def _is_plain(value: Any) -> bool:
     return value is None or type(value) in (bool, int, float, str)
 
 
-def build_model(stored: StoredNetwork, initializers: Mapping[int, Mapping[str, Any]] | None = None) -> Any:
+def build_model(
+    stored: StoredNetwork, initializers: Mapping[int, Mapping[str, Any]] | None = None, largest: int = LARGEST
+) -> Any:
     """Build a Keras model.
 
     Args:
         stored: its configuration.
         initializers: the initializers of some layers, as attributes by the positions of the layers.
+        largest: the largest number of weights.
 
     Raises:
         ValueError: if the configuration is not one that `stored` returns.
         FileError: as `StoredNetwork.from_config`.
+        NetworkSizeError: if the model has more than `largest` weights.
     """
     if stored.kind not in ("Sequential", "Functional"):
         raise ValueError(f"there is no network of the kind {stored.kind!r:.40}")
     start = keras.Input(stored.shape)
     layers: list[Any] = []
     tensors: list[Any] = []
+    total = 0
     for position, (name, arguments, places) in enumerate(stored.layers):
         layer = _make_layer(name, arguments)
         for attribute, initializer in (initializers or {}).get(position, {}).items():
@@ -235,7 +240,11 @@ def build_model(stored: StoredNetwork, initializers: Mapping[int, Mapping[str, A
         if not places or not all(type(place) is int and -1 <= place < len(tensors) for place in places):
             raise ValueError(f"{name!r:.40} has the inputs {places!r:.80}, which do not precede it")
         inputs = [start if place == -1 else tensors[place] for place in places]
-        claim(_weights(layer, tuple(inputs[0].shape[1:])))
+        own = _weights(layer, tuple(inputs[0].shape[1:]))
+        total += sum(own)
+        if total > largest:
+            raise NetworkSizeError(f"the model may have at most {largest:,} weights, and needs {total:,} or more")
+        claim(own)
         tensors.append(layer(inputs) if name in _MERGING else layer(*inputs))
         layers.append(layer)
     if stored.kind == "Sequential":

@@ -23,6 +23,12 @@ ENDINGS = (".toml", ".cfg", ".json", ".keras")
 
 _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("0", "false", "no", "off")
+
+# Bytes of a file that describes layers.
+_LARGEST_TEXT = 2**17
+
+# Characters of a line in which a key is looked for. The time of the search grows with their square.
+_LONGEST_LINE = 200
 _CFG_KEYS = {
     "convolutional": ("filters", "size", "stride", "activation", "initializer", "gain", "common", "output"),
     "flatten": ("common",),
@@ -53,6 +59,8 @@ def read_network(path: str | os.PathLike[str]) -> Any:
         raise ValueError(f"network must be a network or the path of a file; there is no file {str(path)!r}")
     if ending in readers:
         return readers[ending](path)
+    if path.stat().st_size > _LARGEST_TEXT:
+        raise ValueError(f"network: {path} is larger than {_LARGEST_TEXT:,} bytes")
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
@@ -84,6 +92,10 @@ def read_toml(text: str, path: str) -> NetworkDescription:
         found = re.fullmatch(r"(.*) \(at (line \d+), column \d+\)", str(error))
         place, reason = (path, str(error)) if found is None else (f"{path}, {found[2]}", found[1])
         raise ValueError(f"network: {place}: {reason}") from None
+    except RecursionError:
+        raise ValueError(f"network: {path} is nested too deeply") from None
+    except ValueError as error:  # an int of more digits than Python converts
+        raise ValueError(f"network: {path}: {error}") from None
     return NetworkDescription.from_file(document, Origin(path, _lines_of_toml(text)))
 
 
@@ -204,7 +216,8 @@ def _lines_of_cfg(text: str) -> dict[Keys, int]:
     """Return the lines of `(section,)` and `(section, key)`."""
     found: dict[Keys, int] = {}
     section = ""
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, whole in enumerate(text.splitlines(), 1):
+        line = whole[:_LONGEST_LINE]
         if header := re.match(r"\s*\[(.+)\]", line):
             section = header[1]
             found.setdefault((section,), number)
@@ -218,7 +231,8 @@ def _lines_of_toml(text: str) -> dict[Keys, int]:
     found: dict[Keys, int] = {}
     counts: dict[Keys, int] = {}
     table: Keys = ()
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, whole in enumerate(text.splitlines(), 1):
+        line = whole[:_LONGEST_LINE]
         if header := re.match(r"\s*(\[\[?)\s*([^\[\]]+?)\s*\]", line):
             table = _names(header[2])
             for end in range(1, len(table)):

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 from noterl.backends import keras
 from noterl.networks.config import LAYERS, WITH_ACTIVATION, StoredNetwork, build_model
+from noterl.networks.size_limit import LARGEST
 from noterl.utils.words import explain_name
 
 # The initializers that a file may name. Their arguments are numbers, strings, bools or None.
@@ -27,6 +28,13 @@ _INITIALIZERS = (
 _IGNORED = ("name", "dtype", "batch_shape", "seed")
 
 _CONFIG, _WEIGHTS = "config.json", "model.weights.h5"
+
+# A model may need so many more weights than its file holds, because the weights of normalization are overestimated.
+_SPARE_VALUES = 2**23
+
+
+class _ConfigurationError(ValueError):
+    """A mistake in a configuration, with the file and the line."""
 
 
 def read_keras_json(path: Path) -> Any:
@@ -48,14 +56,26 @@ def read_keras_archive(path: Path) -> Any:
     place = f"{path}: {_CONFIG}"
     try:
         with zipfile.ZipFile(path) as archive:
-            model = _Reader(place, _text(archive.read(_CONFIG), place)).model()
-            with tempfile.TemporaryDirectory() as folder:
-                weights = Path(folder, _WEIGHTS)
-                weights.write_bytes(archive.read(_WEIGHTS))
-                model.load_weights(weights)
-    except (zipfile.BadZipFile, KeyError, OSError) as error:
+            content, weights = (_member(archive, name, path) for name in (_CONFIG, _WEIGHTS))
+    except (zipfile.BadZipFile, KeyError, OSError, RuntimeError, EOFError) as error:
         raise ValueError(f"network: {path} is not a file of keras.Model.save: {error}") from error
+    model = _Reader(place, _text(content, place), len(weights) // 4 + _SPARE_VALUES).model()
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, _WEIGHTS)
+        file.write_bytes(weights)
+        try:
+            model.load_weights(file)
+        except (KeyError, OSError, RuntimeError, TypeError, ValueError) as error:
+            raise ValueError(f"network: {path}: {_WEIGHTS} does not fit the model: {error}") from error
     return model
+
+
+def _member(archive: zipfile.ZipFile, name: str, path: Path) -> bytes:
+    """Return a member. `keras.Model.save` stores members uncompressed, so none is larger than the file."""
+    info = archive.getinfo(name)
+    if info.compress_type != zipfile.ZIP_STORED or info.file_size > path.stat().st_size:
+        raise ValueError(f"network: {path}: {name} must be stored uncompressed, as keras.Model.save writes it")
+    return archive.read(info)
 
 
 def _text(content: bytes, place: str) -> str:
@@ -71,10 +91,11 @@ class _Reader:
     Args:
         place: the name of the file, for error messages.
         text: the configuration.
+        largest: the largest number of weights.
     """
 
-    def __init__(self, place: str, text: str) -> None:
-        self.place, self.text = place, text
+    def __init__(self, place: str, text: str, largest: int = LARGEST) -> None:
+        self.place, self.text, self.largest = place, text, largest
         self.initializers: dict[int, dict[str, Any]] = {}
 
     def model(self) -> Any:
@@ -85,13 +106,17 @@ class _Reader:
             raise ValueError(f"network: {self.place}, line {error.lineno}: {error.msg}") from None
         except RecursionError:
             raise ValueError(f"network: {self.place} is nested too deeply") from None
+        except ValueError as error:  # an int of more digits than Python converts
+            raise ValueError(f"network: {self.place}: {error}") from None
         try:
             stored = self._stored(document)
-        except (AttributeError, IndexError, KeyError, TypeError) as error:
+        except _ConfigurationError:
+            raise
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
             raise ValueError(f"network: {self.place} is not a configuration of a Keras model: {error!r}") from error
         try:
-            return build_model(stored, self.initializers)
-        except (TypeError, ValueError) as error:
+            return build_model(stored, self.initializers, self.largest)
+        except (TypeError, ValueError, OverflowError, RuntimeError) as error:
             raise ValueError(f"network: {self.place}: {error}") from error
 
     def _stored(self, document: Any) -> StoredNetwork:
@@ -181,7 +206,7 @@ class _Reader:
         """Raise an error with the first line that holds a word in quotes."""
         found = re.search(re.escape(json.dumps(word)), self.text)
         line = "" if found is None else f", line {self.text.count(chr(10), 0, found.start()) + 1}"
-        raise ValueError(f"network: {self.place}{line}: {text}")
+        raise _ConfigurationError(f"network: {self.place}{line}: {text}")
 
 
 def _shape_of(layer: Mapping[str, Any]) -> list[Any]:

@@ -19,6 +19,13 @@ from noterl.utils.files import FileError
 _SPARE_VALUES = 2**16
 _SPARE_ARRAYS = 64
 
+# The largest network that noterl builds from a description or a file of Keras: 1 GiB of float32.
+LARGEST = 2**28
+
+
+class NetworkSizeError(ValueError):
+    """A network has more than `LARGEST` weights; nothing was allocated."""
+
 
 class _Limit:
     """What may still be built: numbers of values and of arrays."""
@@ -60,9 +67,12 @@ def claim(sizes: Iterable[int]) -> None:
 
     Raises:
         FileError: inside `size_limit`, if the networks have more weights than the file.
+        NetworkSizeError: outside, if the network has more than `LARGEST` weights.
     """
     limit = _limit.get()
     if limit is None:
+        if (total := sum(sizes)) > LARGEST:
+            raise NetworkSizeError(f"a network may have at most {LARGEST:,} weights, this one has {total:,}")
         return
     for size in sizes:
         limit.values -= size

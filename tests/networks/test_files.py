@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import os
+import time
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -415,3 +417,65 @@ def test_command_line_reads_network_files() -> None:
         assert main([*command, "--out", "run"]) == 0
     os.remove("model.toml")
     assert shapes(noterl.load("run/agent.noterl").q) == dense(4, 16, 2)
+
+
+@torch_only
+class TestHostileFiles:
+    """Files that are refused before they take memory or time."""
+
+    @pytest.mark.parametrize(
+        ("name", "text"),
+        [
+            ("model.toml", "x=" + "[" * 10_000 + "]" * 10_000),
+            ("model.toml", DENSE.replace("16", "9" * 5_000)),
+            ("model.toml", DENSE.replace("16", "9" * 30)),
+            ("model.toml", DENSE.replace("16", "100_000_000")),
+            ("model.toml", 2 * DENSE.replace("16", "100_000")),
+            ("model.cfg", "[dense-0]\nunits=100000\n[dense-1]\nunits=100000\n"),
+            ("model.toml", "# " + "x" * 200_000),
+            ("model.cfg", "[dense-0]\nunits=1\n  a" + " " * 50_000 + "b\n"),
+            ("model.toml", 'x = """\n' + "a " * 50_000 + '"""'),
+            ("model.json", "[" * 200_000),
+            ("model.json", "9" * 5_000),
+        ],
+    )
+    def test_text_is_refused_with_the_name_of_the_file(self, name: str, text: str) -> None:
+        start = time.monotonic()
+        with pytest.raises(ValueError, match=f"network: {name}"):
+            noterl.PPO((VECTOR, DISCRETE), network=write(name, text))
+        assert time.monotonic() - start < 2.0
+
+    @pytest.mark.parametrize("units", [10**9, 10**12, 10**30])
+    def test_model_with_too_many_weights_is_refused(self, units: int) -> None:
+        Path("model.json").write_text(sequential().to_json().replace('"units": 8', f'"units": {units}'))
+        with pytest.raises(ValueError, match=r"network: model.json: .* weights"):
+            networks.read_network("model.json")
+
+    def test_initializer_with_wrong_arguments_names_the_file(self) -> None:
+        Path("model.json").write_text(sequential().to_json().replace('"gain": 1.0', '"gain": "x", "seed": "y"'))
+        with pytest.raises(ValueError, match=r"network: model.json"):
+            networks.read_network("model.json")
+
+    def test_model_larger_than_its_weights_is_refused(self) -> None:
+        _rewrite("model.keras", "config.json", lambda content: content.replace(b'"units": 8', b'"units": 9000000'))
+        with pytest.raises(ValueError, match=r"network: model.keras: config.json.* weights"):
+            networks.read_network("model.keras")
+
+    def test_compressed_member_is_refused(self) -> None:
+        _rewrite("model.keras", "config.json", lambda content: content + b" " * 2**20, zipfile.ZIP_DEFLATED)
+        with pytest.raises(ValueError, match=r"network: model.keras: config.json must be stored"):
+            networks.read_network("model.keras")
+
+    def test_weights_of_other_shapes_name_the_file(self) -> None:
+        _rewrite("model.keras", "config.json", lambda content: content.replace(b'"units": 8', b'"units": 9'))
+        with pytest.raises(ValueError, match=r"network: model.keras: model.weights.h5 does not fit"):
+            networks.read_network("model.keras")
+
+
+def _rewrite(path: str, member: str, change: Any, compression: int = zipfile.ZIP_STORED) -> None:
+    """Write a model whose archive has one member changed."""
+    sequential().save("original.keras")
+    with zipfile.ZipFile("original.keras") as source, zipfile.ZipFile(path, "w", compression) as target:
+        for name in source.namelist():
+            content = source.read(name)
+            target.writestr(name, change(content) if name == member else content)

@@ -218,6 +218,7 @@ def test_transitions_update_statistics_and_batches_are_normalized() -> None:
 
 
 @pytest.mark.parametrize("kind", [noterl.DQN, noterl.DDPG, noterl.TD3, noterl.SAC, noterl.MADDPG])
+@pytest.mark.backends("torch")
 def test_agents_with_a_replay_memory_normalize_and_resume_exactly(kind: Any, tmp_path) -> None:
     uninterrupted = replaying(kind)
     uninterrupted.fit(steps=60, num_envs=2, verbose=0)

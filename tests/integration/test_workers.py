@@ -282,6 +282,7 @@ class TestFit:
             agent.fit(steps=5, workers=2, verbose=0)
 
 
+@pytest.mark.backends("torch")
 class TestFailures:
     def test_killed_worker_cuts_its_episodes_only(self) -> None:
         killed: list[int] = []

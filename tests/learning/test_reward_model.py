@@ -183,6 +183,7 @@ def test_grouping_of_updates_does_not_change_a_run() -> None:
 
 
 @pytest.mark.parametrize("name", ["TD3", "PPO with a replay memory"])
+@pytest.mark.backends("torch")
 def test_logs_hold_both_rewards(name: str) -> None:
     seen: list[dict[str, Any]] = []
     agent = agent_of(name)
@@ -206,6 +207,7 @@ for name in ("DQN", "PPO"):
 """
 
 
+@pytest.mark.backends("torch")
 def test_loaded_runs_continue_as_if_uninterrupted(tmp_path: Path) -> None:
     uninterrupted = {}
     for name in ("DQN", "PPO"):

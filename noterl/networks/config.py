@@ -15,7 +15,7 @@ import numpy as np
 from noterl.backends import keras
 from noterl.networks.access import get_weights, is_module, is_network, variables
 from noterl.networks.builders import ACTIVATIONS, build_plan
-from noterl.networks.size_limit import LARGEST, NetworkSizeError, claim, plan_sizes
+from noterl.networks.size_limit import LARGEST, NetworkSizeError, claim, is_limited, plan_sizes
 from noterl.registry import Configurable, register
 
 _CONVOLUTION = ("filters", "kernel_size", "strides", "padding", "data_format", "dilation_rate", "groups", "use_bias")
@@ -242,7 +242,7 @@ def build_model(
         inputs = [start if place == -1 else tensors[place] for place in places]
         own = _weights(layer, tuple(inputs[0].shape[1:]))
         total += sum(own)
-        if total > largest:
+        if total > largest and not is_limited():  # `claim` limits a network in the file of an agent
             raise NetworkSizeError(f"the model may have at most {largest:,} weights, and needs {total:,} or more")
         claim(own)
         tensors.append(layer(inputs) if name in _MERGING else layer(*inputs))

@@ -62,7 +62,7 @@ def test_agent_that_cannot_use_workers_gets_none(
     monkeypatch.setattr(worker_count, "_SECONDS", 0.05)
     monkeypatch.setattr(worker_count, "_LIMIT", 0.2)
     agent = noterl.AlphaZero(TicTacToe(), simulations=2, hidden=(4,), seed=1)
-    assert noterl.suggest_workers(agent) == 0 and "AlphaZero" in capsys.readouterr().out
+    assert noterl.suggest_workers(agent) == 0 and "searches" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("memory", [0, -1, "all"])

@@ -86,8 +86,8 @@ def read(path: Path, format: str) -> Function:
 @pytest.mark.parametrize("format", ["keras", "saved_model", "onnx", "torch", "numpy"])
 @pytest.mark.parametrize("name", ["PPO", "SAC", "DQN"])
 def test_exported_policy_acts_like_the_agent(name: str, format: str, tmp_path: Path) -> None:
-    if format == "onnx":
-        pytest.importorskip("onnxruntime")
+    if module := {"onnx": "onnxruntime", "torch": "torch"}.get(format):
+        pytest.importorskip(module)
     exported = agent(name)
     if format not in FORMATS[backends.name()]:
         with pytest.raises(ValueError, match=r"format.*'numpy'"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,7 @@ class TensorBoard(Callback):
         self._unwritten = 0
         self._evaluated = -1  # environment steps at the last evaluation
         self._gradients: Any = None
+        self._warned = False
 
     @property
     def state_key(self) -> str:
@@ -112,7 +114,7 @@ class TensorBoard(Callback):
             self._write_scalars(self.agent.steps, row)
 
     def on_due(self, logs: Logs) -> None:
-        """Write histograms of the weights and the gradients."""
+        """Write histograms of the finite weights and gradients, and warn once if some are not finite."""
         if self._file is None:
             return
         if self._gradients is None:
@@ -121,8 +123,13 @@ class TensorBoard(Callback):
         found |= {f"gradients/{name}": values for name, values in (self._gradients() or {}).items()}
         for name, values in found.items():
             flat = np.asarray(values, np.float64).ravel()
-            if flat.size and np.isfinite(flat).all():
-                self._write(self.agent.steps, _histogram(name, flat))
+            finite = flat[np.isfinite(flat)]
+            if finite.size < flat.size and not self._warned:
+                self._warned = True
+                missing = flat.size - finite.size
+                warnings.warn(f"TensorBoard: {missing} of the {flat.size} {name} are not finite", stacklevel=2)
+            if finite.size:
+                self._write(self.agent.steps, _histogram(name, finite))
 
     def on_train_end(self, logs: Logs) -> None:
         """Write everything and close the file."""

@@ -17,7 +17,7 @@ from noterl.envs.functional import new_keys
 from noterl.learning import device
 from noterl.random import Generators, check_seed
 from noterl.training.interrupts import InterruptGuard
-from noterl.utils.checks import check_number, check_positive, whole
+from noterl.utils.checks import check_int, check_number, check_positive, whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -249,7 +249,8 @@ class Population:
         Raises:
             ValueError: if there is no member with this number.
         """
-        if not 0 <= number < len(self):
+        number = check_int("number", number, least=0)
+        if number >= len(self):
             raise ValueError(f"number must be from 0 to {len(self) - 1}, got {number!r}")
         agent = self._copy(self.seeds[number])
         agent.compile(**self.agent.compile_arguments)

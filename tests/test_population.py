@@ -155,6 +155,12 @@ def test_bad_arguments_are_named(arguments: dict[str, Any]) -> None:
         noterl.Population(make(), **arguments)
 
 
+@pytest.mark.parametrize("number", [-1, 2, 0.5, True, "0"])
+def test_members_have_whole_numbers(number: Any) -> None:
+    with pytest.raises(ValueError, match="number must be"):
+        noterl.Population(make(), seeds=2).member(number)
+
+
 def test_agents_that_cannot_train_on_the_device_are_refused() -> None:
     for agent in (noterl.DQN(line(), hidden=(4,)), noterl.PPO("CartPole-v1", hidden=(4,))):
         with pytest.raises(ValueError, match="agent"):

@@ -24,8 +24,8 @@ ENDINGS = (".toml", ".cfg", ".json", ".keras")
 _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("0", "false", "no", "off")
 
-# Bytes of a file that describes layers.
-_LARGEST_TEXT = 2**17
+# Bytes of a file that describes layers. Keras writes every argument of a layer into a `.json` file.
+_LARGEST_TEXTS = {".toml": 2**17, ".cfg": 2**17, ".json": 2**24}
 
 # Characters of a line in which a key is looked for. The time of the search grows with their square.
 _LONGEST_LINE = 200
@@ -57,10 +57,10 @@ def read_network(path: str | os.PathLike[str]) -> Any:
         raise ValueError(f"network must be a file that ends in {', '.join(ENDINGS)}, got {str(path)!r}")
     if not path.is_file():
         raise ValueError(f"network must be a network or the path of a file; there is no file {str(path)!r}")
+    if ending in _LARGEST_TEXTS and path.stat().st_size > _LARGEST_TEXTS[ending]:
+        raise ValueError(f"network: {path} is larger than {_LARGEST_TEXTS[ending]:,} bytes")
     if ending in readers:
         return readers[ending](path)
-    if path.stat().st_size > _LARGEST_TEXT:
-        raise ValueError(f"network: {path} is larger than {_LARGEST_TEXT:,} bytes")
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:

@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
+import numpy as np
+
 from noterl.backends import keras
 from noterl.networks.config import LAYERS, WITH_ACTIVATION, StoredNetwork, build_model
 from noterl.networks.size_limit import LARGEST
@@ -67,6 +69,8 @@ def read_keras_archive(path: Path) -> Any:
             model.load_weights(file)
         except (KeyError, OSError, RuntimeError, TypeError, ValueError) as error:
             raise ValueError(f"network: {path}: {_WEIGHTS} does not fit the model: {error}") from error
+    if not all(np.isfinite(np.asarray(value)).all() for value in model.get_weights()):
+        raise ValueError(f"network: {path}: {_WEIGHTS} holds weights that are not finite")
     return model
 
 

@@ -142,12 +142,14 @@ def test_evaluations_are_curves(reader: Any, tmp_path: Path) -> None:
 
 def test_histograms_count_weights_and_gradients(tmp_path: Path) -> None:
     board = TensorBoard(tmp_path, histograms="episodes")
-    weights = {"q/000": np.array([[1.0, 2.0], [2.0, 5.0]]), "q/001": np.array([np.nan])}
+    weights = {"q/000": np.array([[1.0, 2.0], [2.0, 5.0], [np.nan, -np.inf]]), "q/001": np.array([np.nan])}
     board.agent = agent(7)
     board.agent.get_weights = lambda: weights
     board.agent.gradient_values = lambda: lambda: {"q/000": np.array([-1.0, 1.0])}
     board.on_train_begin({})
-    board.on_due({})
+    with pytest.warns(UserWarning, match="2 of the 6 weights/q/000 are not finite"):
+        board.on_due({})
+    board.on_due({})  # does not warn again
     board.on_train_end({})
     found = {value.tag: value.histo for event in events(tmp_path) for value in event.summary.value if value.histo.num}
     assert set(found) == {"weights/q/000", "gradients/q/000"}  # TensorBoard refuses NaN

@@ -451,6 +451,18 @@ class TestHostileFiles:
         with pytest.raises(ValueError, match=r"network: model.json: .* weights"):
             networks.read_network("model.json")
 
+    def test_large_text_of_keras_is_not_read(self) -> None:
+        Path("model.json").write_bytes(b" " * (2**24 + 1))
+        with pytest.raises(ValueError, match=r"network: model.json is larger than 16,777,216 bytes"):
+            networks.read_network("model.json")
+
+    def test_weights_that_are_not_finite_are_refused(self) -> None:
+        model = sequential()
+        model.set_weights([np.full_like(weight, np.nan) for weight in model.get_weights()])
+        model.save("model.keras")
+        with pytest.raises(ValueError, match=r"network: model.keras: model.weights.h5 holds .* not finite"):
+            networks.read_network("model.keras")
+
     def test_initializer_with_wrong_arguments_names_the_file(self) -> None:
         Path("model.json").write_text(sequential().to_json().replace('"gain": 1.0', '"gain": "x", "seed": "y"'))
         with pytest.raises(ValueError, match=r"network: model.json"):

@@ -1,13 +1,13 @@
 """Train DQN on Atari Pong beside a bare program and Stable-Baselines3: time per update, memory and return.
 
-    make peers; OMP_NUM_THREADS=2 .venv/bin/python -m benchmarks.atari --steps 50000 --pairs 5
+    make peers; OMP_NUM_THREADS=1 .venv/bin/python -m benchmarks.atari
 
 All participants have the same settings: one lane, a memory of 50,000 frames, an update on 32 transitions every four
 steps. The bare program is a loop in PyTorch on ale-py's vector environment, with a ring of frames in NumPy; stacks may
 begin in the episode before. Each run is a process of its own; the participants run in turn. The ratio is noterl's time
-per update divided by the other's, without the first 2,000 steps; steps between updates are included. The bar is 1.1 for
-the bare program and 1 for Stable-Baselines3. The result is stored in benchmarks/results/speed/ if all participants made
-at least 50,000 steps.
+per update divided by the other's, without the first 2,000 steps; steps between updates are included. The bar is 1 for
+Stable-Baselines3, and 1.1 for the bare program of the same framework (benchmarks/limit.py has those of the others).
+The result is stored in benchmarks/results/speed/ if all participants made at least 5,000 steps: 750 timed updates.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from benchmarks.processes import RESULTS, ROOT, execute, machine, store, variabl
 from benchmarks.summaries import summarize_pairs
 
 RESULT = RESULTS / "speed" / "atari.json"
-STEPS = 50_000
-PARTICIPANTS = ("noterl-torch", "noterl-jax", "bare", "sb3")
+STEPS = 5_000
+PARTICIPANTS = ("noterl-torch", "noterl-jax", "noterl-tensorflow", "bare", "sb3")
 BARS = {"bare": 1.1, "sb3": 1.0}
 # rl-zoo3's settings for Atari, with a memory and a start for this number of steps.
 CAPACITY, LEARNING_STARTS, EVERY, BATCH, TARGET = 50_000, 1_000, 4, 32, 1_000
@@ -193,7 +193,7 @@ def summarize(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
         {"name": f"{who} / {other}", **summarize_pairs(times[who], times[other], BARS[other])}
         for who in ours
         for other in BARS
-        if times[other]
+        if times[other] and (other != "bare" or who == "noterl-torch")
     ]
 
 
@@ -225,7 +225,7 @@ def main(words: list[str] | None = None) -> None:
         "steps": arguments.steps,
         "threads": os.environ.get("OMP_NUM_THREADS"),
         "machine": start,
-        "versions": versions(("noterl", "numpy", "gymnasium", "ale-py", "torch", "jax", "keras")),
+        "versions": versions(("noterl", "numpy", "gymnasium", "ale-py", "torch", "jax", "tensorflow-cpu", "keras")),
         "summary": summarize(runs),
         "runs": runs,
     }

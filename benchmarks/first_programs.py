@@ -1,6 +1,6 @@
 """Train agents with all defaults, as a new user's first program does, and show what the greedy policies reach.
 
-    python benchmarks/first_programs.py cartpole-dqn --seeds 10
+    python benchmarks/first_programs.py cartpole-dqn
 
 A run is `agent = noterl.DQN("CartPole-v1", seed=seed)` and `agent.fit(steps=50_000)` in a process of its own. Its score
 is the mean return of `agent.evaluate(episodes=20)`. Each run is stored in benchmarks/results/first_programs/ when it
@@ -59,13 +59,13 @@ class Program:
 PROGRAMS = {
     "cartpole-dqn": Program("DQN", "CartPole-v1", 50_000, 450),
     "acrobot-dqn": Program("DQN", "Acrobot-v1", 100_000, -110),
-    "mountaincar-dqn": Program("DQN", "MountainCar-v0", 100_000),
-    "lunarlander-dqn": Program("DQN", "LunarLander-v3", 100_000),
+    "mountaincar-dqn": Program("DQN", "MountainCar-v0", 100_000, seeds=3),
+    "lunarlander-dqn": Program("DQN", "LunarLander-v3", 100_000, seeds=3),
     "cartpole-a2c": Program("A2C", "CartPole-v1", 200_000, 475),
     "pendulum-sac": Program("SAC", "Pendulum-v1", 20_000, -200),
     "pendulum-td3": Program("TD3", "Pendulum-v1", 20_000, -200),
     "pendulum-ddpg": Program("DDPG", "Pendulum-v1", 20_000, -200),
-    "lunarlandercontinuous-sac": Program("SAC", "LunarLanderContinuous-v3", 100_000),
+    "lunarlandercontinuous-sac": Program("SAC", "LunarLanderContinuous-v3", 100_000, seeds=3),
 }
 
 
@@ -160,7 +160,7 @@ def summarize(program: Program, runs: list[dict[str, Any]]) -> dict[str, Any]:
 def parse(words: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0], prog="first_programs.py")
     parser.add_argument("programs", nargs="*", metavar="program", help=f"any of {', '.join(PROGRAMS)} (default: all)")
-    parser.add_argument("--seeds", type=int, default=10, help="seeds that the result shall have")
+    parser.add_argument("--seeds", type=int, help="seeds that a result shall have (default: 10, or 3 without a goal)")
     parser.add_argument("--backend", choices=BACKENDS, default="jax")
     parser.add_argument("--output", type=Path, default=FOLDER, help="folder of the results")
     parser.add_argument("--seed", type=int, help="train this seed in this process and print the run as JSON")
@@ -169,7 +169,7 @@ def parse(words: list[str] | None) -> argparse.Namespace:
     unknown = set(arguments.programs) - set(PROGRAMS)
     if unknown:
         parser.error(f"program must be one of {', '.join(PROGRAMS)}, got {', '.join(sorted(unknown))}")
-    if arguments.seeds < 1:
+    if arguments.seeds is not None and arguments.seeds < 1:
         parser.error("--seeds must be at least 1")
     arguments.programs = arguments.programs or list(PROGRAMS)
     return arguments
@@ -183,7 +183,8 @@ def main(words: list[str] | None = None) -> None:
     elif arguments.seed is not None:
         print_json(train(first, arguments.seed))
     else:
-        results = [run(name, arguments.seeds, arguments.backend, arguments.output) for name in arguments.programs]
+        numbers = {name: arguments.seeds or PROGRAMS[name].seeds for name in arguments.programs}
+        results = [run(name, number, arguments.backend, arguments.output) for name, number in numbers.items()]
         print(first_programs_table(results))
 
 

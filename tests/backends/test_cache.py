@@ -33,9 +33,8 @@ agent.compile(learning_starts=8, batch_size=8, update_every=4, updates=4)
 agent.fit(steps=32, verbose=0)
 weights = hashlib.sha256(b"".join(array.tobytes() for array in agent.q.get_weights())).hexdigest()
 now = inodes()
-print(json.dumps({
-    "weights": weights, "hits": len(hits), "kept": sum(name in now and now[name] == copied[name] for name in copied) - 1
-}))
+kept = sum(now.get(name) == inode for name, inode in copied.items() if name.endswith(".pb"))
+print(json.dumps({"weights": weights, "loaded": len(hits) + kept}))
 """
 
 
@@ -57,22 +56,19 @@ def programs(cache: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.backends("jax", "tensorflow")
-def test_second_process_loads_programs_also_after_damage(tmp_path: Path, backend: str) -> None:
+def test_second_process_loads_what_is_not_damaged(tmp_path: Path, backend: str) -> None:
     first = train(tmp_path)
     stored = programs(tmp_path)
-    assert first["hits"] == 0 and stored
+    assert first["loaded"] == 0 and len(stored) > 1
+    damaged = max(tmp_path.glob("*/*"), key=lambda path: path.stat().st_size)
+    damaged.write_bytes(stored[damaged.name][:-10])
     second = train(tmp_path)
-    assert programs(tmp_path) == stored
-    assert second["hits" if backend == "jax" else "kept"] == len(stored)
+    assert second["loaded"] == len(stored) - 1
+    after = programs(tmp_path)
+    assert after.keys() == stored.keys() and len(after[damaged.name]) > 1000
+    assert all(after[name] == stored[name] for name in stored if name != damaged.name)
+    assert first["weights"] == second["weights"]
     assert [path for path in tmp_path.iterdir() if path.name.startswith(".")] == [], "a process left its folder"
-
-    for path in tmp_path.glob("*/*"):
-        path.write_bytes(stored[path.name][:-10])
-    third = train(tmp_path)
-    assert third["hits"] == 0
-    assert programs(tmp_path).keys() == stored.keys()
-    assert all(len(content) > 100 for content in programs(tmp_path).values())
-    assert first["weights"] == second["weights"] == third["weights"]
 
 
 @pytest.mark.backends("jax")
@@ -81,7 +77,7 @@ def test_users_folder_and_zero_are_respected(tmp_path: Path) -> None:
     own.mkdir()
     chosen = train(cache, JAX_COMPILATION_CACHE_DIR=str(own), JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS="0")
     assert list(own.iterdir()) and not cache.exists()
-    off = train("0", XDG_CACHE_HOME=str(cache))
+    off = train("0", XDG_CACHE_HOME=str(tmp_path))
     assert not cache.exists()
     assert off["weights"] == chosen["weights"]
 
@@ -89,7 +85,7 @@ def test_users_folder_and_zero_are_respected(tmp_path: Path) -> None:
 @pytest.mark.backends("jax")
 def test_cache_that_cannot_be_written_changes_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    assert train("", XDG_CACHE_HOME=str(tmp_path / "file"))["hits"] == 0
+    assert train("", XDG_CACHE_HOME=str(tmp_path / "file"))["loaded"] == 0
     assert (tmp_path / "file").read_bytes() == b""
 
 

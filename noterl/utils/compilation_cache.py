@@ -142,8 +142,8 @@ class Store:
                 os.unlink(path)
             size -= length
 
-    def keys(self) -> list[str]:
-        """Return the keys of all files."""
+    def names(self) -> list[str]:
+        """Return the keys of all files, sorted."""
         try:
             return sorted(entry.name for entry in os.scandir(self.folder) if not entry.name.startswith("."))
         except OSError:

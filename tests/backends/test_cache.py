@@ -118,9 +118,7 @@ class TestSession:
         assert cache._session.folder != session.folder, "the variable that was inherited is replaced"
         cache._session.close()
 
-    def test_flags_of_the_user_are_kept(
-        self, cache: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_flags_of_the_user_are_kept(self, cache: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("TF_XLA_FLAGS", "--tf_xla_persistent_cache_directory=/somewhere")
         cache.enable()
         assert cache._session is None and not list(tmp_path.iterdir())

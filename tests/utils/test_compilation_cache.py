@@ -65,10 +65,10 @@ def test_disk_that_is_almost_full_is_not_used(monkeypatch: pytest.MonkeyPatch, t
 
 def test_store_returns_what_was_put(tmp_path: Path) -> None:
     store = Store(tmp_path, 1000)
-    assert store.get("a") is None and store.keys() == []
+    assert store.get("a") is None and store.names() == []
     store.put("a", b"program")
     store.put("a", b"another")
-    assert (store.get("a"), Store(tmp_path, 1000).get("a"), store.keys()) == (b"program", b"program", ["a"])
+    assert (store.get("a"), Store(tmp_path, 1000).get("a"), store.names()) == (b"program", b"program", ["a"])
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
@@ -89,7 +89,7 @@ def test_errors_of_the_file_system_do_not_reach_the_caller(monkeypatch: pytest.M
     with warnings.catch_warnings(action="error"):
         assert Store(tmp_path, 1000).get("key") is None
         missing.put("a", b"program")
-        assert missing.get("a") is None and missing.keys() == []
+        assert missing.get("a") is None and missing.names() == []
 
     def full(path: Path, content: bytes) -> int:
         with open(path, "wb") as file:
@@ -114,7 +114,7 @@ def test_least_recently_used_files_of_all_versions_are_evicted(tmp_path: Path) -
     store = Store(new, 1000)
     assert store.get("used") is not None
     store.put("added", bytes(400))
-    assert (store.keys(), Store(old, 1000).keys(), Store(other, 1000).keys()) == (["added", "used"], [], ["kept"])
+    assert (store.names(), Store(old, 1000).names(), Store(other, 1000).names()) == (["added", "used"], [], ["kept"])
 
 
 def test_readers_see_complete_files_while_processes_write(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ class Session:
             with contextlib.suppress(OSError):
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         self._stored: set[str] = set()
-        for key in store.keys():
+        for key in store.names():
             content = store.get(key, used=False)
             if content is not None:
                 (self.folder / key).write_bytes(content)

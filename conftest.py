@@ -34,6 +34,7 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["KERAS_BACKEND"] = NO_BACKEND
     elif "KERAS_BACKEND" not in os.environ:
         os.environ["KERAS_BACKEND"] = next((name for name in BACKENDS if importlib.util.find_spec(name)), NO_BACKEND)
+    os.environ["NOTERL_CACHE"] = "0"  # also for the processes that tests start
     os.environ.setdefault("MPLBACKEND", "agg")
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")

@@ -49,7 +49,9 @@ def variables(backend: str | None = None) -> dict[str, str]:
     """Return the environment variables of a process that imports this checkout; `backend` selects noterl's."""
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     chosen = {} if backend is None else BACKENDS[backend]
-    return {"PYTHONPATH": os.pathsep.join(paths), "TF_CPP_MIN_LOG_LEVEL": "3", **chosen}
+    # Without the compilation cache, which an earlier run would fill.
+    common = {"TF_CPP_MIN_LOG_LEVEL": "3", "NOTERL_CACHE": "0"}
+    return {"PYTHONPATH": os.pathsep.join(paths), **common, **chosen}
 
 
 def execute(words: list[str], added: dict[str, str]) -> dict[str, Any]:

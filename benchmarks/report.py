@@ -59,6 +59,12 @@ def adapting_defaults_tables(results: Path = RESULTS) -> str:
     return _joined([adapting_defaults_table(stored)] if stored else [])
 
 
+def start_tables(results: Path = RESULTS) -> str:
+    """Return the table of how long programs take to start."""
+    stored = [json.loads(path.read_text()) for path in sorted((results / "start").glob("*.json"))]
+    return _joined([f"{_where(stored[0])}\n\n{start_table(stored)}"] if stored else [])
+
+
 def readme_tables(results: Path = RESULTS) -> str:
     """Return the short tables of the README: the fastest backend beside its peers, and at most ten learning tasks."""
     tables = [short_speed_table(_results(results)), short_learning_table(_results(results / "learning"))]
@@ -226,6 +232,20 @@ def adapting_defaults_table(results: Iterable[dict[str, Any]]) -> str:
     return markdown_table(head, rows)
 
 
+def start_table(results: Iterable[dict[str, Any]]) -> str:
+    """Return one row for each backend and task of `start.py`, in seconds."""
+    rows = []
+    for result in results:
+        for task, one in result["summary"].items():
+            if task.startswith("import"):
+                cells = ["", f"{one['seconds']:.2f}", ""]
+            else:
+                cells = [f"{one[cache]['seconds']:.2f}" for cache in ("cold", "warm")] + [f"{one['warm']['cpu']:.2f}"]
+            verdict = "met" if one["met"] else "missed"
+            rows.append((NAMES[result["backend"]], task, *cells, f"{one['bar']:g}: {verdict}"))
+    return markdown_table(("backend", "task", "cold", "warm", "CPU time, warm", "bar"), rows)
+
+
 def short_learning_table(results: Iterable[dict[str, Any]]) -> str:
     """Return at most ten rows: a task each, by its first backend."""
     rows = []
@@ -325,7 +345,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--readme", action="store_true", help="print the two short tables of the README")
     parser.add_argument("--results", type=Path, default=RESULTS, help="the folder of the results")
     chosen = parser.parse_args(arguments)
-    everything = [speed_tables, learning_tables, first_programs_tables, adapting_defaults_tables]
+    everything = [speed_tables, learning_tables, first_programs_tables, adapting_defaults_tables, start_tables]
     tables = [readme_tables] if chosen.readme else everything
     print("\n".join(table(chosen.results) for table in tables), end="")
 

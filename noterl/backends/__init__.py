@@ -19,8 +19,14 @@ if not os.environ.get("KERAS_BACKEND"):
 if os.environ["KERAS_BACKEND"] not in SUPPORTED:
     raise ImportError(f"KERAS_BACKEND must be one of {', '.join(SUPPORTED)}, got {os.environ['KERAS_BACKEND']!r}")
 
+if os.environ["KERAS_BACKEND"] == "tensorflow":
+    importlib.import_module("noterl.backends.tensorflow.cache").enable()  # before TensorFlow reads its flags
+
 import keras
 from keras import ops
+
+if os.environ["KERAS_BACKEND"] == "jax":
+    importlib.import_module("noterl.backends.jax.cache").enable()  # before the first network is built
 
 
 def name() -> str:

@@ -46,6 +46,8 @@ class Updates(UpdateProgram):
         compiled = compiler(self.jit_compile)
         self._run_all, self._run_until_non_finite = compiled(self._all), compiled(self._until_non_finite)
         self._run_until_stop = compiled(self.until_stop)
+        # An update is traced once for all programs that contain it; `inline` makes the same program as a plain call.
+        self._traced_once = jax.jit(self._once, static_argnames=("index", "losses_only"), inline=True)
 
     def __call__(self, rows: Rows, count: int, first: int = 0) -> GroupResult:
         """Make `count` updates, of which the first has the number `first`."""
@@ -81,20 +83,21 @@ class Updates(UpdateProgram):
         if isinstance(rows, GatheredRows):
             # Returning the whole state once per rollout costs less than another trace.
             return list(range(len(state)))
-        assigned: set[int] = set()
 
-        def trace(state: list[Any], rows: Rows) -> None:
-            for index in range(self.period):
-                values = self._once(state, _row(rows, 0), index)[0].values()
-                assigned.update(k for k, value in enumerate(values) if value is not state[k])
+        def trace(state: list[Any], rows: Rows) -> list[dict[int, Any]]:
+            batch = _row(rows, 0)
+            return [self._traced_once(state, batch, index=index)[0] for index in range(self.period)]
 
-        jax.eval_shape(trace, state, rows)
-        return sorted(assigned)
+        return sorted(set().union(*jax.eval_shape(trace, state, rows)))
 
-    def _once(self, state: list[Any], batch: Batch, index: int) -> tuple[Scope, tuple[dict, dict]]:
+    def _once(
+        self, state: list[Any], batch: Batch, *, index: int, losses_only: bool = True
+    ) -> tuple[dict[int, Any], Any, tuple[dict, dict]]:
+        """Make one update; return the values that it assigns, by position, whether it is finite, and its result."""
         with Scope(self.variables, state) as scope:
             result = self.step(batch, index)
-        return scope, result
+        assigned = {k: value for k, value in enumerate(scope.values()) if value is not state[k]}
+        return assigned, jnp.asarray(scope.finite_losses if losses_only else scope.finite), result
 
     def _all(self, state: list[Any], rows: Rows, count: Any, start: Any) -> tuple[Any, list[Any], tuple]:
         """Make all updates; return the report for the host, the assigned values and the remaining results."""
@@ -102,9 +105,9 @@ class Updates(UpdateProgram):
         positions = self._assigned or []
 
         def once(assigned: list[Any], batch: Batch, index: int = 0) -> tuple[list[Any], Any, tuple[dict, dict]]:
-            scope, result = self._once(replaced(state, positions, assigned), batch, index)
-            values = scope.values()
-            return [values[k] for k in positions], jnp.asarray(scope.finite_losses), result
+            values = replaced(state, positions, assigned)
+            new, finite, result = self._traced_once(values, batch, index=index)
+            return [new.get(k, values[k]) for k in positions], finite, result
 
         assigned = [state[k] for k in positions]
         # Batches with random numbers use the loop also if K is 1; see `_separate_row`.
@@ -119,8 +122,8 @@ class Updates(UpdateProgram):
         """Return the number of updates before the first that is not finite, and the results; assign nothing."""
 
         def once(state: list[Any], batch: Batch, index: int = 0) -> tuple[list[Any], Any, tuple[dict, dict]]:
-            scope, result = self._once(state, batch, index)
-            return scope.values(), jnp.asarray(scope.finite), result
+            new, finite, result = self._traced_once(state, batch, index=index, losses_only=False)
+            return replaced(state, list(new), list(new.values())), finite, result
 
         ran, _, finite, result = self._repeat(once, state, rows, count, start, until_false=True)
         return jnp.where(finite, ran, ran - 1), result
@@ -130,14 +133,12 @@ class Updates(UpdateProgram):
         self.on_trace()
 
         def once(state: list[Any], batch: Batch, index: int = 0) -> tuple[list[Any], Any, tuple]:
-            with Scope(self.variables, state) as scope:
-                result = self.step(batch, index)
-                stop = False if self.stop is None else self.stop(result[0])
-            values = scope.values()
-            finite, stop = scope.finite & all_finite(values), jnp.asarray(stop)
+            new, finite, result = self._traced_once(state, batch, index=index, losses_only=False)
+            with Scope(self.variables, replaced(state, list(new), list(new.values()))) as scope:
+                stop = jnp.asarray(False if self.stop is None else self.stop(result[0]))
+            finite &= all_finite(scope.values())
             applied = finite & ~stop
-            pairs = zip(values, state, strict=True)
-            state = [old if new is old else jnp.where(applied, new, old) for new, old in pairs]
+            state = replaced(state, list(new), [jnp.where(applied, value, state[k]) for k, value in new.items()])
             return state, applied, (result, finite & stop)
 
         ran, state, applied, (result, stopped) = self._repeat(once, state, rows, count, start, until_false=True)

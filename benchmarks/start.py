@@ -1,0 +1,166 @@
+"""Measure how long a program takes to start: imports, and the time from `fit` to the end of the first update.
+
+    python benchmarks/start.py --repeats 5
+
+Each run is a process of its own. The runs of a repeat share a new folder of the compilation cache: the first one finds
+it empty ("cold"), the second one finds the programs of the first ("warm"). The tasks are the agent of `make demo`, and
+PPO and DQN with all defaults. CPU seconds are shown beside seconds, because they depend less on other processes. The
+result is stored in benchmarks/results/start/, one file for each backend.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.evaluation import print_json, versions  # noqa: E402
+from benchmarks.processes import RESULTS, execute, machine, store, variables, warn_if_busy  # noqa: E402
+from benchmarks.report import start_table  # noqa: E402
+
+FOLDER = RESULTS / "start"
+TASKS = ("demo", "ppo", "dqn")
+CACHES = ("cold", "warm")
+FRAMEWORKS = ("tensorflow", "jax", "torch")
+# Seconds to the end of the first update with a warm cache.
+BARS = {"tensorflow": 1.5, "jax": 0.7, "torch": 0.5}
+# Seconds of `import noterl` alone, and of its agents in addition to Keras with its framework.
+IMPORT_BARS = {"noterl": 0.15, "agents": 0.3}
+# In a process that has imported nothing else.
+IMPORTS = """
+import json, time
+began = time.perf_counter()
+import noterl
+first = time.perf_counter()
+import keras
+second = time.perf_counter()
+noterl.DQN, noterl.PPO, noterl.SAC
+print(json.dumps({"noterl": first - began, "keras": second - first, "agents": time.perf_counter() - second}))
+"""
+# With one of these, the user's own cache would be measured.
+CACHE_VARIABLES = ("JAX_COMPILATION_CACHE_DIR", "TF_XLA_FLAGS")
+PACKAGES = ("noterl", "numpy", "gymnasium", "keras", "tensorflow", "tensorflow-cpu", "jax", "torch")
+
+
+def make_agent(task: str) -> Any:
+    """Return the agent of a task."""
+    import keras
+
+    import noterl
+
+    if task != "demo":
+        return getattr(noterl, task.upper())("CartPole-v1", seed=1)
+    agent = noterl.DQN("CartPole-v1", double=True, hidden=(128, 128), seed=1)
+    agent.compile(
+        optimizer=keras.optimizers.Adam(1e-3),
+        policy=noterl.policies.LinearEpsGreedyPolicy(1.0, 0.01, steps=10_000),
+        replay=noterl.Replay(100_000),
+        batch_size=64,
+        update_every=32,
+        updates=16,
+        target_update=250,
+    )
+    return agent
+
+
+def first_update(agent: Any) -> dict[str, float]:
+    """Call `fit` and stop after the first updates; return the seconds until their results were read."""
+    import noterl
+
+    ends: list[tuple[float, float]] = []
+
+    class Stop(noterl.Callback):
+        def on_batch_end(self, batch: int, logs: dict[str, Any]) -> None:
+            float(logs["loss"])
+            ends.append((time.perf_counter(), time.process_time()))
+            agent.stop("first update")
+
+    began = time.perf_counter(), time.process_time()
+    agent.fit(steps=100_000, callbacks=[Stop()], verbose=0)
+    return {"seconds": ends[0][0] - began[0], "cpu": ends[0][1] - began[1]}
+
+
+def command(backend: str, task: str, cache: str) -> tuple[list[str], dict[str, str]]:
+    """Return the command line of a process, and the environment variables that it adds."""
+    words = ["-c", IMPORTS] if task == "imports" else ["-m", "benchmarks.start", "--task", task]
+    return [sys.executable, *words], {**variables(backend), "NOTERL_CACHE": cache}
+
+
+def measure(backend: str, repeats: int) -> dict[str, Any]:
+    """Run all processes of a backend, with the caches and tasks in turn, and return the result."""
+    runs: list[dict[str, Any]] = []
+    for repeat in range(repeats):
+        runs.append({"repeat": repeat, "task": "imports", **execute(*command(backend, "imports", "0"))})
+        for task in TASKS:
+            with tempfile.TemporaryDirectory(prefix="noterl-start-") as folder:
+                for cache in CACHES:
+                    found = execute(*command(backend, task, folder))
+                    runs.append({"repeat": repeat, "task": task, "cache": cache, **found})
+                    print(f"{backend}, {task}, {cache}: {found['seconds']:.2f} s", file=sys.stderr, flush=True)
+    return {
+        "backend": backend,
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "machine": machine(),
+        "versions": versions(PACKAGES),
+        "summary": summarize(backend, runs),
+        "runs": runs,
+    }
+
+
+def summarize(backend: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the medians, and whether the bars are met."""
+
+    def median(field: str, **of: str) -> float:
+        return statistics.median(run[field] for run in runs if of.items() <= run.items())
+
+    summary: dict[str, Any] = {}
+    for task in TASKS:
+        found = {cache: {name: median(name, task=task, cache=cache) for name in ("seconds", "cpu")} for cache in CACHES}
+        summary[task] = {**found, "bar": BARS[backend], "met": found["warm"]["seconds"] <= BARS[backend]}
+    for name, bar in IMPORT_BARS.items():
+        seconds = median(name, task="imports")
+        summary[f"import {name}"] = {"seconds": seconds, "bar": bar, "met": seconds <= bar}
+    return summary
+
+
+def parse(words: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0], prog="start.py")
+    parser.add_argument("backends", nargs="*", metavar="backend", help=f"any of {', '.join(FRAMEWORKS)} (default: all)")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--output", type=Path, default=FOLDER, help="folder of the results")
+    parser.add_argument("--task", choices=TASKS, help="measure in this process and print JSON")
+    arguments = parser.parse_args(words)
+    unknown = set(arguments.backends) - set(FRAMEWORKS)
+    if unknown:
+        parser.error(f"backend must be one of {', '.join(FRAMEWORKS)}, got {', '.join(sorted(unknown))}")
+    if arguments.repeats < 1:
+        parser.error("--repeats must be at least 1")
+    arguments.backends = arguments.backends or list(FRAMEWORKS)
+    return arguments
+
+
+def main(words: list[str] | None = None) -> None:
+    arguments = parse(words)
+    if arguments.task:
+        print_json(first_update(make_agent(arguments.task)))
+        return
+    if found := [name for name in CACHE_VARIABLES if os.environ.get(name)]:
+        raise SystemExit(f"unset {' and '.join(found)}: they replace the cache that is measured")
+    warn_if_busy(machine())
+    results = [measure(backend, arguments.repeats) for backend in arguments.backends]
+    for result in results:
+        store(result, arguments.output / f"{result['backend']}.json")
+    print(start_table(results))
+
+
+if __name__ == "__main__":
+    main()

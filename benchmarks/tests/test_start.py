@@ -1,0 +1,93 @@
+"""benchmarks/start.py: the order of the processes, their caches, the bars and the table."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import report, start
+from benchmarks.tests.equal_json import assert_equal_json
+
+STORED = sorted(start.FOLDER.glob("*.json"))
+
+
+class FakeProcesses:
+    """Replaces the processes: a run with an empty cache takes 3 seconds, and another one half a second."""
+
+    def __init__(self) -> None:
+        self.tasks: list[tuple[str, str]] = []
+
+    def __call__(self, words: list[str], variables: dict[str, str]) -> dict[str, Any]:
+        task = words[-1] if "--task" in words else "imports"
+        self.tasks.append((task, variables["NOTERL_CACHE"]))
+        if task == "imports":
+            assert variables["NOTERL_CACHE"] == "0"
+            return {"noterl": 0.1, "keras": 2.0, "agents": 0.4}
+        programs = Path(variables["NOTERL_CACHE"]) / "programs"
+        seconds = 0.5 if programs.exists() else 3.0
+        programs.touch()
+        return {"seconds": seconds, "cpu": seconds / 2}
+
+
+@pytest.fixture
+def processes(monkeypatch: pytest.MonkeyPatch) -> FakeProcesses:
+    processes = FakeProcesses()
+    monkeypatch.setattr(start, "execute", processes)
+    for name in start.CACHE_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    return processes
+
+
+@pytest.mark.backend_free
+def test_each_pair_begins_with_an_empty_cache(processes: FakeProcesses, tmp_path: Path) -> None:
+    start.main(["jax", "--repeats", "2", "--output", str(tmp_path)])
+    names = [task for task, _ in processes.tasks]
+    assert names == 2 * ["imports", "demo", "demo", "ppo", "ppo", "dqn", "dqn"]
+    folders = [cache for _, cache in processes.tasks if cache != "0"]
+    assert folders[::2] == folders[1::2] and len(set(folders)) == 6
+    assert not any(Path(folder).exists() for folder in folders)
+    summary = json.loads((tmp_path / "jax.json").read_text())["summary"]
+    warm = {"seconds": 0.5, "cpu": 0.25}
+    assert summary["ppo"] == {"cold": {"seconds": 3.0, "cpu": 1.5}, "warm": warm, "bar": 0.7, "met": True}
+    assert (summary["import noterl"]["met"], summary["import agents"]["met"]) == (True, False)
+    table = report.start_table([{"backend": "jax", "summary": summary}])
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()[2:]]
+    assert cells[0] == ["JAX", "demo", "3.00", "0.50", "0.25", "0.7: met"]
+    assert cells[-1] == ["JAX", "import agents", "", "0.40", "", "0.3: missed"]
+
+
+@pytest.mark.backend_free
+def test_variables_that_replace_the_cache_are_refused(
+    processes: FakeProcesses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "/somewhere")
+    with pytest.raises(SystemExit, match="JAX_COMPILATION_CACHE_DIR"):
+        start.main(["jax"])
+    assert processes.tasks == []
+
+
+@pytest.mark.backend_free
+@pytest.mark.parametrize(("words", "message"), [(["numpy"], "backend"), (["--repeats", "0"], "--repeats")])
+def test_bad_argument_is_refused(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        start.main(words)
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.backend_free
+@pytest.mark.parametrize("path", STORED, ids=lambda path: path.stem)
+def test_stored_summary_follows_from_the_stored_runs(path: Path) -> None:
+    result = json.loads(path.read_text())
+    assert_equal_json(start.summarize(result["backend"], result["runs"]), result["summary"])
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("task", start.TASKS)
+def test_fit_ends_with_the_first_updates(task: str) -> None:
+    agent = start.make_agent(task)
+    found = start.first_update(agent)
+    assert found["cpu"] > 0 and found["seconds"] > 0
+    assert 0 < agent.updates <= 400 and agent.steps < 100_000

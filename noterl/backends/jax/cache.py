@@ -1,0 +1,62 @@
+"""JAX's persistent compilation cache, in noterl's folder.
+
+JAX's own cache writes files in place, so another process may read one that is half written, and a file that is damaged
+stays and warns in each run. With a size limit it locks the folder for each program and needs another package. JAX has
+no public way to exchange it, so its constructor is replaced; noterl's cache is off in a JAX that has none.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import jax
+import jaxlib
+
+from noterl.utils import compilation_cache
+
+_LIMIT = 256 * 2**20  # a program takes 2 to 90 kB
+_MIN_COMPILE_TIME = "jax_persistent_cache_min_compile_time_secs"
+
+
+def enable() -> None:
+    """Store compiled programs in noterl's folder, unless the user chose a folder or switched JAX's cache off."""
+    if jax.config.jax_compilation_cache_dir is not None or not jax.config.jax_enable_compilation_cache:
+        return
+    try:
+        from jax._src import compilation_cache as internal
+
+        of_jax = internal.get_file_cache
+    except (ImportError, AttributeError):
+        return
+    folder = compilation_cache.folder("jax", jaxlib.__version__)
+    if folder is None:
+        return
+
+    def get_file_cache(path: str) -> Any:
+        return (Cache(compilation_cache.Store(folder, _LIMIT)), path) if path == str(folder) else of_jax(path)
+
+    internal.get_file_cache = get_file_cache
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    if _MIN_COMPILE_TIME.upper() not in os.environ and getattr(jax.config, _MIN_COMPILE_TIME) == 1.0:  # JAX's default
+        # Also the small programs: compiling one takes about 20 ms, and reading it 1 ms.
+        jax.config.update(_MIN_COMPILE_TIME, 0.0)
+
+
+class Cache:
+    """A store with the interface of JAX's caches.
+
+    Args:
+        store: the files.
+    """
+
+    def __init__(self, store: compilation_cache.Store) -> None:
+        self._store, self._path = store, store.folder
+
+    def get(self, key: str) -> bytes | None:
+        """Return a compiled program, or None."""
+        return self._store.get(key)
+
+    def put(self, key: str, value: bytes) -> None:
+        """Store a compiled program."""
+        self._store.put(key, value)

@@ -1,0 +1,118 @@
+"""XLA's persistent compilation cache in TensorFlow, in noterl's folder.
+
+If TensorFlow cannot read or write a file of its cache, the call that compiles raises. So each process gives TensorFlow
+a folder of its own with copies of the files whose checksum is right, and stores what TensorFlow adds to it. This module
+is imported before TensorFlow, which reads the variable `TF_XLA_FLAGS` once.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import importlib.metadata
+import os
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from noterl.utils import compilation_cache
+
+if sys.platform != "win32":
+    import fcntl
+
+# A program takes 0.3 to 1.7 MB, and each process copies all of them: 64 MiB in 0.1 s.
+_LIMIT = 64 * 2**20
+_FLAG = "--tf_xla_persistent_cache_directory"
+_PREFIX, _LOCK = ".tensorflow-", ".lock"
+# A folder without a lock, such as one on a file system without locks, is abandoned after this time.
+_SECONDS = 7 * 24 * 3600
+_session: Session | None = None
+
+
+class Session:
+    """The folder of this process, and the store from which it is filled.
+
+    Args:
+        store: the files of all processes.
+    """
+
+    def __init__(self, store: compilation_cache.Store) -> None:
+        self._store, self._process = store, os.getpid()
+        self.folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=store.folder.parent))
+        self._lock = open(self.folder / _LOCK, "wb")  # noqa: SIM115  # until the process ends
+        if sys.platform != "win32":
+            with contextlib.suppress(OSError):
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self._stored: set[str] = set()
+        for key in store.names():
+            content = store.get(key, used=False)
+            if content is not None:
+                (self.folder / key).write_bytes(content)
+                self._stored.add(key)
+
+    def publish(self) -> None:
+        """Store the files that TensorFlow has written since the last call. TensorFlow renames them when complete."""
+        if os.getpid() != self._process:  # a forked process
+            return
+        with contextlib.suppress(OSError):
+            for path in sorted(self.folder.glob("*.pb")):
+                if path.name not in self._stored:
+                    self._stored.add(path.name)
+                    self._store.put(path.name, path.read_bytes())
+
+    def close(self) -> None:
+        """Store what is new, and remove the folder."""
+        if os.getpid() == self._process:
+            self.publish()
+            self._lock.close()
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def enable() -> None:
+    """Store compiled programs in noterl's folder, unless `TF_XLA_FLAGS` contains another one."""
+    global _session
+    # A process that was started by another one of noterl inherits its folder.
+    words = [word for word in os.environ.get("TF_XLA_FLAGS", "").split() if f"{os.sep}{_PREFIX}" not in word]
+    if any(word.lstrip("-").startswith("tf_xla_persistent_cache") for word in words):
+        return
+    folder = compilation_cache.folder("tensorflow", _version(" ".join(words)))
+    if folder is None:
+        return
+    try:
+        _remove_abandoned(folder.parent)
+        _session = Session(compilation_cache.Store(folder, _LIMIT))
+    except OSError:  # for example a disk that is full
+        return
+    atexit.register(_session.close)
+    os.environ["TF_XLA_FLAGS"] = " ".join([*words, f"{_FLAG}={_session.folder}"])
+
+
+def publish() -> None:
+    """Store what was compiled, so that a process that is killed later does not lose it."""
+    if _session is not None:
+        _session.publish()
+
+
+def _version(flags: str) -> str:
+    """Return the version of TensorFlow, which is not imported yet, and its flags."""
+    for name in ("tensorflow", "tensorflow-cpu", "tf-nightly"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            version = importlib.metadata.version(name)
+            return f"{version}-{compilation_cache.digest(flags)}" if flags else version
+    return "unknown"
+
+
+def _remove_abandoned(parent: Path) -> None:
+    """Remove the folders of processes that were killed: a lock ends with its process."""
+    for folder in parent.glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):
+            if sys.platform == "win32" or not (folder / _LOCK).exists():
+                abandoned = time.time() - folder.stat().st_mtime > _SECONDS
+            else:
+                with open(folder / _LOCK, "r+b") as file:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises while its process runs
+                abandoned = True
+            if abandoned:
+                shutil.rmtree(folder, ignore_errors=True)

@@ -30,6 +30,8 @@ from tests.support.replay_invariants import check_replay
 from tests.support.states import assert_same_state, differences
 from tests.support.worker_envs import DiscreteWalkEnv, FaultyEnv, MaskedEnv, SlowEnv
 
+pytestmark = pytest.mark.backends("torch")
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -80,7 +82,9 @@ class Watcher(Callback):
 
 
 class TestResults:
-    @pytest.mark.parametrize("kind", MAKERS)
+    @pytest.mark.parametrize(
+        "kind", [pytest.param("DQN", marks=pytest.mark.backends("tensorflow", "jax", "torch")), "PPO", "TD3"]
+    )
     def test_run_is_reproducible_and_resumes_exactly(self, kind: str, tmp_path: Path) -> None:
         whole, parts = (MAKERS[kind]() for _ in range(2))
         whole.fit(steps=80, num_envs=3, workers=2, verbose=0)
@@ -257,7 +261,6 @@ class TestFit:
         with pytest.raises(ValueError, match="num_envs"):
             dqn().fit(steps=5, num_envs=1, workers=2)
 
-    @pytest.mark.backends("torch")
     def test_info_is_logged_and_stored(self) -> None:
         class Masking(noterl.DQN):
             info_spec: ClassVar = {"mask": ((3,), np.bool_, True)}
@@ -275,14 +278,12 @@ class TestFit:
             histories.append(history.history["late"])
         assert len(histories[0]) == len(histories[1]) == 6 and min(histories[1]) >= 1
 
-    @pytest.mark.backends("torch")
     def test_agent_that_searches_raises(self) -> None:
         agent = noterl.AlphaZero(TicTacToe(), simulations=2, hidden=(4,))
         with pytest.raises(ValueError, match=r"workers.*searches"):
             agent.fit(steps=5, workers=2, verbose=0)
 
 
-@pytest.mark.backends("torch")
 class TestFailures:
     def test_killed_worker_cuts_its_episodes_only(self) -> None:
         killed: list[int] = []

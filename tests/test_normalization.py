@@ -391,21 +391,14 @@ def badly_scaled_pendulum() -> gymnasium.Env:
     return TransformReward(transformed, lambda reward: 100 * reward)
 
 
-@pytest.mark.parametrize(
-    ("kind", "steps"),
-    [  # each on one backend; parity tests compare the updates of all
-        pytest.param(noterl.DDPG, 8_000, marks=pytest.mark.backends("tensorflow")),
-        pytest.param(noterl.TD3, 12_000, marks=pytest.mark.backends("torch")),
-        pytest.param(noterl.SAC, 8_000, marks=pytest.mark.backends("jax")),
-    ],
-)
-def test_normalization_solves_a_badly_scaled_pendulum(kind: Any, steps: int) -> None:
+@pytest.mark.backends("jax")
+def test_normalization_solves_a_badly_scaled_pendulum() -> None:
     """Returns before the factor 100: random -1200, TD3 without normalization -1500, a solved pendulum -150."""
-    agent = kind(
+    agent = noterl.SAC(
         badly_scaled_pendulum, hidden=(64, 64), gamma=0.98, normalize_observation=True, normalize_reward=True, seed=1
     )
     agent.compile("adam", batch_size=128, update_every=8, updates=8)
-    agent.fit(steps=steps, verbose=0)
+    agent.fit(steps=8_000, verbose=0)
     assert agent.evaluate(episodes=10)["reward_mean"] / 100 > -400
 
 

@@ -181,7 +181,8 @@ def replaying(kind: Any = noterl.TD3, seed: int = 1, **arguments: Any) -> Any:
     rules: dict[str, Any] = {"normalize_observation": True, "normalize_reward": True, **arguments}
     env = {noterl.DQN: "CartPole-v1", noterl.MADDPG: Signals}.get(kind, RandomWalkEnv)
     agent = kind(env, hidden=(4,), gamma=0.5, seed=seed, **rules)
-    agent.compile(replay=noterl.Replay(100), batch_size=8, learning_starts=10, update_every=4, updates=2)
+    settings = {"batch_size": 8, "learning_starts": 10, "update_every": 4, "updates": 2}
+    agent.compile(replay=noterl.Replay(100), **settings, jit_compile=False)  # tracing takes longer than a short run
     return agent
 
 

@@ -52,14 +52,16 @@ def dqn(env: Any = DiscreteWalkEnv, seed: int | None = 3, **changes: Any) -> not
 
 def ppo(env: Any = RandomWalkEnv, seed: int | None = 3) -> noterl.PPO:
     agent = noterl.PPO(env, hidden=(8,), rollout_steps=10, epochs=2, seed=seed, normalize_observation=True)
-    agent.compile(batch_size=10)
+    agent.compile(batch_size=10, jit_compile=False)  # tracing takes longer than a short run
     return agent
 
 
 def td3(env: Any = RandomWalkEnv, seed: int | None = 3) -> noterl.TD3:
     agent = noterl.TD3(env, hidden=(8,), seed=seed, normalize_observation=True)
     noise = OrnsteinUhlenbeckProcess(0.15, sigma=0.5, sigma_min=0.1, n_steps_annealing=60)
-    agent.compile(noise=noise, replay=200, batch_size=8, learning_starts=10, update_every=6, updates=2)
+    agent.compile(
+        noise=noise, replay=200, batch_size=8, learning_starts=10, update_every=6, updates=2, jit_compile=False
+    )
     return agent
 
 

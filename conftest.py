@@ -1,9 +1,9 @@
 """The configuration of all tests: the backend, the markers of backends, and reproducible test processes.
 
-The variable `KERAS_BACKEND` selects the backend; by default, the first installed one is used. A test marked
-`backends("torch")` runs on that backend only: torch compiles nothing, so it is where tests of what does not depend on
-the backend run. `pytest --backend-free`
-runs only the tests that need no backend, in a process in which `import keras` fails.
+The variable `KERAS_BACKEND` selects the backend; by default, the first installed one is used. A test runs on every
+backend if its statement is about numbers that a compiled program computes, or about the backend layer. Other tests are
+marked `backends("torch")`, because torch compiles nothing. `pytest --backend-free` runs only the tests that need no
+backend, in a process in which `import keras` fails.
 """
 
 from __future__ import annotations
@@ -75,11 +75,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("backend_free"):
             continue
-        names = {name for marker in item.iter_markers("backends") for name in marker.args}
-        if unknown := names.difference(BACKENDS):
-            raise pytest.UsageError(f"{item.nodeid}: backends{tuple(sorted(unknown))} are none of {BACKENDS}")
-        if names and os.environ["KERAS_BACKEND"] not in names:
+        names = _backends_of(item)
+        if os.environ["KERAS_BACKEND"] not in names:
             item.add_marker(pytest.mark.skip(reason=f"runs on {', '.join(sorted(names))}"))
+
+
+def _backends_of(item: pytest.Item) -> set[str]:
+    """Return the backends of a test: those that all marks of the test name, else those of its class or its module."""
+    for node in reversed(item.listchain()):
+        marks = [set(mark.args) for mark in node.own_markers if mark.name == "backends"]
+        names = set(BACKENDS).intersection(*marks)
+        if not names or any(mark.difference(BACKENDS) for mark in marks):
+            raise pytest.UsageError(f"{item.nodeid}: backends must be some of {BACKENDS}, got {marks}")
+        if marks:
+            return names
+    return set(BACKENDS)
 
 
 @pytest.hookimpl(tryfirst=True)  # before all fixtures, also those of modules

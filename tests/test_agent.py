@@ -415,6 +415,7 @@ class TestCompletion:
         assert {"hidden", "network", "seed", "normalize_reward"} <= set(inspect.signature(agent.__init__).parameters)
 
 
+@pytest.mark.backends("torch")
 class TestShortForms:
     """Short forms of arguments: 1e6 as a number of steps, a number as a memory or learning rate, a name as a policy."""
 

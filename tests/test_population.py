@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +11,11 @@ import pytest
 
 import noterl
 from noterl.schedules import Linear
-from tests.support.compilation import cached_programs
 from tests.support.functional import line
 
 pytestmark = pytest.mark.backends("jax")
 
 SIZE = 12
-
-
-@pytest.fixture(scope="module", autouse=True)
-def compilation_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with cached_programs(tmp_path_factory.mktemp("cache")):
-        yield
 
 
 def make(seed: int = 3, **options: Any) -> Any:

@@ -128,6 +128,7 @@ class LayersAgent(noterl.DQN):
         super().__init__(env, network=layers(), seed=seed)
 
 
+@pytest.mark.backends("torch")
 def test_agent_does_not_change_global_generators() -> None:
     before = global_states()
     agent = one_lane()
@@ -204,6 +205,7 @@ def test_run_can_be_repeated_with_its_random_seed() -> None:
     assert_same_state(first, second)
 
 
+@pytest.mark.backends("torch")
 def test_observing_does_not_change_training(capsys: pytest.CaptureFixture[str]) -> None:
     silent, watched = one_lane(), one_lane()
     silent.fit(steps=60, verbose=0)

@@ -16,7 +16,7 @@ CALLS = 500  # calls of updates in an episode
 @pytest.mark.parametrize("updates", [1, 32])
 def test_metrics(benchmark: Any, updates: int, size: Any, record_median: Any) -> None:
     """Measure the means of three scalars, as SAC logs them. The goal, 1 % of the time of an update, is not checked."""
-    agent = noterl.SAC("Pendulum-v1", hidden=(256, 256), seed=0)
+    agent = noterl.SAC("Pendulum-v1", hidden=(size(256, 8),) * 2, seed=0)
     agent.compile(replay=noterl.Replay(1_000), learning_starts=100, update_every=1_000)
     agent.fit(steps=300, verbose=0)
     calls = size(CALLS, 2)

@@ -15,6 +15,7 @@ from noterl import networks
 from noterl.backends import current
 from tests.support.batches import IMAGE, VECTOR, Corridor, random_batch, small_dqn
 from tests.support.parts import actor_of, run_updates
+from tests.support.representatives import representatives
 
 OBSERVATIONS = np.random.default_rng(0).normal(size=(6, 5)).astype(np.float32)
 
@@ -100,9 +101,9 @@ def test_layer_with_the_name_of_a_supported_one_acts_compiled() -> None:
     assert_acts_as_the_network(agent)
 
 
-@pytest.mark.parametrize("hidden", [(8,), (8, 6)])
+@pytest.mark.parametrize("hidden", representatives([[8], [8, 6]], [8, 6]))
 @pytest.mark.parametrize("dueling", [False, True])
-def test_default_networks_act_in_numpy(dueling: bool, hidden: tuple[int, ...]) -> None:
+def test_default_networks_act_in_numpy(dueling: bool, hidden: list[int]) -> None:
     agent = small_dqn(dueling=dueling, hidden=hidden)
     assert actor_of(agent).forward.in_numpy
     assert_acts_as_the_network(agent)
@@ -270,7 +271,7 @@ def test_weights_set_by_the_user_apply_to_the_next_action() -> None:
         assert agent.act(OBSERVATIONS[0]) == np.argmax(bias)
 
 
-@pytest.mark.parametrize("updates", [1, 3])
+@pytest.mark.parametrize("updates", representatives([1, 3], 3))
 def test_weights_reported_by_updates_equal_the_variables_bit_for_bit(updates: int) -> None:
     agent = small_dqn(hidden=(64,))
     for seed in range(3):

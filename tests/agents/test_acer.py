@@ -18,6 +18,7 @@ from tests.support import reference_acer as reference
 from tests.support.batches import Corridor, row
 from tests.support.doubles import branching_vector
 from tests.support.parts import gather_batch, learner_of, run_updates
+from tests.support.representatives import representatives
 from tests.support.states import assert_same_state
 
 OBSERVATIONS, ACTIONS = spaces.Box(-9.0, 9.0, (3,), np.float32), spaces.Discrete(3)
@@ -84,7 +85,7 @@ def reference_of(agent: Any, shared: int) -> reference.ACER:
     )
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", representatives(CASES, "trust region"))
 def test_updates_equal_the_reference(case: str) -> None:
     arguments, shared = CASES[case]
     agent = small(**arguments)
@@ -119,6 +120,7 @@ def test_updates_equal_the_reference(case: str) -> None:
     assert reached == (agent.trust_region is not None, True)
 
 
+@pytest.mark.backends("torch")
 def test_first_update_of_a_group_is_on_the_new_rollout() -> None:
     agent = small()
     learner: Any = learner_of(agent)
@@ -135,6 +137,7 @@ def test_first_update_of_a_group_is_on_the_new_rollout() -> None:
     assert batch.reward.shape == (3, ROUNDS, LANES) and batch.extra["behavior"].shape == (3, ROUNDS, LANES, 3)
 
 
+@pytest.mark.backends("torch")
 def test_number_of_updates_is_poisson_after_replay_starts() -> None:
     agent = small(replay_ratio=2.0, replay_starts=100)
     learner: Any = learner_of(agent)
@@ -178,7 +181,7 @@ def whole(tmp_path_factory: Any) -> dict[str, Any]:
 class TestResuming:
     """Three lanes and rollouts of five rounds: 15 steps."""
 
-    @pytest.mark.parametrize("first", [37, 60])
+    @pytest.mark.parametrize("first", representatives([37, 60], 37))
     def test_restored_run_continues_within_a_rollout_and_a_round(self, whole: dict[str, Any], first: int, tmp_path):
         agent = walker()
         agent.fit(steps=first, num_envs=3, verbose=0)
@@ -188,11 +191,13 @@ class TestResuming:
         again.fit(steps=120 - first, verbose=0)
         assert_same_state(whole["state"], again)
 
+    @pytest.mark.backends("torch")
     def test_results_do_not_depend_on_steps_per_execution(self, whole: dict[str, Any]) -> None:
         agent = walker(steps_per_execution=2)
         agent.fit(steps=120, num_envs=3, verbose=0)
         assert_same_state(whole["state"], agent)
 
+    @pytest.mark.backends("torch")
     def test_loaded_agent_has_its_settings(self, tmp_path) -> None:
         agent = noterl.ACER(Corridor(), trust_region=None, truncation=5.0, hidden=(4,), seed=1)
         agent.compile(replay=100, target_update=0.2)
@@ -201,6 +206,7 @@ class TestResuming:
         assert again.trust_region is None and float(again.truncation) == 5.0
         assert again.replay.capacity == 100 and float(again.tau) == pytest.approx(0.2)
 
+    @pytest.mark.backends("torch")
     def test_run_continues_from_a_file_without_the_memory(self, whole: dict[str, Any]) -> None:
         agent = walker(seed=9)
         agent.restore(whole["path"])
@@ -212,6 +218,7 @@ class TestResuming:
         assert whole["traces"][0] == whole["traces"][1]
 
 
+@pytest.mark.backends("torch")
 def test_sequences_continue_from_one_rollout_to_the_next() -> None:
     agent = small()
     learner: Any = learner_of(agent)
@@ -229,6 +236,7 @@ def test_sequences_continue_from_one_rollout_to_the_next() -> None:
     assert successor[last] < 0 and successor[last + 1] == last + 2
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.filterwarnings("ignore:the budget ended")
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
 def test_vector_environments_fill_the_memory(mode: str) -> None:
@@ -247,6 +255,7 @@ def test_vector_environments_fill_the_memory(mode: str) -> None:
     np.testing.assert_array_equal(batch.discount, np.where(total >= 6, np.float32(0), np.float32(0.9)))
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize(
     ("callbacks", "measured"),
     [
@@ -269,6 +278,7 @@ def test_callbacks_for_replay_memories_work(callbacks: Any, measured: list[str])
         assert max(history["window"]) < 64 and min(history["window"][10:]) >= 15
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("name", ["batch", "updates", "update_every"])
 def test_counts_cannot_be_adapted(name: str) -> None:
     with pytest.raises(ValueError, match=name):
@@ -298,6 +308,7 @@ NETWORKS: dict[str, Any] = {
 }
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("name", NETWORKS)
 def test_own_networks_are_trained(name: str) -> None:
     agent = noterl.ACER(Corridor(), network=NETWORKS[name](), rollout_steps=5, replay_starts=0, seed=1)
@@ -307,6 +318,7 @@ def test_own_networks_are_trained(name: str) -> None:
     assert not any(np.array_equal(before[name], after[name]) for name in before)
 
 
+@pytest.mark.backends("torch")
 def test_image_networks_share_convolutions() -> None:
     space = spaces.Box(0, 255, (36, 36, 1), np.uint8)
     agent = noterl.ACER((space, ACTIONS), rollout_steps=2, replay_starts=0, seed=1)

@@ -20,6 +20,7 @@ from tests.support.parts import run_updates, sample_batch
 BOX, DISCRETE = spaces.Box(-1.0, 1.0, (4,), np.float32), spaces.Discrete(2)
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize(
     ("env", "message"),
     [
@@ -35,6 +36,7 @@ def test_unsupported_environment_raises(env: Any, message: str) -> None:
         noterl.DQN(env)
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -63,6 +65,7 @@ def test_arguments_after_env_are_keyword_only() -> None:
         noterl.DQN(VECTOR, True)
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("outputs", [2, 4])
 def test_network_with_wrong_number_of_actions_raises(outputs: int) -> None:
     network = keras.Sequential([keras.Input((5,)), keras.layers.Dense(outputs)])
@@ -70,6 +73,7 @@ def test_network_with_wrong_number_of_actions_raises(outputs: int) -> None:
         noterl.DQN(VECTOR, network=network)
 
 
+@pytest.mark.backends("torch")
 def test_networks_have_the_shapes_of_spaces_and_arguments() -> None:
     def shapes(env: Any, **arguments: Any) -> list[tuple[int, ...]]:
         return [weight.shape for weight in networks.get_weights(noterl.DQN(env, **arguments).q)]
@@ -85,6 +89,7 @@ def test_networks_have_the_shapes_of_spaces_and_arguments() -> None:
     assert noterl.DQN(VECTOR, network=own).q is own
 
 
+@pytest.mark.backends("torch")
 def test_defaults_are_from_the_paper_for_images_and_smaller_for_vectors() -> None:
     image = noterl.DQN((spaces.Box(0, 255, (84, 84, 4), np.uint8), spaces.Discrete(6))).defaults()
     assert (image.capacity, image.batch_size, image.learning_starts) == (1_000_000, 32, 50_000)
@@ -101,6 +106,7 @@ def test_defaults_are_from_the_paper_for_images_and_smaller_for_vectors() -> Non
     assert float(agent.gamma) == 0.99
 
 
+@pytest.mark.backends("torch")
 def test_target_update_accepts_steps_or_coefficient() -> None:
     agent = noterl.DQN(VECTOR, hidden=(4,))
     agent.compile(target_update=250)
@@ -128,6 +134,7 @@ def test_splitting_a_group_does_not_change_updates_on_images(image_agent: noterl
     assert differences(start, states[0])
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("shape", [(36, 36, 2), (2, 36, 36)])
 def test_images_stay_bytes_from_the_environment_to_the_update(shape: tuple[int, ...]) -> None:
     agent = noterl.DQN(lambda: ImageEnv(shape), seed=1)
@@ -139,6 +146,7 @@ def test_images_stay_bytes_from_the_environment_to_the_update(shape: tuple[int, 
     assert agent.act(np.zeros(shape, np.uint8)) in range(4)
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("variant", [{"double": False}, {"dueling": True}, {"loss": "squared"}], ids=str)
 def test_dqn_learns_the_corridor(variant: dict[str, Any]) -> None:
     agent = noterl.DQN(Corridor, hidden=(32,), seed=4, **variant)

@@ -16,6 +16,7 @@ from noterl import networks
 from noterl.learning.update import add_random_numbers
 from tests.support.batches import random_batch
 from tests.support.parts import run_updates
+from tests.support.representatives import representatives
 
 DISCRETE, BOX = spaces.Discrete(3), spaces.Box(-1.0, 1.0, (2,), np.float32)
 OFF_POLICY = {"SAC": BOX, "TD3": BOX, "DDPG": BOX}
@@ -89,7 +90,7 @@ def test_critic_of_images_receives_pixels_and_actions(name: str) -> None:
     assert len(set(values)) == 3 and max(map(abs, values)) < 5
 
 
-@pytest.mark.parametrize("name", OFF_POLICY)
+@pytest.mark.parametrize("name", representatives(OFF_POLICY, "DDPG"))
 def test_updates_on_images_train_all_networks(name: str) -> None:
     env = (pixels((36, 36, 1)), BOX)
     agent = getattr(noterl, name)(env, hidden=(4,), seed=1)
@@ -102,6 +103,7 @@ def test_updates_on_images_train_all_networks(name: str) -> None:
     assert changed == {key.rpartition("/")[0] for key in before}
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("name", AGENTS)
 def test_flattened_images_warn(name: str) -> None:
     with pytest.warns(UserWarning, match=r"\(10, 10, 3\)"):
@@ -176,6 +178,7 @@ def test_dict_with_an_image_gets_convolutions_and_scaled_bytes(name: str) -> Non
         assert not np.array_equal(*values) and np.abs(values[1] - values[0]).max() < 10
 
 
+@pytest.mark.backends("torch")
 def test_agent_learns_from_a_dict_with_images() -> None:
     class MixedEnv(gymnasium.Env):
         observation_space, action_space = MIXED, DISCRETE
@@ -206,6 +209,7 @@ def test_critics_of_maddpg_get_convolutions() -> None:
     agent.build()
 
 
+@pytest.mark.backends("torch")
 def test_own_critics_of_maddpg_receive_scaled_bytes() -> None:
     team = spaces.Tuple([pixels((6,)), pixels((6,))]), spaces.Tuple([DISCRETE, BOX])
     size = 12 + sum(noterl.MADDPG(team, hidden=(4,)).action_size)

@@ -23,6 +23,7 @@ from tests.support.batches import VECTOR, random_batch
 from tests.support.doubles import TogetherVectorEnv
 from tests.support.masked_env import MaskedWalk, legal_actions
 from tests.support.parts import learner_of, run_updates, sample_batch
+from tests.support.representatives import representatives
 from tests.support.rollouts import enlarged
 from tests.support.states import assert_same_state
 
@@ -54,13 +55,13 @@ def small(kind: Any, env: Any = MaskedWalk, **changes: Any) -> Any:
     return kind(env, hidden=(8,), rollout_steps=10, gamma=0.9, seed=3, **arguments, **changes)
 
 
-AGENTS = pytest.mark.parametrize("kind", [noterl.DQN, noterl.PPO, noterl.A2C, noterl.TRPO, noterl.ACER, noterl.SAC])
+KINDS = (noterl.DQN, noterl.PPO, noterl.A2C, noterl.TRPO, noterl.ACER, noterl.SAC)
 
 
 # Exact values
 
 
-@pytest.mark.parametrize("double", [False, True])
+@pytest.mark.parametrize("double", representatives([False, True], True))
 def test_dqn_targets_use_legal_actions_only(double: bool) -> None:
     agent = noterl.DQN(VECTOR, double=double, hidden=(8,), gamma=0.9, seed=3)
     agent.compile("sgd", replay=noterl.Replay(64, sampler=Prioritized()), batch_size=6, target_update=500)
@@ -116,7 +117,7 @@ class MaskedReference(reference.ActorCritic):
         return sum(-(part * np.log(np.where(part > 0, part, 1.0))).sum(-1) for part in found)
 
 
-@pytest.mark.parametrize("kind", ["discrete", "multi"])
+@pytest.mark.parametrize("kind", representatives(["discrete", "multi"], "discrete"))
 def test_masked_ppo_equals_the_reference(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     agent = ppo(kind, entropy_coefficient=0.05)
     enlarged(agent)
@@ -168,7 +169,7 @@ def test_discrete_sac_averages_over_legal_actions() -> None:
 # Runs: `MaskedWalk` raises if an action is illegal
 
 
-@AGENTS
+@pytest.mark.parametrize("kind", representatives(KINDS, noterl.DQN))
 def test_training_and_evaluation_take_legal_actions_only(kind: Any) -> None:
     agent = small(kind)
     assert dict(agent.info_spec) == {}
@@ -179,6 +180,7 @@ def test_training_and_evaluation_take_legal_actions_only(kind: Any) -> None:
     agent.evaluate(episodes=2, deterministic=False)
 
 
+@torch_only
 def test_batches_hold_the_masks_of_both_observations() -> None:
     agent = dqn()
     agent.fit(steps=100, num_envs=2, verbose=0)
@@ -260,6 +262,7 @@ def test_stacked_frames_and_masks_fit_together() -> None:
 # Saving
 
 
+@torch_only
 @pytest.mark.parametrize("kind", [noterl.DQN, noterl.PPO])
 def test_resumed_run_equals_an_uninterrupted_one(kind: Any, tmp_path: Path) -> None:
     whole = small(kind)

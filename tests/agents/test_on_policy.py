@@ -20,6 +20,7 @@ from noterl.types import Transition
 from tests.support import reference_on_policy as reference
 from tests.support.doubles import RandomWalkEnv, branching_vector
 from tests.support.parts import gather_batch, learner_of, run_updates, sample_batch
+from tests.support.representatives import representatives
 from tests.support.rollouts import LANES, OBSERVATIONS, ROUNDS, SPACES, enlarged, fetched, filled, flat
 from tests.support.states import assert_same_state
 
@@ -33,6 +34,7 @@ CASES: dict[str, tuple[str, dict[str, Any], int]] = {
 RTOL, ATOL = 1e-4, 2e-6
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("kind", [noterl.PPO, noterl.A2C])
 def test_gumbel_softmax_policy_for_rollouts_raises(kind: Any) -> None:
     """The stored log-probabilities would not be those of the policy."""
@@ -156,7 +158,7 @@ def assert_equals_reference(
             np.testing.assert_allclose(weight, model.weights[k], rtol=RTOL, atol=ATOL)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", representatives(CASES, "discrete, values clipped", "continuous, two optimizers"))
 def test_ppo_equals_the_reference(case: str) -> None:
     kind, arguments, shared = CASES[case]
     agent = ppo(kind, **arguments)
@@ -216,6 +218,7 @@ def recording(env: Any, **arguments: Any) -> tuple[noterl.PPO, list[Any]]:
     return agent, rollouts
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
 def test_vector_environments_fill_rollouts(mode: str) -> None:
     agent, rollouts = recording(branching_vector(2, mode), rollout_steps=8, seed=1)
@@ -251,6 +254,7 @@ class RecordingWalk(RandomWalkEnv):
         return super().step(action)
 
 
+@pytest.mark.backends("torch")
 def test_environment_receives_clipped_actions_and_rollout_stores_sampled_ones() -> None:
     env = RecordingWalk()
     agent, rollouts = recording(env, rollout_steps=32, log_std=1.0, seed=1)
@@ -285,7 +289,7 @@ def whole(runs: tuple[dict[str, Any], dict[str, Any]]) -> dict[str, Any]:
 class TestResuming:
     """Three lanes and rollouts of five rounds: 15 steps in minibatches of 6, of which the last is padded."""
 
-    @pytest.mark.parametrize("first", [37, 60])
+    @pytest.mark.parametrize("first", representatives([37, 60], 37))
     def test_restored_run_continues_within_a_rollout_and_a_round(self, whole: dict[str, Any], first: int, tmp_path):
         agent = walker()
         agent.fit(steps=first, num_envs=3, verbose=0)
@@ -300,6 +304,7 @@ class TestResuming:
         agent.fit(steps=80, num_envs=3, verbose=0)
         assert_same_state(whole, agent)
 
+    @pytest.mark.backends("tensorflow", "torch")  # JAX would compile each operation
     def test_uncompiled_run_gives_the_same_weights(self, runs: tuple[dict[str, Any], dict[str, Any]]) -> None:
         agent = walker(jit_compile=False)
         agent.fit(steps=15, num_envs=3, verbose=0)
@@ -308,6 +313,7 @@ class TestResuming:
                 np.testing.assert_allclose(weight, expected, rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -324,6 +330,7 @@ def test_compile_raises_for_bad_argument(settings: dict[str, Any], message: str)
         ppo("discrete").compile(**settings)
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -346,11 +353,13 @@ def test_constructor_raises_for_bad_argument(arguments: dict[str, Any], message:
         noterl.PPO("CartPole-v1", **arguments)
 
 
+@pytest.mark.backends("torch")
 def test_log_std_must_be_finite() -> None:
     with pytest.raises(ValueError, match=r"log_std .*got nan"):
         noterl.PPO("Pendulum-v1", log_std=float("nan"))
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("arguments", [{"rollout_steps": 0}, {"epochs": 1.5}])
 def test_rollout_steps_and_epochs_must_be_positive_ints(arguments: dict[str, Any]) -> None:
     (name,) = arguments
@@ -362,6 +371,7 @@ def test_rollout_steps_and_epochs_must_be_positive_ints(arguments: dict[str, Any
         agent.compile()
 
 
+@pytest.mark.backends("torch")
 def test_a2c_checks_rollout_steps() -> None:
     with pytest.raises(ValueError, match="rollout_steps"):
         noterl.A2C("CartPole-v1", rollout_steps=-5)
@@ -392,6 +402,7 @@ def with_replay(capacity: int = 40, seed: int = 2) -> noterl.PPO:
     return agent
 
 
+@pytest.mark.backends("torch")
 class TestReplayOfRollouts:
     def test_memory_stores_the_prepared_rollout(self) -> None:
         agent = with_replay()

@@ -47,6 +47,7 @@ class Deterministic(noterl.Agent):
         return -ops.mean(self.value(batch.observation, self.head.act(self.actor(batch.observation))))
 
 
+@pytest.mark.backends("torch")
 def test_user_agent_supports_the_action_spaces_of_its_head() -> None:
     agent = Deterministic(RandomWalkEnv, seed=1)
     agent.compile(noise=GaussianWhiteNoiseProcess(sigma=0.1, size=1), batch_size=4, learning_starts=8)

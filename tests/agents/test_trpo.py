@@ -15,6 +15,7 @@ from tests.support import reference_trpo as reference
 from tests.support.doubles import BitsEnv, RandomWalkEnv
 from tests.support.parts import learner_of, run_updates
 from tests.support.reference_on_policy import Adam
+from tests.support.representatives import representatives
 from tests.support.rollouts import OBSERVATIONS, ROUNDS, SPACES, enlarged, fetched, filled, flat
 from tests.support.states import assert_same_state
 
@@ -45,7 +46,7 @@ def trpo(kind: str, **arguments: Any) -> noterl.TRPO:
     return noterl.TRPO((OBSERVATIONS, SPACES[kind]), **{**rules, **arguments})
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", representatives(CASES, "discrete, several tries", "continuous"))
 def test_update_equals_the_reference(case: str) -> None:
     kind, arguments = CASES[case]
     agent = trpo(kind, **{**RULES, **arguments})
@@ -86,6 +87,7 @@ def test_update_equals_the_reference(case: str) -> None:
             np.testing.assert_allclose(weight, model.weights[k], rtol=RTOL, atol=1e-5)
 
 
+@pytest.mark.backends("torch")
 def test_divergence_and_gradient_of_the_reference_agree_with_its_fisher_matrix() -> None:
     """The Hessian of the divergence at the policy itself is the Fisher matrix."""
     agent = trpo("binary")
@@ -99,6 +101,7 @@ def test_divergence_and_gradient_of_the_reference_agree_with_its_fisher_matrix()
     np.testing.assert_allclose(hessian, model.fisher(rows), atol=1e-5)
 
 
+@pytest.mark.backends("torch")
 def test_non_finite_rewards_change_nothing() -> None:
     agent = trpo("discrete")
     agent.build()
@@ -112,6 +115,7 @@ def test_non_finite_rewards_change_nothing() -> None:
         np.testing.assert_array_equal(weight, before[name])
 
 
+@pytest.mark.backends("jax", "torch")
 def test_rules_can_change_without_another_trace() -> None:
     agent = noterl.TRPO(RandomWalkEnv, hidden=(4,), rollout_steps=8, epochs=1, seed=2)
     agent.fit(steps=8, verbose=0)
@@ -142,6 +146,7 @@ def whole() -> dict[str, Any]:
     return agent.get_state()
 
 
+@pytest.mark.backends("torch")
 class TestResuming:
     """Three lanes and rollouts of five rounds: 15 steps in minibatches of 6, of which the last is padded."""
 
@@ -160,6 +165,7 @@ class TestResuming:
         assert_same_state(whole, agent)
 
 
+@pytest.mark.backends("torch")
 def test_defaults_are_those_of_stable_baselines3_contrib() -> None:
     agent = noterl.TRPO("CartPole-v1", seed=1)
     agent.build()
@@ -172,6 +178,7 @@ def test_defaults_are_those_of_stable_baselines3_contrib() -> None:
     assert agent.defaults().batch_size == 128
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -195,6 +202,7 @@ def test_constructor_raises_for_bad_argument(arguments: dict[str, Any], message:
         noterl.TRPO("CartPole-v1", **arguments)
 
 
+@pytest.mark.backends("torch")
 def test_actor_and_critic_that_share_layers_raise() -> None:
     actor = noterl.networks.mlp(3, [4], 3)
     with pytest.raises(ValueError, match="network"):
@@ -209,11 +217,13 @@ def test_network_with_two_outputs_raises() -> None:
         trpo("discrete", network=both)
 
 
+@pytest.mark.backends("torch")
 def test_replay_memory_raises() -> None:
     with pytest.raises(ValueError, match="replay"):
         trpo("discrete").compile(replay=noterl.Replay(100))
 
 
+@pytest.mark.backends("torch")
 def test_images_have_separate_networks() -> None:
     agent = noterl.TRPO((spaces.Box(0, 255, (36, 36, 1), np.uint8), spaces.Discrete(2)), seed=1)
     actor, critic = (noterl.networks.variables(network) for network in (agent.actor, agent.critic))

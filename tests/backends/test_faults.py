@@ -19,6 +19,7 @@ from noterl.backends import current
 from noterl.backends.common import NonFiniteError
 from tests.support.batches import VECTOR, Corridor, copied, differences, flat, part, random_batch, small_dqn, with_fault
 from tests.support.parts import learner_of, run_updates
+from tests.support.representatives import representatives
 
 
 class Losing(noterl.Agent):
@@ -110,17 +111,18 @@ def make_variable() -> keras.Variable:
     return keras.Variable(np.float32(2.0), name="mine")
 
 
-@pytest.mark.parametrize(
-    ("parts", "get"),
-    [
-        (make_variable, lambda parts: parts),
-        (lambda: [1, make_variable()], lambda parts: parts[1]),
-        (lambda: {"a": {"b": make_variable()}}, lambda parts: parts["a"]["b"]),
-        (lambda: ((make_variable(),),), lambda parts: parts[0][0]),
-    ],
-    ids=["attribute", "list", "dict of dicts", "tuple of tuples"],
-)
-def test_variable_in_an_attribute_of_the_agent_is_trained(parts, get) -> None:
+# A value of an attribute, and the variable in it.
+PARTS: dict[str, tuple[Any, Any]] = {
+    "attribute": (make_variable, lambda parts: parts),
+    "list": (lambda: [1, make_variable()], lambda parts: parts[1]),
+    "dict of dicts": (lambda: {"a": {"b": make_variable()}}, lambda parts: parts["a"]["b"]),
+    "tuple of tuples": (lambda: ((make_variable(),),), lambda parts: parts[0][0]),
+}
+
+
+@pytest.mark.parametrize("name", representatives(PARTS, "dict of dicts"))
+def test_variable_in_an_attribute_of_the_agent_is_trained(name: str) -> None:
+    parts, get = PARTS[name]
     agent = losing(lambda agent, batch: ops.square(get(agent.parts)), parts)
     run_updates(agent, random_batch(3, 4), 3)
     assert 1.99 < float(current().fetch(get(agent.parts))) < 2.0
@@ -144,7 +146,7 @@ def test_seed_generator_of_the_agent_advances() -> None:
     assert differences(first, agent.get_state()) == []
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "sgd", "rmsprop"])
+@pytest.mark.parametrize("optimizer", representatives(["adam", "sgd", "rmsprop"], "adam"))
 def test_non_finite_update_is_undone(optimizer: str) -> None:
     batch = random_batch(8, 4)
     agent = small_dqn(optimizer=optimizer, loss="squared", target_update=0.1)
@@ -210,7 +212,7 @@ class Exploding(Corridor):
         return observation, 1e30 if self.lifetime == self.at else reward, terminated, truncated, info
 
 
-@pytest.mark.parametrize("updates", [1, 4])
+@pytest.mark.parametrize("updates", representatives([1, 4], 4))
 def test_fit_raises_with_update_and_step_and_can_continue(updates: int) -> None:
     agent = noterl.DQN(lambda: Exploding(60), hidden=(8,), loss="squared", seed=2)
     agent.compile(replay=noterl.Replay(500), batch_size=8, learning_starts=10, update_every=1, updates=updates)
@@ -327,8 +329,8 @@ OVERFLOWS = {
 }
 
 
-@pytest.mark.parametrize("size", [1, 4])
-@pytest.mark.parametrize("name", OVERFLOWS)
+@pytest.mark.parametrize("size", representatives([1, 4], 4))
+@pytest.mark.parametrize("name", representatives(OVERFLOWS, "a large rate of Adam", "weight decay"))
 def test_update_that_overflows_the_state_is_not_applied(name: str, size: int) -> None:
     """Its loss and gradients are finite, the state after it is not."""
     agent = small_dqn(optimizer=OVERFLOWS[name]())

@@ -70,11 +70,12 @@ def on_device(batch: Batch) -> Batch:
     return Batch(*map(convert, batch))
 
 
+# Programs of a compiler with and without a loop, and without a compiler, where a kernel makes no difference.
+KINDS = pytest.mark.parametrize(("jit_compile", "with_kernel"), [("auto", False), ("auto", True), (False, False)])
 INDICES = np.arange(UPDATES * ROWS, dtype=np.int32).reshape(UPDATES, ROWS)
 
 
-@pytest.mark.parametrize("with_kernel", [False, True])
-@pytest.mark.parametrize("jit_compile", ["auto", False])
+@KINDS
 def test_gathered_rows_give_the_results_of_stacked_batches(jit_compile: Any, with_kernel: bool) -> None:
     stacked, gathered = Regression(with_kernel=with_kernel), Regression(with_kernel=with_kernel)
     first = stacked.program(jit_compile=jit_compile)(batches(), UPDATES)
@@ -88,16 +89,14 @@ def test_gathered_rows_give_the_results_of_stacked_batches(jit_compile: Any, wit
             np.testing.assert_allclose(current().fetch(values), current().fetch(other), rtol=1e-5)
 
 
-@pytest.mark.parametrize("with_kernel", [False, True])
-@pytest.mark.parametrize("jit_compile", ["auto", False])
+@KINDS
 @pytest.mark.parametrize("first", [0, 1, 7])
 def test_index_counts_from_the_first_update_within_the_period(first: int, jit_compile: Any, with_kernel: bool) -> None:
     result = Regression(with_kernel=with_kernel).program(period=3, jit_compile=jit_compile)(batches(), UPDATES, first)
     assert current().fetch(result.logs["index"]).tolist() == [(first + k) % 3 for k in range(UPDATES)]
 
 
-@pytest.mark.parametrize("with_kernel", [False, True])
-@pytest.mark.parametrize("jit_compile", ["auto", False])
+@KINDS
 @pytest.mark.parametrize("gathered", [True, False])
 @pytest.mark.parametrize("last", [0, 2, UPDATES])
 def test_stop_undoes_the_update_and_skips_the_rest(

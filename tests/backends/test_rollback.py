@@ -14,6 +14,7 @@ from noterl import losses, networks
 from noterl.backends import current
 from tests.support.batches import VECTOR, copied, differences, random_batch, with_fault
 from tests.support.parts import learner_of, run_updates
+from tests.support.representatives import representatives
 
 
 class Two(noterl.Agent):
@@ -85,7 +86,9 @@ def delayed() -> Delayed:
     return agent
 
 
-@pytest.mark.parametrize(("field", "k"), [("reward", 4), ("reward", 5), ("discount", 5)])
+@pytest.mark.parametrize(
+    ("field", "k"), representatives([("reward", 4), ("reward", 5), ("discount", 5)], ("discount", 5))
+)
 @pytest.mark.parametrize("before", [0, 4])
 def test_updates_of_a_period_are_undone(field: str, k: int, before: int) -> None:
     """Tests the first call, which copies all variables, and a later one, which copies only what may be undone."""

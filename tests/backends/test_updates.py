@@ -19,6 +19,7 @@ from tests.integration.test_parity import assert_all_close
 from tests.support import reference_numpy as reference
 from tests.support.batches import VECTOR, copied, differences, part, random_batch, row, small_dqn
 from tests.support.parts import learner_of, run_updates, sample_batch
+from tests.support.representatives import representatives
 
 
 def cartpole_agent(seed: int = 11, **settings: Any) -> noterl.DQN:
@@ -51,9 +52,12 @@ def runner():
     return run
 
 
+GROUPS = [(7, 10, 300), (1, 2, 200), ("pass", 40, 200), (15, "episode", 200), (260, 100, 220)]
+
+
 @pytest.mark.parametrize(
     ("updates", "update_every", "steps"),
-    [(7, 10, 300), (1, 2, 200), ("pass", 40, 200), (15, "episode", 200), (260, 100, 220)],
+    representatives(GROUPS, GROUPS[0], GROUPS[-1]),
     ids=["groups of 7", "groups of 1", "passes", "after episodes", "groups beyond the largest call"],
 )
 def test_splitting_groups_into_calls_changes_no_bit(runner, updates, update_every, steps) -> None:
@@ -225,6 +229,7 @@ def test_hyperparameter_in_the_loss_can_change_without_retracing() -> None:
     assert len(set(traces)) == 1
 
 
+@pytest.mark.backends("torch")
 def test_changed_gamma_is_in_the_batches() -> None:
     agent = cartpole_agent()
     agent.fit(steps=30, verbose=0)
@@ -268,6 +273,7 @@ def test_memory_does_not_grow_with_updates() -> None:
     assert resident_bytes() - before < 3 * 2**20
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads /proc")
 def test_memory_does_not_grow_with_acting() -> None:
     agent = small_dqn()

@@ -95,6 +95,7 @@ def kill(directory: Path, name: str, seconds: float) -> None:
     process.stdout.close()
 
 
+@pytest.mark.backends("torch")
 def test_killed_scripts_resume_exactly(tmp_path: Path) -> None:
     delays = np.random.default_rng().uniform(0.02, 0.2, 2)
     with ThreadPoolExecutor(2) as pool:

@@ -181,7 +181,6 @@ def probe(act: Callable[[], None]) -> LambdaCallback:
     return callback
 
 
-@pytest.mark.backends("jax", "torch")  # on TensorFlow, the test of the whole catalogue in one list
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.backends("torch")
 class TestEvery:

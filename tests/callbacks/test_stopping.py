@@ -27,6 +27,7 @@ from tests.support.states import assert_same_state, differences, one_lane
 from tests.support.tape import Broken, broken, rewarded
 
 pytestmark = pytest.mark.backends("torch")
+every_backend = pytest.mark.backends("tensorflow", "jax", "torch")
 
 
 class RatedAgent:
@@ -283,7 +284,6 @@ class TestStopOnTime:
             StopOnTime(seconds)
 
 
-@pytest.mark.backends("tensorflow", "jax", "torch")
 class TestTerminateOnNaN:
     @staticmethod
     def agent(**changes: Any) -> noterl.DQN:
@@ -291,6 +291,7 @@ class TestTerminateOnNaN:
         agent.fit(steps=25, verbose=0)
         return agent
 
+    @every_backend
     def test_training_ends_at_the_last_finite_state(self) -> None:
         agents = [self.agent(), self.agent()]
         for agent in agents:
@@ -305,7 +306,7 @@ class TestTerminateOnNaN:
             assert np.isfinite(array).all()
         assert not differences(agents[0].get_weights(), agents[1].get_weights())
 
-    @pytest.mark.parametrize("steps_per_execution", ["auto", 1])
+    @pytest.mark.parametrize("steps_per_execution", [pytest.param("auto", marks=every_backend), 1])
     @pytest.mark.parametrize("jit_compile", ["auto", False])
     def test_group_that_fails_gives_the_memory_no_feedback(self, steps_per_execution: Any, jit_compile: Any) -> None:
         agent = noterl.DQN("CartPole-v1", hidden=(4,), seed=2)

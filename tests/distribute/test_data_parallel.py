@@ -15,7 +15,7 @@ pytestmark = pytest.mark.backends("jax")
 
 ROOT = Path(__file__).parents[2]
 
-_DIVIDED = """
+_PROGRAM = """
 import jax, noterl
 from noterl.distribute.data_parallel import DataParallel
 from noterl.backends.jax import sharding
@@ -37,18 +37,28 @@ try:
     agent.fit(steps=32, strategy="data_parallel", verbose=0)
 except ValueError as error:
     print(error)
+sharding.ShardedProgram._divided = place
+
+from tests.support import replica_equivalence
+
+replica_equivalence.main("data_parallel")
 """
 
 
-def on_two_devices(*arguments: str) -> str:
-    """Return the output of Python with two devices of the host."""
+@pytest.fixture(scope="module")
+def output() -> str:
+    """Return the output of a process with two devices of the host."""
     variables = {
         "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
         "JAX_PLATFORMS": "cpu",
         "PYTHONPATH": str(ROOT),
     }
     done = subprocess.run(
-        [sys.executable, *arguments],
+        [
+            sys.executable,
+            "-c",
+            _PROGRAM,
+        ],
         env={**os.environ, **variables, "OMP_NUM_THREADS": "1"},
         cwd=ROOT,
         capture_output=True,
@@ -60,12 +70,11 @@ def on_two_devices(*arguments: str) -> str:
     return done.stdout
 
 
-def test_two_devices_make_the_updates_of_one() -> None:
-    assert_equivalent(on_two_devices("-m", "tests.support.replica_equivalence", "data_parallel"), float64=1e-12)
+def test_two_devices_make_the_updates_of_one(output: str) -> None:
+    assert_equivalent(output, float64=1e-12)
 
 
-def test_each_device_holds_its_share_of_a_batch() -> None:
-    output = on_two_devices("-c", _DIVIDED)
+def test_each_device_holds_its_share_of_a_batch(output: str) -> None:
     assert "devices 2 shares {4} updates 4" in output
     assert output.count("SingleDeviceSharding") == 1, "variables return to one device"
     assert "batch_size must be divisible by the 2 replicas" in output

@@ -40,12 +40,22 @@ def launch(*arguments: object, options: tuple[str, ...] = (), seconds: float = 1
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict]]:
-    """Return the folder of a run of two processes, and what each of them has recorded."""
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of three runs of two processes, in which each of them has recorded what it did."""
     folder = tmp_path_factory.mktemp("ddp")
-    code, output, _ = launch(RUN, "train", folder)
+    code, output, _ = launch(RUN, "train,stop,rollouts", folder)
     assert code == 0, output
-    return folder, [json.loads((folder / f"{rank}.json").read_text()) for rank in (0, 1)]
+    return folder
+
+
+def recorded(folder: Path, mode: str) -> list[dict]:
+    return [json.loads((folder / f"{mode}-{rank}.json").read_text()) for rank in (0, 1)]
+
+
+@pytest.fixture
+def trained(folder: Path) -> tuple[Path, list[dict]]:
+    """Return the folder, and what each process has recorded of the first run."""
+    return folder, recorded(folder, "train")
 
 
 def test_ranks_have_the_same_weights_and_counts(trained: tuple[Path, list[dict]]) -> None:
@@ -92,18 +102,14 @@ def test_file_of_the_chief_continues_on_one_process(trained: tuple[Path, list[di
     assert agent.updates == before + 8
 
 
-def test_a_stop_takes_effect_before_the_same_update(tmp_path: Path) -> None:
-    code, output, _ = launch(RUN, "stop", tmp_path)
-    assert code == 0, output
-    chief, other = (json.loads((tmp_path / f"{rank}.json").read_text())["fits"][0] for rank in (0, 1))
+def test_a_stop_takes_effect_before_the_same_update(folder: Path) -> None:
+    chief, other = (each["fits"][0] for each in recorded(folder, "stop"))
     assert chief["reason"] == other["reason"] == "rank 1 is content"
     assert chief["updates"] == other["updates"] == 24 and chief["weights"] == other["weights"]
 
 
-def test_rollouts_that_begin_at_different_steps_are_learned_together(tmp_path: Path) -> None:
-    code, output, _ = launch(RUN, "rollouts", tmp_path)
-    assert code == 0, output
-    chief, other = (json.loads((tmp_path / f"{rank}.json").read_text())["fits"] for rank in (0, 1))
+def test_rollouts_that_begin_at_different_steps_are_learned_together(folder: Path) -> None:
+    chief, other = (each["fits"] for each in recorded(folder, "rollouts"))
     for own, others in zip(chief, other, strict=True):
         assert [own[name] for name in ("weights", "updates", "steps")] == [
             others[name] for name in ("weights", "updates", "steps")

@@ -148,9 +148,9 @@ def test_port_in_use_is_named() -> None:
     assert f"127.0.0.1:{port}" in found["error"][1]
 
 
-def start_cluster(folder: Path, last: str) -> list[subprocess.Popen[str]]:
-    names = [("chief", 0), ("worker", 0), ("worker", 1), ("ps", 0)]
-    addresses = [f"127.0.0.1:{port}" for port in free_ports(4)]
+def start_cluster(folder: Path, workers: int, last: str) -> list[subprocess.Popen[str]]:
+    names = [("chief", 0), *(("worker", index) for index in range(workers)), ("ps", 0)]
+    addresses = [f"127.0.0.1:{port}" for port in free_ports(len(names))]
     cluster: dict[str, list[str]] = {}
     for (job, _), address in zip(names, addresses, strict=True):
         cluster.setdefault(job, []).append(address)
@@ -165,13 +165,16 @@ def start_cluster(folder: Path, last: str) -> list[subprocess.Popen[str]]:
     ]
 
 
-@pytest.mark.parametrize("last", ["worker1", "ps0"])
-def test_parameter_server_trains_until_the_last_worker_or_server_is_dead(tmp_path: Path, last: str) -> None:
-    chief = results(start_cluster(tmp_path, last))[0]
-    first, second = chief["updates"]
+@pytest.mark.parametrize(("workers", "last"), [(2, "ps0"), (1, "worker0")])
+def test_parameter_server_trains_until_the_last_worker_or_server_is_dead(
+    tmp_path: Path, workers: int, last: str
+) -> None:
+    """With two workers, the first one is killed before."""
+    chief = results(start_cluster(tmp_path, workers, last))[0]
+    first, *others = chief["updates"]
     assert first > 0
-    assert second == first + 40
+    assert others == [first + 40] * (workers - 1)
     assert chief["error"][0] == "StrategyError"
-    assert ("worker" if last == "worker1" else "server") in chief["error"][1]
+    assert ("worker" if last == "worker0" else "server") in chief["error"][1]
     assert chief["seconds"] < 30
     assert chief["finite"]

@@ -1,8 +1,8 @@
 """The `noterl` commands in README.md and docs/ run as they are written, with short budgets.
 
-The commands of a page run in order, in one empty folder and one process of their own: the emulator of Atari games
-crashes in a process that has imported some of the packages of other tests. Other commands in the blocks, such as `pip`,
-do not run.
+The commands of a page run in order, in an empty folder. All pages run in one process, apart from other tests: the
+emulator of Atari games crashes in a process that has imported some of their packages. Other commands in the blocks,
+such as `pip`, do not run.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ import pytest
 pytestmark = pytest.mark.backends("torch")
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("README.md", "docs/atari.md", "docs/command_line.md", "docs/migration/xagents.md", "docs/tuning.md")
+# Pages with Atari games come first.
+PAGES = ("docs/atari.md", "docs/migration/xagents.md", "README.md", "docs/command_line.md", "docs/tuning.md")
 BLOCK = re.compile(r"^```bash\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # Options that replace those of a line, by command.
-SHORT = {"train": ["--steps", "400", "--verbose", "0"], "play": ["--max-steps", "3"], "evaluate": ["--episodes", "2"]}
+SHORT = {"train": ["--steps", "200", "--verbose", "0"], "play": ["--max-steps", "3"], "evaluate": ["--episodes", "2"]}
 SHORT["tune"] = ["--steps", "20", "--trials", "1", "--jobs", "1", "--seeds-per-trial", "1", "--evaluations", "1"]
 SHORT["tune"] += ["--episodes", "1", "--verbose", "0"]
 # Packages that environments and other arguments need.
@@ -37,13 +38,37 @@ NEEDS = {
 }
 
 
-# Runs commands in order, and ends with the first that fails.
+# Runs the commands of each page up to the first that fails, and writes the failures by page. A trial of `tune` runs in
+# a thread: the tests of `noterl.tune` start its processes, each of which imports everything again.
 PROGRAM = """
-import json, sys
+import json, multiprocessing, os, sys, threading, traceback
+from pathlib import Path
+from types import SimpleNamespace
 from noterl.cli import main
-for arguments in json.loads(sys.argv[1]):
-    if main(arguments) != 0:
-        sys.exit(f"failed: noterl {' '.join(arguments)}")
+from noterl.tune import search
+
+def start_thread(target, *arguments, name):
+    ours, theirs = multiprocessing.Pipe()
+    thread = threading.Thread(target=target, args=(theirs, *arguments), name=name, daemon=True)
+    thread.start()
+    running = {"pid": os.getpid(), "kill": lambda: None, "join": thread.join, "is_alive": thread.is_alive}
+    return SimpleNamespace(**running), ours
+
+def failure(arguments):
+    try:
+        return f"exit code {code}" if (code := main(arguments)) != 0 else ""
+    except (Exception, SystemExit):
+        return traceback.format_exc()
+
+search.spawn = start_thread
+root, failures = Path.cwd(), {}
+for page, commands in json.loads(sys.argv[1]).items():
+    folder = root / page.replace("/", "-")
+    folder.mkdir()
+    os.chdir(folder)
+    found = (f"noterl {' '.join(each)}: {error}" for each in commands if (error := failure(each)))
+    failures[page] = next(found, "")
+(root / "failures.json").write_text(json.dumps(failures))
 """
 
 
@@ -69,16 +94,24 @@ def is_supported(arguments: list[str], missing: set[str]) -> bool:
     return not missing or not (arguments[0] == "play" or any(word in each for each in arguments for word in missing))
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_commands_run(page: str, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def failures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Run the commands of all pages and return the failures by page."""
     missing = {word for word, package in NEEDS.items() if importlib.util.find_spec(package) is None}
-    found = commands(page)
-    runnable = [shortened(each) for each in found if is_supported(each, missing)]
-    assert len(found) >= 2 and (missing or runnable == [shortened(each) for each in found])
+    runnable = {page: [shortened(each) for each in commands(page) if is_supported(each, missing)] for page in PAGES}
+    folder = tmp_path_factory.mktemp("commands")
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "SDL_VIDEODRIVER": "dummy"}
     command = [sys.executable, "-c", PROGRAM, json.dumps(runnable)]
-    result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600)
+    result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=900)
     assert result.returncode == 0, result.stderr[-2_000:]
+    found: dict[str, str] = json.loads((folder / "failures.json").read_text())
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_run(page: str, failures: dict[str, str]) -> None:
+    assert len(commands(page)) >= 2
+    assert not failures[page], failures[page]
 
 
 def test_each_line_of_xagents_has_one_of_noterl() -> None:

@@ -14,6 +14,7 @@ import pytest
 
 import noterl
 from noterl import backends
+from tests.support.representatives import representatives
 
 FORMATS = {
     "tensorflow": ("keras", "saved_model", "onnx", "torch", "numpy"),
@@ -84,7 +85,7 @@ def read(path: Path, format: str) -> Function:
 
 
 @pytest.mark.parametrize("format", ["keras", "saved_model", "onnx", "torch", "numpy"])
-@pytest.mark.parametrize("name", ["PPO", "SAC", "DQN"])
+@pytest.mark.parametrize("name", representatives(["PPO", "SAC", "DQN"], "PPO"))
 def test_exported_policy_acts_like_the_agent(name: str, format: str, tmp_path: Path) -> None:
     if module := {"onnx": "onnxruntime", "torch": "torch"}.get(format):
         pytest.importorskip(module)

@@ -9,7 +9,7 @@ import pytest
 from gymnasium import spaces
 from keras import ops
 
-from noterl import heads, networks
+from noterl import backends, heads, networks
 from noterl.acting import numpy_forward as acting
 from noterl.backends import current
 from noterl.explorer import Explorer
@@ -31,6 +31,15 @@ def fetched(value) -> np.ndarray:
 
 def tensor(value) -> object:
     return ops.convert_to_tensor(np.asarray(value))
+
+
+def at_once(function):
+    """Return the function, on JAX compiled as a whole: compiling each of its operations takes longer."""
+    if backends.name() != "jax":
+        return function
+    import jax
+
+    return jax.jit(function)
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
@@ -65,18 +74,18 @@ class TestCategorical:
 
     def test_log_probabilities_and_entropy_equal_the_formulas(self) -> None:
         expected = np.log(softmax(LOGITS))
-        found = self.head.log_prob(tensor(LOGITS), tensor(np.array([2, 0], np.int32)))
+        found = at_once(self.head.log_prob)(tensor(LOGITS), tensor(np.array([2, 0], np.int32)))
         np.testing.assert_allclose(fetched(found), expected[[0, 1], [2, 0]], rtol=1e-5)
         entropy = -(np.exp(expected) * expected).sum(-1)
-        np.testing.assert_allclose(fetched(self.head.entropy(tensor(LOGITS))), entropy, rtol=1e-5)
+        np.testing.assert_allclose(fetched(at_once(self.head.entropy)(tensor(LOGITS))), entropy, rtol=1e-5)
 
     def test_log_probabilities_and_entropies_of_several_choices_are_sums(self) -> None:
         values = np.array([[0.0, 1.0, -1.0, 0.5, 0.25]], np.float32)
         first, second = np.log(softmax(values[:, :3])), np.log(softmax(values[:, 3:]))
-        found = self.several.log_prob(tensor(values), tensor(np.array([[1, 0]], np.int32)))
+        found = at_once(self.several.log_prob)(tensor(values), tensor(np.array([[1, 0]], np.int32)))
         np.testing.assert_allclose(fetched(found), first[:, 1] + second[:, 0], rtol=1e-5)
         entropy = -(np.exp(first) * first).sum() - (np.exp(second) * second).sum()
-        np.testing.assert_allclose(fetched(self.several.entropy(tensor(values))), [entropy], rtol=1e-5)
+        np.testing.assert_allclose(fetched(at_once(self.several.entropy)(tensor(values))), [entropy], rtol=1e-5)
 
     def test_policy_on_logits_may_choose_actions(self) -> None:
         policy = GumbelSoftmaxPolicy(eps=0.0)
@@ -109,15 +118,15 @@ class TestProbabilities:
         assert actions.tolist() == other.explore(logits, explorer(3), 0).tolist()
         assert head.deterministic(probabilities).tolist() == other.deterministic(logits).tolist()
         for name, arguments in (("log_prob", (tensor(actions),)), ("entropy", ())):
-            found = fetched(getattr(head, name)(tensor(probabilities), *arguments))
-            expected = fetched(getattr(other, name)(tensor(logits), *arguments))
+            found = fetched(at_once(getattr(head, name))(tensor(probabilities), *arguments))
+            expected = fetched(at_once(getattr(other, name))(tensor(logits), *arguments))
             np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
     def test_probability_of_zero_has_finite_losses(self) -> None:
         head = heads.Probabilities().bind(spaces.Discrete(2))
         values = tensor(np.array([[1.0, 0.0]], np.float32))
-        assert np.isfinite(fetched(head.log_prob(values, tensor(np.array([1], np.int32))))).all()
-        np.testing.assert_allclose(fetched(head.entropy(values)), [0.0], atol=1e-5)
+        assert np.isfinite(fetched(at_once(head.log_prob)(values, tensor(np.array([1], np.int32))))).all()
+        np.testing.assert_allclose(fetched(at_once(head.entropy)(values)), [0.0], atol=1e-5)
 
     def test_softmax_policy_may_choose_actions(self) -> None:
         head = heads.Probabilities().bind(spaces.Discrete(2))
@@ -154,12 +163,12 @@ class TestGaussian:
         actions = np.array([[0.0, 5.0], [2.0, 0.25]], np.float32)
         mean, deviation = self.values[:, :2].astype(np.float64), np.exp(self.values[:, 2:].astype(np.float64))
         density = np.exp(-0.5 * ((actions - mean) / deviation) ** 2) / (deviation * np.sqrt(2 * np.pi))
-        found = fetched(self.head.log_prob(tensor(self.values), tensor(actions)))
+        found = fetched(at_once(self.head.log_prob)(tensor(self.values), tensor(actions)))
         np.testing.assert_allclose(found, np.log(density).sum(-1), rtol=1e-5)
 
     def test_entropy_equals_its_formula(self) -> None:
         expected = 0.5 * np.log(2 * np.pi * np.e * np.exp(self.values[:, 2:].astype(np.float64)) ** 2).sum(-1)
-        np.testing.assert_allclose(fetched(self.head.entropy(tensor(self.values))), expected, rtol=1e-5)
+        np.testing.assert_allclose(fetched(at_once(self.head.entropy)(tensor(self.values))), expected, rtol=1e-5)
 
     def test_unsupported_space_or_outputs_raise(self) -> None:
         with pytest.raises(ValueError, match=r"Gaussian .*got Discrete"):
@@ -192,7 +201,7 @@ class TestBernoulli:
         assert head.size == 4
         values = np.array([[1.0, -1.0, 1.0, -1.0]], np.float32)
         assert head.deterministic(values).tolist() == [[[1, 0], [1, 0]]]
-        found = head.log_prob(tensor(values), tensor(head.deterministic(values)))
+        found = at_once(head.log_prob)(tensor(values), tensor(head.deterministic(values)))
         np.testing.assert_allclose(fetched(found), 4 * np.log(sigmoid(1.0)), rtol=1e-5)
         samples = head.random(1_000, np.random.default_rng(0))
         assert samples.shape == (1_000, 2, 2) and samples.dtype == np.int8
@@ -202,15 +211,18 @@ class TestBernoulli:
         values, actions = self.values[:1], np.array([[1, 0, 1]], np.int8)
         ones = sigmoid(values)
         expected = np.log(np.where(actions == 1, ones, 1 - ones)).sum(-1)
-        np.testing.assert_allclose(fetched(self.head.log_prob(tensor(values), tensor(actions))), expected, rtol=1e-5)
+        np.testing.assert_allclose(
+            fetched(at_once(self.head.log_prob)(tensor(values), tensor(actions))), expected, rtol=1e-5
+        )
         entropy = -(ones * np.log(ones) + (1 - ones) * np.log(1 - ones)).sum(-1)
-        np.testing.assert_allclose(fetched(self.head.entropy(tensor(values))), entropy, rtol=1e-5)
+        np.testing.assert_allclose(fetched(at_once(self.head.entropy)(tensor(values))), entropy, rtol=1e-5)
 
     def test_large_logits_have_finite_losses(self) -> None:
         values, actions = self.values[1:], np.array([[0, 1, 1]], np.int8)
         expected = -30.0 - 200.0 - np.log1p(np.exp(-0.5))
-        np.testing.assert_allclose(fetched(self.head.log_prob(tensor(values), tensor(actions))), [expected], rtol=1e-5)
-        entropy = fetched(self.head.entropy(tensor(np.array([[200.0, -200.0, 0.0]], np.float32))))
+        found = fetched(at_once(self.head.log_prob)(tensor(values), tensor(actions)))
+        np.testing.assert_allclose(found, [expected], rtol=1e-5)
+        entropy = fetched(at_once(self.head.entropy)(tensor(np.array([[200.0, -200.0, 0.0]], np.float32))))
         np.testing.assert_allclose(entropy, [np.log(2)], rtol=1e-5)
 
     def test_unsupported_space_or_outputs_raise(self) -> None:
@@ -234,20 +246,20 @@ class TestDivergences:
     )
     def test_divergence_equals_the_sum_over_all_actions(self, head: heads.Head) -> None:
         old, new = np.random.default_rng(2).normal(size=(2, 3, 4)).astype(np.float32)
-        expected = np.zeros(3)
+        expected, log_prob = np.zeros(3), at_once(head.log_prob)
         for action in every_action(head.action_space):
             actions = tensor(np.repeat(np.array(action, np.int32)[None], 3, axis=0))
-            before, after = (fetched(head.log_prob(tensor(each), actions)).astype(np.float64) for each in (old, new))
+            before, after = (fetched(log_prob(tensor(each), actions)).astype(np.float64) for each in (old, new))
             expected += np.exp(before) * (before - after)
-        np.testing.assert_allclose(fetched(head.kl_divergence(tensor(old), tensor(new))), expected, rtol=1e-4)
-        np.testing.assert_allclose(fetched(head.kl_divergence(tensor(old), tensor(old))), 0.0, atol=1e-6)
+        np.testing.assert_allclose(fetched(at_once(head.kl_divergence)(tensor(old), tensor(new))), expected, rtol=1e-4)
+        np.testing.assert_allclose(fetched(at_once(head.kl_divergence)(tensor(old), tensor(old))), 0.0, atol=1e-6)
 
     def test_divergence_of_probabilities_equals_that_of_their_logits(self) -> None:
         old, new = np.random.default_rng(2).normal(size=(2, 3, 4)).astype(np.float32)
         head, space = heads.Probabilities().bind(spaces.Discrete(4)), spaces.Discrete(4)
         probabilities = [tensor(softmax(each).astype(np.float32)) for each in (old, new)]
         expected = heads.Categorical().bind(space).kl_divergence(tensor(old), tensor(new))
-        np.testing.assert_allclose(fetched(head.kl_divergence(*probabilities)), fetched(expected), rtol=1e-4)
+        np.testing.assert_allclose(fetched(at_once(head.kl_divergence)(*probabilities)), fetched(expected), rtol=1e-4)
 
     def test_divergence_of_gaussians_equals_the_integral(self) -> None:
         head = heads.Gaussian().bind(spaces.Box(-1.0, 1.0, (1,)))
@@ -258,7 +270,9 @@ class TestDivergences:
             for ((mean, log_std),) in (old.astype(np.float64), new.astype(np.float64))
         ]
         integral = (densities[0] * np.log(densities[0] / densities[1])).sum() * (points[1] - points[0])
-        np.testing.assert_allclose(fetched(head.kl_divergence(tensor(old), tensor(new))), [integral], rtol=1e-4)
+        np.testing.assert_allclose(
+            fetched(at_once(head.kl_divergence)(tensor(old), tensor(new))), [integral], rtol=1e-4
+        )
         both = [np.concatenate([each[:, :1], each[:, :1], each[:, 1:], each[:, 1:]], axis=1) for each in (old, new)]
         found = heads.Gaussian().bind(BOX).kl_divergence(*map(tensor, both))
         np.testing.assert_allclose(fetched(found), [2 * integral], rtol=1e-4)

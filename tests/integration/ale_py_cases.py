@@ -50,7 +50,9 @@ def test_resumed_run_equals_an_uninterrupted_one(tmp_path: Path) -> None:
 
 
 def test_logs_hold_the_rewards_of_the_game_and_the_memory_their_signs() -> None:
-    agent = small(noterl.envs.Atari("SpaceInvaders", episodic_life=True, size=40), update_every=10**6)
+    # Without updates, and with random actions, which need no network.
+    game = noterl.envs.Atari("SpaceInvaders", episodic_life=True, size=40)
+    agent = small(game, update_every=10**6, learning_starts=10**6)
     history = agent.fit(steps=2_400, num_envs=4, info={"game_reward": "last"}, verbose=0).history
     storage = agent.replay._storage
     assert set(np.unique(storage.reward)) == {0.0, 1.0}

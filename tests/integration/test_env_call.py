@@ -40,7 +40,7 @@ class Curriculum(noterl.Callback):
 
 def dqn(env: Any, seed: int | None = 3) -> noterl.DQN:
     agent = noterl.DQN(env, hidden=(8,), seed=seed)
-    agent.compile(replay=200, batch_size=8, learning_starts=10, update_every=6)
+    agent.compile(replay=200, batch_size=8, learning_starts=10, update_every=6, jit_compile=False)
     return agent
 
 

@@ -137,6 +137,7 @@ class TestReplay:
 
 
 class TestRollouts:
+    @on_torch
     def test_log_probabilities_are_those_of_the_policy_that_acted(self, monkeypatch: pytest.MonkeyPatch) -> None:
         published, found = [], []
         publish = SharedWeights.publish
@@ -213,6 +214,7 @@ class TestRollouts:
         agent.fit(steps=90, num_envs=3, workers=overlapping(), callbacks=[Busy()], verbose=0)
         assert ahead == list(range(18))
 
+    @on_torch
     def test_saved_in_the_middle_and_continued(self, tmp_path: Path) -> None:
         def save(watcher: Watcher, episode: int) -> None:
             if watcher.agent.updates == 12:

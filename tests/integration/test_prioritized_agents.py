@@ -28,6 +28,7 @@ def trained() -> noterl.DQN:
     return agent
 
 
+@pytest.mark.backends("torch")
 def test_training_updates_the_priorities(trained: noterl.DQN) -> None:
     assert trained.updates > 100
     scores = trained.replay.get_state()["sampler"]["scores"]
@@ -36,6 +37,7 @@ def test_training_updates_the_priorities(trained: noterl.DQN) -> None:
     assert 0 < trained.replay.sampler.get_state()["largest"] < 1000
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("calls", [1, 3])
 def test_steps_per_execution_does_not_change_the_run(trained: noterl.DQN, calls: int) -> None:
     agent = agent_with(steps_per_execution=calls)
@@ -43,6 +45,7 @@ def test_steps_per_execution_does_not_change_the_run(trained: noterl.DQN, calls:
     assert_same_state(agent, trained)
 
 
+@pytest.mark.backends("torch")
 def test_restored_run_equals_an_uninterrupted_one(trained: noterl.DQN, tmp_path: Any) -> None:
     agent = agent_with()
     agent.fit(episodes=8, verbose=0)
@@ -108,6 +111,7 @@ class WithoutFeedback(noterl.DQN):
         return super().loss(batch)[0]
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize(
     ("kind", "score", "message"),
     [
@@ -133,6 +137,7 @@ class Misshapen(noterl.DQN):
         return loss, {name: self.shaped(errors) for name, errors in feedback.items()}
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize(
     ("shaped", "shape"),
     [(keras.ops.mean, r"\(\)"), (lambda errors: errors[:3], r"\(3,\)"), (lambda errors: errors[None], r"\(1, 4\)")],
@@ -146,6 +151,7 @@ def test_feedback_of_another_shape_raises(shaped: Any, shape: str) -> None:
     assert (agent.replay.get_state()["sampler"]["scores"] == 7.0).all()
 
 
+@pytest.mark.backends("torch")
 def test_ratio_score_uses_the_feedback_of_an_agent() -> None:
     class WithRatio(noterl.DQN):
         def loss(self, batch: Any) -> Any:

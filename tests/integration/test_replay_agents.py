@@ -16,6 +16,7 @@ from noterl.callbacks import LambdaCallback
 from noterl.envs import FrameStack
 from noterl.replay import Prioritized, Replay
 from tests.support.doubles import TogetherVectorEnv
+from tests.support.representatives import representatives
 from tests.support.states import assert_same_state, one_lane
 
 
@@ -37,13 +38,14 @@ def trained() -> noterl.DQN:
     return agent
 
 
-@pytest.mark.parametrize(("calls", "prefetch"), [(1, 0), (1, 2), (3, 1)])
+@pytest.mark.parametrize(("calls", "prefetch"), representatives([(1, 0), (1, 2), (3, 1)], (3, 1)))
 def test_steps_per_execution_and_prefetch_do_not_change_the_run(trained: noterl.DQN, calls: int, prefetch: int) -> None:
     agent = agent_with(prefetch=prefetch, steps_per_execution=calls)
     agent.fit(steps=220, num_envs=2, verbose=0)
     assert_same_state(agent, trained)
 
 
+@pytest.mark.backends("torch")
 def test_restored_run_equals_an_uninterrupted_one(trained: noterl.DQN, tmp_path: Path) -> None:
     agent = agent_with(prefetch=1, steps_per_execution=2)
     agent.fit(steps=151, num_envs=2, verbose=0)
@@ -67,6 +69,7 @@ def trimmed(calls: Any, prefetch: int) -> noterl.DQN:
     return agent
 
 
+@pytest.mark.backends("torch")
 def test_trim_in_a_batch_hook_takes_effect_after_the_group() -> None:
     expected = trimmed("auto", 0)
     assert len(expected.replay) in range(40, 43)
@@ -85,6 +88,7 @@ def test_batches_have_three_steps_and_two_frames(trained: noterl.DQN) -> None:
     assert (batch.discount == 0.125).mean() > 0.7 and (~running).any()
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.filterwarnings("ignore:the budget ended within a step")
 @pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP])
 def test_training_from_frames_equals_training_from_stacks(mode: AutoresetMode) -> None:
@@ -103,6 +107,7 @@ def test_n_step_memory_for_rollouts_raises() -> None:
         noterl.PPO("CartPole-v1", hidden=(4,)).compile(replay=Replay(100, n_step=3))
 
 
+@pytest.mark.backends("torch")
 def test_memory_of_another_agent_raises() -> None:
     replay = Replay(64)
     first, second = (noterl.DQN("CartPole-v1", hidden=(4,), seed=1) for _ in range(2))

@@ -100,6 +100,7 @@ def test_run_loaded_in_a_new_process_equals_an_uninterrupted_one(whole_run: dict
     assert_same_state(state, whole_run)
 
 
+@pytest.mark.backends("torch")
 def test_four_lanes_resume_in_the_middle_of_a_round(restored: Path) -> None:
     agent = four_lanes()
     agent.fit(steps=401, num_envs=4, verbose=0)
@@ -109,12 +110,14 @@ def test_four_lanes_resume_in_the_middle_of_a_round(restored: Path) -> None:
     assert state["lanes"]["cursor"] != 0
 
 
+@pytest.mark.backends("torch")
 def test_same_seed_gives_the_same_run_in_every_process(whole_run: dict[str, Any], loaded: Path, restored: Path) -> None:
     again = saved_state(restored / "one-again.noterl")  # with another hash seed than the loaded run
     assert_same_state(again, whole_run)
     assert_same_state(again, saved_state(loaded / "one-resumed.noterl"))
 
 
+@pytest.mark.backends("torch")
 def test_two_fits_equal_one(whole_run: dict[str, Any], directory: Path) -> None:
     agent, callbacks = one_lane(), watchers(directory / "two")
     first = agent.fit(episodes=10, callbacks=callbacks, verbose=0)
@@ -123,6 +126,7 @@ def test_two_fits_equal_one(whole_run: dict[str, Any], directory: Path) -> None:
     assert_same_state(agent, whole_run)
 
 
+@pytest.mark.backends("torch")
 def test_run_resumes_from_a_checkpoint_within_a_fit(whole_run: dict[str, Any], directory: Path) -> None:
     (file,) = (directory / "whole").glob("episode-000010-*.noterl")
     # `steps_per_execution` is not part of the state.
@@ -133,6 +137,7 @@ def test_run_resumes_from_a_checkpoint_within_a_fit(whole_run: dict[str, Any], d
     assert_same_state(agent, whole_run)
 
 
+@pytest.mark.backends("torch")
 def test_training_does_not_change_a_state_returned_before(halves: Path, whole_run: dict[str, Any]) -> None:
     agent = noterl.load(halves / "one.noterl")
     state = agent.get_state()
@@ -159,6 +164,7 @@ def acting(env: Any, policy: Any = None, num_envs: int = 1, seed: int = 3) -> no
     return agent
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize(
     "policy",
     [
@@ -197,6 +203,7 @@ def limited() -> gymnasium.Env:
     return gymnasium.wrappers.TimeLimit(RememberingEnv(length=9), 4)
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("build", [RememberingEnv, limited])
 @pytest.mark.parametrize("steps", [22, 23], ids=["in a round", "between rounds"])
 def test_environment_with_state_methods_resumes(build: Any, steps: int, tmp_path: Path) -> None:
@@ -211,6 +218,7 @@ def test_environment_with_state_methods_resumes(build: Any, steps: int, tmp_path
     assert_same_state(second, uninterrupted)
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("build", [RememberingEnv, limited])
 def test_environment_with_state_methods_resumes_between_episodes(build: Any, tmp_path: Path) -> None:
     uninterrupted = acting(build)
@@ -224,6 +232,7 @@ def test_environment_with_state_methods_resumes_between_episodes(build: Any, tmp
     assert_same_state(second, uninterrupted)
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("budget", [{"steps": 12}, {"episodes": 2}], ids=["in an episode", "between two"])
 def test_environment_that_cannot_be_restored_warns_and_restarts(budget: dict[str, int], tmp_path: Path) -> None:
     first = acting(CountingEnv)
@@ -239,6 +248,7 @@ def test_environment_that_cannot_be_restored_warns_and_restarts(budget: dict[str
     check_replay(second.replay)
 
 
+@pytest.mark.backends("torch")
 def test_environment_that_raises_while_restored_warns_and_restarts(tmp_path: Path) -> None:
     first = acting(CountingEnv)
     first.fit(steps=13, verbose=0)
@@ -250,6 +260,7 @@ def test_environment_that_raises_while_restored_warns_and_restarts(tmp_path: Pat
     check_replay(second.replay)
 
 
+@pytest.mark.backends("torch")
 def test_another_num_envs_starts_new_episodes(tmp_path: Path) -> None:
     first = acting("CartPole-v1", num_envs=3)
     first.fit(steps=40, verbose=0)
@@ -260,6 +271,7 @@ def test_another_num_envs_starts_new_episodes(tmp_path: Path) -> None:
     check_replay(second.replay)
 
 
+@pytest.mark.backends("torch")
 def test_file_without_memory_continues_the_unfinished_episodes(tmp_path: Path) -> None:
     first = acting("CartPole-v1", num_envs=2)
     first.fit(steps=33, verbose=0)
@@ -275,6 +287,7 @@ def test_file_without_memory_continues_the_unfinished_episodes(tmp_path: Path) -
     assert np.array_equal(*newest)
 
 
+@pytest.mark.backends("torch")
 def test_vector_environment_resumes(tmp_path: Path) -> None:
     def build() -> gymnasium.vector.VectorEnv:
         return gymnasium.make_vec("CartPole-v1", num_envs=2, vectorization_mode="sync")

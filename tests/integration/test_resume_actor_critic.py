@@ -45,6 +45,7 @@ def states(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Any, Any
     return {name: (saving.read(directory / f"{name}-resumed.noterl")["state"], uninterrupted[name]) for name in CHANGES}
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("name", CHANGES)
 def test_resumed_run_equals_an_uninterrupted_one(name: str, states: dict[str, tuple[Any, Any]]) -> None:
     resumed, uninterrupted = states[name]

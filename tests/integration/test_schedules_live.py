@@ -40,6 +40,7 @@ def recording(records: list[tuple[int, float, float, float]]) -> LambdaCallback:
     return callback
 
 
+@pytest.mark.backends("torch")
 def test_values_follow_the_steps_of_several_fits() -> None:
     agent, records = scheduled(), []
     agent.fit(steps=23, callbacks=[recording(records)], verbose=0)
@@ -51,6 +52,7 @@ def test_values_follow_the_steps_of_several_fits() -> None:
         assert rate == pytest.approx(Exponential(1e-2, decay_rate=0.1)(step), rel=1e-6)
 
 
+@pytest.mark.backends("torch")
 def test_restored_run_equals_an_uninterrupted_one(tmp_path: Path) -> None:
     uninterrupted = scheduled()
     uninterrupted.fit(steps=60, verbose=0)

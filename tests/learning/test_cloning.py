@@ -15,6 +15,7 @@ from noterl.backends import current
 from noterl.random import Generators
 from noterl.types import Batch
 from tests.support.demonstrations import CONTINUOUS, DISCRETE, OBSERVATIONS, demonstrations
+from tests.support.representatives import representatives
 from tests.support.states import assert_same_state, differences
 
 RATE = 0.1
@@ -125,7 +126,7 @@ AGENTS: dict[str, tuple[Any, Any, dict[str, Any], set[str]]] = {
 }
 
 
-@pytest.mark.parametrize("name", AGENTS)
+@pytest.mark.parametrize("name", representatives(AGENTS, "DQN"))
 def test_pretraining_changes_the_policy_and_its_target_only(name: str) -> None:
     kind, action_space, options, changed = AGENTS[name]
     agent, data = kind((OBSERVATIONS, action_space), hidden=(6,), seed=3, **options), demonstrations(action_space)
@@ -148,6 +149,7 @@ def test_pretraining_changes_the_policy_and_its_target_only(name: str) -> None:
     assert agent.updates == 0
 
 
+@pytest.mark.backends("torch")
 def test_agent_acts_with_the_cloned_policy() -> None:
     agent, data = noterl.PPO((OBSERVATIONS, DISCRETE), hidden=(16,), seed=3), demonstrations(lengths=(12,))
     observations, actions = data.pairs()
@@ -156,6 +158,7 @@ def test_agent_acts_with_the_cloned_policy() -> None:
     assert (agent.act(observations) == actions).all()
 
 
+@pytest.mark.backends("torch")
 def test_grouping_of_updates_continues_one_stream() -> None:
     agents = [linear(DISCRETE, noterl.PPO) for _ in range(2)]
     data = demonstrations()
@@ -165,6 +168,7 @@ def test_grouping_of_updates_continues_one_stream() -> None:
     assert_same_state(*agents)
 
 
+@pytest.mark.backends("torch")
 def test_statistics_of_observations_start_with_the_demonstrations() -> None:
     agent, data = linear(DISCRETE, noterl.PPO, normalize_observation=True), demonstrations()
     agent.pretrain(data, 1, verbose=0)
@@ -175,6 +179,7 @@ def test_statistics_of_observations_start_with_the_demonstrations() -> None:
     assert agent._normalizers.observation.count == count == len(data)
 
 
+@pytest.mark.backends("torch")
 def test_verbosity_prints_the_final_loss(capsys: pytest.CaptureFixture[str]) -> None:
     agent = linear(DISCRETE, noterl.PPO)
     agent.pretrain(demonstrations(), 3, verbose=0)
@@ -205,6 +210,7 @@ def test_bad_argument_raises(change: dict[str, Any], message: str) -> None:
     assert_same_state(agent, before)
 
 
+@pytest.mark.backends("torch")
 def test_several_agents_are_refused() -> None:
     env = spaces.Tuple([OBSERVATIONS] * 2), spaces.Tuple([CONTINUOUS] * 2)
     with pytest.raises(ValueError, match="demonstrations"):

@@ -14,6 +14,7 @@ from noterl import heads
 from noterl.backends import current
 from tests.support.batches import Corridor
 from tests.support.parts import actor_of, learner_of
+from tests.support.representatives import representatives
 from tests.support.states import assert_same_state
 
 SPEC = {"logits": ((2,), "float32"), "value": ((), "float32")}
@@ -78,7 +79,7 @@ def test_fields_of_training_are_those_of_the_policy_at_that_time() -> None:
     assert not np.allclose(batch.extra["logits"].reshape(-1, 2), logits_of(agent, flat), atol=1e-4)
 
 
-@pytest.mark.parametrize("memory", [None, 64])
+@pytest.mark.parametrize("memory", representatives([None, 64], 64))
 def test_rollouts_hold_the_fields(memory: int | None) -> None:
     agent = made(ReturningRollouts, **({} if memory is None else {"replay": memory}))
     agent.fit(steps=8, num_envs=2, verbose=0)
@@ -90,6 +91,7 @@ def test_rollouts_hold_the_fields(memory: int | None) -> None:
         np.testing.assert_allclose(batch.extra["advantage"], batch.reward + batch.extra["value"], rtol=1e-5)
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("kind", [Returning, ReturningRollouts])
 def test_resumed_run_equals_an_uninterrupted_one(kind: Any, tmp_path: Path) -> None:
     agent = made(kind)

@@ -13,6 +13,7 @@ from keras import ops
 import noterl
 from noterl.learning.gradient_noise import Spread
 from tests.support.parts import learner_of, run_updates
+from tests.support.representatives import representatives
 from tests.support.states import assert_same_state
 
 SAMPLES, BATCH = 5, 8
@@ -83,7 +84,7 @@ def gradients_by_descent(agent: noterl.Agent, batch: Any) -> np.ndarray:
     return np.array(rows)
 
 
-@pytest.mark.parametrize("kind", ["DQN", "TwoLosses"])
+@pytest.mark.parametrize("kind", representatives(["DQN", "TwoLosses"], "TwoLosses"))
 def test_spread_equals_that_of_gradients_taken_one_by_one(kind: str) -> None:
     agent = trained(kind)
     generator = agent.gradient_noise(SAMPLES).generator
@@ -126,6 +127,7 @@ def test_non_finite_loss_gives_no_finite_spread() -> None:
     assert spread is None or not np.isfinite(spread.squares)
 
 
+@pytest.mark.backends("torch")
 class TestSpread:
     def test_variance_is_the_mean_over_samples_and_coordinates(self) -> None:
         gradients = np.array([[1.0, 2.0], [3.0, 2.0], [2.0, 5.0]])
@@ -166,6 +168,7 @@ class TestSpread:
         assert variance == pytest.approx(rows.var(0).sum(), rel=0.02)
 
 
+@pytest.mark.backends("torch")
 class TestRollouts:
     """Batches of a rollout of 16 transitions hold different transitions, at most half of them."""
 

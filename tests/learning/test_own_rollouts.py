@@ -36,6 +36,7 @@ class Reinforce(noterl.Agent):
         return -keras.ops.mean(log_prob * batch.extra["twice"]) + 0.0 * keras.ops.mean(batch.extra["copy"])
 
 
+@pytest.mark.backends("torch")
 def test_replay_memory_stores_prepared_rollouts_of_user_agent() -> None:
     agent = Reinforce(lambda: Corridor(), seed=1)
     agent.compile(replay=noterl.Replay(20), batch_size=4)
@@ -47,6 +48,7 @@ def test_replay_memory_stores_prepared_rollouts_of_user_agent() -> None:
     np.testing.assert_array_equal(batch.extra["copy"], batch.observation)
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize(
     ("memory", "spec", "message"),
     [
@@ -67,6 +69,7 @@ def test_extra_spec_must_declare_fields_of_prepare(memory: str, spec: Any, messa
         agent.build()
 
 
+@pytest.mark.backends("torch")
 def test_memory_keeps_the_dtypes_of_prepared_fields() -> None:
     class Marked(Reinforce):
         """Its field `mark` is 2^24 + 1, which float32 cannot hold."""

@@ -20,6 +20,7 @@ from tests.support import reference_numpy
 from tests.support.batches import Corridor, random_batch, row
 from tests.support.demonstrations import CONTINUOUS, DISCRETE, OBSERVATIONS, ReferenceDiscriminator, demonstrations
 from tests.support.parts import learner_of, run_updates
+from tests.support.representatives import representatives
 from tests.support.states import assert_same_state, run_python
 
 RATE, PENALTY, SIZE = 0.05, 2.0, 6
@@ -53,7 +54,7 @@ class Samples:
         return truth.inputs(truth.observations[rows], truth.actions[rows]), self._mix.random(shape, np.float32)
 
 
-@pytest.mark.parametrize("reward", REWARDS)
+@pytest.mark.parametrize("reward", representatives(REWARDS, "positive"))
 def test_updates_from_a_replay_memory_equal_the_reference(reward: str) -> None:
     agent = noterl.DQN((OBSERVATIONS, DISCRETE), double=False, hidden=(5,), gamma=0.9, loss="squared", seed=3)
     model = gail(reward=reward, weight=0.5, environment_weight=0.25)
@@ -118,8 +119,8 @@ def test_updates_from_rollouts_equal_the_reference() -> None:
         np.testing.assert_allclose(current().fetch(variable), weight, rtol=1e-4, atol=2e-6)
 
 
-@pytest.mark.parametrize("hidden", [(), (5,), (4, 3, 6)])
-def test_slope_is_the_norm_of_the_gradient(hidden: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("hidden", representatives([[], [5], [4, 3, 6]], [4, 3, 6]))
+def test_slope_is_the_norm_of_the_gradient(hidden: list[int]) -> None:
     agent = noterl.DQN((OBSERVATIONS, DISCRETE), hidden=(4,), seed=3)
     agent.compile(reward_model=gail(hidden=hidden))
     inputs = np.random.default_rng(0).normal(size=(7, 5)).astype(np.float32)
@@ -127,6 +128,7 @@ def test_slope_is_the_norm_of_the_gradient(hidden: tuple[int, ...]) -> None:
     np.testing.assert_allclose(current().fetch(slope), reference_of(agent).slope(inputs), rtol=1e-4)
 
 
+@pytest.mark.backends("torch")
 def test_no_gradient_penalty_leaves_the_cross_entropy() -> None:
     agent = noterl.DQN((OBSERVATIONS, DISCRETE), hidden=(4,), seed=3)
     agent.compile(replay=64, reward_model=gail(gradient_penalty=0))
@@ -173,6 +175,7 @@ def agent_of(name: str, seed: int = 3, **changes: Any) -> noterl.Agent:
     return agent
 
 
+@pytest.mark.backends("torch")
 def test_grouping_of_updates_does_not_change_a_run() -> None:
     agents = [agent_of("DQN", steps_per_execution=size) for size in (1, 3)]
     for agent in agents:
@@ -221,6 +224,7 @@ def test_loaded_runs_continue_as_if_uninterrupted(tmp_path: Path) -> None:
         assert_same_state(saving.read(tmp_path / f"{name}-resumed.noterl")["state"], state)
 
 
+@pytest.mark.backends("torch")
 def test_state_of_another_discriminator_raises_and_changes_nothing() -> None:
     agent, other = agent_of("DQN"), agent_of("DQN", reward_model=gail(hidden=(7,)))
     agent.fit(steps=12, verbose=0)
@@ -230,6 +234,7 @@ def test_state_of_another_discriminator_raises_and_changes_nothing() -> None:
     assert_same_state(agent, before)
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize(
     ("observation_space", "action_space"),
     [
@@ -249,6 +254,7 @@ def test_other_spaces_are_encoded(observation_space: Any, action_space: Any) -> 
     assert inputs.shape[0] == len(data) and np.isfinite(inputs).all() and np.abs(inputs[:, :-2]).max() <= 10
 
 
+@pytest.mark.backends("torch")
 def test_demonstrations_are_normalized_as_the_agent_normalizes() -> None:
     agent = noterl.DQN((OBSERVATIONS, DISCRETE), hidden=(4,), seed=3, normalize_observation=True)
     agent.compile(reward_model=gail())
@@ -261,6 +267,7 @@ def test_demonstrations_are_normalized_as_the_agent_normalizes() -> None:
     assert (model._scale == 1).all() and (model._shift == 0).all()
 
 
+@pytest.mark.backends("torch")
 def test_default_memory_has_single_steps() -> None:
     agent = noterl.DQN((OBSERVATIONS, DISCRETE), hidden=(4,), seed=3)
     agent.compile(reward_model=gail())
@@ -279,6 +286,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("case", BAD)
 def test_bad_use_raises(case: str) -> None:
     changes, message = BAD[case]
@@ -305,6 +313,7 @@ def test_bad_argument_raises(change: dict[str, Any], message: str) -> None:
         GAIL(**{"demonstrations": demonstrations(), **change})
 
 
+@pytest.mark.backends("torch")
 def test_several_agents_are_refused() -> None:
     env = spaces.Tuple([OBSERVATIONS] * 2), spaces.Tuple([CONTINUOUS] * 2)
     with pytest.raises(ValueError, match="reward_model"):

@@ -35,6 +35,7 @@ def test_target_kl_ends_updates_and_undoes_the_last() -> None:
     assert differences(once["optimizers"], agent.get_state()["optimizers"]) == []
 
 
+@pytest.mark.backends("torch")
 def test_rollout_starts_at_the_next_round_after_compile() -> None:
     observations: list[np.ndarray] = []
 

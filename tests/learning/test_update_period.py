@@ -14,6 +14,7 @@ from noterl import networks
 from noterl.backends.common import NonFiniteError
 from noterl.replay import Prioritized
 from tests.support.batches import Corridor
+from tests.support.representatives import representatives
 from tests.test_algorithm import MyDQN
 
 
@@ -88,7 +89,7 @@ def delayed(steps_per_execution: Any = "auto", **arguments: Any) -> Delayed:
     return agent
 
 
-@pytest.mark.parametrize("logging_index", [0, 2])
+@pytest.mark.parametrize("logging_index", representatives([0, 2], 2))
 def test_logs_of_an_update_are_those_it_returned(logging_index: int) -> None:
     agent, recorded = delayed(logging_index=logging_index), RecordLogs()
     agent.fit(steps=24, callbacks=[recorded], verbose=0)
@@ -99,6 +100,7 @@ def test_logs_of_an_update_are_those_it_returned(logging_index: int) -> None:
         assert np.isfinite(list(logs.values())).all()
 
 
+@pytest.mark.backends("torch")
 def test_priorities_come_from_updates_with_feedback() -> None:
     agent = delayed()
     agent.fit(steps=9, verbose=0)
@@ -118,6 +120,7 @@ def test_results_do_not_depend_on_steps_per_execution() -> None:
             np.testing.assert_array_equal(left, right)
 
 
+@pytest.mark.backends("torch")
 def test_failing_update_logs_all_names() -> None:
     agent, recorded = delayed(last_finite=5), RecordLogs()
     with pytest.raises(NonFiniteError):
@@ -127,7 +130,7 @@ def test_failing_update_logs_all_names() -> None:
     assert set(logs) == {"loss", f"at {number % 3}", "seldom"} and np.isnan(logs["loss"])
 
 
-@pytest.mark.parametrize("tau", [0.25, 0.75])
+@pytest.mark.parametrize("tau", representatives([0.25, 0.75], 0.25))
 def test_copy_without_tau_uses_the_polyak_coefficient(tau: float) -> None:
     agent = MyDQN(lambda: Corridor(), hidden=8, seed=0)
     agent.compile(replay=noterl.Replay(50), learning_starts=8, batch_size=4, update_every=1, target_update=tau)
@@ -153,7 +156,9 @@ def first_weight(network: Any) -> np.ndarray:
     return networks.get_weights(network)[0]
 
 
-@pytest.mark.parametrize(("kind", "period"), [(WithTarget, 1), (PeriodicTarget, 3)])
+@pytest.mark.parametrize(
+    ("kind", "period"), representatives([(WithTarget, 1), (PeriodicTarget, 3)], (PeriodicTarget, 3))
+)
 def test_target_moves_every_target_period_updates(kind: type[WithTarget], period: int) -> None:
     agent = with_target(kind)
     agent.fit(steps=8, verbose=0)
@@ -166,7 +171,7 @@ def test_target_moves_every_target_period_updates(kind: type[WithTarget], period
         assert np.array_equal(first_weight(agent.target), before) == (update % period != 0)
 
 
-@pytest.mark.parametrize("kind", [WithTarget, PeriodicTarget])
+@pytest.mark.parametrize("kind", representatives([WithTarget, PeriodicTarget], PeriodicTarget))
 def test_target_does_not_depend_on_steps_per_execution(kind: type[WithTarget]) -> None:
     states = []
     for size in (1, 3, "auto"):

@@ -14,6 +14,7 @@ from noterl import networks
 from noterl.backends import current
 from noterl.random import construction
 from tests.support import reference_numpy as reference
+from tests.support.representatives import representatives
 
 
 def run(network: Any, observations: np.ndarray) -> np.ndarray:
@@ -103,7 +104,7 @@ def test_nature_cnn_has_the_sizes_of_the_paper() -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("size", [(44, 37), (45, 53)])
+@pytest.mark.parametrize("size", [(44, 37), pytest.param((45, 53), marks=pytest.mark.backends("torch"))])
 def test_images_are_scaled_and_flattened_by_rows_columns_and_channels(size: tuple[int, int]) -> None:
     """Torch stores channels first; the image sizes give different numbers of rows and columns."""
     network = networks.nature_cnn((*size, 1), 2)
@@ -113,7 +114,7 @@ def test_images_are_scaled_and_flattened_by_rows_columns_and_channels(size: tupl
     np.testing.assert_allclose(run(network, images.astype(np.float32)), expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("dueling", [False, True])
+@pytest.mark.parametrize("dueling", representatives([False, True], True))
 def test_channels_first_images_give_the_same_outputs(dueling: bool) -> None:
     last, first = (networks.nature_cnn(shape, 2, dueling=dueling) for shape in ((44, 37, 3), (3, 44, 37)))
     networks.set_weights(first, networks.get_weights(last))
@@ -232,9 +233,9 @@ def test_clone_does_not_use_random_numbers(cloned: bool) -> None:
     np.testing.assert_allclose(networks.get_weights(second)[0][0], expected.uniform(-1, 1, 3).astype(np.float32))
 
 
-@pytest.mark.parametrize("build", BUILDS.values(), ids=BUILDS)
-def test_clone_is_equal_and_independent_and_not_trainable(build: Any) -> None:
-    network = build()
+@pytest.mark.parametrize("name", representatives(BUILDS, "dueling", "normalized"))
+def test_clone_is_equal_and_independent_and_not_trainable(name: str) -> None:
+    network = BUILDS[name]()
     networks.set_weights(network, [weight + 0.1 for weight in networks.get_weights(network)])
     trained = len(networks.trainable_variables(network))
     clone, x = networks.clone(network), np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)

@@ -16,6 +16,7 @@ from noterl import networks, saving
 from noterl.networks.config import StoredNetwork, stored
 from noterl.saving import FileError
 from noterl.utils import codec
+from tests.support.representatives import representatives
 from tests.support.states import assert_same_state
 
 BOX, DISCRETE = spaces.Box(-1.0, 1.0, (4,)), spaces.Discrete(2)
@@ -65,7 +66,7 @@ def through_codec(value: Any) -> Any:
     return codec.copy(value.get_config())
 
 
-@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("kind", representatives(MODELS, "Functional"))
 def test_model_is_built_again_with_the_same_outputs(kind: str) -> None:
     model = MODELS[kind]()
     configuration = stored({"network": model})["network"]
@@ -94,7 +95,9 @@ def test_network_of_the_builders_is_built_again(build: Any) -> None:
     assert shapes[0] == shapes[1]
 
 
-@pytest.mark.parametrize("build", [sequential, functional, lambda: networks.mlp(4, [5], 2)])
+@pytest.mark.parametrize(
+    "build", representatives([sequential, functional, lambda: networks.mlp(4, [5], 2)], functional)
+)
 def test_agent_with_own_network_is_loaded(build: Any, tmp_path: Path) -> None:
     agent = noterl.DQN("CartPole-v1", network=build(), seed=1)
     agent.compile(batch_size=8, learning_starts=10, update_every=1, updates=1, replay=noterl.Replay(100))
@@ -181,6 +184,7 @@ def test_hostile_configuration_raises(changes: dict[str, Any], message: str) -> 
         StoredNetwork.from_config(config(**changes))
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize(
     "entry",
     [

@@ -111,6 +111,7 @@ def dense(*units: int) -> list[tuple[int, ...]]:
     return [shape for inputs, outputs in pairs for shape in ((inputs, outputs), (outputs,))]
 
 
+@torch_only
 def test_loaded_agent_does_not_need_the_file() -> None:
     path = write("model.toml", DENSE + CRITIC)
     agent = noterl.PPO((VECTOR, BOX), network=path, seed=3)

@@ -79,6 +79,7 @@ def test_network_receives_the_parts_of_the_vector() -> None:
     ]
 
 
+@pytest.mark.backends("torch")
 def test_agent_learns_with_a_network_of_several_inputs() -> None:
     agent = noterl.DQN(discrete, network=networks.multi_input(model(4), SPACE), seed=1)
     agent.compile(replay=noterl.Replay(16), batch_size=4, learning_starts=4, update_every=2, updates=1)

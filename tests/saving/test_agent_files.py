@@ -87,6 +87,7 @@ FOREIGN: dict[str, Callable[[], bytes]] = {
 }
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("kind", FOREIGN)
 def test_foreign_file_raises(kind: str, victim: Any, tmp_path: Path) -> None:
     path = tmp_path / "agent.noterl"
@@ -97,6 +98,7 @@ def test_foreign_file_raises(kind: str, victim: Any, tmp_path: Path) -> None:
                 take(path)
 
 
+@pytest.mark.backends("torch")
 def test_agent_file_and_weights_file_are_not_interchangeable(victim: Any, file: Path, tmp_path: Path) -> None:
     victim.save_weights(tmp_path / "w.safetensors")
     saving.write(tmp_path / "tree.noterl", {"class": "DQN"})
@@ -219,6 +221,7 @@ def test_accepted_value_does_not_break_the_next_fit(victim: Any, file: Path) -> 
             victim.set_state(good)
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize(
     "place",
     [
@@ -315,6 +318,7 @@ def test_checkpoint_path_is_checked_before_training_starts(victim: Any, tmp_path
     assert_same_state(before, after)
 
 
+@pytest.mark.backends("torch")
 def test_load_neither_unpickles_nor_imports(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*args: Any, **kwargs: Any) -> Any:
         raise AssertionError(f"a file made us run {args}")
@@ -367,6 +371,7 @@ def unsafe_lines(text: str) -> list[str]:
     return found
 
 
+@pytest.mark.backends("torch")
 def test_no_module_that_reads_files_uses_pickle() -> None:
     files = [path for folder in ("noterl", "callbacks") for path in (ROOT / folder).rglob("*.py")]
     assert len(files) > 40

@@ -1,4 +1,4 @@
-"""A run of several processes, for `tests/distribute/test_ddp.py`: `rank_run.py MODE FOLDER`."""
+"""Runs of several processes, for `tests/distribute/test_ddp.py`: `rank_run.py MODE,MODE... FOLDER`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import noterl
 from noterl.replay import Prioritized, Replay
 
-MODE, FOLDER = sys.argv[1], Path(sys.argv[2])
+MODES, FOLDER = sys.argv[1].split(","), Path(sys.argv[2])
 RANK = int(os.environ["RANK"])
 STRATEGY = "ddp"
 
@@ -33,20 +33,23 @@ class Record(noterl.Callback):
 
 
 class Act(noterl.Callback):
-    """Fails, stops or changes the learning rate at an update, in the process and way that MODE names."""
+    """Fails, stops or changes the learning rate at an update, in the process and way that the mode names."""
 
     all_ranks = True
+
+    def __init__(self, mode: str) -> None:
+        self.mode = mode
 
     def on_batch_end(self, batch: int, logs: dict[str, Any]) -> None:
         if batch != 20:
             return
-        if MODE == "kill" and RANK == 1:
+        if self.mode == "kill" and RANK == 1:
             os.kill(os.getpid(), signal.SIGKILL)
-        if MODE == "raise" and RANK == 0:
+        if self.mode == "raise" and RANK == 0:
             raise KeyError("the callback of the chief")
-        if MODE == "stop" and RANK == 1:
+        if self.mode == "stop" and RANK == 1:
             self.agent.stop("rank 1 is content")
-        if MODE == "train" and RANK == 0:
+        if self.mode == "train" and RANK == 0:
             self.agent.set_rule("learning_rate", 0.002)
 
 
@@ -74,30 +77,29 @@ def continue_rollouts() -> None:
     if RANK == 0:
         agent.fit(steps=100, verbose=0)
     results = [summary(agent, agent.fit(steps=1001, strategy=STRATEGY, verbose=0)) for _ in range(2)]
-    (FOLDER / f"{RANK}.json").write_text(json.dumps({"fits": results}))
+    (FOLDER / f"rollouts-{RANK}.json").write_text(json.dumps({"fits": results}))
 
 
-def main() -> None:
-    if MODE == "rollouts":
-        continue_rollouts()
-        return
+def train(mode: str) -> None:
+    """Train an agent, and change, stop or end the run as the mode names."""
     # Without a seed, the processes build different networks and receive the chief's.
     agent = noterl.DQN("CartPole-v1", hidden=(8,), normalize_observation=True)
     replay = Replay(1000, sampler=Prioritized())
     agent.compile(batch_size=16, learning_starts=64, update_every=16, updates=4, replay=replay)
     record = Record()
-    callbacks = [record, Act()]
-    if MODE == "train":
+    callbacks = [record, Act(mode)]
+    if mode == "train":
         callbacks.append(noterl.callbacks.Checkpoint(FOLDER / f"files-{RANK}", save_freq=5))
     results = [summary(agent, agent.fit(steps=301, strategy=STRATEGY, callbacks=callbacks, verbose=0))]
-    if MODE == "train":
+    if mode == "train":
         history = agent.fit(episodes=5, strategy=STRATEGY, callbacks=[record], workers=1, verbose=0)
         results.append(summary(agent, history))
         if RANK == 0:
             agent.save(FOLDER / "chief.noterl")
     seen = {"began": sorted(record.began), "ended": record.ended, "priorities": len(agent.replay)}
-    (FOLDER / f"{RANK}.json").write_text(json.dumps({"fits": results, **seen}))
+    (FOLDER / f"{mode}-{RANK}.json").write_text(json.dumps({"fits": results, **seen}))
 
 
 if __name__ == "__main__":
-    main()
+    for each in MODES:
+        continue_rollouts() if each == "rollouts" else train(each)

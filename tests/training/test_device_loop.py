@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from noterl.callbacks import Checkpoint, EarlyStopping, LambdaCallback
 from noterl.collect import DeviceLanes, VectorLanes
 from noterl.schedules import Linear
 from noterl.types import Batch
-from tests.support.compilation import cached_programs
 from tests.support.functional import FakeBrax, FakeJumanji, line
 
 pytestmark = pytest.mark.backends("jax")
@@ -25,14 +23,16 @@ LANES, ROUNDS = 3, 4
 SIZE = LANES * ROUNDS
 
 
-@pytest.fixture(scope="module", autouse=True)
-def compilation_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with cached_programs(tmp_path_factory.mktemp("cache")):
-        yield
-
-
 def ppo(env: Any = None, *, spe: int | str = "auto", batch_size: Any = 5, **options: Any) -> Any:
-    arguments = {"rollout_steps": ROUNDS, "epochs": 2, "hidden": (4,), "seed": 3, **options}
+    """Return an agent with a schedule; agents with equal arguments share a compiled program."""
+    arguments: dict[str, Any] = {
+        "rollout_steps": ROUNDS,
+        "epochs": 2,
+        "hidden": (4,),
+        "seed": 3,
+        "clip": Linear(0.5, 0.1, 200),
+    }
+    arguments |= options
     agent = noterl.PPO(line() if env is None else env, **arguments)
     agent.compile(batch_size=batch_size, steps_per_execution=spe)
     return agent
@@ -89,10 +89,12 @@ class TestPositions:
         assert ended == [event for event in whole[1].events if event[0] == "end" and event[2]["complete"]]
 
     def test_updates_in_one_call_do_not_change_results(self, whole: Any) -> None:
+        """Schedules are evaluated before each rollout, also within a call."""
         agent, tape = ppo(spe=1), Tape()
         fit(agent, 100, callbacks=[tape])
         assert same(agent, whole[0])
         assert tape.events == whole[1].events
+        assert float(agent.clip) == float(whole[0].clip) == pytest.approx(0.5 - 0.4 * 96 / 200)
 
     def test_program_is_traced_once(self, whole: Any) -> None:
         assert whole[0].trace_counts["device"] == 1
@@ -297,36 +299,44 @@ class TestResume:
             agent.set_state(state)
 
 
+@pytest.fixture(scope="module")
+def a2c() -> Any:
+    """Return the weights at the start, the agent and the history of a run with Box actions."""
+    agent = noterl.A2C(FakeBrax(), rollout_steps=ROUNDS, hidden=(4,), log_std=2.0, seed=1)
+    return agent.get_weights(), agent, fit(agent, 50)
+
+
+@pytest.fixture(scope="module")
+def trpo() -> Any:
+    """Return an agent trained on dict observations."""
+    agent = noterl.TRPO(FakeJumanji(), rollout_steps=ROUNDS, hidden=(4,), seed=1)
+    fit(agent, 4 * SIZE)
+    return agent
+
+
 class TestAgents:
-    def test_a2c_learns_on_the_device(self) -> None:
-        agent = noterl.A2C(line(), rollout_steps=ROUNDS, hidden=(4,), seed=1)
-        before = agent.get_weights()
-        fit(agent, 50)
+    def test_a2c_learns_on_the_device(self, a2c: Any) -> None:
+        before, agent, _ = a2c
         assert isinstance(agent._session.lanes, DeviceLanes)
         assert agent.updates == 4
         assert any(not np.array_equal(before[name], value) for name, value in agent.get_weights().items())
 
-    def test_trpo_learns_on_the_device(self) -> None:
-        agent = noterl.TRPO(line(), rollout_steps=ROUNDS, hidden=(4,), seed=1)
-        fit(agent, 2 * SIZE)
-        assert isinstance(agent._session.lanes, DeviceLanes)
-        assert agent.updates > 0
-        assert all(np.isfinite(value).all() for value in agent.get_weights().values())
-
-    def test_box_actions_are_clipped_for_the_environment(self) -> None:
-        agent = ppo(FakeBrax(), log_std=2.0)
-        history = fit(agent, 48)
+    def test_box_actions_are_clipped_for_the_environment(self, a2c: Any) -> None:
+        _, agent, history = a2c
         rollout = agent._session.lanes.carry.rollout
         assert rollout.action.dtype == np.float32
         assert np.abs(rollout.action).max() > 1.0
         assert max(history.history["length"]) <= 4
 
-    def test_dict_observations_are_encoded_as_on_the_host(self) -> None:
-        agent = ppo(FakeJumanji())
-        fit(agent, 48)
-        carry = agent._session.lanes.carry
+    def test_trpo_learns_on_the_device(self, trpo: Any) -> None:
+        assert isinstance(trpo._session.lanes, DeviceLanes)
+        assert trpo.updates > 0
+        assert all(np.isfinite(value).all() for value in trpo.get_weights().values())
+
+    def test_dict_observations_are_encoded_as_on_the_host(self, trpo: Any) -> None:
+        carry = trpo._session.lanes.carry
         time = np.array(carry.states[0])
-        host = agent._encoder({"place": np.stack([time, -time], -1).astype(np.float32), "choice": time % 3})
+        host = trpo._encoder({"place": np.stack([time, -time], -1).astype(np.float32), "choice": time % 3})
         np.testing.assert_array_equal(carry.observations, host)
 
     def test_other_agents_step_a_vector_environment(self) -> None:
@@ -350,14 +360,7 @@ class TestAgents:
         assert first._session.lanes.position == 0
 
 
-class TestSchedulesAndFaults:
-    def test_schedules_are_evaluated_before_each_rollout(self) -> None:
-        agents = [ppo(spe=spe, clip=Linear(0.5, 0.1, 100)) for spe in ("auto", 1)]
-        for agent in agents:
-            fit(agent, 60)
-        assert same(*agents)
-        assert float(agents[0].clip) == pytest.approx(0.5 - 0.4 * 60 / 100)
-
+class TestStopsAndFaults:
     def test_target_kl_ends_the_updates_on_a_rollout(self) -> None:
         agent = ppo(target_kl=1e-9)
         tape = Tape()

@@ -65,6 +65,7 @@ def test_history_holds_the_means_of_metrics(build: Any, names: set[str], steps: 
         np.testing.assert_allclose(logged, expected, rtol=1e-6, err_msg=name)
 
 
+@pytest.mark.backends("torch")
 def test_resumed_fit_continues_the_means() -> None:
     uninterrupted, first, second = ppo(), ppo(), ppo()
     whole = uninterrupted.fit(steps=100, verbose=0)
@@ -88,6 +89,7 @@ def test_metric_cannot_replace_an_entry_of_the_episode_logs() -> None:
     assert min(history["reward"]) > 0 and history["own"][-1] < 0
 
 
+@pytest.mark.backends("torch")
 def test_metric_can_be_monitored_from_the_first_episode(tmp_path: Path) -> None:
     agent = noterl.PPO("CartPole-v1", hidden=(4,), rollout_steps=64, epochs=1, seed=1)
     keras_logger = keras.callbacks.CSVLogger(tmp_path / "keras.csv")

@@ -45,6 +45,7 @@ OPTIONS = [
 ]
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("options", OPTIONS)
 def test_load_restores_constructor_arguments(options: dict[str, Any], tmp_path: Path) -> None:
     agent = noterl.DQN("CartPole-v1", **options)
@@ -281,6 +282,7 @@ MISMATCHES = {
 }
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("mismatch", MISMATCHES)
 def test_file_of_another_configuration_raises_and_changes_nothing(mismatch: str, trained: Any) -> None:
     build, message = MISMATCHES[mismatch]
@@ -364,6 +366,7 @@ for path in sys.argv[1:]:
 """
 
 
+@pytest.mark.backends("torch")
 def test_every_built_in_agent_loads_in_a_new_process(tmp_path) -> None:
     agents = {name: getattr(noterl, name)((VECTOR, action), hidden=(4,), seed=1) for name, action in AGENTS.items()}
     agents["MADDPG"] = noterl.MADDPG(Signals, hidden=(4,), seed=1)
@@ -374,6 +377,7 @@ def test_every_built_in_agent_loads_in_a_new_process(tmp_path) -> None:
     assert run_python(LOAD, *paths).split() == list(agents)
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("broken", ["rollout", "replay"])
 def test_refused_state_leaves_the_rollout_unchanged(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
     agent = noterl.PPO("CartPole-v1", hidden=(4,), rollout_steps=8, seed=1)
@@ -400,7 +404,7 @@ def test_refused_state_leaves_the_rollout_unchanged(broken: str, monkeypatch: py
     assert agent.updates > 0
 
 
-@pytest.mark.backends("jax", "torch")
+@pytest.mark.backends("jax")
 def test_schedule_of_keras_imports_no_tensorflow(tmp_path: Path) -> None:
     script = """
 import sys

@@ -70,6 +70,7 @@ def test_invalid_range_raises(make: Any, argument: str) -> None:
         make()
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("position", range(4))
 @pytest.mark.parametrize("name", SPACES)
 def test_default_space_fits_the_algorithm(name: str, position: int) -> None:

@@ -72,6 +72,7 @@ def python(code: str, home: Path, **environment: str) -> subprocess.CompletedPro
     )
 
 
+@pytest.mark.backends("jax")  # the fastest to import
 @pytest.mark.parametrize("imports", ["noterl, keras", "keras, noterl"])
 def test_keras_and_noterl_use_one_backend_in_either_order(backend: str, tmp_path: Path, imports: str) -> None:
     (tmp_path / "keras.json").write_text(json.dumps({"backend": backend}))

@@ -127,6 +127,11 @@ class PoolLanes:
         self._publisher: Any = None
         self._memory: Any = None
 
+    @property
+    def lanes_of_workers(self) -> list[int]:
+        """The number of lanes of each worker."""
+        return [own.stop - own.start for own in self._own]
+
     def set_check(self, check: Callable[[], None]) -> None:
         """Set what is called while the learner waits; it raises if the user has interrupted the training."""
         self._crew.check = check
@@ -171,8 +176,8 @@ class PoolLanes:
         self._memory = SharedMemory(self._specs)
         arrays = self._memory.arrays
         self._control = [arrays[f"control/{index}"] for index in range(self.num_workers)]
-        counts = [own.stop - own.start for own in self._own]
-        self._inboxes = [Inbox(ring_of(arrays, index), count) for index, count in enumerate(counts)]
+        counts = enumerate(self.lanes_of_workers)
+        self._inboxes = [Inbox(ring_of(arrays, index), count) for index, count in counts]
         self._resets = np.zeros(self.num_envs, np.int64)  # of each lane, since its generator was synchronized
         self._calls = []
         self._expected = np.zeros(self.num_envs, np.bool_)  # lanes whose next row starts an episode

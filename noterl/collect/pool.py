@@ -215,12 +215,11 @@ class PoolLanes:
         """Return the arrays in shared memory; a ring holds at least a rollout, if its number of rounds is given."""
         encoded: Any = self._encoder.space
         action: Any = self.source.action_space
-        specs = [ArraySpec("version", (2,), np.int64)]
         if self.acts:
-            specs.append(ArraySpec("weights", (SharedWeights.nbytes(self._shapes),), np.uint8))
+            specs = SharedWeights.specs(self._shapes)
         else:
             dtype = np.int64 if self._discrete else action.dtype
-            specs += [
+            specs = [
                 ArraySpec("encoded", (self.num_envs, *encoded.shape), encoded.dtype),
                 ArraySpec("actions", (self.num_envs, *(action.shape or ())), dtype),
                 ArraySpec("fresh", (self.num_envs,), np.bool_),

@@ -245,10 +245,10 @@ class Stopwatch(Callback):
         self.split = {name: value - self._first[name] for name, value in self.agent.history.time_split.items()}
 
 
-def timed(agent: Any, steps: int, warm_up: int, **settings: Any) -> Stopwatch:
-    """Train for `warm_up + steps` steps, and return the times of about the last `steps`."""
+def timed(agent: Any, steps: int, warm_up: int, seed: int, **settings: Any) -> Stopwatch:
+    """Train for `warm_up + steps` steps with new episodes, and return the times of about the last `steps`."""
     watch = Stopwatch(warm_up)
-    agent.fit(steps=warm_up + steps, callbacks=[watch], verbose=0, **settings)
+    agent.fit(steps=warm_up + steps, seed=seed, callbacks=[watch], verbose=0, **settings)
     return watch
 
 
@@ -269,9 +269,9 @@ def overlap(arguments: argparse.Namespace) -> list[Row]:
     for agent, workers in zip(agents, settings, strict=True):
         agent.fit(steps=3_000, workers=workers, verbose=0)  # compiles the updates
     rates, details = [], []
-    for _ in range(arguments.pairs):
+    for pair in range(arguments.pairs):
         both, plain = (
-            timed(agent, arguments.overlap_steps, 1_000, workers=own)
+            timed(agent, arguments.overlap_steps, 1_000, pair, workers=own)
             for agent, own in zip(agents, settings, strict=True)
         )
         c = plain.split["workers"]
@@ -295,9 +295,9 @@ def ppo(arguments: argparse.Namespace) -> list[Row]:
     rates, details = [], []
     for agent, workers in zip(agents, (2, 0), strict=True):
         agent.fit(steps=8_192, num_envs=4, workers=workers, verbose=0)  # compiles the updates
-    for _ in range(arguments.pairs):
+    for pair in range(arguments.pairs):
         two, none = (
-            timed(agent, arguments.ppo_steps, 8_192, num_envs=4, workers=workers)
+            timed(agent, arguments.ppo_steps, 8_192, pair, num_envs=4, workers=workers)
             for agent, workers in zip(agents, (2, 0), strict=True)
         )
         share = (none.split["environment"] + none.split["act"]) / none.seconds

@@ -103,8 +103,8 @@ class TestWindows:
         "make",
         [
             lambda: Window(0.5, every=12, by="worker"),
-            lambda: ESSWindow(1.5, mode="target", min_size=10, every=9, unit="steps", by="worker"),
-            lambda: ESSWindow(4.0, trim="sampled", every=9, unit="steps", by="worker"),
+            lambda: ESSWindow(0.8, mode="target", min_size=10, every=9, unit="steps", by="worker"),
+            lambda: ESSWindow(0.7, mode="target", trim="sampled", min_size=10, every=9, unit="steps", by="worker"),
         ],
     )
     def test_windows_of_workers_resume_exactly(self, make: Callable[[], noterl.Callback], tmp_path: Path) -> None:

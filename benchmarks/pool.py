@@ -336,18 +336,29 @@ def starting(arguments: argparse.Namespace) -> list[Row]:
 
 
 def ring(arguments: argparse.Namespace) -> list[Row]:
-    """Return the rows per second through one ring."""
+    """Return the rows per second through one ring.
+
+    Raises:
+        RuntimeError: if a row was lost or torn.
+    """
     found = shared_memory.ring_rate(arguments.rows)
-    rate, wrong = found["rows_per_second"], found["lost_or_torn"]
-    name = f"rows/s through one ring, {found['rows']:,} rows, {wrong} lost or torn"
-    return [value_row(name, rate, RING_BAR, rate >= RING_BAR and not wrong)]
+    if found["lost_or_torn"]:
+        raise RuntimeError(f"rows were lost or torn: {found}")
+    name, rate = f"rows/s through one ring: {found['rows']:,} rows, 0 lost or torn", found["rows_per_second"]
+    return [value_row(name, rate, RING_BAR, rate >= RING_BAR)]
 
 
 def weights(arguments: argparse.Namespace) -> list[Row]:
-    """Return how many weights per second are published while another process reads them."""
+    """Return how many weights per second are published while another process reads them.
+
+    Raises:
+        RuntimeError: if weights were torn.
+    """
     found = shared_memory.torn_weights(arguments.publications)
-    name = "publications/s of weights, {publications:,} publications, {reads:,} read, {refused:,} refused, {torn} torn"
-    return [value_row(name.format(**found), found["per_second"], None, not found["torn"])]
+    if found["torn"]:
+        raise RuntimeError(f"weights were torn: {found}")
+    name = "publications/s of weights: {publications:,} publications, {reads:,} read, {refused:,} refused, {torn} torn"
+    return [value_row(name.format(**found), found["per_second"], None, True)]
 
 
 PARTS: dict[str, Callable[[argparse.Namespace], list[Row]]] = {

@@ -81,6 +81,10 @@ class TestBalance:
         plain.fit(steps=70, num_envs=2, workers=Workers(2, balance=False), verbose=0)
         assert differences(plain.get_weights(), agents[0].get_weights())
 
+    def test_balance_must_be_a_bool(self) -> None:
+        with pytest.raises(ValueError, match="balance"):
+            Workers(2, balance="yes")  # type: ignore[arg-type]
+
 
 class TestWindows:
     def test_window_keeps_the_newest_transitions_of_each_worker(self) -> None:

@@ -240,6 +240,8 @@ class Stopwatch(Callback):
             self._begun = time.perf_counter()
 
     def on_train_end(self, logs: Any) -> None:
+        if not self._begun:  # an error or Ctrl-C has ended the training
+            return
         self.seconds = time.perf_counter() - self._begun
         self.rate = (self.agent.steps - self._steps) / self.seconds
         self.split = {name: value - self._first[name] for name, value in self.agent.history.time_split.items()}

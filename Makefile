@@ -61,7 +61,7 @@ test-faults: $(VENV)/.installed-dev $(VENV)/.installed-torch
 	    tests/collect/test_pool.py tests/collect/test_env_calls.py tests/collect/test_shared_memory.py \
 	    tests/integration/test_workers.py $(PYTEST_ARGS) || exit 1; \
 	done
-	KERAS_BACKEND=torch $(python) -m benchmarks.pool --parts ring weights
+	KERAS_BACKEND=torch $(python) -m benchmarks.pool --pairs 1 --parts ring weights
 
 # The README's first program with the wheel and one framework, each in a fresh environment.
 wheel: $(backends:%=wheel-%)

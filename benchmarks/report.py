@@ -21,6 +21,18 @@ README_TASKS = (
     *("cartpole-ppo", "cartpole-a2c", "lunarlander-ppo", "pendulum-ppo", "pendulum-ddpg"),
     *("pendulum-td3", "pendulum-sac", "bipedalwalker-sac", "halfcheetah-td3", "fetchreach-sac"),
 )
+# The parts of `pool.py`, in the order of the documentation.
+POOL_PARTS = {
+    "scaling": "Collecting with two workers and with one",
+    "async": "Collecting with two workers and with two processes of gymnasium's AsyncVectorEnv",
+    "sb3": "Collecting with two workers and with two processes of Stable-Baselines3's SubprocVecEnv",
+    "sleep": "Environments that wait",
+    "overlap": "Overlap",
+    "ppo": "PPO with workers",
+    "start": "Start and memory",
+    "ring": "Transitions through shared memory",
+    "weights": "Weights through shared memory",
+}
 NAMES = {"tensorflow": "TensorFlow", "jax": "JAX", "torch": "PyTorch", "torch-inductor": "PyTorch (inductor)"}
 
 
@@ -63,6 +75,28 @@ def start_tables(results: Path = RESULTS) -> str:
     """Return the table of how long programs take to start."""
     stored = [json.loads(path.read_text()) for path in sorted((results / "start").glob("*.json"))]
     return _joined([f"{_where(stored[0])}\n\n{start_table(stored)}"] if stored else [])
+
+
+def pool_tables(results: Path = RESULTS) -> str:
+    """Return a table for each part of `pool.py`."""
+    sections = []
+    for part, title in POOL_PARTS.items():
+        path = results / "pool" / f"{part}.json"
+        if path.exists():
+            result = json.loads(path.read_text())
+            sections.append(f"**{title}** ({result['pairs']} pairs, {_where(result)})\n\n{pool_table(result)}")
+    return _joined(sections)
+
+
+# The tables of the documentation, in their order there.
+TABLES = (
+    speed_tables,
+    start_tables,
+    pool_tables,
+    learning_tables,
+    first_programs_tables,
+    adapting_defaults_tables,
+)
 
 
 def readme_tables(results: Path = RESULTS) -> str:
@@ -158,6 +192,31 @@ def replay_table(result: dict[str, Any]) -> str:
         theirs = "" if row["theirs"] is None else f"{row['theirs']:.1f}"
         rows.append((row["name"], f"{row['ours']:.1f}", theirs, ratio(row["ratio"]), bar, verdict if bar else ""))
     return markdown_table(("", "noterl", "compared with", "ratio", "bar", ""), rows)
+
+
+def pool_table(result: dict[str, Any]) -> str:
+    """Return the rows of a result of `pool.py`: rates of both sides, or single values."""
+    verdicts = {True: "met", False: "missed", None: "too few pairs"}
+    if "value" in result["runs"][0]:
+        rows = [(row["name"], _value(row["value"]), *_bar(row, verdicts)) for row in result["runs"]]
+        return markdown_table(("", "measured", "bar"), rows)
+    details = {"c": "c (ms)", "u": "u (ms)", "s": "s", "speedup": "speed-up", "bound": "bound"}
+    shown = [name for name in details if name in result["runs"][0]]
+    rows = []
+    for row in result["runs"]:
+        values = [f"{1000 * row[name]:.3f}" if name in ("c", "u") else f"{row[name]:.2f}" for name in shown]
+        cells = (row["name"], f"{row['ours']:,.0f}", f"{row['theirs']:,.0f}", *values)
+        rows.append((*cells, ratio(row["ratio"]), *_bar(row, verdicts)))
+    head = ("", "steps/s", "compared with", *(details[name] for name in shown), "ratio", "bar")
+    return markdown_table(head, rows)
+
+
+def _value(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _bar(row: dict[str, Any], verdicts: dict[bool | None, str]) -> tuple[str]:
+    return ("" if row["bar"] is None else f"{row['bar']:,g}: {verdicts[row['met']]}",)
 
 
 # Learning
@@ -345,8 +404,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--readme", action="store_true", help="print the two short tables of the README")
     parser.add_argument("--results", type=Path, default=RESULTS, help="the folder of the results")
     chosen = parser.parse_args(arguments)
-    everything = [speed_tables, learning_tables, first_programs_tables, adapting_defaults_tables, start_tables]
-    tables = [readme_tables] if chosen.readme else everything
+    tables = (readme_tables,) if chosen.readme else TABLES
     print("\n".join(table(chosen.results) for table in tables), end="")
 
 

@@ -28,7 +28,7 @@ RING.append(ArraySpec("counters", (2,), np.int64))
 BLOCK = 32  # rows that the writer publishes together
 
 SHAPES = [((4, 64), np.float32), ((64,), np.float32), ((64, 64), np.float32), ((64,), np.float32)]
-WEIGHTS = [ArraySpec("weights", (SharedWeights.nbytes(SHAPES),), np.uint8), ArraySpec("version", (2,), np.int64)]
+WEIGHTS = SharedWeights.specs(SHAPES)
 
 
 def fill(fields: Any, places: slice, numbers: np.ndarray) -> None:
@@ -82,7 +82,7 @@ def ring_rate(rows: int) -> dict[str, Any]:
     seconds = time.perf_counter() - begun
     writer.wait()
     memory.close()
-    return {"name": "ring", "rows": rows, "rows_per_second": rows / seconds, "lost_or_torn": wrong, "bar": 500_000}
+    return {"name": "ring", "rows": rows, "rows_per_second": rows / seconds, "lost_or_torn": wrong}
 
 
 def write_weights(descriptor: int, publications: int) -> None:
@@ -94,29 +94,31 @@ def write_weights(descriptor: int, publications: int) -> None:
         for value in values:
             value.fill(number)
         weights.publish(values)
-        time.sleep(0)  # without a pause between two writes, a reader hardly ever finds a complete version
 
 
 def torn_weights(publications: int) -> dict[str, Any]:
-    """Return how many of the weights that were read during publications are mixtures of two of them."""
+    """Return how many of the weights that were read are mixtures of two publications; the writer never pauses.
+
+    `refused` counts the copies that the reader did not use, because the writer had begun to overwrite them.
+    """
     memory = SharedMemory(WEIGHTS)
     weights = SharedWeights(memory.arrays["weights"], memory.arrays["version"], SHAPES)
-    begun = time.perf_counter()
     writer = _start(f"write_weights({memory.descriptor}, {publications})", memory)
-    reads = torn = 0
-    version = -1
-    while writer.poll() is None or weights.version < 2 * publications:
+    reads = torn = refused = 0
+    version, first, begun = 0, 0, 0.0
+    while writer.poll() is None or weights.version < publications:
         if writer.returncode not in (None, 0):
             raise RuntimeError("the writer has failed")
-        weights.read()
-        if weights.version > max(version, 0):
-            number = float(weights.version // 2 - 1)
+        refused += not weights.read()
+        if weights.version > version:
+            first, begun = first or weights.version, begun or time.perf_counter()
+            number = float(weights.version - 1)
             torn += any((weight != number).any() for weight in weights.weights)
             reads, version = reads + 1, weights.version
-    seconds = time.perf_counter() - begun
+    rate = (publications - first) / (time.perf_counter() - begun)
     memory.close()
-    rate = publications / seconds
-    return {"name": "weights", "publications": publications, "per_second": rate, "reads": reads, "torn": torn}
+    counts = {"reads": reads, "refused": refused, "torn": torn}
+    return {"name": "weights", "publications": publications, "per_second": rate, **counts}
 
 
 def _start(call: str, memory: SharedMemory) -> subprocess.Popen[bytes]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +128,13 @@ def summarize_pairs(ours: Sequence[float], theirs: Sequence[float], bar: float |
     }
 
 
+def summarize_rates(ours: Sequence[float], theirs: Sequence[float], bar: float | None) -> dict[str, Any]:
+    """Summarize paired rates: the medians, their ratio and whether the lower end of its interval meets the bar."""
+    found = summarize_pairs(ours, theirs, bar)
+    low = found["ratio"]["low"]
+    return {**found, "met": None if bar is None or low is None else low >= bar}
+
+
 def refresh(results: Path = RESULTS) -> None:
     """Compute the summaries and tables of all results again, from their runs."""
     from benchmarks.learning import MODULES, load
@@ -142,14 +149,20 @@ def refresh(results: Path = RESULTS) -> None:
             result, module = json.loads(path.read_text()), load(name)
             result["summary"] = module.summarize(result)
             store({**result, "table": module.table(result).splitlines()}, path)
-    for path in sorted((results / "speed").glob("*.json")):
-        result = json.loads(path.read_text())
-        for row in result["runs"]:
-            if row["theirs"] is not None:
-                row.update(summarize_pairs(**row["runs"], bar=row["bar"]))
-        store(result, path)
+    refresh_rows(results / "speed", summarize_pairs)
+    refresh_rows(results / "pool", summarize_rates)
     refresh_first_programs(results)
     refresh_adapting_defaults(results)
+
+
+def refresh_rows(folder: Path, summarize: Callable[..., dict[str, Any]]) -> None:
+    """Compute the ratios of all results in a folder again, from the paired runs of each row."""
+    for path in sorted(folder.glob("*.json")):
+        result = json.loads(path.read_text())
+        for row in result["runs"]:
+            if row.get("theirs") is not None:
+                row.update(summarize(**row["runs"], bar=row["bar"]))
+        store(result, path)
 
 
 def refresh_first_programs(results: Path) -> None:

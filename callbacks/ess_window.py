@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,24 @@ from noterl.callback import Callback, Every
 from noterl.types import Logs
 from noterl.utils.checks import check_number, check_positive, check_word
 
-from .window import check_replay
+from .window import check_by, check_replay, keep_only, window_size
+
+
+@dataclass
+class _Window:
+    """What was measured for the whole memory, or for one worker.
+
+    Attributes:
+        ess: the smoothed ESS.
+        baseline: ESS0; in mode "target", the ESS after the last trim.
+        share: the smoothed ESS / N.
+        last: the newest ESS, not smoothed.
+    """
+
+    ess: float | None = None
+    baseline: float | None = None
+    share: float | None = None
+    last: float | None = None
 
 
 class ESSWindow(Callback):
@@ -40,6 +58,9 @@ class ESSWindow(Callback):
             most this size is not measured.
         every: number of `unit` between measurements.
         unit: "episodes", "steps" (of the environment), "updates" or "seconds".
+        by: "worker" for a window of each worker process: ESS, N and `min_size` are then those of the transitions of its
+            environments, and the rule applies to each. The logs hold the sums. Transitions that are older than their
+            worker's window, but newer than another one's, are excluded from sampling. None for one window.
 
     Raises:
         ValueError: if an argument is not one of the allowed values; when training begins, if the agent has no replay
@@ -47,8 +68,9 @@ class ESSWindow(Callback):
 
     Attributes:
         ess: the smoothed ESS; in mode "target", the smoothed ESS / N times N at the last measurement. None before the
-            first measurement.
-        baseline: ESS0; in mode "target", the ESS after the last trim. None before there is one.
+            first measurement. With `by="worker"`, a list.
+        baseline: ESS0; in mode "target", the ESS after the last trim. None before there is one. With `by="worker"`, a
+            list.
 
     Example:
     >>> import noterl
@@ -75,6 +97,7 @@ class ESSWindow(Callback):
         min_size: int | None = None,
         every: float = 1,
         unit: str = "episodes",
+        by: str | None = None,
     ) -> None:
         self.scale = check_number("scale", scale, low=0, above=True)
         self.smooth = check_number("smooth", smooth, low=0, high=1, above=True)
@@ -82,10 +105,18 @@ class ESSWindow(Callback):
         self.trim = check_word("trim", trim, ("oldest", "sampled"))
         self.min_size = check_positive("min_size", min_size, none=True)
         self.every = Every(every, unit, name="every")
-        self.ess: float | None = None
-        self.baseline: float | None = None
-        self._share: float | None = None  # smoothed ESS / N
-        self._last: float | None = None  # the newest ESS, not smoothed
+        self.by = check_by(by)
+        self._windows = [_Window()]
+
+    @property
+    def ess(self) -> Any:
+        """The smoothed ESS; see the class."""
+        return self._windows[0].ess if self.by is None else [window.ess for window in self._windows]
+
+    @property
+    def baseline(self) -> Any:
+        """ESS0; see the class."""
+        return self._windows[0].baseline if self.by is None else [window.baseline for window in self._windows]
 
     def on_train_begin(self, logs: Logs) -> None:
         """Check that the agent has a replay memory."""
@@ -99,61 +130,93 @@ class ESSWindow(Callback):
     def on_due(self, logs: Logs) -> None:
         """Measure ESS, trim the memory and log."""
         least = max(self.min_size or 0, self.agent.update_batch_size)
-        size = self._size
-        if size > least:
-            self._trim(size, least)
+        sizes = self._sizes()
+        if len(sizes) != len(self._windows):  # another number of workers
+            self._windows = [_Window() for _ in sizes]
+        if max(sizes) > least:
+            self._trim(sizes, least)
             self._log(logs)
 
     def get_state(self) -> dict[str, Any]:
-        """Return the smoothed ESS, the smoothed ESS / N, ESS0 and the last ESS."""
-        return {"ess": self.ess, "share": self._share, "baseline": self.baseline, "last": self._last}
+        """Return the smoothed ESS, the smoothed ESS / N, ESS0 and the last ESS of each window."""
+        return {"windows": [asdict(window) for window in self._windows]}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore what `get_state` returned."""
-        self.ess, self._share = state["ess"], state["share"]
-        self.baseline, self._last = state["baseline"], state["last"]
+        self._windows = [_Window(**window) for window in state["windows"]]
 
     def _log(self, logs: Logs) -> None:
-        logs["window"] = self._size
-        if self._last is not None:
-            logs["ess"] = self._last
+        logs["window"] = sum(self._sizes())
+        measured = [window.last for window in self._windows if window.last is not None]
+        if measured:
+            logs["ess"] = sum(measured)
 
-    @property
-    def _size(self) -> int:
-        """The number of transitions that a trim may drop."""
+    def _sizes(self) -> list[int]:
+        """Return the number of transitions that a trim may drop, of each window."""
         replay = self.agent.replay
-        return int(replay.sampler.storage.num_unmasked) if self.trim == "sampled" else len(replay)
+        if self.by is not None:
+            return list(replay.sources.counts())
+        return [window_size(replay) if self.trim == "sampled" else len(replay)]
 
-    def _trim(self, size: int, least: int) -> None:
-        ess = self._last = self.agent.replay.effective_sample_size()
+    def _measure(self) -> list[float]:
+        """Return the ESS of each window."""
+        replay = self.agent.replay
+        found: list[float] = (
+            replay.effective_sample_size(by_worker=True) if self.by else [replay.effective_sample_size()]
+        )
+        return found
+
+    def _trim(self, sizes: list[int], least: int) -> None:
+        kept = list(sizes)
+        for number, (window, size, ess) in enumerate(zip(self._windows, sizes, self._measure(), strict=True)):
+            if size > least:
+                kept[number] = min(max(self._kept(window, size, ess), least), size)
+        trimmed = [number for number, size in enumerate(sizes) if kept[number] < size]
+        if trimmed:
+            self._drop(sizes, kept)
+            found = self._measure()
+            for number in trimmed:
+                self._windows[number].baseline = found[number]
+
+    def _kept(self, window: _Window, size: int, ess: float) -> int:
+        """Return how many transitions the rule keeps."""
+        window.last = ess
         if self.mode == "target":
             # ESS / N is smoothed, because an average of ESS would lag behind N while the memory fills.
-            self._share = self._average(ess / size, self._share)
-            self.ess = self._share * size
-            kept = _floor(self.ess * self.scale)
-        else:
-            self.ess = self._average(ess, self.ess)
-            self.baseline = max(self.baseline or 0.0, self.ess)
-            kept = size - _floor((1 - self.ess / self.baseline) * self.scale * size)
-        kept = min(max(kept, least), size)
-        if kept < size:
-            self._drop(size - kept, kept)
-            self.baseline = self.agent.replay.effective_sample_size()
+            window.share = self._average(ess / size, window.share)
+            window.ess = window.share * size
+            return _floor(window.ess * self.scale)
+        window.ess = self._average(ess, window.ess)
+        window.baseline = max(window.baseline or 0.0, window.ess)
+        return size - _floor((1 - window.ess / window.baseline) * self.scale * size)
 
     def _average(self, new: float, old: float | None) -> float:
         return new if old is None else self.smooth * new + (1 - self.smooth) * old
 
-    def _drop(self, dropped: int, kept: int) -> None:
+    def _drop(self, sizes: list[int], kept: list[int]) -> None:
+        """Keep the given number of transitions of each window."""
         replay = self.agent.replay
-        if self.trim == "oldest":
-            replay.drop_oldest(dropped)
+        if self.by is None and self.trim == "oldest":
+            replay.drop_oldest(sizes[0] - kept[0])
             return
-        # Weighted sampling without replacement: divide exponential variates by the scores and keep the smallest
-        # (Efraimidis and Spirakis, 2006).
-        scores = replay.sampler.probabilities(alpha=False)
-        keys = self.agent.generators("window").exponential(size=len(scores)) / scores
-        indices = replay.sampler.storage.unmasked_indices()
-        replay.keep(indices[np.sort(np.argpartition(keys, kept - 1)[:kept])])
+        storage = replay.sampler.storage
+        indices = storage.unmasked_indices()
+        keys = np.arange(len(indices), 0, -1.0)  # the newest transitions have the smallest keys
+        if self.trim == "sampled":
+            # Weighted sampling without replacement: divide exponential variates by the scores and keep the smallest
+            # (Efraimidis and Spirakis, 2006).
+            scores = replay.sampler.probabilities(alpha=False)
+            keys = self.agent.generators("window").exponential(size=len(scores)) / scores
+        source = np.zeros(len(indices), np.int64) if self.by is None else replay.sources.of(indices)
+        positions = []
+        for number, count in enumerate(kept):
+            own = np.flatnonzero(source == number)
+            positions.append(own[np.argsort(keys[own], kind="stable")[:count]])
+        chosen = indices[np.sort(np.concatenate(positions))]
+        if self.by is None:
+            replay.keep(chosen)
+        else:
+            keep_only(replay, chosen)
 
 
 def _floor(number: float) -> int:

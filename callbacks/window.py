@@ -11,7 +11,7 @@ from noterl.callback import AgentView, Callback, Every
 from noterl.types import Logs
 from noterl.utils.checks import check_positive
 
-Size = int | float | Callable[[Any], int | float]
+Size = int | float | Callable[..., int | float]
 
 
 class Window(Callback):
@@ -26,6 +26,10 @@ class Window(Callback):
             function receives the agent and returns an int or a float.
         every: number of `unit` between trims; None to trim at the end of an episode if the memory is full.
         unit: "steps" (of the environment), "episodes", "updates" or "seconds".
+        by: "worker" for a window of each worker process: `size` is then for the transitions of its environments, and a
+            function also receives the number of the worker. At least one batch of each worker is kept. Transitions
+            that are older than their worker's window, but newer than another one's, are excluded from sampling. None
+            for one window.
 
     Raises:
         ValueError: if an argument is not one of the allowed values; when training begins, if the agent has no replay
@@ -43,9 +47,10 @@ class Window(Callback):
 
     all_ranks = True  # each process has its own memory
 
-    def __init__(self, size: Size, every: float | None = None, unit: str = "steps") -> None:
+    def __init__(self, size: Size, every: float | None = None, unit: str = "steps", *, by: str | None = None) -> None:
         if not callable(size):
             _check_size("size", size)
+        self.by = check_by(by)
         self.size, self._when_full = size, every is None
         self.every = Every(1, "episodes") if every is None else Every(every, unit, name="every")
 
@@ -54,20 +59,57 @@ class Window(Callback):
         check_replay(self.agent, "Window")
 
     def on_episode_end(self, episode: int, logs: Logs) -> None:
-        """Log the number of stored transitions."""
+        """Log the number of stored transitions, without those that the windows of workers exclude."""
         if logs.get("complete", True):
-            logs["window"] = len(self.agent.replay)
+            logs["window"] = self._stored()
 
     def on_due(self, logs: Logs) -> None:
         """Drop the oldest transitions and log the number of remaining ones."""
         replay = self.agent.replay
         if len(replay) < replay.capacity and self._when_full:
             return
-        size = self.size(self.agent) if callable(self.size) else self.size
+        if self.by is None:
+            replay.drop_oldest(len(replay) - self._kept(len(replay)))
+        else:
+            windows = [own[len(own) - self._kept(len(own), n) :] for n, own in enumerate(replay.sources.split())]
+            keep_only(replay, np.concatenate(windows))
+        logs["window"] = self._stored()
+
+    def _stored(self) -> int:
+        replay = self.agent.replay
+        return len(replay) if self.by is None else window_size(replay)
+
+    def _kept(self, stored: int, *worker: int) -> int:
+        """Return how many of the stored transitions are kept."""
+        size = self.size(self.agent, *worker) if callable(self.size) else self.size
         size = _check_size("the return value of size", size)
-        kept = int(size * len(replay)) if isinstance(size, float) else size
-        replay.drop_oldest(max(len(replay) - max(kept, self.agent.update_batch_size), 0))
-        logs["window"] = len(replay)
+        kept = int(size * stored) if isinstance(size, float) else size
+        return min(max(kept, self.agent.update_batch_size), stored)
+
+
+def check_by(by: Any) -> str | None:
+    """Return the argument `by` of the callbacks for windows.
+
+    Raises:
+        ValueError: if it is neither None nor "worker".
+    """
+    if by not in (None, "worker"):
+        raise ValueError(f"by must be None or 'worker', got {by!r}")
+    return by
+
+
+def window_size(replay: Any) -> int:
+    """Return the number of stored transitions, without those that are excluded from sampling."""
+    return int(replay.sampler.storage.num_unmasked)
+
+
+def keep_only(replay: Any, indices: np.ndarray) -> None:
+    """Exclude all stored transitions but these from sampling, and drop those that are older than all of them."""
+    if len(indices):
+        storage = replay.sampler.storage
+        ages = storage.insertion_numbers(indices) - storage.begin
+        replay.keep(indices)
+        replay.drop_oldest(int(ages.min()))
 
 
 def check_replay(agent: AgentView, name: str) -> None:

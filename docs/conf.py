@@ -84,10 +84,9 @@ def write_keras_inventory(path: Path) -> None:
 
 
 def write_benchmark_tables(folder: Path) -> None:
-    """Write the tables of benchmarks/results/ for docs/benchmarks.md to include."""
-    names = ("speed_tables", "learning_tables", "first_programs_tables", "adapting_defaults_tables", "start_tables")
-    for name in names:
-        (folder / f"{name}.md").write_text(getattr(report, name)(), encoding="utf-8")
+    """Write the tables of benchmarks/results/ for the pages to include."""
+    for table in report.TABLES:
+        (folder / f"{table.__name__}.md").write_text(table(), encoding="utf-8")
 
 
 def write_word_tables(folder: Path) -> None:

@@ -37,6 +37,15 @@ def test_stored_ratios_follow_from_the_stored_times(path: Path) -> None:
         assert_equal_json({**row, **summaries.summarize_pairs(**row["runs"], bar=row["bar"])}, row)
 
 
+def test_stored_ratios_of_workers_follow_from_the_stored_rates() -> None:
+    for path in sorted((RESULTS / "pool").glob("*.json")):
+        result = json.loads(path.read_text())
+        assert result["part"] == path.stem and path.stem in report.POOL_PARTS
+        for row in result["runs"]:
+            if "runs" in row:
+                assert_equal_json({**row, **summaries.summarize_rates(**row["runs"], bar=row["bar"])}, row)
+
+
 def test_tables_hold_every_stored_result() -> None:
     speed, learning = report.speed_tables(), report.learning_tables()
     for path in RESULTS.glob("*.json"):
@@ -71,7 +80,13 @@ def test_readme_shows_the_fastest_backend_and_a_ratio_for_each_peer() -> None:
 
 
 def test_folder_without_results_gives_a_sentence(tmp_path: Path) -> None:
-    for tables in (report.speed_tables, report.learning_tables, report.first_programs_tables, report.readme_tables):
+    for tables in (
+        report.speed_tables,
+        report.pool_tables,
+        report.learning_tables,
+        report.first_programs_tables,
+        report.readme_tables,
+    ):
         assert tables(tmp_path) == "No results are recorded yet.\n"
 
 
@@ -88,12 +103,9 @@ def test_report_imports_the_standard_library_alone() -> None:
 
 def test_command_prints_all_tables(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     report.main([])
-    assert capsys.readouterr().out == (
-        f"{report.speed_tables()}\n{report.learning_tables()}\n{report.first_programs_tables()}\n"
-        f"{report.adapting_defaults_tables()}\n{report.start_tables()}"
-    )
+    assert capsys.readouterr().out == "\n".join(table() for table in report.TABLES)
     report.main(["--results", str(tmp_path)])
-    assert capsys.readouterr().out == "\n".join(5 * ["No results are recorded yet.\n"])
+    assert capsys.readouterr().out == "\n".join(len(report.TABLES) * ["No results are recorded yet.\n"])
 
 
 def test_table_columns_are_aligned() -> None:

@@ -127,6 +127,11 @@ class PoolLanes:
         self._publisher: Any = None
         self._memory: Any = None
 
+    @property
+    def lanes_of_workers(self) -> list[int]:
+        """The number of lanes of each worker."""
+        return [own.stop - own.start for own in self._own]
+
     def set_check(self, check: Callable[[], None]) -> None:
         """Set what is called while the learner waits; it raises if the user has interrupted the training."""
         self._crew.check = check
@@ -171,8 +176,8 @@ class PoolLanes:
         self._memory = SharedMemory(self._specs)
         arrays = self._memory.arrays
         self._control = [arrays[f"control/{index}"] for index in range(self.num_workers)]
-        counts = [own.stop - own.start for own in self._own]
-        self._inboxes = [Inbox(ring_of(arrays, index), count) for index, count in enumerate(counts)]
+        counts = enumerate(self.lanes_of_workers)
+        self._inboxes = [Inbox(ring_of(arrays, index), count) for index, count in counts]
         self._resets = np.zeros(self.num_envs, np.int64)  # of each lane, since its generator was synchronized
         self._calls = []
         self._expected = np.zeros(self.num_envs, np.bool_)  # lanes whose next row starts an episode
@@ -210,12 +215,11 @@ class PoolLanes:
         """Return the arrays in shared memory; a ring holds at least a rollout, if its number of rounds is given."""
         encoded: Any = self._encoder.space
         action: Any = self.source.action_space
-        specs = [ArraySpec("version", (2,), np.int64)]
         if self.acts:
-            specs.append(ArraySpec("weights", (SharedWeights.nbytes(self._shapes),), np.uint8))
+            specs = SharedWeights.specs(self._shapes)
         else:
             dtype = np.int64 if self._discrete else action.dtype
-            specs += [
+            specs = [
                 ArraySpec("encoded", (self.num_envs, *encoded.shape), encoded.dtype),
                 ArraySpec("actions", (self.num_envs, *(action.shape or ())), dtype),
                 ArraySpec("fresh", (self.num_envs,), np.bool_),

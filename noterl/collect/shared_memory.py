@@ -129,57 +129,68 @@ class Ring:
         self._counters[1] += rows
 
 
-class SharedWeights:
-    """Weights that one process writes and others read, under a version counter, which is odd during a write.
+# With two slots, a reader that begins to copy when a write is nearly complete always loses its slot to the next write.
+_SLOTS = 3
 
-    A reader copies the weights and compares the version before and after, so it never uses a mixture of two versions
-    (a seqlock).
+
+class SharedWeights:
+    """Weights that one process writes and others read, without locks.
+
+    The writer fills the slots in turn. A reader copies the slot of the newest publication, which is complete, and then
+    looks whether the writer has begun to overwrite it. The writer must make two more publications before it does. So a
+    reader never uses a mixture of two versions, and finds complete weights even if the writer never pauses.
 
     Args:
-        flat: uint8 `[bytes]`.
-        version: int64 `[2]`: the counter, and the number that `publish` receives.
+        flat: uint8, the slots.
+        version: int64: the numbers of publications that were begun and completed, and for each slot the number of
+            gradient updates.
         shapes: shape and dtype of each weight.
 
     Attributes:
         weights: the copy of the reader.
-        version: the counter of this copy; -1 before the first `read`.
+        version: the number of its publication, from 1; -1 before the first `read`, and 0 if nothing was published.
         updates: the number that `publish` received with it.
     """
 
     def __init__(self, flat: Array, version: Array, shapes: Sequence[tuple[tuple[int, ...], Any]]) -> None:
-        self._flat, self._version = flat, version
+        self._counts, self._updates = version[:2], version[2:]
+        self._slots = flat.reshape(_SLOTS, -1)
         # Aligned like shared memory: rounding in matrix products may depend on the alignment of the weights.
-        buffer = np.zeros(len(flat) + _LINE, np.uint8)
+        size = self._slots.shape[1]
+        buffer = np.zeros(size + _LINE, np.uint8)
         start = -buffer.ctypes.data % _LINE
-        self._copy = buffer[start : start + len(flat)]
-        self._shared, self.weights = (_views(memory, shapes) for memory in (flat, self._copy))
+        self._copy = buffer[start : start + size]
+        self._shared = [_views(slot, shapes) for slot in self._slots]
+        self.weights = _views(self._copy, shapes)
         self.version, self.updates = -1, 0
 
     @staticmethod
-    def nbytes(shapes: Sequence[tuple[tuple[int, ...], Any]]) -> int:
-        """Return how many bytes weights of these shapes and dtypes take, each on cache lines of its own."""
-        return sum(_nbytes(ArraySpec("", shape, dtype)) for shape, dtype in shapes)
+    def specs(shapes: Sequence[tuple[tuple[int, ...], Any]]) -> list[ArraySpec]:
+        """Return the arrays "weights" and "version" for weights of these shapes and dtypes."""
+        size = sum(_nbytes(ArraySpec("", shape, dtype)) for shape, dtype in shapes)
+        return [ArraySpec("weights", (_SLOTS * size,), np.uint8), ArraySpec("version", (2 + _SLOTS,), np.int64)]
 
     def publish(self, weights: Sequence[Array], updates: int = 0) -> None:
         """Write new weights, and the number of gradient updates that have led to them."""
-        self._version[0] += 1
-        self._version[1] = updates
-        for shared, weight in zip(self._shared, weights, strict=True):
+        number = int(self._counts[0]) + 1
+        self._counts[0] = number
+        slot = number % _SLOTS
+        self._updates[slot] = updates
+        for shared, weight in zip(self._shared[slot], weights, strict=True):
             shared[...] = weight
-        self._version[0] += 1
+        self._counts[1] = number
 
     def read(self) -> bool:
-        """Copy the newest weights to `weights`; return False if they are being written, and keep the old ones."""
-        before = int(self._version[0])
-        if before == self.version:
+        """Copy the newest weights to `weights`; return False, and keep the old ones, if they are overwritten meanwhile."""
+        newest = int(self._counts[1])
+        if newest == self.version:
             return True
-        if before % 2:
+        slot = newest % _SLOTS
+        weights, updates = self._slots[slot].copy(), int(self._updates[slot])
+        if int(self._counts[0]) >= newest + _SLOTS:
             return False
-        newest, updates = self._flat.copy(), int(self._version[1])
-        if int(self._version[0]) != before:
-            return False
-        self._copy[:] = newest
-        self.version, self.updates = before, updates
+        self._copy[:] = weights
+        self.version, self.updates = newest, updates
         return True
 
 

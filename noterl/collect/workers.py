@@ -35,6 +35,12 @@ class Workers:
             has ended in each of its environments. An agent that learns from rollouts always collects a whole rollout.
         overlap: whether workers go on collecting while the agent learns. Runs with a replay memory are then not
             reproducible. `docs/workers.md` describes what the bounds are.
+        balance: whether a replay memory with `Uniform()` is sampled evenly from all workers, each in proportion to the
+            number of its environments. Transitions of worker p then have a chance in proportion to N_p / n_p, with
+            N_p environments and n_p stored transitions. Workers return one transition of each environment in turn,
+            however long their episodes are, so their numbers are equal and this changes nothing. They differ if
+            environments were added since an earlier `fit`, for example. `docs/workers.md` has the details. Prioritized
+            memories ignore it, and rollouts hold as many steps of each environment anyway.
         max_staleness: with overlap, the most gradient updates between the weights that chose an action and the time at
             which the agent receives its transition; None for no bound but the size of the rings.
         on_failure: what to do if a process dies or hangs. "restart" replaces it with a warning and restarts its
@@ -54,6 +60,7 @@ class Workers:
     processes: int
     collect: int | str = 1
     overlap: bool = False
+    balance: bool = True
     max_staleness: int | None = None
     on_failure: str = "restart"
     restarts: int = 3
@@ -63,6 +70,7 @@ class Workers:
         check_int("processes", self.processes)
         check_int_or_word("collect", self.collect, "episode")
         check_bool("overlap", self.overlap)
+        check_bool("balance", self.balance)
         if self.overlap and self.collect != 1:
             raise ValueError(
                 f"collect must be 1 with overlap=True, because workers then always collect, got {self.collect!r}"

@@ -30,6 +30,7 @@ from noterl.replay.frame_stack import FrameStackStorage, StackLayout
 from noterl.replay.relabel import Relabel
 from noterl.replay.returns import gather_team_transitions, gather_transitions, reshape_group, team_layout
 from noterl.replay.samplers import Sample, Sampler, Selection, Uniform
+from noterl.replay.sources import Sources
 from noterl.replay.storage import Storage, allocator_on_disk, check_folder, free_bytes
 from noterl.types import Batch
 from noterl.utils.checks import check_int, check_positive, whole
@@ -67,6 +68,7 @@ class Replay(Configurable):
         sampler: which transitions are sampled.
         relabel: how batches change the stored transitions.
         n_step: how many rewards are summed.
+        sources: which worker each transition comes from, since the first `fit`.
 
     Raises:
         ValueError: if an argument is not allowed.
@@ -120,6 +122,7 @@ class Replay(Configurable):
         self._storage: Storage | None = None
         self._selection: Selection | None = None
         self._owner: Any = None  # a weak reference
+        self.sources: Sources | None = None
 
     @property
     def feedback_fields(self) -> tuple[str, ...]:
@@ -414,7 +417,18 @@ class Replay(Configurable):
         masked = storage.begin + np.delete(np.arange(storage.length), ages)
         self._trim(lambda: storage.mask(masked))
 
-    def effective_sample_size(self, alpha: bool = True, *, by_lane: bool = False) -> Any:
+    def set_sources(self, lanes: Sequence[int], *, balance: bool) -> None:
+        """Set which environments belong to which worker; `fit` calls this.
+
+        Args:
+            lanes: number of environments of each worker, in the order of their lanes; one number without workers.
+            balance: whether `Uniform()` samples the workers evenly; see `noterl.collect.Workers`.
+        """
+        if self.sources is None or self.sources.lanes != tuple(lanes):
+            self.sources = Sources(self._built(), lanes)
+        self.sampler.balance(self.sources if balance and len(lanes) > 1 else None)
+
+    def effective_sample_size(self, alpha: bool = True, *, by_lane: bool = False, by_worker: bool = False) -> Any:
         """Return 1 / sum of p^2 over the sampler's probabilities: the size of a uniform sample with the same variance.
 
         It is between 1 and the number of transitions, which it equals for uniform sampling. It is 0.0 for an empty
@@ -423,8 +437,14 @@ class Replay(Configurable):
         Args:
             alpha: False for the probabilities without the exponent of prioritized sampling.
             by_lane: whether to return a dict from each lane to the size for its own transitions.
+            by_worker: whether to return a list with the size for each worker's own transitions.
         """
         storage, probabilities = self._built(), self.sampler.probabilities(alpha=alpha)
+        if by_worker:
+            if self.sources is None:
+                return [_kish(probabilities)]
+            source = self.sources.of(storage.unmasked_indices())
+            return [_kish(probabilities[source == number]) for number in range(len(self.sources.lanes))]
         if not by_lane:
             return _kish(probabilities)
         lanes = storage.lane[storage.unmasked_indices()]

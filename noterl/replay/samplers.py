@@ -15,6 +15,7 @@ import numpy as np
 from noterl.registry import register
 from noterl.replay.columns import Array
 from noterl.replay.relabel import Relabel
+from noterl.replay.sources import Sources
 from noterl.replay.storage import Storage, StorageUser
 
 
@@ -70,6 +71,12 @@ class Sampler(StorageUser):
         """
         self._use(storage, "sampler")
 
+    def balance(self, sources: Sources | None) -> None:
+        """Sample the sources of transitions evenly from now on; None to ignore them.
+
+        By default this does nothing, because a sampler with chances of its own decides by these alone.
+        """
+
     def sample_indices(self, updates: int, batch_size: int, generator: np.random.Generator) -> Array:
         """Return indices `[K, B]` (int64) of stored transitions that are not masked; there is at least one."""
         raise NotImplementedError
@@ -123,26 +130,56 @@ class Sampler(StorageUser):
 class Uniform(Sampler):
     """Samples all transitions with the same probability, with replacement.
 
+    If a `fit` has worker processes whose numbers of transitions differ, each worker is sampled in proportion to the
+    number of its environments instead; see `balance` of `noterl.collect.Workers`.
+
     >>> import noterl
     >>> noterl.Replay(1000, sampler=noterl.replay.Uniform()).capacity
     1000
     """
 
+    _sources: Sources | None = None
+
+    def balance(self, sources: Sources | None) -> None:
+        """Sample the sources of transitions evenly from now on; None to ignore them."""
+        self._sources = sources
+
     def sample_indices(self, updates: int, batch_size: int, generator: np.random.Generator) -> Array:
         """Return indices `[K, B]`."""
-        storage, count = self.storage, updates * batch_size
+        indices = self._sample(updates * batch_size, generator)
+        sources, chances = self._sources, None if self._sources is None else self._sources.chances()
+        if sources is not None and chances is not None:
+            chances /= chances.max()
+            rejected = np.flatnonzero(generator.random(len(indices)) >= chances[sources.of(indices)])
+            while rejected.size:
+                indices[rejected] = self._sample(rejected.size, generator)
+                accepted = generator.random(rejected.size) < chances[sources.of(indices[rejected])]
+                rejected = rejected[~accepted]
+        return indices.reshape(updates, batch_size)
+
+    def _sample(self, count: int, generator: np.random.Generator) -> Array:
+        """Return `count` indices of transitions that are not masked, all with the same probability."""
+        storage = self.storage
         unmasked = storage.unmasked
         if unmasked is None:
-            return storage.sample_stored(count, generator).reshape(updates, batch_size)
+            return storage.sample_stored(count, generator)
         if 8 * storage.num_unmasked < storage.length:  # too few for rejection sampling
             indices = storage.unmasked_indices()
-            return indices[generator.integers(len(indices), size=(updates, batch_size))]
+            return indices[generator.integers(len(indices), size=count)]
         indices = storage.sample_stored(count, generator)
         wrong = np.flatnonzero(~unmasked[indices])
         while wrong.size:
             indices[wrong] = storage.sample_stored(wrong.size, generator)
             wrong = wrong[~unmasked[indices[wrong]]]
-        return indices.reshape(updates, batch_size)
+        return indices
+
+    def probabilities(self, *, alpha: bool = True) -> Array:
+        """Return the probability `[n]` of each transition that is not masked, the oldest first; see `Sampler`."""
+        probabilities = super().probabilities(alpha=alpha)
+        sources, chances = self._sources, None if self._sources is None else self._sources.chances()
+        if sources is None or chances is None:
+            return probabilities
+        return probabilities * chances[sources.of(self.storage.unmasked_indices())]
 
 
 class Selection:

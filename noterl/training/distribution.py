@@ -80,8 +80,12 @@ def make_loop(strategy: Strategy, parts: Parts, budget: Budget, history: History
 
 def _start_workers(parts: Parts) -> None:
     """Start the worker processes, if there are any, after the fields of their transitions are known."""
-    learner, actor, session = parts.learner, parts.actor, parts.session
-    if isinstance(session.lanes, PoolLanes) and actor.head.takes_mask:
-        session.lanes.look_for_masks()
-        accept_masks(learner, actor, session.lanes)
+    learner, actor, session, lanes = parts.learner, parts.actor, parts.session, parts.session.lanes
+    if isinstance(lanes, PoolLanes) and actor.head.takes_mask:
+        lanes.look_for_masks()
+        accept_masks(learner, actor, lanes)
+    if learner.replay is not None and isinstance(lanes, PoolLanes):
+        learner.replay.set_sources(lanes.lanes_of_workers, balance=lanes.settings.balance)
+    elif learner.replay is not None and lanes is not None:
+        learner.replay.set_sources([lanes.num_envs], balance=False)
     session.start_workers(actor, None if learner.rollout is None else learner.rollout.length)

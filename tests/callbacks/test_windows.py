@@ -119,6 +119,64 @@ def test_baseline_keeps_min_size() -> None:
     assert dropped == [90]
 
 
+def two_workers(scores: tuple[float, ...], lanes: tuple[int, ...], batch_size: int = 1) -> noterl.DQN:
+    """Return an agent whose memory has transitions of these lanes, one of each of two workers, with these scores."""
+    agent = small_agent(batch_size=batch_size)
+    agent.build()
+    for lane in lanes:
+        agent.replay.add(lane, np.zeros(2), 0, 0.0, np.zeros(2), True, False)
+    agent.replay.sampler.feedback(np.arange(len(lanes)), {"td_error": np.array(scores)})
+    agent.replay.set_sources((1, 1), balance=True)
+    return agent
+
+
+def test_each_worker_has_its_own_ess_and_window() -> None:
+    # Worker 0: eight equal scores, ESS 8. Worker 1: the scores 3, 1, 1, 1, 1 and ESS 49 / 13 = 3.77.
+    agent = two_workers((1.0,) * 8 + (3.0, 1.0, 1.0, 1.0, 1.0), (0,) * 8 + (1,) * 5)
+    callback = ESSWindow(scale=0.8, smooth=1.0, mode="target", by="worker")
+    callback.agent = agent
+    logs: dict[str, Any] = {}
+    callback.on_due(logs)
+    # 0.8 * 8 is 6, and 0.8 * 3.77 is 3.
+    assert [own.tolist() for own in agent.replay.sources.split()] == [[2, 3, 4, 5, 6, 7], [10, 11, 12]]
+    assert (len(agent.replay), logs["window"]) == (11, 9)
+    assert callback.ess == [pytest.approx(8), pytest.approx(49 / 13)]
+    assert callback.baseline == [pytest.approx(6), pytest.approx(3)]
+    assert logs["ess"] == pytest.approx(8 + 49 / 13)
+
+
+def test_only_the_worker_whose_ess_falls_loses_transitions() -> None:
+    agent = two_workers((1.0,) * 20, (0, 1) * 10)
+    callback = ESSWindow(smooth=1.0, by="worker")
+    callback.agent = agent
+    callback.on_due({})
+    assert callback.baseline == [pytest.approx(10), pytest.approx(10)]
+    agent.replay.sampler.feedback(np.array([19]), {"td_error": np.array([9.0])})
+    callback.on_due({})
+    # Worker 1: ESS 18^2 / (81 + 9) = 3.6, so 6 of 10 transitions are dropped.
+    assert [len(own) for own in agent.replay.sources.split()] == [10, 4]
+    assert agent.replay.sources.split()[1].tolist() == [13, 15, 17, 19]
+    assert callback.baseline == [pytest.approx(10), pytest.approx(144 / 84)]
+
+
+def test_window_of_a_worker_keeps_a_batch() -> None:
+    agent = two_workers((1.0,) * 13, (0,) * 10 + (1,) * 3, batch_size=4)
+    window = Window(1, every=1, by="worker")
+    window.agent, logs = agent, {}
+    window.on_due(logs)
+    assert [own.tolist() for own in agent.replay.sources.split()] == [[6, 7, 8, 9], [10, 11, 12]]
+    assert logs["window"] == len(agent.replay) == 7
+
+
+def test_sampled_trim_of_a_worker_keeps_its_own_transitions() -> None:
+    agent = two_workers((9.0,) * 5 + (1.0,) * 15 + (1.0,) * 20, (0,) * 20 + (1,) * 20)
+    callback = ESSWindow(scale=0.5, smooth=1.0, mode="target", trim="sampled", by="worker")
+    callback.agent = agent
+    ess = 60**2 / (5 * 81 + 15)
+    callback.on_due({})
+    assert [len(own) for own in agent.replay.sources.split()] == [int(ess / 2), 10]
+
+
 def test_rounding_error_of_the_ess_drops_nothing() -> None:
     assert trim(ESSWindow(smooth=1.0, mode="target"), 1000, [999.9999999])[0] == []
 
@@ -254,6 +312,8 @@ def test_window_keeps_at_least_a_batch() -> None:
         (lambda: ESSWindow(trim="newest"), "trim must be 'oldest' or 'sampled', got 'newest'"),
         (lambda: ESSWindow(min_size=0), "min_size"),
         (lambda: ESSWindow(every=-1), "every"),
+        (lambda: Window(5, by="lane"), "by must be None or 'worker', got 'lane'"),
+        (lambda: ESSWindow(by=1), "by must be None or 'worker', got 1"),
     ],
 )
 def test_bad_arguments_raise(make: Any, message: str) -> None:

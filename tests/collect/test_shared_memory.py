@@ -7,7 +7,9 @@ import subprocess
 import sys
 import time
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -112,22 +114,20 @@ for number in range({rows}):
 
 
 def test_weights_are_never_mixed() -> None:
-    specs = [ArraySpec("flat", (SharedWeights.nbytes(SHAPES),), np.uint8), ArraySpec("version", (2,), np.int64)]
-    memory = SharedMemory(specs)
+    memory = SharedMemory(SharedWeights.specs(SHAPES))
     code = """
 import numpy as np
 from tests.collect.test_shared_memory import SHAPES
-from noterl.collect.shared_memory import ArraySpec, SharedMemory, SharedWeights
-specs = [ArraySpec("flat", (SharedWeights.nbytes(SHAPES),), np.uint8), ArraySpec("version", (2,), np.int64)]
-arrays = SharedMemory(specs, memory).arrays
-weights = SharedWeights(arrays["flat"], arrays["version"], SHAPES)
+from noterl.collect.shared_memory import SharedMemory, SharedWeights
+arrays = SharedMemory(SharedWeights.specs(SHAPES), memory).arrays
+weights = SharedWeights(arrays["weights"], arrays["version"], SHAPES)
 for number in range(5_000):
     weights.publish([np.full(shape, number, dtype) for shape, dtype in SHAPES])
 """
     writer = start(code, memory)
-    weights = SharedWeights(memory.arrays["flat"], memory.arrays["version"], SHAPES)
+    weights = SharedWeights(memory.arrays["weights"], memory.arrays["version"], SHAPES)
     seen: set[float] = set()
-    while writer.poll() is None or weights.version < 10_000:
+    while writer.poll() is None or weights.version < 5_000:
         weights.read()
         values = {float(value) for weight in weights.weights for value in np.ravel(weight)}
         assert len(values) == 1
@@ -137,11 +137,50 @@ for number in range(5_000):
     memory.close()
 
 
-def test_weights_keep_the_old_version_during_a_write() -> None:
-    flat, version = np.zeros(SharedWeights.nbytes(SHAPES), np.uint8), np.zeros(2, np.int64)
-    writer, reader = (SharedWeights(flat, version, SHAPES) for _ in range(2))
-    writer.publish([np.ones(shape) for shape, _ in SHAPES])
-    assert reader.read() and reader.weights[2] == 1
-    version[0] += 1
-    flat[:] = 255
-    assert not reader.read() and reader.weights[2] == 1
+class Written(SharedWeights):
+    """Publishes its own weights while a reader copies a slot."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.during_copy: Callable[[], None] = lambda: None
+        slots = self._slots
+
+        class Slots:
+            def __getitem__(_, slot: int) -> Any:
+                copy = slots[slot].copy()
+                self.during_copy()
+                return copy
+
+        self._slots = Slots()  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize(("publications", "is_whole"), [(0, True), (1, True), (2, True), (3, False), (4, False)])
+def test_reader_refuses_weights_that_are_overwritten_meanwhile(publications: int, is_whole: bool) -> None:
+    """The third publication after the newest one overwrites its slot."""
+    arrays = SharedMemory(SharedWeights.specs(SHAPES)).arrays
+    writer, reader = (kind(arrays["weights"], arrays["version"], SHAPES) for kind in (SharedWeights, Written))
+
+    def publish(number: int) -> None:
+        writer.publish([np.full(shape, number) for shape, _ in SHAPES], updates=10 * number)
+
+    publish(1)
+    assert reader.read() and reader.version == 1
+    publish(2)
+    reader.during_copy = lambda: [publish(3 + number) for number in range(publications)] and None
+    assert reader.read() is is_whole
+    number = 2 if is_whole else 1
+    assert (reader.version, reader.updates) == (number, 10 * number)
+    assert {float(value) for weight in reader.weights for value in np.ravel(weight)} == {number}
+    reader.during_copy = lambda: None
+    assert reader.read() and reader.version == reader.updates / 10 == 2 + publications
+
+
+def test_begun_publication_does_not_disturb_a_reader() -> None:
+    arrays = SharedMemory(SharedWeights.specs(SHAPES)).arrays
+    writer, reader = (SharedWeights(arrays["weights"], arrays["version"], SHAPES) for _ in range(2))
+    for number in range(1, 9):
+        writer.publish([np.full(shape, number) for shape, _ in SHAPES])
+        arrays["version"][0] += 1  # the next one has begun
+        writer._shared[(number + 1) % 3][0][...] = 99
+        assert reader.read() and reader.version == number and reader.weights[2] == number
+        arrays["version"][0] -= 1

@@ -164,3 +164,15 @@ class TextEnv(DiscreteWalkEnv):
 
     def step(self, action):
         return *super().step(action)[:4], {"position": "left"}
+
+
+class UnequalEnv(DiscreteWalkEnv):
+    """A random walk without bounds, whose episodes have 4 or 30 steps, by the seed of the environment's first reset."""
+
+    def __init__(self) -> None:
+        super().__init__(np.inf, 0)
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None):
+        if not self.length:
+            self.length = 30 if seed is not None and seed % 2 else 4
+        return super().reset(seed=seed, options=options)

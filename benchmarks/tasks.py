@@ -318,7 +318,7 @@ TASKS = {
     "pendulum-acer": Task(
         algorithm="acer",
         environment="Pendulum-v1",
-        steps=200_000,
+        steps=300_000,
         settings={
             **ACER,
             "num_envs": 16,

@@ -2,12 +2,12 @@
 
 Paper: Wang et al., "Sample efficient actor-critic with experience replay", 2017, algorithms 1 and 2: Retrace (equation
 5), truncated importance weights with the correction of their bias (equation 9), and the trust region around an average
-policy (equation 12).
+policy (equation 12). `continuous_acer` has section 5, for Box actions.
 
 Differs: as in Stable-Baselines 2, the gradient that the trust region limits includes that of the entropy, with a weight
 of 0.01. There is one learner for all environments instead of one for each, and networks have separate trunks unless
 observations are images. Sequences start at any stored step, not only at the first one of a rollout. Truncated episodes
-are bootstrapped from the value of their true last observation. Discrete actions only.
+are bootstrapped from the value of their true last observation.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from typing import Any
 
 from noterl import losses, networks
 from noterl.agent import Defaults
-from noterl.agents.actor_critic import ActorCritic, masks
+from noterl.agents.actor_critic import masks
+from noterl.agents.continuous_acer import ContinuousACER
 from noterl.backends import keras, ops
 from noterl.networks.critics import action_values
 from noterl.registry import register
@@ -27,13 +28,15 @@ from noterl.utils.checks import check_int, check_positive, positive
 
 
 @register
-class ACER(ActorCritic):
-    """Actor-critic with experience replay for Discrete actions, on vectors and images.
+class ACER(ContinuousACER):
+    """Actor-critic with experience replay for Discrete and Box actions, on vectors and images.
 
     After each rollout of all environments, it makes one update on it, and then Poisson(`replay_ratio`) updates on
-    sequences from a replay memory of rollouts. The critic returns Q for all actions; the value of an observation is
-    their mean under the policy. The default optimizer is RMSProp with `global_clipnorm=10`. The average policy moves by
-    `compile(target_update=0.01)` of its distance after each update.
+    sequences from a replay memory of rollouts. For Discrete actions, the critic returns Q for all actions; the value of
+    an observation is their mean under the policy. For Box actions, the critic returns the value V. A third network, the
+    advantage A, completes it: `Q(s, a) = V(s) + A(s, a) - mean of A(s, u)` over actions u of the policy. The default
+    optimizer is RMSProp with `global_clipnorm=10`. The average policy moves by `compile(target_update=0.01)` of its
+    distance after each update.
 
     Args:
         env: see `noterl.Agent`.
@@ -48,14 +51,18 @@ class ACER(ActorCritic):
             number can be changed during training.
         entropy_coefficient: weight of the entropy in the loss; higher explores more. Can be changed during training.
         value_coefficient: weight of the loss of Q. Can be changed during training.
-        epsilon: is added to probabilities in denominators and logarithms.
+        epsilon: is added to probabilities of Discrete actions in denominators and logarithms.
+        dueling_samples: n, the actions of the policy whose mean advantage is subtracted; for Box actions only.
         hidden: units of each hidden layer for vector observations; images use the network of Mnih et al. (2015).
         network: the path of a network file, or your own actor `[B, observation] -> [B, actions]`, with logits or, after
             a softmax, probabilities; or (actor, critic), with a critic `[B, observation] -> [B, actions]`; or one
-            network that returns both. The agent builds a network that is None.
+            network that returns both. For Box actions, an actor `[B, observation] -> [B, 2 A]`, means and log standard
+            deviations; or (actor, critic, advantage), with a critic `[B, observation] -> [B, 1]` and an advantage
+            `[B, observation + A] -> [B, 1]`. The agent builds a network that is None.
         shared: whether actor and critic share all layers but the last; by default only for images, unless you pass
             an actor.
         activation: of the hidden layers.
+        log_std: the initial log standard deviations of Box actions; they do not depend on the observation.
         seed: see `noterl.Agent`.
         normalize_observation: see `noterl.Agent`.
         normalize_reward: see `noterl.Agent`.
@@ -72,7 +79,7 @@ class ACER(ActorCritic):
     """
 
     memory = "sequences"
-    action_spaces = ("Discrete",)
+    action_spaces = ("Discrete", "Box")
 
     def __init__(
         self,
@@ -87,10 +94,12 @@ class ACER(ActorCritic):
         entropy_coefficient: float | Schedule = 0.01,
         value_coefficient: float | Schedule = 0.5,
         epsilon: float = 1e-6,
+        dueling_samples: int = 5,
         hidden: Sequence[int] = (64, 64),
         network: Any = None,
         shared: bool | None = None,
         activation: str = "tanh",
+        log_std: float = 0.0,
         seed: int | None = None,
         normalize_observation: bool = False,
         normalize_reward: bool = False,
@@ -101,6 +110,7 @@ class ACER(ActorCritic):
             network=network,
             shared=shared,
             activation=activation,
+            log_std=log_std,
             seed=seed,
             normalize_observation=normalize_observation,
             normalize_reward=normalize_reward,
@@ -109,6 +119,9 @@ class ACER(ActorCritic):
         self.rollout_steps = check_positive("rollout_steps", rollout_steps)
         self.replay_starts = check_int("replay_starts", replay_starts, least=0)
         self.epsilon = positive("epsilon", epsilon)
+        self.dueling_samples = check_positive("dueling_samples", dueling_samples)
+        if not self.is_discrete:  # one action for the correction, and those of the dueling network
+            self.random_spec = {"noise": ((1 + self.dueling_samples, self.action_size), "normal")}
         self.gamma = self.hyperparameter("gamma", gamma, minimum=0.0, maximum=1.0)
         self.replay_ratio = self.hyperparameter("replay_ratio", replay_ratio, minimum=0.0)
         self.truncation = self.hyperparameter("truncation", truncation, minimum=0.0)
@@ -128,11 +141,6 @@ class ACER(ActorCritic):
         optimizer = keras.optimizers.RMSprop(7e-4, rho=0.99, epsilon=1e-5, global_clipnorm=10.0)
         return Defaults(batch_size="rollout", capacity=50_000, target_update=0.01, optimizer=optimizer)
 
-    @property
-    def num_values(self) -> int:
-        """The number of values that the critic returns for each observation: one for each action."""
-        return self.action_size
-
     def policy_and_values(self, observation: Any, mask: Any = None) -> tuple[Any, Any]:
         """Return the log-probabilities and the values Q of all actions, `[B, A]` each.
 
@@ -143,18 +151,24 @@ class ACER(ActorCritic):
         return self.head.log_policy(self.head.masked(outputs, mask)), action_values(q, self.action_size)
 
     def value(self, observation: Any, mask: Any = None) -> Any:
-        """Return the values `[B]` of observations `[B, ...]`: the mean of Q under the policy."""
+        """Return the values `[B]` of observations `[B, ...]`: the critic's, or the mean of Q under the policy."""
+        if not self.is_discrete:
+            return super().value(observation)
         log_policy, q = self.policy_and_values(observation, mask)
         return ops.sum(ops.exp(log_policy) * q, axis=-1)
 
     def average_policy(self, observation: Any, mask: Any = None) -> Any:
         """Return the probabilities `[B, A]` of the average policy."""
-        outputs = self.average_actor(observation)
-        outputs = self.head.masked(outputs[0] if self.critic is None else outputs, mask)
+        outputs = self.head.masked(self.average_outputs(observation), mask)
         return ops.exp(self.head.log_policy(outputs))
 
     def prepare(self, rollout: Batch) -> dict[str, Any]:
-        """Return the probabilities `[T, N, A]` of all actions under the policy that collected the rollout."""
+        """Return the policy that collected the rollout: the probabilities `[T, N, A]` of all actions.
+
+        For Box actions, means and log standard deviations `[T, N, 2 A]`.
+        """
+        if not self.is_discrete:
+            return {"behavior": losses.map_rows(self.forward, rollout.observation)}
 
         def policy(observation: Any, mask: Any = None) -> Any:
             return ops.exp(self.head.log_policy(self.outputs(observation, mask)))
@@ -225,7 +239,8 @@ class ACER(ActorCritic):
 
     def update(self, batch: Batch) -> tuple[dict[str, Any], dict[str, Any]]:
         """Make one gradient step on sequences `[T, N, ...]`."""
-        _, metrics = self.minimize(self.combined_loss, self._trained_networks, "optimizer", batch)
+        loss = self.combined_loss if self.is_discrete else self.continuous_loss
+        _, metrics = self.minimize(loss, self._trained_networks, "optimizer", batch)
         return metrics, {}
 
     def update_target(self) -> None:

@@ -50,7 +50,7 @@ class ActorCritic(Agent):
     ) -> None:
         super().__init__(env, **options)
         continuous = isinstance(self.action_space, spaces.Box)
-        actor, critic = networks.split_networks(network, "actor", "critic", shareable=shared is not False)
+        actor, critic, *others = networks.split_networks(network, *self.network_roles, shareable=shared is not False)
         if self.head is None:
             self.head = self._default_head(actor).bind(self.action_space)
         shared = self._shares(actor, critic) if shared is None else check_bool("shared", shared)
@@ -74,6 +74,15 @@ class ActorCritic(Agent):
         )
         if critic is not None or not networks.returns_pair(actor, shape):
             self.critic = networks.network_or_default(critic, hidden, build_critic, shape)
+        self.build_others(others, hidden, activation)
+
+    @property
+    def network_roles(self) -> tuple[str, ...]:
+        """The roles of the networks in the argument `network`; the first two are "actor" and "critic"."""
+        return "actor", "critic"
+
+    def build_others(self, others: list[Any], hidden: Sequence[int], activation: str) -> None:
+        """Build the networks of further roles. `others` are their entries in `network`."""
 
     def _shares(self, actor: Any, critic: Any) -> bool:
         """Return whether actor and critic share layers by default: for images, or if a description says so."""

@@ -102,7 +102,7 @@ class RolloutLearner(Learner):
             example = example_batch(self.algorithm)
             axes = len(example.reward.shape)  # one for rows, two for sequences
             for name, field in example.extra.items():
-                if name not in ("continues", "ended"):
+                if name not in ("continues", "ended", *self.algorithm.random_spec):
                     dtype = np.dtype(backends.keras.backend.standardize_dtype(field.dtype))
                     found[name] = tuple(field.shape[axes:]), dtype
 

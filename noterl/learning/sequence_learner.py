@@ -12,11 +12,13 @@ import numpy as np
 from gymnasium import spaces
 
 from noterl import backends
+from noterl.backends.common import GroupResult
 from noterl.hyperparameters import Hyperparameter
 from noterl.learning.learner import LARGEST_CALL, pad
 from noterl.learning.replay_learner import describe_replay
 from noterl.learning.rollout_learner import RolloutLearner
 from noterl.learning.schedule import Due
+from noterl.learning.update import add_random_numbers
 from noterl.replay import Replay, Sample
 from noterl.replay.sequences import Sequences
 from noterl.types import Batch
@@ -135,13 +137,17 @@ class SequenceLearner(RolloutLearner):
         batch, normalizers = self.sequences.gather(sample, gamma=sample.gamma), self.algorithm._normalizers
         return batch if normalizers is None else normalizers.normalize_batch(batch)
 
+    def update(self, batch: Any, count: int) -> GroupResult:
+        """Make the first `count` updates of batches `[K, T, N, ...]`, with the random numbers that they need."""
+        return super().update(add_random_numbers(self.algorithm, batch, count, strategy=self.strategy), count)
+
     def noise_batch(self, samples: int, generator: np.random.Generator) -> Batch | None:
         """Return batches of stored sequences, sampled with another generator; None before the first rollout."""
         if not self.replay.num_sampleable(1):
             return None
         sample = self.sequences.sample(samples, self.rollout.num_envs, generator=generator)
         sample.gamma = self.gamma
-        return self.gather(sample)
+        return add_random_numbers(self.algorithm, self.gather(sample), samples, lambda name: generator)
 
     def _interrupt_learned(self, lane: int) -> None:
         super()._interrupt_learned(lane)

@@ -139,11 +139,10 @@ def _check_declared(algorithm: Algorithm) -> None:
             f"target_period of {name} must be an int that divides update_period, {period}, got "
             f"{algorithm.target_period!r}"
         )
-    if algorithm.memory != "replay" and (period != 1 or spec):
-        raise ValueError(
-            f"update_period and random_spec are not supported for agents that learn from rollouts; {name} has "
-            f"{period!r} and {spec!r}"
-        )
+    if algorithm.memory != "replay" and period != 1:
+        raise ValueError(f"update_period of {name} must be 1, because it learns from rollouts, got {period!r}")
+    if algorithm.memory == "rollout" and spec:
+        raise ValueError(f"random_spec of {name} must be empty, because it learns from rollouts, got {spec!r}")
 
 
 def _is_spec(value: Any) -> bool:

@@ -41,7 +41,7 @@ def add_random_numbers(
     generators: Callable[[str], np.random.Generator] | None = None,
     strategy: Strategy = SINGLE,
 ) -> Batch:
-    """Return the batches `[K, B, ...]` with the random numbers of `random_spec` in `extra`.
+    """Return the batches `[K, B, ...]`, or `[K, T, N, ...]`, with the random numbers of `random_spec` in `extra`.
 
     Each name has a generator that yields one number after another, so the grouping of updates does not matter.
 
@@ -56,10 +56,10 @@ def add_random_numbers(
     if not missing:
         return batch
     extra, generators = dict(batch.extra), generators or algorithm.generators
-    updates, size = batch.reward.shape[:2]
+    updates, size, *lanes = batch.reward.shape[:3] if algorithm.memory == "sequences" else batch.reward.shape[:2]
     for name in missing:
         shape, distribution = algorithm.random_spec[name]
-        everywhere = (count, size * strategy.processes, *shape)
+        everywhere = (count, size * strategy.processes, *lanes, *shape)
         numbers = DISTRIBUTIONS[distribution](generators(f"{SHARED}{name}"), everywhere)
         numbers = numbers[:, strategy.rank * size : (strategy.rank + 1) * size]
         if count < updates:

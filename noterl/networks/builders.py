@@ -218,7 +218,11 @@ def _described(
 
 
 def default_critic(
-    space: spaces.Space[Any] | Sequence[spaces.Space[Any]], hidden: Sequence[int] | HiddenLayers, actions: int
+    space: spaces.Space[Any] | Sequence[spaces.Space[Any]],
+    hidden: Sequence[int] | HiddenLayers,
+    actions: int,
+    activation: str = "relu",
+    gain: float | None = None,
 ) -> Network:
     """Build the default critic `[B, D + A] -> [B, 1]` for observations with D values and A values of actions.
 
@@ -229,6 +233,8 @@ def default_critic(
         space: of the observations, or the spaces of several agents, whose observations are one after another.
         hidden: the units of each hidden layer; or layers of a description, as in `default_network`.
         actions: A, of all agents together.
+        activation: of the hidden layers, unless layers are described.
+        gain: as in `mlp`.
     """
     encoders = list(map(ObservationEncoder, [space] if isinstance(space, spaces.Space) else space))
     parts: list[Part] = []
@@ -240,10 +246,11 @@ def default_critic(
     units = 512 if len(encoders) == 1 and encoders[0].is_identity else 256
     parts.append(Part((), None, slice(size, size + actions)))
     if isinstance(hidden, HiddenLayers):
-        layers = [*_encoders(parts, units, None, hidden), *hidden.dense(None), hidden.last(1, None)]
+        hidden_gain = _hidden_gain(gain)
+        layers = [*_encoders(parts, units, hidden_gain, hidden), *hidden.dense(hidden_gain), hidden.last(1, gain)]
         return _build(("sequential", layers), (size + actions,))
-    first = _encoders(parts, units, None)
-    return _mlp(first, size + actions, hidden, 1, "relu", None, None)
+    first = _encoders(parts, units, _hidden_gain(gain))
+    return _mlp(first, size + actions, hidden, 1, activation, gain, None)
 
 
 def pixel_scale(space: spaces.Space[Any]) -> float | None:

@@ -12,7 +12,6 @@ import importlib.util
 import os
 import random
 import secrets
-import tempfile
 from pathlib import Path
 
 import hypothesis
@@ -34,31 +33,18 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["KERAS_BACKEND"] = NO_BACKEND
     elif "KERAS_BACKEND" not in os.environ:
         os.environ["KERAS_BACKEND"] = next((name for name in BACKENDS if importlib.util.find_spec(name)), NO_BACKEND)
-    os.environ["NOTERL_CACHE"] = "0"  # also for the processes that tests start
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        # All processes of a run share their compiled programs, also those that tests start.
+        os.environ["NOTERL_CACHE"] = str(config.cache.mkdir("noterl")) if config.cache else "0"
     os.environ.setdefault("MPLBACKEND", "agg")
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     if "PYTEST_XDIST_WORKER" in os.environ:  # parallel processes share the cores: threads would wait for each other
         os.environ.setdefault("OMP_NUM_THREADS", "1")
-    if os.environ["KERAS_BACKEND"] == "jax":
-        _set_compilation_cache(config)
     secrets.randbits = seeds.getrandbits
     hypothesis.settings.register_profile("noterl", deadline=None, derandomize=True, max_examples=50)
     hypothesis.settings.load_profile("noterl")
-
-
-def _set_compilation_cache(config: pytest.Config) -> None:
-    """Set JAX's persistent compilation cache, so that programs that many tests share are compiled once.
-
-    This halves the time of a run. Each test process has a separate folder, because JAX may read files that another
-    process has only half written.
-    """
-    folder = tempfile.TemporaryDirectory(prefix="noterl-jax-")
-    config.add_cleanup(folder.cleanup)
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = folder.name
-    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
-    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -181,7 +181,7 @@ class SharedWeights:
         self._counts[1] = number
 
     def read(self) -> bool:
-        """Copy the newest weights to `weights`; return False and keep the old ones if they were overwritten meanwhile."""
+        """Copy the newest weights to `weights`; return False, with the old ones, if they are overwritten meanwhile."""
         newest = int(self._counts[1])
         if newest == self.version:
             return True

@@ -59,6 +59,15 @@ def adapting_defaults_tables(results: Path = RESULTS) -> str:
     return _joined([adapting_defaults_table(stored)] if stored else [])
 
 
+def limit_tables(results: Path = RESULTS) -> str:
+    """Return the updates beside bare programs: a section for each backend."""
+    sections = []
+    for path in sorted((results / "limit").glob("*.json")):
+        result = json.loads(path.read_text())
+        sections.append(f"### {NAMES[result['backend']]}\n\n{_where(result)}\n\n{limit_table(result)}")
+    return _joined(sections)
+
+
 def readme_tables(results: Path = RESULTS) -> str:
     """Return the short tables of the README: the fastest backend beside its peers, and at most ten learning tasks."""
     tables = [short_speed_table(_results(results)), short_learning_table(_results(results / "learning"))]
@@ -152,6 +161,29 @@ def replay_table(result: dict[str, Any]) -> str:
         theirs = "" if row["theirs"] is None else f"{row['theirs']:.1f}"
         rows.append((row["name"], f"{row['ours']:.1f}", theirs, ratio(row["ratio"]), bar, verdict if bar else ""))
     return markdown_table(("", "noterl", "compared with", "ratio", "bar", ""), rows)
+
+
+def limit_table(result: dict[str, Any]) -> str:
+    """Return the rows of a result of `limit.py`."""
+    rows = []
+    for row in result["runs"]:
+        verdict = {True: "met", False: "missed", None: "too few pairs"}[row["met"]]
+        rate = row["flops"] / row["ours"] / 1e3  # operations per microsecond, as GFLOP/s
+        rows.append(
+            (
+                row["case"],
+                row["threads"].get("OMP_NUM_THREADS", "default"),
+                f"{row['ours']:,.0f}",
+                f"{row['theirs']:,.0f}",
+                ratio(row["ratio"]),
+                f"{row['bar']:g}: {verdict}",
+                f"{rate:,.1f}",
+                f"{row['peak']:,.1f}",
+                f"{rate / row['peak']:.0%}",
+            )
+        )
+    head = ("update", "threads", "noterl, µs", "bare program, µs", "ratio", "bar")
+    return markdown_table((*head, "GFLOP/s", "GFLOP/s of a product", "share"), rows)
 
 
 # Learning
@@ -325,7 +357,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--readme", action="store_true", help="print the two short tables of the README")
     parser.add_argument("--results", type=Path, default=RESULTS, help="the folder of the results")
     chosen = parser.parse_args(arguments)
-    everything = [speed_tables, learning_tables, first_programs_tables, adapting_defaults_tables]
+    everything = [speed_tables, limit_tables, learning_tables, first_programs_tables, adapting_defaults_tables]
     tables = [readme_tables] if chosen.readme else everything
     print("\n".join(table(chosen.results) for table in tables), end="")
 

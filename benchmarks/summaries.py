@@ -142,7 +142,7 @@ def refresh(results: Path = RESULTS) -> None:
             result, module = json.loads(path.read_text()), load(name)
             result["summary"] = module.summarize(result)
             store({**result, "table": module.table(result).splitlines()}, path)
-    for path in sorted((results / "speed").glob("*.json")):
+    for path in sorted([*(results / "speed").glob("*.json"), *(results / "limit").glob("*.json")]):
         result = json.loads(path.read_text())
         for row in result["runs"]:
             if row["theirs"] is not None:

@@ -85,7 +85,8 @@ def write_keras_inventory(path: Path) -> None:
 
 def write_benchmark_tables(folder: Path) -> None:
     """Write the tables of benchmarks/results/ for docs/benchmarks.md to include."""
-    for name in ("speed_tables", "learning_tables", "first_programs_tables", "adapting_defaults_tables"):
+    tables = ("speed_tables", "limit_tables", "learning_tables", "first_programs_tables", "adapting_defaults_tables")
+    for name in tables:
         (folder / f"{name}.md").write_text(getattr(report, name)(), encoding="utf-8")
 
 

@@ -43,6 +43,7 @@ BACKENDS = ("jax", "torch", "tensorflow")
 BLOCKS, SECONDS, BAR = 15, 0.25, 1.1
 LEARNING_RATE, GAMMA = 3e-4, 0.99
 PRODUCT = 512  # rows and columns of the matrices of the peak
+PRODUCTS = 10  # of a call
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NPROC", "TF_NUM_INTRAOP_THREADS", "XLA_FLAGS")
 
 
@@ -138,6 +139,7 @@ def make_agent(case: Case, seed: int = 0) -> Any:
     import keras
 
     import noterl
+    from benchmarks.bare.updates import EPSILON
 
     low, high = (0, 255) if case.is_image else (-np.inf, np.inf)
     observation = gymnasium.spaces.Box(low, high, case.observation, np.uint8 if case.is_image else np.float32)
@@ -157,7 +159,7 @@ def make_agent(case: Case, seed: int = 0) -> Any:
             entropy_coefficient=0.01,
             **options,
         )
-        optimizer = keras.optimizers.Adam(LEARNING_RATE, global_clipnorm=0.5)
+        optimizer = keras.optimizers.Adam(LEARNING_RATE, epsilon=EPSILON, global_clipnorm=0.5)
         agent.compile(optimizer, batch_size=case.batch_size)
         return agent
     makers = {"dqn": lambda: noterl.DQN((observation, space), double=False, **options)}
@@ -165,7 +167,7 @@ def make_agent(case: Case, seed: int = 0) -> Any:
     makers["td3"] = lambda: noterl.TD3((observation, space), **options)
     agent = makers[case.algorithm]()
     agent.compile(
-        keras.optimizers.Adam(LEARNING_RATE),
+        keras.optimizers.Adam(LEARNING_RATE, epsilon=EPSILON),
         replay=noterl.Replay(case.stored),
         batch_size=case.batch_size,
         update_every=case.updates,
@@ -313,7 +315,7 @@ def alternate(
 ) -> list[list[float]]:
     """Return the seconds of a call, for each side and block.
 
-    The first calls, which compile, are not measured. The sides take turns, and each block starts with the other side.
+    The first calls, which compile, are not measured. The sides take turns, and every second block reverses their order.
     """
     for side in sides:
         for _ in range(2):
@@ -333,10 +335,12 @@ def alternate(
     return found
 
 
-def measure_peak(product: Callable[[int], None], blocks: int, seconds: float) -> float:
-    """Return the GFLOP/s of a product of two square float32 matrices: the median over blocks."""
-    (times,) = alternate([lambda: product(20)], blocks, seconds)
-    return 20 * 2 * PRODUCT**3 / float(np.median(times)) / 1e9
+def measure(
+    sides: Sequence[Callable[[], None]], product: Callable[[int], None], blocks: int, seconds: float
+) -> tuple[list[list[float]], float]:
+    """Return the times of both sides, and the GFLOP/s of a product of two matrices, measured in the same blocks."""
+    *times, products = alternate([*sides, lambda: product(PRODUCTS)], blocks, seconds)
+    return times, PRODUCTS * 2 * PRODUCT**3 / float(np.median(products)) / 1e9
 
 
 def make_row(name: str, case: Case, times: Sequence[Sequence[float]], peak: float) -> dict[str, Any]:
@@ -398,11 +402,10 @@ def main(words: Sequence[str] | None = None) -> None:
         "runs": [],
     }
     product = importlib.import_module(f"benchmarks.bare.in_{arguments.backend}").product(PRODUCT)
-    peak = measure_peak(product, arguments.blocks, arguments.seconds / 5)
     path = arguments.results / f"{arguments.backend}.json"
     for name in arguments.cases:
         case = CASES[name]
-        times = alternate(make_sides(case), arguments.blocks, arguments.seconds)
+        times, peak = measure(make_sides(case), product, arguments.blocks, arguments.seconds)
         result["runs"].append(make_row(name, case, times, peak))
         print(f"{name}: {result['runs'][-1]['ratio']['ratio']:.2f}", file=sys.stderr, flush=True)
         if arguments.blocks >= BLOCKS:

@@ -7,9 +7,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from benchmarks.bare.updates import Update
+from benchmarks.bare.updates import EPSILON, Update
 
-BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-7
+BETA_1, BETA_2 = 0.9, 0.999
 
 
 class Functional(ABC):

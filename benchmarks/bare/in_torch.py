@@ -1,4 +1,4 @@
-"""Bare programs on torch: eager updates with `torch.optim.Adam`."""
+"""Bare programs on torch: eager updates with `torch.optim.Adam(fused=True)`, torch's fastest one on the CPU."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from benchmarks.bare.updates import Update
+from benchmarks.bare.updates import EPSILON, Update
 
 
 class Ops:
@@ -30,7 +30,9 @@ class Ops:
 def _to_torch(array: np.ndarray) -> torch.Tensor:
     """Return a kernel of Keras's layout in torch's; other arrays as they are."""
     order = {2: (1, 0), 4: (3, 2, 0, 1)}.get(array.ndim)
-    return torch.tensor(array if order is None else np.ascontiguousarray(array.transpose(order)))
+    tensor = torch.tensor(array if order is None else np.ascontiguousarray(array.transpose(order)))
+    # The strides of the gradient, which the fused Adam reads as if they were those of the weights.
+    return tensor.contiguous(memory_format=torch.channels_last) if array.ndim == 4 else tensor
 
 
 def _to_keras(tensor: torch.Tensor) -> np.ndarray:
@@ -71,7 +73,10 @@ class Program:
             name: [_to_torch(each).requires_grad_(name in update.trained) for each in arrays]
             for name, arrays in weights.items()
         }
-        self._optimizers = {name: torch.optim.Adam(self.weights[name], learning_rate) for name in update.trained}
+        self._optimizers = {
+            name: torch.optim.Adam(self.weights[name], learning_rate, eps=EPSILON, fused=True)
+            for name in update.trained
+        }
 
     def __call__(self, rows: Mapping[str, np.ndarray]) -> None:
         """Make the updates of batches `[K, B, ...]`."""

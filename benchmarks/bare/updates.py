@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 HALF_LOG_2_PI = 0.5 * math.log(2 * math.pi)
 TAU = 0.005
+# Of Adam. Keras adds it before the correction of the bias, torch after it. This value is too small to differ.
+EPSILON = 1e-12
 CLIP, VALUE_COEFFICIENT, ENTROPY_COEFFICIENT = 0.2, 0.5, 0.01
 TARGET_NOISE, TARGET_NOISE_CLIP = 0.2, 0.5
 # Strides of the convolutions of the Nature paper's network.

@@ -59,15 +59,9 @@ def test_bare_program_makes_the_updates_of_noterl(name: str) -> None:
 
 
 @pytest.mark.backends("torch")
-def test_both_sides_make_a_group_of_updates() -> None:
-    for name in ("td3", "ppo"):
-        ours, theirs = limit.make_sides(TINY[name])
-        ours()
-        theirs()
+@pytest.mark.parametrize("name", ["td3", "ppo"])
+def test_both_sides_and_products_are_measured(name: str) -> None:
+    from benchmarks.bare.in_torch import product
 
-
-def test_product_runs() -> None:
-    from noterl import backends
-
-    module = __import__(f"benchmarks.bare.in_{backends.name()}", fromlist=["product"])
-    assert limit.measure_peak(module.product(4), blocks=1, seconds=1e-6) > 0
+    times, peak = limit.measure(limit.make_sides(TINY[name]), product(4), blocks=2, seconds=1e-6)
+    assert np.shape(times) == (2, 2) and np.min(times) > 0 and peak > 0

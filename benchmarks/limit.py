@@ -4,9 +4,10 @@
     OMP_NUM_THREADS=1 python benchmarks/limit.py --backend torch --cases dqn sac --blocks 5
 
 A bare program (`benchmarks/bare/`) makes the same update and nothing else: it has no logs, no check for finite numbers
-and no report of weights. On JAX and TensorFlow it is one compiled loop over a group of updates, on torch eager code with
-`torch.optim.Adam`. noterl's learner runs the same groups. Each side samples its batches: noterl from its replay memory,
-the bare program from plain arrays. For PPO, both sides receive the same prepared rollout.
+and no report of weights. On JAX and TensorFlow it is one compiled loop over a group of updates (for images, a call for
+each update), on torch eager code with the fused `torch.optim.Adam`. noterl's learner runs the same groups. Each side
+samples its batches: noterl from its replay memory, the bare program from plain arrays. For PPO, both sides receive the
+same prepared rollout.
 
 Both sides run in one process, in blocks that alternate. The ratio is that of noterl's time to the bare program's, so a
 small ratio is good. The bar is met if the upper end of the interval is at most 1.1. A result of at least 15 blocks is
@@ -20,6 +21,7 @@ import argparse
 import datetime
 import gc
 import importlib
+import itertools
 import json
 import os
 import sys
@@ -56,7 +58,7 @@ class Layer(NamedTuple):
 
 
 def dense(*sizes: int) -> list[Layer]:
-    return [Layer(*pair) for pair in zip(sizes, sizes[1:], strict=False)]
+    return [Layer(*pair) for pair in itertools.pairwise(sizes)]
 
 
 # The network of Mnih et al. (2015) for images of 84x84 pixels and 4 frames, without its last layer.

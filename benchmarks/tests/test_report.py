@@ -97,11 +97,11 @@ def test_report_imports_the_standard_library_alone() -> None:
 def test_command_prints_all_tables(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     report.main([])
     assert capsys.readouterr().out == (
-        f"{report.speed_tables()}\n{report.learning_tables()}\n{report.first_programs_tables()}\n"
-        f"{report.adapting_defaults_tables()}"
+        f"{report.speed_tables()}\n{report.limit_tables()}\n{report.learning_tables()}\n"
+        f"{report.first_programs_tables()}\n{report.adapting_defaults_tables()}"
     )
     report.main(["--results", str(tmp_path)])
-    assert capsys.readouterr().out == "\n".join(4 * ["No results are recorded yet.\n"])
+    assert capsys.readouterr().out == "\n".join(5 * ["No results are recorded yet.\n"])
 
 
 def test_table_columns_are_aligned() -> None:

@@ -88,9 +88,19 @@ def pool_tables(results: Path = RESULTS) -> str:
     return _joined(sections)
 
 
+def limit_tables(results: Path = RESULTS) -> str:
+    """Return the updates beside bare programs: a section for each backend."""
+    sections = []
+    for path in sorted((results / "limit").glob("*.json")):
+        result = json.loads(path.read_text())
+        sections.append(f"### {NAMES[result['backend']]}\n\n{_where(result)}\n\n{limit_table(result)}")
+    return _joined(sections)
+
+
 # The tables of the documentation, in their order there.
 TABLES = (
     speed_tables,
+    limit_tables,
     start_tables,
     pool_tables,
     learning_tables,
@@ -217,6 +227,29 @@ def _value(value: float) -> str:
 
 def _bar(row: dict[str, Any], verdicts: dict[bool | None, str]) -> tuple[str]:
     return ("" if row["bar"] is None else f"{row['bar']:,g}: {verdicts[row['met']]}",)
+
+
+def limit_table(result: dict[str, Any]) -> str:
+    """Return the rows of a result of `limit.py`."""
+    rows = []
+    for row in result["runs"]:
+        verdict = {True: "met", False: "missed", None: "too few pairs"}[row["met"]]
+        rate = row["flops"] / row["ours"] / 1e3  # operations per microsecond, as GFLOP/s
+        rows.append(
+            (
+                row["case"],
+                row["threads"].get("OMP_NUM_THREADS", "default"),
+                f"{row['ours']:,.0f}",
+                f"{row['theirs']:,.0f}",
+                ratio(row["ratio"]),
+                f"{row['bar']:g}: {verdict}",
+                f"{rate:,.1f}",
+                f"{row['peak']:,.1f}",
+                f"{rate / row['peak']:.0%}",
+            )
+        )
+    head = ("update", "threads", "noterl, µs", "bare program, µs", "ratio", "bar")
+    return markdown_table((*head, "GFLOP/s", "GFLOP/s of a product", "share"), rows)
 
 
 # Learning

@@ -150,6 +150,7 @@ def refresh(results: Path = RESULTS) -> None:
             result["summary"] = module.summarize(result)
             store({**result, "table": module.table(result).splitlines()}, path)
     refresh_rows(results / "speed", summarize_pairs)
+    refresh_rows(results / "limit", summarize_pairs)
     refresh_rows(results / "pool", summarize_rates)
     refresh_first_programs(results)
     refresh_adapting_defaults(results)

@@ -46,6 +46,14 @@ def test_stored_ratios_of_workers_follow_from_the_stored_rates() -> None:
                 assert_equal_json({**row, **summaries.summarize_rates(**row["runs"], bar=row["bar"])}, row)
 
 
+def test_stored_limits_follow_from_the_stored_times() -> None:
+    for path in (RESULTS / "limit").glob("*.json"):
+        result = json.loads(path.read_text())
+        assert result["runs"] and report.limit_table(result) in report.limit_tables()
+        for row in result["runs"]:
+            assert_equal_json({**row, **summaries.summarize_pairs(**row["runs"], bar=row["bar"])}, row)
+
+
 def test_tables_hold_every_stored_result() -> None:
     speed, learning = report.speed_tables(), report.learning_tables()
     for path in RESULTS.glob("*.json"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import gymnasium
 import keras
 import numpy as np
 import pytest
@@ -248,10 +249,31 @@ def test_images_are_learned_from() -> None:
     assert not any(np.array_equal(before[name], after[name]) for name in before if before[name].ndim > 1)
 
 
+class Follow(gymnasium.Env[Any, Any]):
+    """The reward of an action is minus its squared distance from the observation; an episode has 8 steps."""
+
+    observation_space = spaces.Box(-1, 1, (1,), np.float32)
+    action_space = spaces.Box(-1, 1, (1,), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.step_count = 0
+        return self._observe(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        reward = -float((action[0] - self.position) ** 2)
+        self.step_count += 1
+        return self._observe(), reward, self.step_count == 8, False, {}
+
+    def _observe(self) -> Any:
+        self.position = self.np_random.uniform(-1, 1)
+        return np.array([self.position], np.float32)
+
+
 @pytest.mark.backends("jax")
-def test_acer_improves_pendulum() -> None:
-    settings: dict[str, Any] = {"gamma": 0.9, "rollout_steps": 8, "replay_ratio": 8.0, "entropy_coefficient": 0.0}
-    agent = noterl.ACER("Pendulum-v1", **settings, normalize_reward=True, seed=1)
+def test_acer_learns_to_follow() -> None:
+    """A constant action reaches -8/3 at best."""
+    agent = noterl.ACER(Follow, hidden=(32,), gamma=0.0, rollout_steps=8, entropy_coefficient=0.0, seed=1)
     agent.compile(keras.optimizers.Adam(3e-3, global_clipnorm=10.0))
-    agent.fit(steps=50_000, num_envs=16, verbose=0)
-    assert agent.evaluate(episodes=10)["reward_mean"] > -700
+    agent.fit(steps=20_000, num_envs=8, verbose=0)
+    assert agent.evaluate(episodes=50)["reward_mean"] > -0.5

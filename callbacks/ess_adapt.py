@@ -19,8 +19,9 @@ class ESSAdapt(AdaptiveCallback):
     The ratio of `ema` to `target_ess` changes the tunables as the table in `AdaptiveCallback` shows.
 
     If `target_ess` is None, ESS divided by the number of transitions is smoothed instead, because ESS itself grows
-    while the memory fills. The target is then the first measurement. After as many environment steps as the memory's
-    capacity, the target is set to the current `ema`, and every tunable is reset to its first value.
+    while the memory fills. The target is then the first measurement. After as many environment steps as the memory held
+    transitions, the target is set to the current `ema`, and every tunable is reset to its first value. The first
+    target is measured when all priorities are still equal, so it would be too high for good.
 
     Args:
         target_ess: target of the smoothed ESS, in transitions; None to compare with the first measurement.
@@ -61,7 +62,7 @@ class ESSAdapt(AdaptiveCallback):
         if not self._adjusted:
             raise ValueError("ESSAdapt needs something to adapt, such as lr=Rate(1e-4, 1e-4, 1e-2)")
         self._baseline: float | None = None  # smoothed ESS per stored transition
-        self._measured_at = 0  # environment steps
+        self._until = 0  # the environment steps at which the baseline is measured again
 
     def on_train_begin(self, logs: Logs) -> None:
         """Check that the agent has a replay memory and every tunable."""
@@ -83,17 +84,17 @@ class ESSAdapt(AdaptiveCallback):
         if self.target_ess is not None:
             return self.target_ess
         agent = self.agent
-        if self._baseline is None or agent.steps - self._measured_at >= agent.replay.capacity:
+        if self._baseline is None or agent.steps >= self._until:
             if self._baseline is not None:
                 self._reset()
-            self._baseline, self._measured_at = self.ema or 0.0, agent.steps
+            self._baseline, self._until = self.ema or 0.0, agent.steps + len(agent.replay)
         return self._baseline
 
     def get_state(self) -> dict[str, Any]:
         """Return the state of the base class, and the baseline."""
-        return {**super().get_state(), "baseline": self._baseline, "measured_at": self._measured_at}
+        return {**super().get_state(), "baseline": self._baseline, "until": self._until}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore what `get_state` returned."""
         super().set_state(state)
-        self._baseline, self._measured_at = state["baseline"], state["measured_at"]
+        self._baseline, self._until = state["baseline"], state["until"]

@@ -222,6 +222,13 @@ class TestFormulas:
         assert [each["ess_ratio"] for each in logs] == pytest.approx([1.0, 2.0, 0.5, 1.0])
         assert [each["lr"] for each in logs] == pytest.approx([1e-3, 2e-3, 1.5e-3, 1e-3])
 
+    def test_baseline_is_measured_again_when_a_filling_memory_has_doubled(self) -> None:
+        """At first all priorities are equal; a batch or rate that falls because they begin to differ rises again."""
+        agent = LiveAgent([400.0, 200.0, 200.0], capacity=10_000, length=400)
+        logs = measure(ESSAdapt(smooth=1.0, lr=Rate(1e-3, 0, 1)), agent, 3, steps=200)
+        assert [each["ess_ratio"] for each in logs] == pytest.approx([1.0, 0.5, 1.0])
+        assert [each["lr"] for each in logs] == pytest.approx([1e-3, 5e-4, 1e-3])
+
     def test_noise_scale_is_logged_per_transition_of_a_batch(self) -> None:
         spreads = [Spread(4, 10, 0.3, 0.2, 64), Spread(4, 10, 0.35, 0.21, 64)]
         agent = noisy(list(spreads))

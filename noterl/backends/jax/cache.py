@@ -39,7 +39,7 @@ def enable() -> None:
     internal.get_file_cache = get_file_cache
     jax.config.update("jax_compilation_cache_dir", str(folder))
     if _MIN_COMPILE_TIME.upper() not in os.environ and getattr(jax.config, _MIN_COMPILE_TIME) == 1.0:  # JAX's default
-        # Also the small programs: compiling one takes about 20 ms, and reading it 1 ms.
+        # Also the small programs, because reading one takes less time than compiling it.
         jax.config.update(_MIN_COMPILE_TIME, 0.0)
 
 

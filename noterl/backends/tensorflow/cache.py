@@ -22,7 +22,7 @@ from noterl.utils import compilation_cache
 if sys.platform != "win32":
     import fcntl
 
-# A program takes 0.3 to 1.7 MB, and each process copies all of them: 64 MiB in 0.1 s.
+# A program takes 0.3 to 1.7 MB, and each process copies all of them.
 _LIMIT = 64 * 2**20
 _FLAG = "--tf_xla_persistent_cache_directory"
 _PREFIX, _LOCK = ".tensorflow-", ".lock"

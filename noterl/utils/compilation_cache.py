@@ -61,7 +61,7 @@ def folder(framework: str, version: str) -> Path | None:
 
 def _machine() -> str:
     """Return a digest of the processor, its cores, and the variables that change what XLA compiles."""
-    parts = [platform.machine(), platform.processor()]
+    parts = [platform.machine()]
     with contextlib.suppress(OSError), open("/proc/cpuinfo") as lines:
         wanted = {"model name", "flags", "Features", "CPU part"}
         for line in lines:
@@ -71,6 +71,8 @@ def _machine() -> str:
                 parts.append(line)
             elif not name:  # the end of the first core
                 break
+    if len(parts) == 1:  # not on Linux, where it starts another process
+        parts.append(platform.processor())
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     parts += [str(cores), *(os.environ.get(name, "") for name in _VARIABLES)]
     return digest("\0".join(parts))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from benchmarks.bare.updates import EPSILON, Update
 
@@ -22,10 +24,30 @@ class Functional(ABC):
 
     ops: Any
 
-    def __init__(self, update: Update, learning_rate: float, action_factor: float) -> None:
+    def __init__(
+        self,
+        update: Update,
+        weights: Mapping[str, Sequence[np.ndarray]],
+        *,
+        learning_rate: float,
+        action_factor: float = 1.0,
+        data: Mapping[str, np.ndarray] | None = None,
+        separate: bool = False,
+    ) -> None:
         self.update, self.learning_rate, self.action_factor = update, learning_rate, action_factor
         self.weights: dict[str, list[Any]] = {}
         self.moments: dict[str, Any] = {}
+        self._separate = separate
+        start = {name: [np.asarray(each, np.float32) for each in arrays] for name, arrays in weights.items()}
+        moments = {
+            name: (*([np.zeros_like(each) for each in start[name]] for _ in range(2)), np.float32(0))
+            for name in update.trained
+        }
+        self._prepare((start, moments), data or {})
+
+    @abstractmethod
+    def _prepare(self, state: Any, data: Mapping[str, np.ndarray]) -> None:
+        """Copy the state and the data to the framework, and compile the program."""
 
     @abstractmethod
     def gradients(self, loss: Callable[[Sequence[Any]], tuple[Any, Any]], weights: list[Any]) -> tuple[Any, Any, Any]:

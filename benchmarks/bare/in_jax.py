@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.bare.functional import Functional
-from benchmarks.bare.updates import Update
 
 
 def _huber(values: Any, target: Any) -> Any:
@@ -47,26 +46,10 @@ class Program(Functional):
 
     ops = Ops
 
-    def __init__(
-        self,
-        update: Update,
-        weights: Mapping[str, Sequence[np.ndarray]],
-        *,
-        learning_rate: float,
-        action_factor: float = 1.0,
-        data: Mapping[str, np.ndarray] | None = None,
-        separate: bool = False,
-    ) -> None:
-        super().__init__(update, learning_rate, action_factor)
-        self._data = {name: jnp.asarray(array) for name, array in (data or {}).items()}
-        self._separate = separate
-        start = {name: [jnp.array(each) for each in arrays] for name, arrays in weights.items()}
-        moments = {
-            name: (*([jnp.zeros_like(each) for each in start[name]] for _ in range(2)), jnp.zeros(()))
-            for name in update.trained
-        }
-        self._state: Any = (start, moments)
-        self._run = jax.jit(self._one if separate else self._group, donate_argnums=0)
+    def _prepare(self, state: Any, data: Mapping[str, np.ndarray]) -> None:
+        self._data = {name: jnp.asarray(array) for name, array in data.items()}
+        self._state = jax.tree.map(jnp.array, state)
+        self._run = jax.jit(self._one if self._separate else self._group, donate_argnums=0)
 
     def __call__(self, rows: Mapping[str, np.ndarray]) -> None:
         """Make the updates of batches `[K, B, ...]`."""

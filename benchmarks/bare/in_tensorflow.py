@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from benchmarks.bare.functional import Functional
-from benchmarks.bare.updates import Update
 
 
 def _huber(values: Any, target: Any) -> Any:
@@ -43,25 +42,9 @@ class Program(Functional):
 
     ops = Ops
 
-    def __init__(
-        self,
-        update: Update,
-        weights: Mapping[str, Sequence[np.ndarray]],
-        *,
-        learning_rate: float,
-        action_factor: float = 1.0,
-        data: Mapping[str, np.ndarray] | None = None,
-        separate: bool = False,
-    ) -> None:
-        super().__init__(update, learning_rate, action_factor)
-        self._data = {name: tf.constant(array) for name, array in (data or {}).items()}
-        self._separate = separate
-        start = {name: [np.asarray(each, np.float32) for each in arrays] for name, arrays in weights.items()}
-        moments = {
-            name: (*([np.zeros_like(each) for each in start[name]] for _ in range(2)), np.float32(0))
-            for name in update.trained
-        }
-        self._state = tf.nest.map_structure(lambda array: tf.Variable(tf.constant(array)), (start, moments))
+    def _prepare(self, state: Any, data: Mapping[str, np.ndarray]) -> None:
+        self._data = {name: tf.constant(array) for name, array in data.items()}
+        self._state = tf.nest.map_structure(lambda array: tf.Variable(tf.constant(array)), state)
         self._run = tf.function(self._group, jit_compile=True, autograph=False)
 
     def __call__(self, rows: Mapping[str, np.ndarray]) -> None:

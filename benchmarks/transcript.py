@@ -37,7 +37,7 @@ FIRST, LAST = 14, 8
 
 
 def printed(output: str) -> list[str]:
-    """Return the lines of an output as a terminal shows them: a carriage return begins the line anew."""
+    """Return the lines of an output as a terminal shows them: what follows a carriage return replaces the line."""
     lines = [line.rstrip().rsplit("\r", 1)[-1] for line in output.rstrip().split("\n")]
     lines = [re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", line) for line in lines]
     left_out = len(lines) - FIRST - LAST

@@ -96,6 +96,7 @@ for name, make, env in (("DQN", noterl.DQN, VECTOR), ("SAC", noterl.SAC, CONTINU
         agent = make(env, seed=1)
         agent.compile(batch_size=64, learning_starts=0)
         learner = learner_of(agent)
+        agent._counters.updates = 1_000  # as in a long run: torch does not trace losses in the first updates
         learner.use(strategy)
         times[strategy.word] = [learner, strategy, []]
     batch = random_batch(16, 64, env)

@@ -289,6 +289,7 @@ def make_sides(case: Case) -> tuple[Callable[[], None], Callable[[], None]]:
     agent, arrays = make_agent(case), make_arrays(case)
     learner = agent._build()[0]
     fill(learner, case, arrays)
+    agent._counters.updates = 1_000  # as in a long run: torch does not trace losses in the first updates
     count, generator = case.updates, np.random.default_rng(1)
     if case.algorithm == "ppo":
         learner.sample(count)  # prepares the rollout

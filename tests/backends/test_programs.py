@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -14,6 +15,7 @@ from noterl.backends.common import GatheredRows, SeparateUpdates
 from noterl.learning.gradient_noise import Recorder
 from noterl.types import Batch
 from tests.support.batches import random_batch
+from tests.support.parts import tracing_at_once
 
 UPDATES, ROWS = 5, 4
 
@@ -53,6 +55,12 @@ class Regression:
 
     def state(self) -> list[np.ndarray]:
         return [current().fetch(variable) for variable in self.variables]
+
+
+@pytest.fixture(autouse=True)
+def _tracing() -> Iterator[None]:
+    with tracing_at_once():
+        yield
 
 
 def batches() -> Batch:

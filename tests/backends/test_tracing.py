@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
 torch = pytest.importorskip("torch")
 
 import noterl  # noqa: E402  (needs torch)
+from noterl.backends.torch.updates import EAGER_UPDATES  # noqa: E402
+from tests.backends.test_updates import cartpole_agent  # noqa: E402
 from tests.integration.test_parity import assert_all_close  # noqa: E402
 from tests.integration.test_torch_native import OPTIMIZERS, NativeDQN  # noqa: E402
-from tests.support.batches import VECTOR, random_batch  # noqa: E402
+from tests.support.batches import VECTOR, copied, differences, random_batch  # noqa: E402
 from tests.support.parts import run_updates  # noqa: E402
 
 pytestmark = pytest.mark.backends("torch")
@@ -62,6 +66,30 @@ def test_traced_and_eager_updates_are_equal(kind: type) -> None:
         states.append(agent.get_state()["variables"])
     for name in states[0]:
         assert_all_close(states[0][name], states[1][name], name, atol=1e-6)
+
+
+def test_a_run_traces_its_losses_after_some_updates_and_continues_exactly() -> None:
+    """The number of the update decides, so it does not matter where a run was stopped and restored."""
+    whole = cartpole_agent(update_every=1, updates=1)
+    whole.fit(steps=EAGER_UPDATES, verbose=0)
+    assert 0 < whole.updates < EAGER_UPDATES and whole.trace_counts["update"] == 0
+    state = copied(whole.get_state())
+    whole.fit(steps=40, verbose=0)
+    assert whole.updates > EAGER_UPDATES and whole.trace_counts["update"] == 1
+    middle = copied(whole.get_state())
+    whole.fit(steps=20, verbose=0)
+    for start, steps in ((state, 60), (middle, 20)):
+        restored = cartpole_agent(update_every=1, updates=1)
+        restored.set_state(start)
+        restored.fit(steps=steps, verbose=0)
+        assert differences(whole.get_state(), restored.get_state()) == []
+
+
+def test_compiling_the_traces_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: None)  # no C++ compiler, so the trace is not compiled
+    agent = cartpole_agent(update_every=1, updates=1, jit_compile=True)
+    agent.fit(steps=40, verbose=0)
+    assert agent.trace_counts["update"] == 1
 
 
 @pytest.mark.parametrize("kind", [Branching, Counting])

@@ -46,11 +46,15 @@ class TracedGradients:
         variables: all variables that the loss functions read or assign.
         jit_compile: False to run eagerly, True to compile the traces with inductor.
         on_trace: called for each loss that is traced.
+
+    Attributes:
+        are_due: whether `find` makes and returns traces.
     """
 
     def __init__(
         self, variables: Sequence[keras.Variable], jit_compile: bool | str, on_trace: Callable[[], None]
     ) -> None:
+        self.are_due = True
         self._is_eager = jit_compile is False or any("seed_generator" in variable.path for variable in variables)
         self._inductor = jit_compile is True and any(map(shutil.which, ("g++", "clang++", "c++")))
         self._on_trace = on_trace
@@ -67,7 +71,7 @@ class TracedGradients:
             variables: the variables to differentiate with respect to.
             args: the arguments.
         """
-        if self._is_eager:
+        if self._is_eager or not self.are_due:
             return None
         leaves, structure = pytree.tree_flatten(args)
         key = (loss_fn, tuple(map(id, variables)), structure, tuple(map(_signature, leaves)))

@@ -17,9 +17,13 @@ from noterl.backends.torch.tensors import device_name, stack, take, to_device, u
 from noterl.backends.torch.tracing import TracedGradients
 from noterl.types import Batch
 
+# Tracing a loss takes as long as some hundreds of eager updates, and a short run makes fewer. The number is that of the
+# agent's updates, which a file stores: a resumed run uses traces from the same update on as an uninterrupted one.
+EAGER_UPDATES = 100
+
 
 class Updates(UpdateProgram):
-    """Updates one by one; see `UpdateProgram`.
+    """Updates one by one, with traces from update `EAGER_UPDATES` on; see `UpdateProgram`.
 
     Attributes:
         rollback: undoes an update.
@@ -38,6 +42,7 @@ class Updates(UpdateProgram):
         with calling(self._traces, rollback):
             for k in range(count):
                 index = (first + k) % self.period
+                self._traces.are_due = self.jit_compile is True or first + k >= EAGER_UPDATES
                 rollback.begin(index)
                 try:
                     result = self._seeded(self.step, batch(k), index)

@@ -51,6 +51,16 @@ class Phases:
         pairs = zip(self._targets, self.inboxes, strict=True)
         return [target - inbox.ring.published for target, inbox in pairs]
 
+    def rows_to_wait_for(self, index: int) -> int:
+        """Return how many rows a worker publishes before it wakes the learner: half of what is left of its phase.
+
+        The learner looks for rows every few milliseconds anyway. A worker that woke it after each round would lose
+        more time by that than by a cheap step of an environment.
+        """
+        inbox = self.inboxes[index]
+        half = min(self.outstanding()[index], inbox.ring.capacity) // 2
+        return max(half // inbox.count, 1) * inbox.count
+
     def prepare_round(self, step: int, updates: int, rounds: float | None) -> None:
         """Begin a phase if a worker has no rounds left.
 

@@ -406,15 +406,13 @@ class PoolLanes:
         """Return the next lane's transition of the round; () if its worker has failed in the round."""
         lane = self.cursor
         index = self._worker_of[lane]
-        own, inbox = self._own[index], self._inboxes[index]
-        if not inbox.rows and index not in self._lost:
-            self._wait_for_rounds([index])
+        front = self._inboxes[index].front() if self.acts else self._wait_for_front(index)
         self._step = step
         self.cursor += 1
         transitions: tuple[Transition, ...] = ()
-        if inbox.rows:
-            fields, first = inbox.front()
-            transitions = (self._transition(lane, fields, first + lane - own.start),)
+        if front is not None:
+            fields, first = front
+            transitions = (self._transition(lane, fields, first + lane - self._own[index].start),)
         if self.cursor == self.num_envs:
             self.actions, self._is_over = None, True
         return transitions
@@ -501,13 +499,20 @@ class PoolLanes:
 
     # Waiting
 
+    def _wait_for_front(self, index: int) -> tuple[Mapping[str, Any], int] | None:
+        """Wait for a worker's rows of the round, if the learner chose the actions; None if the worker has failed."""
+        inbox = self._inboxes[index]
+        if not inbox.rows and index not in self._lost:
+            self._wait_for_rounds([index])
+        return inbox.front() if inbox.rows else None
+
     def _wait_for_rounds(self, indices: Sequence[int]) -> None:
         """Wait until these workers have a round; without an actor in the worker, also until one has failed."""
         for index in indices:
             inbox, control = self._inboxes[index], self._control[index]
             if inbox.rows:
                 continue
-            control[WANTED] = inbox.ring.published + inbox.count
+            control[WANTED] = inbox.ring.published + self._pacing.rows_to_wait_for(index)
             self._crew.wait_until(lambda inbox=inbox, index=index: inbox.rows or index in self._lost)
             control[WANTED] = 0
 

@@ -7,10 +7,11 @@ The parts are: "scaling" (2 workers against 1), "async" (gymnasium's AsyncVector
 Stable-Baselines3 is installed), "sleep" (slow environments), "overlap" (TD3, 1 worker), "ppo" (2 workers against none),
 "start", "ring" and "weights".
 
-Collecting is measured without a learner, with the actor of a small agent: `PoolLanes` with phases of 64 rounds, and
-vector environments with the same actor, the same environments and as many processes. Both sides are warm: the clock
-starts after some steps, so it measures neither the start of processes nor the first steps. Runs alternate, pair by
-pair. A ratio is the median over pairs with its 90 % interval; a bar is met if the lower end meets it.
+Collecting is measured without a learner, with the actor of a small agent: `PoolLanes` with phases of 256 rounds and
+four environments in each worker, and vector environments with the same actor and as many processes, which have one
+environment each. Both sides are warm: the clock starts after some steps, so it measures neither the start of processes
+nor the first steps. Runs alternate, pair by pair. A ratio is the median over pairs with its 90 % interval; a bar is met
+if the lower end meets it.
 
 Each part is stored in benchmarks/results/pool/ when it ends, with the machine, if it has at least five pairs and all of
 its tasks; see `benchmarks.report.pool_tables`.
@@ -41,10 +42,10 @@ from noterl.callback import Callback, Every
 from noterl.collect import Lanes, PoolLanes, Workers
 
 FOLDER = RESULTS / "pool"
-ROUNDS = 64
-LANES = 4
+# Rounds of a phase, and environments of each worker.
+ROUNDS, LANES = 256, 4
 # Steps before the clock starts: whole phases.
-WARM_UP = 8 * ROUNDS * LANES
+WARM_UP = 4 * ROUNDS * LANES
 # Bars of the ratio to AsyncVectorEnv, with two processes.
 TASKS = {"CartPole-v1": 6.0, "BipedalWalker-v3": 2.0, "HalfCheetah-v5": 3.5}
 SCALING_BAR = 1.7
@@ -194,7 +195,7 @@ def collecting(part: str, arguments: argparse.Namespace) -> list[Row]:
     rows = []
     for name in arguments.tasks:
         agent, seconds = agent_for(name), arguments.seconds
-        two = functools.partial(lanes_rate, agent, LANES, Workers(2, collect=ROUNDS), seconds)
+        two = functools.partial(lanes_rate, agent, 2 * LANES, Workers(2, collect=ROUNDS), seconds)
         one = functools.partial(lanes_rate, agent, LANES, Workers(1, collect=ROUNDS), seconds)
         theirs: dict[str, tuple[str, Callable[[], float], float | None]] = {
             "scaling": ("1 worker", one, None if name == "CartPole-v1" else SCALING_BAR),

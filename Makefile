@@ -8,8 +8,8 @@ BACKEND ?=
 WORKERS ?= 2
 PYTEST_ARGS ?=
 
-# A file's tests stay in one process: they share agents.
-pytest := -m pytest --numprocesses=$(WORKERS) --dist=loadfile
+# A file's tests stay in one process: they share agents. Files keep their order, in which the last ones are short.
+pytest := -m pytest --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder
 known := tensorflow jax torch
 ifneq ($(filter-out $(known),$(BACKEND)),)
 $(error BACKEND must be one of $(known), not "$(BACKEND)")

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from noterl.collect.platforms import Handle
 from noterl.collect.shared_memory import ArraySpec, Ring, SharedMemory, SharedWeights
 
 ROOT = Path(__file__).parents[1]
@@ -39,9 +40,9 @@ def fill(fields: Any, places: slice, numbers: np.ndarray) -> None:
     fields["ended"][places] = ((numbers % 7) < 3)[:, None]
 
 
-def write_rows(descriptor: int, rows: int) -> None:
+def write_rows(handle: Handle, rows: int) -> None:
     """Write rows into a ring until all are published; run in another process."""
-    arrays = SharedMemory(RING, descriptor).arrays
+    arrays = SharedMemory(RING, handle).arrays
     ring = Ring({name: arrays[name] for name in FIELDS}, arrays["counters"])
     written = 0
     while written < rows:
@@ -59,7 +60,7 @@ def ring_rate(rows: int) -> dict[str, Any]:
     ring = Ring({name: memory.arrays[name] for name in FIELDS}, memory.arrays["counters"])
     copies = {name: np.zeros((CAPACITY, *shape), dtype) for name, (shape, dtype) in FIELDS.items()}
     expected = {name: values.copy() for name, values in copies.items()}
-    writer = _start(f"write_rows({memory.descriptor}, {rows})", memory)
+    writer = _start(f"write_rows({memory.handle}, {rows})", memory)
     read = wrong = 0
     begun = None
     while read < rows:
@@ -85,9 +86,9 @@ def ring_rate(rows: int) -> dict[str, Any]:
     return {"name": "ring", "rows": rows, "rows_per_second": rows / seconds, "lost_or_torn": wrong}
 
 
-def write_weights(descriptor: int, publications: int) -> None:
+def write_weights(handle: Handle, publications: int) -> None:
     """Publish weights that all have the number of the publication; run in another process."""
-    arrays = SharedMemory(WEIGHTS, descriptor).arrays
+    arrays = SharedMemory(WEIGHTS, handle).arrays
     weights = SharedWeights(arrays["weights"], arrays["version"], SHAPES)
     values = [np.zeros(shape, dtype) for shape, dtype in SHAPES]
     for number in range(publications):
@@ -103,7 +104,7 @@ def torn_weights(publications: int) -> dict[str, Any]:
     """
     memory = SharedMemory(WEIGHTS)
     weights = SharedWeights(memory.arrays["weights"], memory.arrays["version"], SHAPES)
-    writer = _start(f"write_weights({memory.descriptor}, {publications})", memory)
+    writer = _start(f"write_weights({memory.handle}, {publications})", memory)
     reads = torn = refused = 0
     version, first, begun = 0, 0, 0.0
     while writer.poll() is None or weights.version < publications:
@@ -123,4 +124,4 @@ def torn_weights(publications: int) -> dict[str, Any]:
 
 def _start(call: str, memory: SharedMemory) -> subprocess.Popen[bytes]:
     code = f"from benchmarks import shared_memory; shared_memory.{call}"
-    return subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, pass_fds=[memory.descriptor])
+    return subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, pass_fds=[int(memory.handle)])

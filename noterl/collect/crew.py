@@ -5,22 +5,23 @@ from __future__ import annotations
 import builtins
 import math
 import pickle
-import select
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from multiprocessing.connection import wait
 from typing import Any
 
 import numpy as np
 
 from noterl.collect.env_calls import BadCallError, EnvCall
+from noterl.collect.platforms import Handle
 from noterl.collect.process import Inbox, WorkerProcess
 from noterl.collect.sending import dumps
 from noterl.collect.worker import ENTERED, SENT, STOP, WAKE, Job
 from noterl.collect.workers import WorkerError, Workers
 
 # The learner sleeps until a worker wakes it, but at most this long: then it looks for hung processes.
-_POLL_MILLISECONDS = 10
+_WAIT_SECONDS = 0.01
 
 # After an error or Ctrl-C: seconds in which workers return the state of their lanes, and in which they end.
 _STATE_SECONDS, _END_SECONDS = 2.0, 1.0
@@ -32,7 +33,7 @@ class Crew:
     Args:
         settings: what to do if a process fails.
         own: the lanes of each worker, for messages.
-        memory: the descriptor of the shared memory.
+        memory: the handle of the shared memory.
         control: the control array of each worker; see `noterl.collect.worker`.
 
     Attributes:
@@ -43,14 +44,14 @@ class Crew:
     """
 
     def __init__(
-        self, settings: Workers, own: Sequence[slice], memory: int, control: Sequence[np.ndarray[Any, Any]]
+        self, settings: Workers, own: Sequence[slice], memory: Handle, control: Sequence[np.ndarray[Any, Any]]
     ) -> None:
         self._settings, self._own, self._memory, self._control = settings, own, memory, control
         self.processes: list[WorkerProcess] = []
         self.check: Callable[[], None] = lambda: None
         self.successor_job: Callable[[int], Job]
         self.on_replaced: Callable[[int], None]
-        self._poll, self._by_descriptor = select.poll(), dict[int, WorkerProcess]()
+        self._by_pipe: dict[Any, WorkerProcess] = {}
         self._failures = 0
         self._failed: set[int] = set()  # workers whose process has ended and is not replaced
         self._wants_states = self._is_closing = False
@@ -72,8 +73,7 @@ class Crew:
     def _launch(self, job: Job) -> None:
         process = WorkerProcess(job, self._memory)
         self.processes[job.index : job.index + 1] = [process]
-        self._by_descriptor[process.pipe.fileno()] = process
-        self._poll.register(process.pipe.fileno(), select.POLLIN)
+        self._by_pipe[process.pipe] = process
 
     def close(self) -> None:
         """Close the environments and end the processes."""
@@ -175,13 +175,13 @@ class Crew:
 
     def look(self) -> None:
         """Handle the messages that have arrived; raises the same errors as `wait_until`."""
-        self._receive(0)
+        self._receive(0.0)
 
-    def _receive(self, milliseconds: int = _POLL_MILLISECONDS) -> None:
+    def _receive(self, seconds: float = _WAIT_SECONDS) -> None:
         """Wait for messages of workers for a moment and handle them."""
-        for descriptor, _ in self._poll.poll(milliseconds):
-            if descriptor in self._by_descriptor:  # otherwise it has just failed
-                self._handle_message(self._by_descriptor[descriptor])
+        for pipe in wait(list(self._by_pipe), seconds):
+            if pipe in self._by_pipe:  # otherwise it has just failed
+                self._handle_message(self._by_pipe[pipe])
         timeout = self._settings.step_timeout
         if timeout is None:
             return
@@ -240,9 +240,8 @@ class Crew:
 
     def _discard(self, process: WorkerProcess) -> None:
         """End a process that has failed."""
-        descriptor, index = process.pipe.fileno(), process.job.index
-        self._poll.unregister(descriptor)
-        del self._by_descriptor[descriptor]
+        index = process.job.index
+        del self._by_pipe[process.pipe]
         process.kill()
         self._control[index][:] = 0
         self._failed.add(index)

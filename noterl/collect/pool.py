@@ -201,7 +201,7 @@ class PoolLanes:
 
     def _start_processes(self, pacing: type[Phases]) -> None:
         saved = self._restore_inboxes()
-        self._crew = crew = Crew(self.settings, self._own, self._memory.descriptor, self._control)
+        self._crew = crew = Crew(self.settings, self._own, self._memory.handle, self._control)
         self._pacing = pacing(crew, self._inboxes, self._control, self._publisher, self.num_envs, self.settings.collect)
         crew.successor_job, crew.on_replaced = self._successor_job, self._resume
         running = self._crew.start([self._job(index, saved) for index in range(self.num_workers)])

@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from noterl.collect import platforms
+from noterl.collect.platforms import Handle
 from noterl.collect.sending import dumps
 from noterl.collect.shared_memory import Ring
 from noterl.collect.worker import Job
@@ -24,8 +26,8 @@ Array = np.ndarray[Any, Any]
 # The new interpreter has the import path of this one, and imports nothing but the worker. The script is not imported
 # again, so it needs no `if __name__ == "__main__":`.
 _CODE = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from noterl.collect.worker import main; main(int(sys.argv[2]), int(sys.argv[3]))"
+    "import json, sys; sys.path[:], memory, pipe = json.loads(sys.argv[1]); "
+    "from noterl.collect.worker import main; main(memory, pipe)"
 )
 
 # Several workers share the cores, so that threads of one would take the time of another.
@@ -107,7 +109,7 @@ class WorkerProcess:
 
     Args:
         job: what it does.
-        memory: the descriptor of the shared memory, which it inherits.
+        memory: the handle of the shared memory.
 
     Attributes:
         job: what it does.
@@ -117,7 +119,7 @@ class WorkerProcess:
         answer: its answer to the last "call": the number of the call, and the results or the error.
     """
 
-    def __init__(self, job: Job, memory: int) -> None:
+    def __init__(self, job: Job, memory: Handle) -> None:
         self.job = job
         self.running: list[bool] | None = None
         self.state: dict[str, Any] | None = None
@@ -125,14 +127,10 @@ class WorkerProcess:
         pickled = dumps(job)
         self.pipe, theirs = Pipe()
         try:
-            descriptor = theirs.fileno()
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", _CODE, json.dumps(sys.path), str(memory), str(descriptor)],
-                pass_fds=[memory, descriptor],
-                stdin=subprocess.DEVNULL,
-                process_group=0,  # Ctrl-C in a terminal reaches only the learner
-                env={**os.environ, **dict.fromkeys(_THREADS, "1")},
-            )
+            handle = theirs.fileno()
+            command = [sys.executable, "-c", _CODE, json.dumps([sys.path, memory, handle])]
+            variables = {**os.environ, **dict.fromkeys(_THREADS, "1")}
+            self._process = platforms.start(command, memory, handle, stdin=subprocess.DEVNULL, env=variables)
         except BaseException:
             self.pipe.close()
             raise

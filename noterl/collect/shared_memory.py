@@ -1,20 +1,15 @@
-"""Memory that the learner shares with its worker processes: arrays, rings of rows, and weights under a version counter.
-
-The memory has no name, so nothing is left in `/dev/shm`: the kernel frees it with the last process that maps it.
-"""
+"""Memory that the learner shares with its workers: arrays, rings of rows, and weights under a version counter."""
 
 from __future__ import annotations
 
-import contextlib
-import importlib
 import math
-import mmap
-import os
-import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from noterl.collect import platforms
+from noterl.collect.platforms import Handle
 
 Array = np.ndarray[Any, Any]
 
@@ -40,44 +35,31 @@ class SharedMemory:
 
     Args:
         specs: the arrays; all processes must pass the same.
-        descriptor: the file descriptor of the memory, which a parent process has passed on; None for new memory.
+        handle: of the memory of another process; None for new memory.
 
     Attributes:
         arrays: the arrays by name; zeros at first.
-        descriptor: the file descriptor of the memory, for `pass_fds` of `subprocess.Popen`.
+        handle: what another process needs to attach the memory.
     """
 
-    def __init__(self, specs: Iterable[ArraySpec], descriptor: int | None = None) -> None:
+    def __init__(self, specs: Iterable[ArraySpec], handle: Handle | None = None) -> None:
         specs = list(specs)
         size = max(sum(map(_nbytes, specs)), 1)
-        if descriptor is None:
-            descriptor = _open_memory()
-            os.ftruncate(descriptor, size)
-        self.descriptor = descriptor
-        memory = mmap.mmap(descriptor, size)  # the arrays keep it alive
-        self.arrays: dict[str, Array] = {}
+        if handle is None:
+            handle, memory = platforms.make_memory(size)
+        else:
+            memory = platforms.attach_memory(handle, size)
+        self.handle = handle
+        self.arrays: dict[str, Array] = {}  # they keep the memory alive
         offset = 0
         for spec in specs:
             self.arrays[spec.name] = np.ndarray(spec.shape, spec.dtype, buffer=memory, offset=offset)
             offset += _nbytes(spec)
 
     def close(self) -> None:
-        """Close the descriptor; the arrays stay valid while they are referenced."""
-        with contextlib.suppress(OSError):
-            os.close(self.descriptor)
+        """Release the handle; the arrays stay valid while they are referenced."""
+        platforms.release(self.handle)
         self.arrays = {}
-
-
-def _open_memory() -> int:
-    """Return the descriptor of new memory without a name."""
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create("noterl")
-    # macOS has no memfd_create. A segment whose name is removed at once stays open through its descriptor.
-    posix: Any = importlib.import_module("_posixshmem")
-    name = f"/noterl-{secrets.token_hex(8)}"
-    descriptor: int = posix.shm_open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode=0o600)
-    posix.shm_unlink(name)
-    return descriptor
 
 
 class Ring:

@@ -7,10 +7,8 @@ receives a `Job` and then commands through a pipe. Transitions go back through a
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import pickle
-import select
 import signal
 import sys
 import threading
@@ -26,8 +24,10 @@ import numpy as np
 
 from noterl.acting.actor import Actor
 from noterl.acting.numpy_forward import Step, run_program
+from noterl.collect import platforms
 from noterl.collect.env_calls import BadCallError, EnvCall
 from noterl.collect.lanes import Lanes
+from noterl.collect.platforms import Handle
 from noterl.collect.rows import RowWriter
 from noterl.collect.sending import dumps
 from noterl.collect.shared_memory import ArraySpec, Ring, SharedMemory, SharedWeights
@@ -50,8 +50,6 @@ WAKE = b"wake"
 
 # Seconds between two looks at a ring that is full. The learner is then behind, so the wait costs nothing.
 _FULL = 2e-4
-
-_PR_SET_PDEATHSIG = 1
 
 
 @dataclass
@@ -129,11 +127,11 @@ class Worker:
 
     Args:
         job: what the worker does.
-        memory: the descriptor of the shared memory.
+        memory: the handle of the shared memory.
         pipe: receives commands and sends answers.
     """
 
-    def __init__(self, job: Job, memory: int, pipe: Connection) -> None:
+    def __init__(self, job: Job, memory: Handle, pipe: Connection) -> None:
         self.job, self.pipe = job, pipe
         arrays = SharedMemory(job.specs, memory).arrays
         self._ring, self._control = ring_of(arrays, job.index), arrays[f"control/{job.index}"]
@@ -360,16 +358,16 @@ class Worker:
             self._writer.write_outcome(row, extra)
 
 
-def main(memory: int, pipe: int) -> None:
+def main(memory: Handle, pipe: int) -> None:
     """Run a worker process until the learner ends it, or ends itself.
 
     Args:
-        memory: the descriptor of the shared memory.
-        pipe: the descriptor of the pipe to the learner.
+        memory: the handle of the shared memory.
+        pipe: the handle of the pipe to the learner.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal reaches all processes; the learner handles it
     _end_with_learner(pipe)
-    connection = Connection(pipe)
+    connection = platforms.open_pipe(pipe)
     warnings.showwarning = lambda message, category, *_, **__: connection.send(
         ("warning", category.__name__, str(message))
     )
@@ -390,14 +388,10 @@ def main(memory: int, pipe: int) -> None:
 
 def _end_with_learner(pipe: int) -> None:
     """End this process when the learner ends, also if it is killed while this process is inside an environment."""
-    if sys.platform == "linux":
-        # Also ends a process in C code that holds the lock of the interpreter.
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    platforms.end_with_parent()
 
     def watch() -> None:
-        poll = select.poll()
-        poll.register(pipe, 0)  # hang-up is always reported
-        poll.poll()
+        platforms.wait_for_parent(pipe)
         os._exit(0)
 
     threading.Thread(target=watch, daemon=True).start()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +48,7 @@ class Workers:
         step_timeout: seconds after which a step or a reset counts as hung; None for no limit.
 
     Raises:
-        ValueError: if an argument is not one of the allowed values, or this system is Windows.
+        ValueError: if an argument is not one of the allowed values.
 
     Example:
     >>> from noterl.collect import Workers
@@ -83,10 +82,6 @@ class Workers:
         check_int("restarts", self.restarts, least=0)
         if self.step_timeout is not None:
             positive("step_timeout", self.step_timeout)
-        if sys.platform == "win32":
-            raise ValueError(
-                "workers are not supported on Windows; use num_envs=, or a gymnasium.vector.AsyncVectorEnv"
-            )
 
 
 def check_actor(actor: Actor, workers: Workers | None) -> None:

@@ -552,8 +552,3 @@ class TestSettings:
             with pytest.raises(ValueError, match="collect"):
                 Workers(2, overlap=True, collect=collect)
         assert Workers(2, overlap=True, max_staleness=0).max_staleness == 0
-
-    def test_windows_raises(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(sys, "platform", "win32")
-        with pytest.raises(ValueError, match="Windows"):
-            Workers(2)

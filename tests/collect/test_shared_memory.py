@@ -24,9 +24,9 @@ SHAPES = [((7, 5), np.float32), ((5,), np.float64), ((), np.float32)]
 
 
 def start(code: str, memory: SharedMemory) -> subprocess.Popen[bytes]:
-    """Run code in another process, in which `memory` is the descriptor of the shared memory."""
-    code = f"memory = {memory.descriptor}\n{code}"
-    return subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, pass_fds=[memory.descriptor])
+    """Run code in another process, in which `memory` is the handle of the shared memory."""
+    code = f"memory = {memory.handle}\n{code}"
+    return subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, pass_fds=[int(memory.handle)])
 
 
 @pytest.mark.parametrize("anonymous_file", [True, False])

@@ -1,0 +1,94 @@
+"""What differs between operating systems when a process starts another one, with which it shares a pipe and memory.
+
+Linux is tested. On Windows a process inherits the handle of a pipe, and memory is attached by its name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib
+import mmap
+import os
+import secrets
+import select
+import signal
+import subprocess
+import sys
+from multiprocessing.connection import Connection
+from typing import Any
+
+# What another process needs to attach memory: a descriptor that it inherits; on Windows, a name.
+Handle = int | str
+
+_PR_SET_PDEATHSIG = 1
+
+
+def make_memory(size: int) -> tuple[Handle, mmap.mmap]:
+    """Return new memory of zeros, and what another process needs to attach it.
+
+    Nothing is left in `/dev/shm`: the kernel frees it with the last process that maps it.
+    """
+    if sys.platform == "win32":
+        name = f"noterl-{secrets.token_hex(8)}"
+        return name, mmap.mmap(-1, size, tagname=name)
+    if hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create("noterl")
+    else:  # macOS: a segment whose name is removed at once stays open through its descriptor
+        posix: Any = importlib.import_module("_posixshmem")
+        segment = f"/noterl-{secrets.token_hex(8)}"
+        descriptor = posix.shm_open(segment, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode=0o600)
+        posix.shm_unlink(segment)
+    os.ftruncate(descriptor, size)
+    return descriptor, mmap.mmap(descriptor, size)
+
+
+def attach_memory(handle: Handle, size: int) -> mmap.mmap:
+    """Return the memory of another process."""
+    if sys.platform == "win32":
+        return mmap.mmap(-1, size, tagname=str(handle))
+    return mmap.mmap(int(handle), size)
+
+
+def release(handle: Handle) -> None:
+    """Release a handle of memory; what is mapped stays valid."""
+    if isinstance(handle, int):
+        with contextlib.suppress(OSError):
+            os.close(handle)
+
+
+def start(command: list[str], memory: Handle, pipe: int, **options: Any) -> subprocess.Popen[bytes]:
+    """Start a process that inherits a pipe and memory; Ctrl-C in a terminal does not reach it."""
+    if sys.platform == "win32":
+        os.set_handle_inheritable(pipe, True)
+        inherited = subprocess.STARTUPINFO(lpAttributeList={"handle_list": [pipe]})
+        group = subprocess.CREATE_NEW_PROCESS_GROUP
+        return subprocess.Popen(command, startupinfo=inherited, creationflags=group, **options)
+    return subprocess.Popen(command, pass_fds=[int(memory), pipe], process_group=0, **options)
+
+
+def open_pipe(pipe: int) -> Any:
+    """Return the connection of a pipe that this process has inherited."""
+    if sys.platform == "win32":
+        from multiprocessing.connection import PipeConnection
+
+        return PipeConnection(pipe)
+    return Connection(pipe)
+
+
+def end_with_parent() -> None:
+    """On Linux, let the kernel kill this process when its parent ends, also inside of C code."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def wait_for_parent(pipe: int) -> None:
+    """Return when the process at the other end of the pipe, the parent, has ended."""
+    if sys.platform == "win32":
+        import psutil
+
+        psutil.Process(os.getppid()).wait()
+        return
+    poll = select.poll()
+    poll.register(pipe, 0)  # hang-up is always reported
+    poll.poll()

@@ -5,7 +5,7 @@
 
 The parts are: "scaling" (2 workers against 1), "async" (gymnasium's AsyncVectorEnv), "sb3" (SubprocVecEnv, if
 Stable-Baselines3 is installed), "sleep" (slow environments), "overlap" (TD3, 1 worker), "ppo" (2 workers against none),
-"start", "ring" and "weights".
+"returns" (with overlap and without), "start", "ring" and "weights".
 
 Collecting is measured without a learner, with the actor of a small agent: `PoolLanes` with phases of 256 rounds and
 four environments in each worker, and vector environments with the same actor and as many processes, which have one
@@ -34,7 +34,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 
 import noterl
 from benchmarks import shared_memory, stats
-from benchmarks.evaluation import versions
+from benchmarks.evaluation import FIRST_SEED, versions
 from benchmarks.processes import RESULTS, machine, store, warn_if_busy
 from benchmarks.summaries import summarize_rates
 from noterl import envs
@@ -50,6 +50,7 @@ WARM_UP = 4 * ROUNDS * LANES
 TASKS = {"CartPole-v1": 6.0, "BipedalWalker-v3": 2.0, "HalfCheetah-v5": 3.5}
 SCALING_BAR = 1.7
 OVERLAP_BAR, PPO_BAR = 0.85, 0.9
+RETURN_BAR = -0.05 * 1_600  # 5 % of the range of Pendulum's returns
 SLEEP_BAR = 7.0
 SECONDS_BAR, MEBIBYTES_BAR = 0.5, 60.0
 RING_BAR = 500_000.0
@@ -297,10 +298,10 @@ def ppo(arguments: argparse.Namespace) -> list[Row]:
     agents = [noterl.PPO(WALKER, seed=1), noterl.PPO(WALKER, seed=1)]
     rates, details = [], []
     for agent, workers in zip(agents, (2, 0), strict=True):
-        agent.fit(steps=8_192, num_envs=4, workers=workers, verbose=0)  # compiles the updates
+        agent.fit(steps=8_192, num_envs=2 * LANES, workers=workers, verbose=0)  # compiles the updates
     for pair in range(arguments.pairs):
         two, none = (
-            timed(agent, arguments.ppo_steps, 8_192, pair, num_envs=4, workers=workers)
+            timed(agent, arguments.ppo_steps, 8_192, pair, num_envs=2 * LANES, workers=workers)
             for agent, workers in zip(agents, (2, 0), strict=True)
         )
         share = (none.split["environment"] + none.split["act"]) / none.seconds
@@ -309,6 +310,22 @@ def ppo(arguments: argparse.Namespace) -> list[Row]:
         details.append((share, two.rate / none.rate, bound))
     measured = dict(zip(("s", "speedup", "bound"), np.median(details, axis=0).tolist(), strict=True))
     return [row_of("PPO: 2 workers / their bound", rates, PPO_BAR, **measured)]
+
+
+def returns(arguments: argparse.Namespace) -> list[Row]:
+    """Return how much more TD3 on Pendulum-v1 reaches with overlap than without: the greedy return of three seeds."""
+
+    def score(seed: int, workers: Workers) -> float:
+        agent = noterl.TD3("Pendulum-v1", seed=seed)
+        agent.fit(steps=arguments.return_steps, workers=workers, verbose=0)
+        return float(np.mean(agent.evaluate(episodes=20, seed=FIRST_SEED)["returns"]))
+
+    pairs = [(score(seed, Workers(1, overlap=True)), score(seed, Workers(1))) for seed in range(3)]
+    ours, theirs = (list(side) for side in zip(*pairs, strict=True))
+    found = stats.difference(ours, theirs, span=1_600, min_seeds=3)
+    name = f"return with overlap less that without: 3 seeds, {found['low']:.0f} to {found['high']:.0f}"
+    scores = {"overlap": ours, "without": theirs}
+    return [{**value_row(name, found["difference"], RETURN_BAR, bool(found["passes"])), "scores": scores}]
 
 
 # Processes and memory
@@ -369,6 +386,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], list[Row]]] = {
     "sleep": sleeping,
     "overlap": overlap,
     "ppo": ppo,
+    "returns": returns,
     "start": starting,
     "ring": ring,
     "weights": weights,
@@ -385,6 +403,7 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--publications", type=int, default=1_000_000, help="of weights")
     parser.add_argument("--overlap-steps", type=int, default=8_000)
     parser.add_argument("--ppo-steps", type=int, default=32_768)
+    parser.add_argument("--return-steps", type=int, default=20_000)
     arguments = parser.parse_args(words)
     complete = arguments.pairs >= stats.MIN_PAIRS and arguments.tasks == list(TASKS)
     for part in arguments.parts:

@@ -29,6 +29,7 @@ POOL_PARTS = {
     "sleep": "Environments that wait",
     "overlap": "Overlap",
     "ppo": "PPO with workers",
+    "returns": "TD3 on Pendulum-v1 with overlap and without, 20,000 steps",
     "start": "Start and memory",
     "ring": "Transitions through shared memory",
     "weights": "Weights through shared memory",

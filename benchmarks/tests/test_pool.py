@@ -11,7 +11,7 @@ import pytest
 from benchmarks import pool, report
 from benchmarks.summaries import summarize_rates
 
-SMALL = ["--pairs", "1", "--seconds", "0.05", "--publications", "500"]
+SMALL = ["--pairs", "1", "--seconds", "0.05", "--publications", "500", "--return-steps", "20"]
 
 
 def cells(line: str) -> list[str]:
@@ -71,10 +71,10 @@ def test_parts_run_and_incomplete_results_are_not_stored(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(pool, "FOLDER", tmp_path)
-    pool.main([*SMALL, "--tasks", "CartPole-v1", "--parts", "scaling", "weights"])
+    pool.main([*SMALL, "--tasks", "CartPole-v1", "--parts", "scaling", "weights", "returns"])
     assert not list(tmp_path.iterdir())
     printed = capsys.readouterr().out
-    for name in ("2 workers / 1 worker", "0 torn"):
+    for name in ("2 workers / 1 worker", "0 torn", "3 seeds"):
         assert name in printed
 
 

@@ -151,6 +151,7 @@ def test_assigning_a_name_of_agent_in_the_constructor_raises(name: str) -> None:
         Colliding(VECTOR)
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("name", ["store", "draw", "select", "gather", "due", "acting", "run_updates", "learner"])
 def test_network_under_any_other_name_is_trained_and_saved(name: str, tmp_path: Path) -> None:
     class Named(noterl.Agent):

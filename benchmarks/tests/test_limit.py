@@ -29,7 +29,11 @@ def as_rows(batch: Any) -> dict[str, np.ndarray]:
     return {**rows, **{name: np.array(array) for name, array in batch.extra.items()}}
 
 
-@pytest.mark.parametrize("name", TINY)
+# TensorFlow and JAX have the same bare programs, apart from some functions that all of them call.
+IN_PART = {name: [pytest.mark.backends("jax", "torch")] for name in ("sac", "td3")}
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=IN_PART.get(name, [])) for name in TINY])
 def test_bare_program_makes_the_updates_of_noterl(name: str) -> None:
     from noterl.learning.update import add_random_numbers
 

@@ -152,6 +152,7 @@ def whole(tmp_path_factory: Any) -> dict[str, Any]:
     return {"state": state, "path": path, "traces": [*traces, agent.trace_counts["update"]]}
 
 
+@pytest.mark.backends("jax", "torch")
 class TestResuming:
     """Three lanes and rollouts of five rounds: 15 steps."""
 

@@ -286,6 +286,7 @@ def whole(runs: tuple[dict[str, Any], dict[str, Any]]) -> dict[str, Any]:
     return runs[1]
 
 
+@pytest.mark.backends("jax", "torch")
 class TestResuming:
     """Three lanes and rollouts of five rounds: 15 steps in minibatches of 6, of which the last is padded."""
 

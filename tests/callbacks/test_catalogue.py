@@ -246,6 +246,7 @@ def rows(folder: Path) -> list[dict[str, str]]:
         return [{name: cell for name, cell in row.items() if name != "time"} for row in csv.DictReader(file)]
 
 
+@pytest.mark.backends("jax", "torch")
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_whole_catalogue_in_one_list_resumes_exactly(runs: Runs, tmp_path: Path) -> None:
     (tmp_path / "whole").mkdir()

@@ -368,6 +368,7 @@ class TestTerminateOnNaN:
         assert agent.updates == 2
 
 
+@pytest.mark.backends("jax", "torch")
 class TestSavers:
     def test_model_checkpoint_saves_the_network(self, tmp_path: Path) -> None:
         agent = keras_small()

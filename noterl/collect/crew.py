@@ -8,13 +8,12 @@ import pickle
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from multiprocessing.connection import wait
 from typing import Any
 
 import numpy as np
 
 from noterl.collect.env_calls import BadCallError, EnvCall
-from noterl.collect.platforms import Handle
+from noterl.collect.platforms import Handle, Pipes
 from noterl.collect.process import Inbox, WorkerProcess
 from noterl.collect.sending import dumps
 from noterl.collect.worker import ENTERED, SENT, STOP, WAKE, Job
@@ -51,7 +50,7 @@ class Crew:
         self.check: Callable[[], None] = lambda: None
         self.successor_job: Callable[[int], Job]
         self.on_replaced: Callable[[int], None]
-        self._by_pipe: dict[Any, WorkerProcess] = {}
+        self._pipes, self._by_pipe = Pipes(), dict[Any, WorkerProcess]()
         self._failures = 0
         self._failed: set[int] = set()  # workers whose process has ended and is not replaced
         self._wants_states = self._is_closing = False
@@ -74,6 +73,7 @@ class Crew:
         process = WorkerProcess(job, self._memory)
         self.processes[job.index : job.index + 1] = [process]
         self._by_pipe[process.pipe] = process
+        self._pipes.add(process.pipe)
 
     def close(self) -> None:
         """Close the environments and end the processes."""
@@ -179,7 +179,7 @@ class Crew:
 
     def _receive(self, seconds: float = _WAIT_SECONDS) -> None:
         """Wait for messages of workers for a moment and handle them."""
-        for pipe in wait(list(self._by_pipe), seconds):
+        for pipe in self._pipes.wait(seconds):
             if pipe in self._by_pipe:  # otherwise it has just failed
                 self._handle_message(self._by_pipe[pipe])
         timeout = self._settings.step_timeout
@@ -242,6 +242,7 @@ class Crew:
         """End a process that has failed."""
         index = process.job.index
         del self._by_pipe[process.pipe]
+        self._pipes.remove(process.pipe)
         process.kill()
         self._control[index][:] = 0
         self._failed.add(index)

@@ -15,6 +15,9 @@ from noterl.collect.worker import LIMIT, WANTED
 if TYPE_CHECKING:
     from noterl.collect.crew import Crew
 
+# With overlap, a worker wakes the learner after half of this number of rounds at the latest.
+_MAX_AWAITED = 16
+
 # Seconds between two looks for failed workers while the learner does not wait for rounds.
 _LOOK_SECONDS = 0.25
 
@@ -52,14 +55,18 @@ class Phases:
         return [target - inbox.ring.published for target, inbox in pairs]
 
     def rows_to_wait_for(self, index: int) -> int:
-        """Return how many rows a worker publishes before it wakes the learner: half of what is left of its phase.
+        """Return how many rows a worker publishes before it wakes the learner: half of what it may publish.
 
         The learner looks for rows every few milliseconds anyway. A worker that woke it after each round would lose
         more time by that than by a cheap step of an environment.
         """
         inbox = self.inboxes[index]
-        half = min(self.outstanding()[index], inbox.ring.capacity) // 2
+        half = min(self._allowed(index), inbox.ring.capacity) // 2
         return max(half // inbox.count, 1) * inbox.count
+
+    def _allowed(self, index: int) -> int:
+        """Return how many rows a worker publishes without another command."""
+        return self.outstanding()[index]
 
     def prepare_round(self, step: int, updates: int, rounds: float | None) -> None:
         """Begin a phase if a worker has no rounds left.
@@ -69,7 +76,8 @@ class Phases:
             updates: gradient updates so far.
             rounds: how many rounds the phase has; None for the number of the settings.
         """
-        if any(not inbox.rows and not left for inbox, left in zip(self.inboxes, self.outstanding(), strict=True)):
+        empty = [not inbox.rows for inbox in self.inboxes]
+        if any(empty) and any(none and not left for none, left in zip(empty, self.outstanding(), strict=True)):
             self.begin(step, updates, self._rounds if rounds is None else int(rounds))
 
     def begin(self, step: int, updates: int, rounds: int) -> None:
@@ -169,6 +177,10 @@ class Overlap(Phases):
         if now >= self._next_look:
             self._next_look = now + _LOOK_SECONDS
             self.crew.look()
+
+    def _allowed(self, index: int) -> int:
+        inbox = self.inboxes[index]
+        return min(self._limits[index] - inbox.ring.published, _MAX_AWAITED * inbox.count)
 
     def resume(self, index: int, step: int) -> None:
         """Let the process that replaces another one go on."""

@@ -12,10 +12,11 @@ import mmap
 import os
 import secrets
 import select
+import selectors
 import signal
 import subprocess
 import sys
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from typing import Any
 
 # What another process needs to attach memory: a descriptor that it inherits; on Windows, a name.
@@ -74,6 +75,33 @@ def open_pipe(pipe: int) -> Any:
 
         return PipeConnection(pipe)
     return Connection(pipe)
+
+
+class Pipes:
+    """The pipes to several processes."""
+
+    def __init__(self) -> None:
+        self._pipes: list[Connection] = []
+        # Unlike `multiprocessing.connection.wait`, it is prepared once.
+        self._selector = None if sys.platform == "win32" else selectors.PollSelector()
+
+    def add(self, pipe: Connection) -> None:
+        """Add a pipe."""
+        self._pipes.append(pipe)
+        if self._selector is not None:
+            self._selector.register(pipe, selectors.EVENT_READ)
+
+    def remove(self, pipe: Connection) -> None:
+        """Remove a pipe, before it is closed."""
+        self._pipes.remove(pipe)
+        if self._selector is not None:
+            self._selector.unregister(pipe)
+
+    def wait(self, seconds: float) -> list[Any]:
+        """Return the pipes from which something can be received; wait for one at most this long."""
+        if self._selector is None:
+            return wait(self._pipes, seconds)
+        return [key.fileobj for key, _ in self._selector.select(seconds)]
 
 
 def end_with_parent() -> None:

@@ -508,7 +508,7 @@ class PoolLanes:
 
     def _wait_for_rounds(self, indices: Sequence[int]) -> None:
         """Wait until these workers have a round; without an actor in the worker, also until one has failed."""
-        for index in indices:
+        for index in reversed(indices):  # the last one has received its command last
             inbox, control = self._inboxes[index], self._control[index]
             if inbox.rows:
                 continue

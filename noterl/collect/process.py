@@ -50,6 +50,8 @@ class Inbox:
     @property
     def rows(self) -> int:
         """Number of rows that were not released."""
+        if not self._chunks:
+            return self.ring.unread
         return sum(len(chunk["reward"]) for chunk in self._chunks) - self._first + self.ring.unread
 
     def front(self) -> tuple[Mapping[str, Array], int]:

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from noterl.collect.shared_memory import SharedWeights
+from noterl.explorer import Explorer
 
 if TYPE_CHECKING:
     from noterl.acting.actor import Actor
-    from noterl.explorer import Explorer
+
+_COUNTS_NOTHING = Explorer.skip
 
 
 def block_shapes(actor: Actor) -> list[tuple[tuple[int, ...], Any]]:
@@ -68,6 +70,8 @@ class Publisher:
         Workers count these steps themselves, so what changes here is not a change by a callback.
         """
         for explorer, seen in zip(self._explorers, self.seen, strict=True):
+            if type(explorer).skip is _COUNTS_NOTHING:
+                continue
             before = _values(explorer)
             explorer.skip(steps)
             for name, value in _values(explorer).items():

@@ -1,15 +1,17 @@
 """Measure worker processes: collecting with 1 and 2 workers, other projects, slow environments, overlap, the start.
 
-    KERAS_BACKEND=jax python -m benchmarks.pool
-    KERAS_BACKEND=jax python -m benchmarks.pool --parts scaling async --seconds 2
+    NPROC=1 KERAS_BACKEND=jax python -m benchmarks.pool
+    NPROC=1 KERAS_BACKEND=jax python -m benchmarks.pool --parts scaling async --pairs 11 --seconds 1.5
 
 The parts are: "scaling" (2 workers against 1), "async" (gymnasium's AsyncVectorEnv), "sb3" (SubprocVecEnv, if
 Stable-Baselines3 is installed), "sleep" (slow environments), "overlap" (TD3, 1 worker), "ppo" (2 workers against none),
 "returns" (with overlap and without), "start", "ring" and "weights".
 
-Collecting is measured without a learner, with the actor of a small agent: `PoolLanes` with phases of 256 rounds and
-four environments in each worker, and vector environments with the same actor and as many processes, which have one
-environment each. Both sides are warm: the clock starts after some steps, so it measures neither the start of processes
+NPROC=1 limits JAX to one thread: a second one would take the core of a worker.
+
+Collecting is measured without a learner, with the actor of a small agent: `PoolLanes` with four environments in each
+worker, which collects all the time (`overlap=True`), and vector environments with the same actor and as many processes,
+which have one environment each. Both sides are warm: the clock starts after some steps, so it measures neither the start of processes
 nor the first steps. Runs alternate, pair by pair. A ratio is the median over pairs with its 90 % interval; a bar is met
 if the lower end meets it.
 
@@ -42,10 +44,10 @@ from noterl.callback import Callback, Every
 from noterl.collect import Lanes, PoolLanes, Workers
 
 FOLDER = RESULTS / "pool"
-# Rounds of a phase, and environments of each worker.
-ROUNDS, LANES = 256, 4
+LANES = 4  # environments of each worker
+ROUNDS = 64  # between two looks at the clock
 # Steps before the clock starts: whole phases.
-WARM_UP = 4 * ROUNDS * LANES
+WARM_UP = 16 * ROUNDS * LANES
 # Bars of the ratio to AsyncVectorEnv, with two processes.
 TASKS = {"CartPole-v1": 6.0, "BipedalWalker-v3": 2.0, "HalfCheetah-v5": 3.5}
 SCALING_BAR = 1.7
@@ -55,6 +57,7 @@ SLEEP_BAR = 7.0
 SECONDS_BAR, MEBIBYTES_BAR = 0.5, 60.0
 RING_BAR = 500_000.0
 WALKER = "BipedalWalker-v3"
+PPO_ROLLOUT = 2_048 * 2 * LANES  # steps
 
 Row = dict[str, Any]
 
@@ -95,8 +98,10 @@ def steady_rate(advance: Callable[[], int], seconds: float, warm_up: int = WARM_
     return steps / (time.perf_counter() - begun)
 
 
-def lanes_rate(agent: Any, num_envs: int, workers: Workers | None, seconds: float, warm_up: int = WARM_UP) -> float:
-    """Return the transitions per second of lanes, which the learner would store."""
+def lanes_rate(
+    agent: Any, num_envs: int, workers: Workers | None, seconds: float, warm_up: int = WARM_UP, rounds: int = ROUNDS
+) -> float:
+    """Return the transitions per second of lanes, which the learner would store; the clock is read after `rounds`."""
     source, actor = envs.resolve(agent._config["env"]), agent._actor
     if workers is None:
         stepped = Stepped(Lanes(source, num_envs, agent.generators), actor)
@@ -105,7 +110,7 @@ def lanes_rate(agent: Any, num_envs: int, workers: Workers | None, seconds: floa
     lanes.start(actor)
     stepped = Stepped(lanes, actor)
     try:
-        return steady_rate(lambda: sum(stepped.one_round() for _ in range(int(workers.collect))), seconds, warm_up)
+        return steady_rate(lambda: sum(stepped.one_round() for _ in range(rounds)), seconds, warm_up)
     finally:
         lanes.close()
 
@@ -196,8 +201,8 @@ def collecting(part: str, arguments: argparse.Namespace) -> list[Row]:
     rows = []
     for name in arguments.tasks:
         agent, seconds = agent_for(name), arguments.seconds
-        two = functools.partial(lanes_rate, agent, 2 * LANES, Workers(2, collect=ROUNDS), seconds)
-        one = functools.partial(lanes_rate, agent, LANES, Workers(1, collect=ROUNDS), seconds)
+        two = functools.partial(lanes_rate, agent, 2 * LANES, Workers(2, overlap=True), seconds)
+        one = functools.partial(lanes_rate, agent, LANES, Workers(1, overlap=True), seconds)
         theirs: dict[str, tuple[str, Callable[[], float], float | None]] = {
             "scaling": ("1 worker", one, None if name == "CartPole-v1" else SCALING_BAR),
             "async": ("AsyncVectorEnv", functools.partial(async_rate, agent, 2, seconds), TASKS[name]),
@@ -209,14 +214,14 @@ def collecting(part: str, arguments: argparse.Namespace) -> list[Row]:
 
 
 def sleeping(arguments: argparse.Namespace) -> list[Row]:
-    """Return the comparison of 8 workers with none, where each step takes 5 ms."""
+    """Return the comparisons of 8 workers with none, where each step takes 5 ms."""
     slow = agent_for(make_sleeping)
-    eight = functools.partial(lanes_rate, slow, 8, Workers(8), arguments.seconds, 64)
     none = functools.partial(lanes_rate, slow, 8, None, arguments.seconds, 64)
-    return [compare("a step of 5 ms: 8 workers / none", eight, none, arguments.pairs, SLEEP_BAR)]
-
-
-# Training
+    rows = []
+    for name, workers in (("8 workers", Workers(8)), ("8 workers with collect=16", Workers(8, collect=16))):
+        eight = functools.partial(lanes_rate, slow, 8, workers, arguments.seconds, 64, 16)
+        rows.append(compare(f"a step of 5 ms: {name} / none", eight, none, arguments.pairs, SLEEP_BAR))
+    return rows
 
 
 class Stopwatch(Callback):
@@ -298,10 +303,10 @@ def ppo(arguments: argparse.Namespace) -> list[Row]:
     agents = [noterl.PPO(WALKER, seed=1), noterl.PPO(WALKER, seed=1)]
     rates, details = [], []
     for agent, workers in zip(agents, (2, 0), strict=True):
-        agent.fit(steps=8_192, num_envs=2 * LANES, workers=workers, verbose=0)  # compiles the updates
+        agent.fit(steps=PPO_ROLLOUT, num_envs=2 * LANES, workers=workers, verbose=0)  # compiles the updates
     for pair in range(arguments.pairs):
         two, none = (
-            timed(agent, arguments.ppo_steps, 8_192, pair, num_envs=2 * LANES, workers=workers)
+            timed(agent, arguments.ppo_steps, PPO_ROLLOUT, pair, num_envs=2 * LANES, workers=workers)
             for agent, workers in zip(agents, (2, 0), strict=True)
         )
         share = (none.split["environment"] + none.split["act"]) / none.seconds

@@ -11,9 +11,10 @@ NPROC=1 limits JAX to one thread: a second one would take the core of a worker.
 
 Collecting is measured without a learner, with the actor of a small agent: `PoolLanes` with four environments in each
 worker, which collects all the time (`overlap=True`), and vector environments with the same actor and as many processes,
-which have one environment each. Both sides are warm: the clock starts after some steps, so it measures neither the start of processes
-nor the first steps. Runs alternate, pair by pair. A ratio is the median over pairs with its 90 % interval; a bar is met
-if the lower end meets it.
+which have one environment each. Both sides are warm: the clock starts after some steps, so it measures neither the
+start of processes nor the first steps. "scaling" also steps environments in one and in two processes that share
+nothing, which shows what the machine allows. Runs alternate, pair by pair. A ratio is the median over pairs with its
+90 % interval; a bar is met if the lower end meets it.
 
 Each part is stored in benchmarks/results/pool/ when it ends, with the machine, if it has at least five pairs and all of
 its tasks; see `benchmarks.report.pool_tables`.
@@ -25,6 +26,8 @@ import argparse
 import datetime
 import functools
 import importlib.util
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -175,6 +178,37 @@ def sb3_rate(agent: Any, num_envs: int, seconds: float) -> float:
     return vector_rate(agent, vector, num_envs, seconds, vector.reset())
 
 
+# Steps an environment with random actions for some seconds, after a second of warming up, and prints the rate.
+BARE = """
+import sys, time
+import gymnasium
+
+def step(seconds):
+    steps, begun = 0, time.perf_counter()
+    while time.perf_counter() < begun + seconds:
+        for action in actions:
+            _, _, terminated, truncated, _ = env.step(action)
+            if terminated or truncated:
+                env.reset()
+        steps += len(actions)
+    return steps / (time.perf_counter() - begun)
+
+env = gymnasium.make(sys.argv[1], disable_env_checker=True)
+env.reset(seed=0)
+env.action_space.seed(0)
+actions = [env.action_space.sample() for _ in range(100)]
+step(1.0)
+print(step(float(sys.argv[2])))
+"""
+
+
+def bare_rate(name: str, processes: int, seconds: float) -> float:
+    """Return the steps per second of processes that step one environment each and share nothing."""
+    command = [sys.executable, "-W", "ignore", "-c", BARE, name, str(seconds)]
+    running = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(processes)]
+    return sum(float(process.communicate()[0]) for process in running)
+
+
 def compare(name: str, ours: Callable[[], float], theirs: Callable[[], float], pairs: int, bar: float | None) -> Row:
     """Return the rates of both sides, in alternating runs, and their ratio."""
     return row_of(name, [(ours(), theirs()) for _ in range(pairs)], bar)
@@ -210,6 +244,9 @@ def collecting(part: str, arguments: argparse.Namespace) -> list[Row]:
         }
         label, peer, bar = theirs[part]
         rows.append(compare(f"{name}: 2 workers / {label}", two, peer, arguments.pairs, bar))
+        if part == "scaling":
+            both, alone = (functools.partial(bare_rate, name, processes, seconds) for processes in (2, 1))
+            rows.append(compare(f"{name}: 2 processes / 1, without noterl", both, alone, arguments.pairs, None))
     return rows
 
 

@@ -74,7 +74,7 @@ def test_parts_run_and_incomplete_results_are_not_stored(
     pool.main([*SMALL, "--tasks", "CartPole-v1", "--parts", "scaling", "weights", "returns"])
     assert not list(tmp_path.iterdir())
     printed = capsys.readouterr().out
-    for name in ("2 workers / 1 worker", "0 torn", "3 seeds"):
+    for name in ("2 workers / 1 worker", "2 processes / 1", "0 torn", "3 seeds"):
         assert name in printed
 
 

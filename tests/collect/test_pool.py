@@ -24,7 +24,7 @@ from noterl.collect import WorkerError, Workers
 from noterl.collect import pool as pool_module
 from noterl.collect.checks import check_state
 from tests.support.doubles import StatefulEnv
-from tests.support.pools import Pool, children, descriptors, pool, wait_until_gone
+from tests.support.pools import Pool, children, descriptors, pool, segments, wait_until_gone
 from tests.support.states import differences
 from tests.support.worker_envs import BrokenEnv, DiscreteWalkEnv, FaultyEnv, IdEnv, SlowEnv
 
@@ -478,7 +478,7 @@ class TestEnding:
         with pool(DiscreteWalkEnv, 2, 2) as made:
             made.rounds(2)
         del made
-        before, threads, shared = descriptors(), threading.active_count(), sorted(os.listdir("/dev/shm"))
+        before, threads, shared = descriptors(), threading.active_count(), segments()
         for _ in range(2):
             made = Pool(DiscreteWalkEnv, 2, 2).start()
             made.rounds(3)
@@ -487,7 +487,7 @@ class TestEnding:
             assert not wait_until_gone(pids, 0.1)
             del made
         assert (descriptors(), threading.active_count()) == (before, threads)
-        assert sorted(os.listdir("/dev/shm")) == shared
+        assert segments() == shared
 
     def test_close_closes_environments(self, tmp_path: Path) -> None:
         with pool(partial(_Closing, str(tmp_path / "closed")), 1, 1) as made:

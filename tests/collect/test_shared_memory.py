@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from noterl.collect.shared_memory import ArraySpec, Ring, SharedMemory, SharedWeights
+from tests.support.pools import segments
 
 pytestmark = pytest.mark.backend_free
 
@@ -33,7 +34,7 @@ def start(code: str, memory: SharedMemory) -> subprocess.Popen[bytes]:
 def test_processes_share_arrays_and_leave_nothing(anonymous_file: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not anonymous_file:
         monkeypatch.delattr(os, "memfd_create", raising=False)
-    before = set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
+    before = set(segments())
     memory = SharedMemory(SPECS)
     assert not memory.arrays["row"].any()
     code = """
@@ -43,8 +44,7 @@ SharedMemory(SPECS, memory).arrays["sum"][5] = 42
 """
     assert start(code, memory).wait(60) == 0
     assert memory.arrays["sum"].tolist() == [0] * 5 + [42] + [0] * 90
-    if before:
-        assert set(os.listdir("/dev/shm")) <= before
+    assert set(segments()) <= before
     memory.close()
     memory.close()
 

@@ -23,7 +23,7 @@ from noterl.collect.shared_memory import SharedWeights
 from noterl.envs import BitFlip
 from noterl.replay import Hindsight, Prioritized
 from tests.integration.test_workers import ROOT, Watcher, _custom_network, dqn, ppo, td3
-from tests.support.pools import children, wait_until_gone
+from tests.support.pools import children, segments, wait_until_gone
 from tests.support.replay_invariants import check_replay
 from tests.support.states import assert_same_state, differences
 from tests.support.worker_envs import DiscreteWalkEnv, FaultyEnv, SlowEnv
@@ -311,7 +311,7 @@ try:
 except KeyboardInterrupt:
     print("interrupted", children())
 """
-        shared = sorted(os.listdir("/dev/shm"))
+        shared = segments()
         command = [sys.executable, "-c", code]
         result = subprocess.run([*command, "interrupt"], cwd=ROOT, capture_output=True, text=True, timeout=120)
         assert result.stdout.splitlines()[-1] == "interrupted []", result
@@ -322,7 +322,7 @@ except KeyboardInterrupt:
         learner.wait()
         learner.stdout.close()
         assert len(pids) == 2 and not wait_until_gone(pids, 5.0)
-        assert sorted(os.listdir("/dev/shm")) == shared
+        assert segments() == shared
 
     @on_torch
     def test_learning_and_slow_environments_take_place_at_once(self) -> None:

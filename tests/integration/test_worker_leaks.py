@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 import noterl
-from tests.support.pools import children, descriptors
+from tests.support.pools import children, descriptors, segments
 from tests.support.worker_envs import DiscreteWalkEnv
 
 pytestmark = pytest.mark.backends("torch")
@@ -27,13 +27,9 @@ def test_repeated_fits_leave_no_memory_descriptor_thread_or_segment() -> None:
     for number in range(FITS):
         agent.fit(steps=6, num_envs=2, workers=1 + number % 2, verbose=0)
         gc.collect()
-        used.append((descriptors(), threading.active_count(), _segments(), len(children())))
+        used.append((descriptors(), threading.active_count(), len(segments()), len(children())))
         memory.append(psutil.Process().memory_info().rss)
     assert len(set(used)) == 1
     # Allocators keep some pages; a ring of one fit takes 0.1 MiB, and a leaked mapping would count in full.
     third = len(memory) // 3
     assert max(memory[-third:]) - max(memory[:third]) < 2**20 * (4 + 0.02 * FITS)
-
-
-def _segments() -> int:
-    return len(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else 0

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -145,3 +147,24 @@ def _runs(pid: int) -> bool:
 def descriptors() -> int:
     """Return the number of open file descriptors of this process."""
     return len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else psutil.Process().num_fds()
+
+
+def segments() -> list[str]:
+    """Return the segments in /dev/shm, without those that processes other than this one and its children use.
+
+    Tests that run at the same time in other processes have segments too.
+    """
+    if not os.path.isdir("/dev/shm"):
+        return []
+    own = {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
+    used = "".join(_files_of(pid) for pid in psutil.pids() if pid not in own)
+    return sorted(name for name in os.listdir("/dev/shm") if f"/dev/shm/{name}" not in used)
+
+
+def _files_of(pid: int) -> str:
+    """Return the files that a process has mapped or opened, as text."""
+    found = []
+    with contextlib.suppress(OSError):  # it has ended
+        found.append(Path(f"/proc/{pid}/maps").read_text())
+        found += [os.readlink(each) for each in Path(f"/proc/{pid}/fd").iterdir()]
+    return "\n".join(found)

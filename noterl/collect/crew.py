@@ -50,7 +50,7 @@ class Crew:
         self.check: Callable[[], None] = lambda: None
         self.successor_job: Callable[[int], Job]
         self.on_replaced: Callable[[int], None]
-        self._pipes, self._by_pipe = Pipes(), dict[Any, WorkerProcess]()
+        self._pipes = Pipes()
         self._failures = 0
         self._failed: set[int] = set()  # workers whose process has ended and is not replaced
         self._wants_states = self._is_closing = False
@@ -72,8 +72,7 @@ class Crew:
     def _launch(self, job: Job) -> None:
         process = WorkerProcess(job, self._memory)
         self.processes[job.index : job.index + 1] = [process]
-        self._by_pipe[process.pipe] = process
-        self._pipes.add(process.pipe)
+        self._pipes.add(process.pipe, process)
 
     def close(self) -> None:
         """Close the environments and end the processes."""
@@ -180,8 +179,8 @@ class Crew:
     def _receive(self, seconds: float = _WAIT_SECONDS) -> None:
         """Wait for messages of workers for a moment and handle them."""
         for pipe in self._pipes.wait(seconds):
-            if pipe in self._by_pipe:  # otherwise it has just failed
-                self._handle_message(self._by_pipe[pipe])
+            if pipe in self._pipes.owners:  # otherwise it has just failed
+                self._handle_message(self._pipes.owners[pipe])
         timeout = self._settings.step_timeout
         if timeout is None:
             return
@@ -241,7 +240,6 @@ class Crew:
     def _discard(self, process: WorkerProcess) -> None:
         """End a process that has failed."""
         index = process.job.index
-        del self._by_pipe[process.pipe]
         self._pipes.remove(process.pipe)
         process.kill()
         self._control[index][:] = 0

@@ -78,29 +78,35 @@ def open_pipe(pipe: int) -> Any:
 
 
 class Pipes:
-    """The pipes to several processes."""
+    """The pipes to several processes.
+
+    Attributes:
+        owners: the process of each pipe.
+    """
 
     def __init__(self) -> None:
-        self._pipes: list[Connection] = []
+        self.owners: dict[Any, Any] = {}
         # Unlike `multiprocessing.connection.wait`, it is prepared once.
-        self._selector = None if sys.platform == "win32" else selectors.PollSelector()
+        self._selector: selectors.BaseSelector | None = None
+        if sys.platform != "win32":
+            self._selector = selectors.PollSelector()
 
-    def add(self, pipe: Connection) -> None:
-        """Add a pipe."""
-        self._pipes.append(pipe)
+    def add(self, pipe: Connection, owner: Any) -> None:
+        """Add the pipe of a process."""
+        self.owners[pipe] = owner
         if self._selector is not None:
             self._selector.register(pipe, selectors.EVENT_READ)
 
     def remove(self, pipe: Connection) -> None:
         """Remove a pipe, before it is closed."""
-        self._pipes.remove(pipe)
+        del self.owners[pipe]
         if self._selector is not None:
             self._selector.unregister(pipe)
 
     def wait(self, seconds: float) -> list[Any]:
         """Return the pipes from which something can be received; wait for one at most this long."""
         if self._selector is None:
-            return wait(self._pipes, seconds)
+            return wait(list(self.owners), seconds)
         return [key.fileobj for key, _ in self._selector.select(seconds)]
 
 

@@ -13,8 +13,6 @@ from noterl.explorer import Explorer
 if TYPE_CHECKING:
     from noterl.acting.actor import Actor
 
-_COUNTS_NOTHING = Explorer.skip
-
 
 def block_shapes(actor: Actor) -> list[tuple[tuple[int, ...], Any]]:
     """Return shape and dtype of the arrays of the shared block: the weights, then the statistics for normalization."""
@@ -70,7 +68,7 @@ class Publisher:
         Workers count these steps themselves, so what changes here is not a change by a callback.
         """
         for explorer, seen in zip(self._explorers, self.seen, strict=True):
-            if type(explorer).skip is _COUNTS_NOTHING:
+            if type(explorer).skip is Explorer.skip:  # it counts nothing
                 continue
             before = _values(explorer)
             explorer.skip(steps)

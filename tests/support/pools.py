@@ -157,14 +157,14 @@ def segments() -> list[str]:
     if not os.path.isdir("/dev/shm"):
         return []
     own = {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
-    used = "".join(_files_of(pid) for pid in psutil.pids() if pid not in own)
+    used = set().union(*(_files_of(pid) for pid in psutil.pids() if pid not in own))
     return sorted(name for name in os.listdir("/dev/shm") if f"/dev/shm/{name}" not in used)
 
 
-def _files_of(pid: int) -> str:
-    """Return the files that a process has mapped or opened, as text."""
-    found = []
+def _files_of(pid: int) -> set[str]:
+    """Return the paths of the files that a process has mapped or opened."""
+    found = set()
     with contextlib.suppress(OSError):  # it has ended
-        found.append(Path(f"/proc/{pid}/maps").read_text())
-        found += [os.readlink(each) for each in Path(f"/proc/{pid}/fd").iterdir()]
-    return "\n".join(found)
+        found |= {line.split(maxsplit=5)[-1] for line in Path(f"/proc/{pid}/maps").read_text().splitlines()}
+        found |= {os.readlink(each) for each in Path(f"/proc/{pid}/fd").iterdir()}
+    return found

@@ -49,7 +49,7 @@ from noterl.collect import Lanes, PoolLanes, Workers
 FOLDER = RESULTS / "pool"
 LANES = 4  # environments of each worker
 ROUNDS = 64  # between two looks at the clock
-# Steps before the clock starts: whole phases.
+# Steps before the clock starts.
 WARM_UP = 16 * ROUNDS * LANES
 # Bars of the ratio to AsyncVectorEnv, with two processes.
 TASKS = {"CartPole-v1": 6.0, "BipedalWalker-v3": 2.0, "HalfCheetah-v5": 3.5}
@@ -259,6 +259,9 @@ def sleeping(arguments: argparse.Namespace) -> list[Row]:
         eight = functools.partial(lanes_rate, slow, 8, workers, arguments.seconds, 64, 16)
         rows.append(compare(f"a step of 5 ms: {name} / none", eight, none, arguments.pairs, SLEEP_BAR))
     return rows
+
+
+# Training
 
 
 class Stopwatch(Callback):

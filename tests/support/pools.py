@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from collections.abc import Iterator
@@ -150,21 +149,9 @@ def descriptors() -> int:
 
 
 def segments() -> list[str]:
-    """Return the segments in /dev/shm, without those that processes other than this one and its children use.
-
-    Tests that run at the same time in other processes have segments too.
-    """
+    """Return noterl's shared memory: what this process has mapped, and what has a name in /dev/shm."""
     if not os.path.isdir("/dev/shm"):
         return []
-    own = {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
-    used = set().union(*(_files_of(pid) for pid in psutil.pids() if pid not in own))
-    return sorted(name for name in os.listdir("/dev/shm") if f"/dev/shm/{name}" not in used)
-
-
-def _files_of(pid: int) -> set[str]:
-    """Return the paths of the files that a process has mapped or opened."""
-    found = set()
-    with contextlib.suppress(OSError):  # it has ended
-        found |= {line.split(maxsplit=5)[-1] for line in Path(f"/proc/{pid}/maps").read_text().splitlines()}
-        found |= {os.readlink(each) for each in Path(f"/proc/{pid}/fd").iterdir()}
-    return found
+    mapped = [line.split(maxsplit=5)[-1] for line in Path("/proc/self/maps").read_text().splitlines()]
+    named = [f"/dev/shm/{name}" for name in os.listdir("/dev/shm")]
+    return sorted(path for path in mapped + named if path.startswith(("/memfd:noterl", "/dev/shm/noterl-")))

@@ -42,6 +42,7 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     if "PYTEST_XDIST_WORKER" in os.environ:  # parallel processes share the cores: threads would wait for each other
         os.environ.setdefault("OMP_NUM_THREADS", "1")
+        os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
     secrets.randbits = seeds.getrandbits
     hypothesis.settings.register_profile("noterl", deadline=None, derandomize=True, max_examples=50)
     hypothesis.settings.load_profile("noterl")

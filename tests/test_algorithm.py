@@ -56,6 +56,7 @@ def test_example_trains_with_defaults() -> None:
     assert agent.evaluate(episodes=2)["length_mean"] > 1
 
 
+@pytest.mark.backends("jax", "torch")
 def test_target_gets_a_hard_copy_every_500_steps_by_default() -> None:
     agent = MyDQN(lambda: Corridor(), hidden=8, seed=0)
     initial = networks.get_weights(agent.target_q)[0]
@@ -282,6 +283,7 @@ def test_optimizer_may_be_one_or_a_list_or_a_dict() -> None:
     assert rates(listed) == {"actor": ("Adam", 0.25), "critic": ("SGD", 0.25)}
 
 
+@pytest.mark.backends("jax", "torch")
 def test_dry_run_changes_nothing() -> None:
     class Moving(Pair):
         """Its update also assigns a variable, samples random numbers and copies a network."""
@@ -498,6 +500,7 @@ def test_network_without_an_input_raises() -> None:
         noterl.DQN(VECTOR, network=keras.Sequential([keras.layers.Dense(3)], name="shapeless"))
 
 
+@pytest.mark.backends("jax", "torch")
 def test_logs_of_update_reach_callbacks() -> None:
     received: list[dict[str, float]] = []
 

@@ -30,7 +30,7 @@ def as_rows(batch: Any) -> dict[str, np.ndarray]:
 
 
 # TensorFlow and JAX have the same bare programs, apart from some functions that all of them call.
-IN_PART = {name: [pytest.mark.backends("jax", "torch")] for name in ("sac", "td3")}
+IN_PART = {name: [pytest.mark.backends("jax", "torch")] for name in ("ppo", "sac", "td3")}
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=IN_PART.get(name, [])) for name in TINY])

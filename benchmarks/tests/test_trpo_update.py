@@ -27,6 +27,7 @@ def arrays(weights: list[Any]) -> list[np.ndarray]:
     return [np.array(weight, np.float32) for weight in weights]
 
 
+@pytest.mark.backends("jax", "torch")
 @pytest.mark.parametrize("kind", representatives(SPACES, "box"))
 def test_update_equals_the_recorded_one(kind: str) -> None:
     settings, case = RECORDED["settings"], RUNS[kind]

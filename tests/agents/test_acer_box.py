@@ -142,6 +142,7 @@ class TestResuming:
         assert_same_state(whole, agent)
 
 
+@pytest.mark.backends("torch")
 def test_loaded_agent_acts_like_the_saved_one(tmp_path) -> None:
     agent = small(RandomWalkEnv, dueling_samples=2, log_std=-0.5, trust_region=None)
     agent.compile(replay=100)

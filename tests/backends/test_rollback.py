@@ -89,7 +89,7 @@ def delayed() -> Delayed:
 @pytest.mark.parametrize(
     ("field", "k"), representatives([("reward", 4), ("reward", 5), ("discount", 5)], ("discount", 5))
 )
-@pytest.mark.parametrize("before", [0, 4])
+@pytest.mark.parametrize("before", representatives([0, 4], 0))
 def test_updates_of_a_period_are_undone(field: str, k: int, before: int) -> None:
     """Tests the first call, which copies all variables, and a later one, which copies only what may be undone."""
     agent, batch = delayed(), random_batch(6, 4)

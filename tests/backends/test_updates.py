@@ -99,13 +99,15 @@ def test_calls_of_one_and_of_many_updates_are_equal() -> None:
 
 def test_equal_seeds_give_equal_runs(runner) -> None:
     states = []
-    for seed in (11, 11, 12):
-        agent = cartpole_agent(seed)
+    for _ in range(2):
+        agent = cartpole_agent(seed=11)
+        start = copied(agent.get_state())
         agent.fit(steps=150, verbose=0)
         states.append(copied(agent.get_state()))
     assert states[0]["counters"]["updates"] > 50
     assert differences(states[0], states[1]) == []
-    assert any(name.startswith("/variables/q") for name in differences(states[0], states[2]))
+    other = cartpole_agent(seed=12).get_state()
+    assert any(name.startswith("/variables/q") for name in differences(start, other))
 
 
 def test_several_fits_equal_one(runner) -> None:
@@ -120,14 +122,14 @@ def test_traces_are_bounded_for_varying_group_sizes() -> None:
     agent = small_dqn()
     agent.schedule.updates = 7
     updates, rng = 0, np.random.default_rng(0)
-    batch = random_batch(16, 4)
-    while updates < 1000:
-        wanted = int(rng.integers(1, 17)) if updates % 3 else 7
+    batch = random_batch(8, 4)
+    while updates < 500:
+        wanted = int(rng.integers(1, 9)) if updates % 3 else 7
         size = learner_of(agent).call_size(wanted)
         result = run_updates(agent, part(batch, 0, size), min(wanted, size))
         assert int(result.applied) == min(wanted, size)
         updates += wanted
-    assert agent.trace_counts["update"] <= 6  # calls of 1, 2, 4, 7, 8 and 16
+    assert agent.trace_counts["update"] <= 5  # calls of 1, 2, 4, 7 and 8
     assert agent.trace_counts["forward"] <= 1
 
 

@@ -15,6 +15,7 @@ import noterl
 from noterl.callbacks import Callback, CSVLogger, EarlyStopping
 from noterl.learning.metrics import MetricMeans
 from tests.support.doubles import CountingEnv
+from tests.support.representatives import representatives
 from tests.support.states import assert_same_state
 
 
@@ -47,11 +48,10 @@ def td3() -> noterl.TD3:
 
 
 PPO_METRICS = {"loss", "policy_loss", "value_loss", "entropy", "approximate_kl", "clip_fraction"}
+CASES = [(ppo, PPO_METRICS, 80), (td3, {"loss", "actor_loss"}, 401)]
 
 
-@pytest.mark.parametrize(
-    ("build", "names", "steps"), [(ppo, PPO_METRICS, 80), (td3, {"loss", "actor_loss"}, 401)], ids=["PPO", "TD3"]
-)
+@pytest.mark.parametrize(("build", "names", "steps"), representatives(CASES, CASES[0]), ids=["PPO", "TD3"])
 def test_history_holds_the_means_of_metrics(build: Any, names: set[str], steps: int, tmp_path: Path) -> None:
     by_hand, agent = MeansByHand(), build()
     history = agent.fit(steps=steps, callbacks=[by_hand, CSVLogger(tmp_path / "log.csv")], verbose=0)

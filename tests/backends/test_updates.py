@@ -17,7 +17,7 @@ from noterl.learning.metrics import MetricMeans
 from noterl.policies import EpsGreedyQPolicy
 from tests.integration.test_parity import assert_all_close
 from tests.support import reference_numpy as reference
-from tests.support.batches import VECTOR, copied, differences, part, random_batch, row, small_dqn
+from tests.support.batches import IMAGE, VECTOR, copied, differences, part, random_batch, row, small_dqn
 from tests.support.parts import learner_of, run_updates, sample_batch
 from tests.support.representatives import representatives
 
@@ -95,6 +95,43 @@ def test_calls_of_one_and_of_many_updates_are_equal() -> None:
         states.append(copied(agent.get_state()))
     assert differences(states[1], states[2]) == []
     assert differences(states[0], states[1]) == []
+
+
+def _target_weights(agent: noterl.DQN) -> Any:
+    networks.copy(agent.q, agent.target_q)  # shares the arrays
+    return lambda: networks.get_weights(agent.target_q)[0]
+
+
+def _array(agent: noterl.DQN) -> Any:
+    array: Any = networks.variables(agent.q)[0]._value
+    return lambda: array
+
+
+def _view(agent: noterl.DQN) -> Any:
+    view = np.asarray(networks.variables(agent.q)[0]._value)
+    return lambda: view
+
+
+@pytest.mark.backends("jax")
+@pytest.mark.parametrize("keep", [_target_weights, _array, _view])
+def test_memory_with_other_users_is_not_overwritten(keep: Any) -> None:
+    """Updates of images reuse the memory of older weights."""
+    agent, batch = small_dqn(IMAGE, target_update=1_000), random_batch(3, 4, IMAGE)
+    run_updates(agent, batch, 3)
+    kept, expected = keep(agent), networks.get_weights(agent.q)[0].copy()
+    run_updates(agent, batch, 3)
+    np.testing.assert_array_equal(kept(), expected)
+    assert (networks.get_weights(agent.q)[0] != expected).any()
+
+
+@pytest.mark.backends("jax")
+def test_updates_of_images_reuse_memory() -> None:
+    agent, batch, addresses = small_dqn(IMAGE), random_batch(1, 4, IMAGE), []
+    for _ in range(6):
+        run_updates(agent, batch, 1)
+        addresses.append(networks.variables(agent.q)[0]._value.unsafe_buffer_pointer())
+    assert addresses[0] != addresses[1]
+    assert addresses[2:] == addresses[:2] * 2
 
 
 def test_equal_seeds_give_equal_runs(runner) -> None:

@@ -51,7 +51,7 @@ def copy_variables(sources: Sequence[keras.Variable], targets: Sequence[keras.Va
     """Move the targets towards the sources by `tau`; a hard copy outside of compiled calls shares the arrays."""
     if not is_tracing() and float(tau) == 1.0:
         for source, target in zip(sources, targets, strict=True):
-            target._value = source._value  # arrays never change, and none is donated
+            target._value = source._value  # an array with two users is never overwritten
         return
     coefficient = keras.ops.convert_to_tensor(tau)
     for source, target in zip(sources, targets, strict=True):

@@ -98,10 +98,20 @@ def limit_tables(results: Path = RESULTS) -> str:
     return _joined(sections)
 
 
+def threads_tables(results: Path = RESULTS) -> str:
+    """Return the times of updates with several numbers of threads: a section for each backend."""
+    sections = []
+    for path in sorted((results / "threads").glob("*.json")):
+        result = json.loads(path.read_text())
+        sections.append(f"### {NAMES[result['backend']]}\n\n{_where(result)}\n\n{threads_table(result)}")
+    return _joined(sections)
+
+
 # The tables of the documentation, in their order there.
 TABLES = (
     speed_tables,
     limit_tables,
+    threads_tables,
     start_tables,
     pool_tables,
     learning_tables,
@@ -251,6 +261,18 @@ def limit_table(result: dict[str, Any]) -> str:
         )
     head = ("update", "threads", "noterl, µs", "bare program, µs", "ratio", "bar")
     return markdown_table((*head, "GFLOP/s", "GFLOP/s of a product", "share"), rows)
+
+
+def threads_table(result: dict[str, Any]) -> str:
+    """Return the rows of a result of `threads.py`: microseconds of an update, alone and beside a busy program."""
+    labels = list(result["summary"][0]["alone"])
+    rows = []
+    for row in result["summary"]:
+        cells = [f"{row[kind][label]:,.0f}" for kind in ("alone", "beside") for label in labels]
+        verdict = {True: f"{result['bar']:.0%}: met", False: f"{result['bar']:.0%}: missed", None: ""}[row["met"]]
+        rows.append((row["case"], *cells, f"{row['kept']:.0%}", verdict))
+    head = ("update", *labels, *(f"{label}, beside" for label in labels))
+    return markdown_table((*head, "speed kept", "bar"), rows)
 
 
 # Learning

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import KW_ONLY, dataclass
@@ -162,6 +163,11 @@ class CallProgram:
 def num_updates(rows: Rows) -> int:
     """Return the number of batches, K."""
     return int((rows.indices if isinstance(rows, GatheredRows) else rows.reward).shape[0])
+
+
+def transitions_of_update(rows: Rows) -> int:
+    """Return the number of transitions of an update; those of all steps of sequences."""
+    return math.prod((rows.indices if isinstance(rows, GatheredRows) else rows.reward).shape[1:])
 
 
 def split_loss(result: Any) -> tuple[Any, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ from noterl.callback import Callback
 from noterl.collect import WorkerError
 from noterl.finders.preserving import preserving
 from noterl.utils.checks import positive
+from noterl.utils.cores import available_cores
 from noterl.utils.memory import available_bytes
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def suggest_workers(agent: Agent, env: Any = None, memory: float | None = None) 
     0
     """
     allowed = _FREE * available_bytes() if memory is None else positive("memory", memory)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = available_cores()
     with preserving(agent):
         if agent.memory == "replay":  # otherwise a long warm-up without updates would come first
             agent.compile(**{**agent.compile_arguments, "learning_starts": 0})

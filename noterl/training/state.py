@@ -267,6 +267,7 @@ def document(parts: Parts, *, replay: bool) -> dict[str, Any]:
         "environment": algorithm._source.describe(),
         "config": saving.Arguments(config),
         "compile": saving.Arguments(arguments),
+        "threads": update_threads(parts),
         "state": get_state(parts, replay=replay),
     }
 
@@ -277,6 +278,8 @@ def check_document(file: Any) -> None:
     Raises:
         noterl.saving.FileError: if it is not the document of an agent.
     """
+    if isinstance(file, dict):  # files of older versions lack the number of threads, which is for information
+        file = {name: value for name, value in file.items() if name != "threads"}
     try:
         check(file, {"class": str, "environment": dict, "config": dict, "compile": dict, "state": dict}, "the agent")
     except ValueError as error:
@@ -340,6 +343,7 @@ def summary(parts: Parts) -> str:
         f"backend {backends.name()}, devices: {', '.join(backends.current().device_names())}",
         f"updates on {backends.current().device_name()}, acting in "
         f"{'NumPy on the host' if parts.actor.forward.in_numpy else 'the compiled forward pass'}",
+        f"threads of updates on the CPU: {update_threads(parts)}",
     ]
     for name, network in algorithm.networks().items():
         held = networks.variables(network)
@@ -353,6 +357,11 @@ def summary(parts: Parts) -> str:
     lines.append(f"  {parts.learner.description}")
     lines.append(f"  {counters.steps:,} steps, {counters.episodes:,} episodes, {counters.updates:,} updates")
     return "\n".join(lines)
+
+
+def update_threads(parts: Parts) -> int:
+    """Return the number of threads of updates on the CPU, on which the last bits of their results depend."""
+    return int(backends.current().update_threads(parts.learner.variables, parts.learner.batch_size))
 
 
 def _layout(algorithm: Algorithm) -> optimizers.Layout:

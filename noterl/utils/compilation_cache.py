@@ -18,6 +18,8 @@ from pathlib import Path
 
 import platformdirs
 
+from noterl.utils.cores import available_cores
+
 # TensorFlow ends a run if it cannot write a program, so a disk that is almost full is not used.
 FREE = 2**30
 _CHECKSUM = 4
@@ -73,8 +75,7 @@ def _machine() -> str:
                 break
     if len(parts) == 1:  # not on Linux, where it starts another process
         parts.append(platform.processor())
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    parts += [str(cores), *(os.environ.get(name, "") for name in _VARIABLES)]
+    parts += [str(available_cores()), *(os.environ.get(name, "") for name in _VARIABLES)]
     return digest("\0".join(parts))
 
 

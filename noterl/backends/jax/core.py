@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,6 +26,7 @@ from noterl.backends.jax.scope import (
     read_values,
 )
 from noterl.backends.jax.updates import Updates
+from noterl.utils.cores import available_cores
 
 
 def fetch(value: Any) -> np.ndarray:
@@ -40,6 +42,14 @@ def device_name() -> str:
 def device_names() -> list[str]:
     """Return JAX's devices."""
     return [str(device) for device in jax.devices()]
+
+
+def update_threads(variables: Sequence[keras.Variable], batch_size: int) -> int:
+    """Return the number of threads of an update with this batch size, on the CPU.
+
+    All programs of a process share XLA's threads. torch has one thread for updates of small networks.
+    """
+    return int(os.environ.get("NPROC") or available_cores())
 
 
 def weights_reader(variables: Sequence[keras.Variable]) -> Callable[[], list[np.ndarray]]:

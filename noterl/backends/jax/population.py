@@ -7,7 +7,6 @@ use all cores.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -18,6 +17,7 @@ import numpy as np
 
 from noterl.backends.jax.device import Carry, DeviceProgram, Report
 from noterl.backends.jax.scope import compiler
+from noterl.utils.cores import available_cores
 
 
 class ThreadedMembers:
@@ -64,7 +64,7 @@ class ThreadedMembers:
 
     def _map(self, function: Any) -> list[Any]:
         """Return the results of a function of each member, which are complete."""
-        with ThreadPoolExecutor(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None) as pool:
+        with ThreadPoolExecutor(available_cores()) as pool:
             # The first call compiles; the others then find the program.
             first = jax.block_until_ready(function(0))
             rest = pool.map(lambda member: jax.block_until_ready(function(member)), range(1, len(self._states)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ import tensorflow as tf
 from noterl.backends.common import CallProgram, Program, SeparateUpdates, Step, is_dense
 from noterl.backends.tensorflow.gradients import gradients, hessian_product, isolated, minimize
 from noterl.backends.tensorflow.updates import EagerUpdates, Updates
+from noterl.utils.cores import available_cores
 
 _hard_copies: dict[tuple[int, ...], tuple[Any, list, list]] = {}
 
@@ -35,6 +37,12 @@ def device_name() -> str:
 def device_names() -> list[str]:
     """Return the devices that TensorFlow detects."""
     return [str(device.name) for kind in ("CPU", "GPU", "TPU") for device in tf.config.list_logical_devices(kind)]
+
+
+def update_threads(variables: Sequence[keras.Variable], batch_size: int) -> int:
+    """Return the number of threads of an update with this batch size, on the CPU; all operations share them."""
+    chosen = tf.config.threading.get_intra_op_parallelism_threads() or os.environ.get("TF_NUM_INTRAOP_THREADS")
+    return int(chosen or available_cores())
 
 
 def weights_reader(variables: Sequence[keras.Variable]) -> Callable[[], list[np.ndarray]]:

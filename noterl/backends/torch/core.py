@@ -16,6 +16,7 @@ from noterl.backends.torch.gradients import calling, gradients, hessian_product,
 from noterl.backends.torch.rollback import restoring
 from noterl.backends.torch.seeding import SeededCalls
 from noterl.backends.torch.tensors import device_name, device_names, fetch, to_device
+from noterl.backends.torch.threads import update_threads
 from noterl.backends.torch.tracing import TracedGradients, is_tracing
 from noterl.backends.torch.updates import Updates
 

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from noterl.backends.common import GatheredRows, GroupResult, NonFiniteError, Rows, UpdateProgram
+from noterl.backends.common import GatheredRows, GroupResult, NonFiniteError, Rows, UpdateProgram, transitions_of_update
 from noterl.backends.torch.gradients import calling
 from noterl.backends.torch.rollback import Rollback
 from noterl.backends.torch.seeding import SeededCalls
 from noterl.backends.torch.tensors import device_name, stack, take, to_device, unbind
+from noterl.backends.torch.threads import UpdateThreads, limited
 from noterl.backends.torch.tracing import TracedGradients
 from noterl.types import Batch
 
@@ -33,13 +34,14 @@ class Updates(UpdateProgram):
         self._device, self._seeded = device_name(), SeededCalls(self.torch_seed)
         self._traces = TracedGradients(self.variables, self.jit_compile, self.on_trace)
         self.rollback = Rollback(self.variables)
+        self._threads = UpdateThreads(self.variables)
 
     def __call__(self, rows: Rows, count: int, first: int = 0) -> GroupResult:
         """Make `count` updates, of which the first has the number `first`."""
         rollback, batch = self.rollback, self._batches(rows, count)
         logs: list[dict[str, Any]] = []
         feedback: list[dict[str, Any]] = []
-        with calling(self._traces, rollback):
+        with calling(self._traces, rollback), limited(self._threads.number(transitions_of_update(rows))):
             for k in range(count):
                 index = (first + k) % self.period
                 self._traces.are_due = self.jit_compile is True or first + k >= EAGER_UPDATES

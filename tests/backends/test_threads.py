@@ -1,0 +1,93 @@
+"""The number of threads of updates on torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import noterl  # noqa: E402  (needs torch)
+from noterl.backends.torch import threads  # noqa: E402
+from tests.support.batches import IMAGE, VECTOR, copied, differences, random_batch, small_dqn  # noqa: E402
+from tests.support.parts import learner_of, run_updates  # noqa: E402
+
+pytestmark = pytest.mark.backends("torch")
+
+
+@pytest.fixture(autouse=True)
+def two_cores(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The user has set no number of threads, and torch takes two."""
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(threads, "_defaults", lambda: {2})
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+class Watching(noterl.DQN):
+    """Records the threads of each loss."""
+
+    seen: list[int]
+
+    def loss(self, batch):
+        self.seen.append(torch.get_num_threads())
+        return super().loss(batch)
+
+
+def watching(width: int, env: object = VECTOR) -> Watching:
+    agent = Watching(env, hidden=(width, width), seed=1)
+    agent.seen = []
+    agent.compile(batch_size=64, jit_compile=False)
+    agent.build()
+    agent.seen.clear()
+    return agent
+
+
+@pytest.mark.parametrize(("width", "expected"), [(256, 1), (363, 2)])
+def test_small_products_use_one_thread(width: int, expected: int) -> None:
+    """2 * 64 * 256 * 256 is 8 million operations, and with 363 units it is more than 2**24."""
+    agent = watching(width)
+    run_updates(agent, random_batch(1, 64), 1)
+    assert set(agent.seen) == {expected}
+    assert torch.get_num_threads() == 2
+
+
+def test_convolutions_use_all_threads() -> None:
+    agent = watching(8, IMAGE)
+    run_updates(agent, random_batch(1, 2, IMAGE), 1)
+    assert set(agent.seen) == {2}
+
+
+def test_choice_of_the_user_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = watching(8)
+    torch.set_num_threads(3)
+    run_updates(agent, random_batch(1, 64), 1)
+    torch.set_num_threads(2)
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    run_updates(agent, random_batch(1, 64), 1)
+    assert set(agent.seen) == {2, 3}
+
+
+def test_number_of_threads_is_restored_after_an_error() -> None:
+    class Failing(noterl.DQN):
+        def loss(self, batch):
+            raise ArithmeticError("of the loss")
+
+    agent = Failing(VECTOR, hidden=(8,), seed=1)
+    with pytest.raises(ArithmeticError):
+        run_updates(agent, random_batch(1, 4), 1)
+    assert torch.get_num_threads() == 2
+
+
+def test_summary_and_files_hold_the_number(tmp_path, capsys: pytest.CaptureFixture[str]) -> None:
+    agent = small_dqn()
+    agent.summary()
+    assert "threads of updates on the CPU: 1" in capsys.readouterr().out
+    agent.save(tmp_path / "agent.noterl")
+    assert noterl.saving.read(tmp_path / "agent.noterl")["threads"] == 1
+    assert learner_of(agent).batch_size == 4
+    assert differences(copied(agent.get_state()), copied(noterl.load(tmp_path / "agent.noterl").get_state())) == []

@@ -1,6 +1,7 @@
-"""The number of threads of an update: small products are faster on one.
+"""The number of threads of an update: one for small products.
 
-One thread also leaves the other cores to worker processes, and does not wait for a core that another program uses.
+On a quiet machine, a second thread saves little of their time. If another program uses one of the cores, the threads
+wait for each other, and an update takes four times as long. One thread also leaves cores to worker processes.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ import torch
 
 from noterl.utils.cores import available_cores
 
-# An update whose largest product takes fewer floating-point operations uses one thread. On two cores, one thread takes
-# 0.85 of the time of two for DQN with 8 million (256x256 weights, a batch of 64), and 1.05 to 1.5 times as long for SAC
-# and TD3 with 34 million (a batch of 256).
+# An update whose largest product takes fewer floating-point operations uses one thread. DQN with 256x256 weights and a
+# batch of 64 needs 8 million: on two cores, one thread takes 0.9 to 1.2 times as long as two. SAC with a batch of 256
+# needs 34 million, and one thread takes 1.2 times as long. See benchmarks/threads.py.
 SMALL_PRODUCT = 2**24
 
 _VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")

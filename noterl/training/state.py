@@ -361,7 +361,12 @@ def summary(parts: Parts) -> str:
 
 def update_threads(parts: Parts) -> int:
     """Return the number of threads of updates on the CPU, on which the last bits of their results depend."""
-    return int(backends.current().update_threads(parts.learner.variables, parts.learner.batch_size))
+    learner = parts.learner
+    size = learner.batch_size
+    if not size and learner.rollout is not None:  # the number of environments is not known yet
+        configured = learner.schedule.batch_size
+        size = learner.rollout.length if isinstance(configured, str) else configured
+    return int(backends.current().update_threads(learner.variables, size))
 
 
 def _layout(algorithm: Algorithm) -> optimizers.Layout:

@@ -83,6 +83,14 @@ def test_number_of_threads_is_restored_after_an_error() -> None:
     assert torch.get_num_threads() == 2
 
 
+@pytest.mark.parametrize(("units", "expected"), [(64, 1), (512, 2)])
+def test_number_is_known_before_the_first_rollout(
+    units: int, expected: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    noterl.PPO(VECTOR, hidden=(units, units), seed=1).summary()
+    assert f"threads of updates on the CPU: {expected}" in capsys.readouterr().out
+
+
 def test_summary_and_files_hold_the_number(tmp_path, capsys: pytest.CaptureFixture[str]) -> None:
     agent = small_dqn()
     agent.summary()

@@ -133,6 +133,17 @@ def test_faults_end_the_run_everywhere(mode: str, message: str, code: int, tmp_p
     assert "launch: rank" in output and not list(tmp_path.glob("*.json"))
 
 
+def test_backup_continues_the_run_of_a_killed_rank(tmp_path: Path) -> None:
+    assert launch(RUN, "kill", tmp_path)[0] == 137
+    code, output, _ = launch(RUN, "resume", tmp_path)
+    assert code == 0, output
+    chief, other = recorded(tmp_path, "resume")
+    assert 0 < chief["first_step"] < 301
+    for name in ("weights", "updates", "steps"):
+        assert chief["fits"][0][name] == other["fits"][0][name]
+    assert chief["fits"][0]["steps"] == 301
+
+
 def test_a_port_in_use_is_an_error(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -24,6 +24,10 @@ class Record(noterl.Callback):
     def __init__(self) -> None:
         self.began: list[int] = []
         self.ended: list[int] = []
+        self.first_step = -1
+
+    def on_train_begin(self, logs: dict[str, Any]) -> None:
+        self.first_step = self.agent.steps
 
     def on_episode_begin(self, episode: int, logs: dict[str, Any]) -> None:
         self.began.append(episode)
@@ -90,13 +94,16 @@ def train(mode: str) -> None:
     callbacks = [record, Act(mode)]
     if mode == "train":
         callbacks.append(noterl.callbacks.Checkpoint(FOLDER / f"files-{RANK}", save_freq=5))
+    if mode in ("kill", "resume"):
+        callbacks.append(noterl.callbacks.BackupAndRestore(FOLDER / "backup.noterl", 4, unit="updates"))
     results = [summary(agent, agent.fit(steps=301, strategy=STRATEGY, callbacks=callbacks, verbose=0))]
     if mode == "train":
         history = agent.fit(episodes=5, strategy=STRATEGY, callbacks=[record], workers=1, verbose=0)
         results.append(summary(agent, history))
         if RANK == 0:
             agent.save(FOLDER / "chief.noterl")
-    seen = {"began": sorted(record.began), "ended": record.ended, "priorities": len(agent.replay)}
+    seen: dict[str, Any] = {"first_step": record.first_step}
+    seen |= {"began": sorted(record.began), "ended": record.ended, "priorities": len(agent.replay)}
     (FOLDER / f"{mode}-{RANK}.json").write_text(json.dumps({"fits": results, **seen}))
 
 

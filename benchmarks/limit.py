@@ -77,6 +77,7 @@ class Case:
         batch_size: transitions of an update.
         updates: updates of a group.
         stored: transitions in the memory.
+        precision: of noterl's networks in updates.
     """
 
     algorithm: str
@@ -86,6 +87,7 @@ class Case:
     batch_size: int
     updates: int
     stored: int = 20_000
+    precision: str = "float32"
 
     @property
     def is_image(self) -> bool:
@@ -162,7 +164,7 @@ def make_agent(case: Case, seed: int = 0) -> Any:
             **options,
         )
         optimizer = keras.optimizers.Adam(LEARNING_RATE, epsilon=EPSILON, global_clipnorm=0.5)
-        agent.compile(optimizer, batch_size=case.batch_size)
+        agent.compile(optimizer, batch_size=case.batch_size, precision=case.precision)
         return agent
     makers = {"dqn": lambda: noterl.DQN((observation, space), double=False, **options)}
     makers["sac"] = lambda: noterl.SAC((observation, space), **options)
@@ -172,6 +174,7 @@ def make_agent(case: Case, seed: int = 0) -> Any:
         keras.optimizers.Adam(LEARNING_RATE, epsilon=EPSILON),
         replay=noterl.Replay(case.stored),
         batch_size=case.batch_size,
+        precision=case.precision,
         update_every=case.updates,
         updates=case.updates,
         target_update=1_000_000 if case.algorithm == "dqn" else 0.005,
@@ -284,16 +287,20 @@ def permutations(case: Case, generator: np.random.Generator) -> np.ndarray:
     return np.concatenate(orders).astype(np.int32).reshape(-1, case.batch_size)
 
 
-def make_sides(case: Case) -> tuple[Callable[[], None], Callable[[], None]]:
-    """Return functions that make a group of updates: noterl's and the bare program's."""
+def prepare(case: Case) -> tuple[Any, dict[str, np.ndarray]]:
+    """Return an agent that is ready to learn, and the transitions that it has stored."""
     agent, arrays = make_agent(case), make_arrays(case)
     learner = agent._build()[0]
     fill(learner, case, arrays)
     agent._counters.updates = 1_000  # as in a long run: torch does not trace losses in the first updates
-    count, generator = case.updates, np.random.default_rng(1)
     if case.algorithm == "ppo":
-        learner.sample(count)  # prepares the rollout
-    bare = make_bare(case, agent, learner)
+        learner.sample(case.updates)  # prepares the rollout
+    return agent, arrays
+
+
+def make_ours(case: Case, agent: Any) -> Callable[[], None]:
+    """Return a function that makes a group of noterl's updates."""
+    learner, count, generator = agent._build()[0], case.updates, np.random.default_rng(1)
 
     def ours() -> None:
         sample = permutations(case, generator) if case.algorithm == "ppo" else learner.sample(count)
@@ -301,13 +308,21 @@ def make_sides(case: Case) -> tuple[Callable[[], None], Callable[[], None]]:
             applied = sum(learner.update(batch, count).applied for batch in batches)
         assert applied == count, f"{applied} of {count} updates were finite"
 
+    return ours
+
+
+def make_sides(case: Case) -> tuple[Callable[[], None], Callable[[], None]]:
+    """Return functions that make a group of updates: noterl's and the bare program's."""
+    agent, arrays = prepare(case)
+    bare, generator = make_bare(case, agent, agent._build()[0]), np.random.default_rng(1)
+
     def theirs() -> None:
         if case.algorithm == "ppo":
             bare({"indices": permutations(case, generator)})
         else:
             bare(gather(case, arrays, generator))
 
-    return ours, theirs
+    return make_ours(case, agent), theirs
 
 
 # Measuring

@@ -107,11 +107,21 @@ def threads_tables(results: Path = RESULTS) -> str:
     return _joined(sections)
 
 
+def precision_tables(results: Path = RESULTS) -> str:
+    """Return updates in bfloat16 beside float32: a section for each backend."""
+    sections = []
+    for path in sorted((results / "precision").glob("*.json")):
+        result = json.loads(path.read_text())
+        sections.append(f"### {NAMES[result['backend']]}\n\n{_where(result)}\n\n{precision_table(result)}")
+    return _joined(sections)
+
+
 # The tables of the documentation, in their order there.
 TABLES = (
     speed_tables,
     limit_tables,
     threads_tables,
+    precision_tables,
     start_tables,
     pool_tables,
     learning_tables,
@@ -273,6 +283,15 @@ def threads_table(result: dict[str, Any]) -> str:
         rows.append((row["case"], *cells, f"{row['kept']:.0%}", verdict))
     head = ("update", *labels, *(f"{label}, beside" for label in labels))
     return markdown_table((*head, "speed kept", "bar"), rows)
+
+
+def precision_table(result: dict[str, Any]) -> str:
+    """Return the rows of a result of `precision.py`."""
+    rows = [
+        (row["case"], f"{row['bfloat16']:,.0f}", f"{row['float32']:,.0f}", ratio(row["ratio"]))
+        for row in result["runs"]
+    ]
+    return markdown_table(("update", "bfloat16, µs", "float32, µs", "ratio"), rows)
 
 
 # Learning

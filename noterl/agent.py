@@ -215,6 +215,7 @@ class Agent(Algorithm):
         target_unit: str | None = None,
         reward_model: Any = None,
         jit_compile: bool | str = "auto",
+        precision: str = "float32",
         steps_per_execution: int | str = "auto",
     ) -> None:
         """Set the optimizers, exploration, memory and update schedule; None keeps the algorithm's default.
@@ -244,6 +245,8 @@ class Agent(Algorithm):
             reward_model: replaces the environment's reward in updates, or adds to it: a `noterl.imitation.GAIL`. Logs
                 and evaluations still show the environment's reward.
             jit_compile: False runs updates without compilation, for debugging.
+            precision: "bfloat16" makes the layers of networks compute in bfloat16 in updates, which is faster on some
+                processors and GPUs; see docs/speed.md. Weights, outputs, losses and optimizers stay float32.
             steps_per_execution: gradient updates in one compiled call; "auto" for a whole group. It does not affect
                 results.
 

@@ -73,7 +73,7 @@ class Cloning:
     def step(self, batch: Batch, index: int = 0) -> tuple[dict[str, Any], dict[str, Any]]:
         """Make one update on a batch `[B, ...]`; backends compile this."""
         arguments = batch.observation, batch.action
-        with training_mode(self._learner.keras_networks):
+        with training_mode(self._learner.updated_networks, self._learner.precision):
             loss, _ = backends.current().minimize(
                 self.loss, self.variables, self.optimizer, arguments, known=self._known, traceable=True
             )

@@ -47,13 +47,14 @@ class Learner(ABC):
         jit_compile: see `Agent.compile`.
         steps_per_execution: see `Agent.compile`.
         reward_model: replaces the rewards of updates; None for those of the environment.
+        precision: see `Agent.compile`.
 
     Attributes:
         replay: the replay memory; None for an agent that discards each rollout.
         rollout: the rollout in progress; None for an agent that learns from a replay memory.
         optimizers: optimizers by name; they are built after `build`.
         trained: the variables that the default `update` trains.
-        keras_networks: the agent's Keras networks; an update runs them in training mode.
+        updated_networks: the networks that compute differently in an update; see `networks.training_mode`.
         variables: every variable of networks, hyperparameters and optimizers, without duplicates.
         forward_fields: the shapes of the fields that `forward` returns beside its output, by name.
         info_spec: the fields of `info` that the memory stores; see `Algorithm.info_spec`.
@@ -78,13 +79,15 @@ class Learner(ABC):
         jit_compile: bool | str = "auto",
         steps_per_execution: int | str = "auto",
         reward_model: Discriminator | None = None,
+        precision: str = "float32",
     ) -> None:
+        self.precision = precision
         self.algorithm, self.schedule, self.reward_model = algorithm, schedule, reward_model
         self.optimizers: dict[str, Any] = dict(optimizers)
         self.jit_compile, self.steps_per_execution = jit_compile, steps_per_execution
         self.trained: list[Any] = []
         self.variables: list[Any] = []
-        self.keras_networks: list[Any] = []
+        self.updated_networks: list[Any] = []
         self.dry_run_variables: dict[str, list[Any]] | None = None
         self.forward_fields: dict[str, tuple[int, ...]] = {}
         self.info_spec = dict(algorithm.info_spec)
@@ -104,7 +107,12 @@ class Learner(ABC):
         if leave_scope is not None:
             leave_scope(self.find_variables(), self.optimizers.values())
         found = self.algorithm.networks().values()
-        self.keras_networks = [network for network in found if isinstance(network, backends.keras.layers.Layer)]
+        includes_modules = self.precision != "float32"
+        self.updated_networks = [
+            network
+            for network in found
+            if isinstance(network, backends.keras.layers.Layer) or (includes_modules and networks.is_module(network))
+        ]
         self.forward_fields = dry_run.find_forward_fields(self.algorithm, self.find_variables(), self.jit_compile)
         self.build_memory()
         if dry_run.uses_default_update(self.algorithm):

@@ -20,11 +20,12 @@ from noterl.learning.rollout_learner import ReplayedRolloutLearner, RolloutLearn
 from noterl.learning.schedule import UpdateSchedule
 from noterl.learning.sequence_learner import SequenceLearner
 from noterl.learning.update import DISTRIBUTIONS
+from noterl.networks import PRECISIONS
 from noterl.noise import NoiseProcess
 from noterl.policies import Policy
 from noterl.replay import Replay, Triplets
 from noterl.replay.replay import default_capacity
-from noterl.utils.checks import check_int, check_int_or_word, whole
+from noterl.utils.checks import check_int, check_int_or_word, check_word, whole
 
 
 class Settings:
@@ -41,7 +42,7 @@ class Settings:
     Attributes:
         arguments: those of `compile`, with a `Policy` instead of its name and a `Replay` instead of its capacity.
         worker_explorers: the policies or noises of worker processes; empty unless `compile` received a list.
-        policy, noise, replay, schedule, reward_model, jit_compile, steps_per_execution, optimizers: the values that are
+        policy, noise, replay, schedule, reward_model, jit_compile, precision, steps_per_execution, optimizers: what is
             used.
     """
 
@@ -75,6 +76,7 @@ class Settings:
         self.jit_compile = arguments.get("jit_compile", "auto")
         if not isinstance(self.jit_compile, bool | str) or self.jit_compile not in ("auto", True, False):
             raise ValueError(f"jit_compile must be 'auto', True or False, got {self.jit_compile!r}")
+        self.precision = check_word("precision", arguments.get("precision", "float32"), PRECISIONS)
         size = arguments.get("steps_per_execution", "auto")
         self.steps_per_execution = check_int_or_word("steps_per_execution", size, "auto")
         self.optimizers = optimizers.resolve(
@@ -91,6 +93,7 @@ class Settings:
             "schedule": self.schedule,
             "optimizers": self.optimizers,
             "jit_compile": self.jit_compile,
+            "precision": self.precision,
             "steps_per_execution": self.steps_per_execution,
             "reward_model": None if self.reward_model is None else self.reward_model.bind(algorithm),
         }

@@ -76,7 +76,7 @@ def call_update(algorithm: Algorithm, batch: Batch, index: int) -> tuple[dict[st
     """
     update: Any = algorithm.update
     batch = algorithm._per_agent_batch(batch)
-    with training_mode(algorithm._learner.keras_networks):
+    with training_mode(algorithm._learner.updated_networks, algorithm._learner.precision):
         result = update(batch) if algorithm.update_period == 1 else update(batch, index)
     is_pair = isinstance(result, tuple) and len(result) == 2
     if is_pair and isinstance(result[0], dict) and isinstance(result[1], dict | None):

@@ -36,6 +36,6 @@ from noterl.networks.builders import (
 )
 from noterl.networks.description import HiddenLayers, NetworkDescription
 from noterl.networks.files import read_network, resolve_network
-from noterl.networks.modes import training_mode
+from noterl.networks.modes import PRECISIONS, training_mode
 from noterl.networks.multi_input import multi_input
 from noterl.networks.size_limit import claim, plan_sizes, size_limit

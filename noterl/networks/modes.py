@@ -1,23 +1,34 @@
-"""The training mode of Keras networks, for layers such as Dropout and BatchNormalization."""
+"""How networks compute in an update: Keras layers in training mode, and all layers in bfloat16 if `compile` says so."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from typing import Any
+
+from noterl.backends import current, keras, ops
+from noterl.networks.access import is_module
+
+PRECISIONS = ("float32", "bfloat16")
 
 
 @contextmanager
-def training_mode(networks: Sequence[Any]) -> Iterator[None]:
-    """Inside the context, calls of these Keras networks have `training=True`, or False if they are not trainable.
+def training_mode(networks: Sequence[Any], precision: str = "float32") -> Iterator[None]:
+    """Inside the context, these networks compute as in an update.
 
-    A call that passes `training` itself is unchanged. Keras has no mode of a whole network. So inside the context, the
-    class of each network is replaced by a subclass whose calls pass `training`.
+    Calls of Keras networks have `training=True`, or False if they are not trainable, unless a call passes `training`
+    itself. Keras has no mode of a whole network. So inside the context, the class of each network is replaced by a
+    subclass with another `__call__`.
+
+    Args:
+        networks: Keras networks; with "bfloat16", modules of torch too.
+        precision: "bfloat16" makes all layers compute in bfloat16. Weights and outputs stay float32.
     """
     kinds: list[Any] = [type(network) for network in networks]
     for network, kind in zip(networks, kinds, strict=True):
-        object.__setattr__(network, "__class__", _with_mode(kind, bool(network.trainable)))
+        training = None if is_module(network) else bool(network.trainable)
+        object.__setattr__(network, "__class__", _with_mode(kind, training, precision))
     try:
         yield
     finally:
@@ -26,8 +37,33 @@ def training_mode(networks: Sequence[Any]) -> Iterator[None]:
 
 
 @cache
-def _with_mode(kind: Any, training: bool) -> type:
+def _with_mode(kind: Any, training: bool | None, precision: str) -> type:
+    mode = {} if training is None else {"training": training}
+
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return kind.__call__(self, *args, **{"training": training, **kwargs})
+        compute = partial(kind.__call__, self, *args, **{**mode, **kwargs})
+        return compute() if precision == "float32" else _in_bfloat16(self, compute)
 
     return type(kind.__name__, (kind,), {"__call__": call, "__module__": kind.__module__})
+
+
+def _in_bfloat16(network: Any, compute: Callable[[], Any]) -> Any:
+    """Return the outputs of a network whose layers compute in bfloat16, as float32."""
+    if is_module(network):
+        return current().modules.in_bfloat16(compute)
+    layers = [each for each in network._flatten_layers() if each is not network]
+    layers = layers or [network]  # a layer of the user without inner layers
+    policies = [layer.dtype_policy for layer in layers]
+    for layer in layers:
+        layer.dtype_policy = "mixed_bfloat16"
+    try:
+        outputs = compute()
+    finally:
+        for layer, policy in zip(layers, policies, strict=True):
+            layer.dtype_policy = policy
+    return keras.tree.map_structure(_as_float32, outputs)
+
+
+def _as_float32(value: Any) -> Any:
+    is_narrow = keras.ops.is_tensor(value) and keras.backend.standardize_dtype(value.dtype) == "bfloat16"
+    return ops.cast(value, "float32") if is_narrow else value

@@ -46,7 +46,8 @@ def settled(parts: Parts) -> dict[str, Any]:
         name = "noise" if settings.policy is None else "policy"
         found[name] = ", ".join(full_repr(each) for each in settings.worker_explorers)
     found |= _schedule(parts)
-    found |= {"jit_compile": settings.jit_compile, "steps_per_execution": settings.steps_per_execution}
+    for name in ("jit_compile", "precision", "steps_per_execution"):
+        found[name] = getattr(settings, name)
     return {name: value if is_cell(value) else _short(value) for name, value in found.items()}
 
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 import copy as python_copy
 import threading
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 from torch.utils.weak import WeakIdKeyDictionary
 
 from noterl.backends.torch.tensors import device_name
@@ -48,6 +49,17 @@ def adopt(module: nn.Module) -> list[keras.Variable]:
         with _lock:
             found = _variables[module] = [_adopt(tensor, name) for name, tensor in _tensors(module)]
     return found
+
+
+def in_bfloat16(compute: Callable[[], Any]) -> Any:
+    """Return `compute()`, whose layers compute in bfloat16, with outputs of float32."""
+    with torch.autocast(device_name().partition(":")[0], torch.bfloat16):
+        outputs = compute()
+
+    def widened(value: Any) -> Any:
+        return value.float() if isinstance(value, torch.Tensor) and value.dtype == torch.bfloat16 else value
+
+    return pytree.tree_map(widened, outputs)
 
 
 def materialize(module: nn.Module, shape: Sequence[int]) -> None:

@@ -45,6 +45,10 @@ def speed_tables(results: Path = RESULTS) -> str:
         numba = "with numba" if result["numba"] else "without numba"
         head = f"### Replay memory, {numba}\n\n{result['pairs']} pairs, times in microseconds, {_where(result)}"
         sections.append(f"{head}\n\n{replay_table(result)}")
+    path = results / "speed" / "atari.json"
+    if path.exists():
+        result = json.loads(path.read_text())
+        sections.append(f"### Atari Pong\n\nMilliseconds per update, {_where(result)}\n\n{atari_table(result)}")
     return _joined(sections)
 
 
@@ -248,6 +252,15 @@ def _value(value: float) -> str:
 
 def _bar(row: dict[str, Any], verdicts: dict[bool | None, str]) -> tuple[str]:
     return ("" if row["bar"] is None else f"{row['bar']:,g}: {verdicts[row['met']]}",)
+
+
+def atari_table(result: dict[str, Any]) -> str:
+    """Return the rows of a result of `atari.py`."""
+    rows = []
+    for row in result["summary"]:
+        cells = (f"{row['ours']:.1f}", f"{row['theirs']:.1f}", ratio(row["ratio"]))
+        rows.append((row["name"], *cells, f"{row['bar']:g}: {'met' if row['met'] else 'missed'}"))
+    return markdown_table(("participants", "first, ms", "second, ms", "ratio", "bar"), rows)
 
 
 def limit_table(result: dict[str, Any]) -> str:

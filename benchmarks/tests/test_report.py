@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import report, summaries
+from benchmarks import atari, report, summaries
 from benchmarks.processes import RESULTS, ROOT
 from benchmarks.tasks import TASKS
 from benchmarks.tests.equal_json import assert_equal_json
@@ -29,12 +29,18 @@ def test_stored_summary_follows_from_the_stored_runs(path: Path, summarize: Any)
     assert_equal_json(summarize(TASKS[result["task"]], result["runs"]), result["summary"])
 
 
-@pytest.mark.parametrize("path", sorted((RESULTS / "speed").glob("*.json")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted((RESULTS / "speed").glob("replay*.json")), ids=lambda path: path.name)
 def test_stored_ratios_follow_from_the_stored_times(path: Path) -> None:
     rows = [row for row in json.loads(path.read_text())["runs"] if row["theirs"] is not None]
     assert len(rows) > 5
     for row in rows:
         assert_equal_json({**row, **summaries.summarize_pairs(**row["runs"], bar=row["bar"])}, row)
+
+
+def test_stored_ratios_on_atari_follow_from_the_stored_runs() -> None:
+    result = json.loads((RESULTS / "speed" / "atari.json").read_text())
+    assert result["summary"] == atari.summarize(result["runs"])
+    assert report.atari_table(result) in report.speed_tables()
 
 
 def test_stored_ratios_of_workers_follow_from_the_stored_rates() -> None:

@@ -58,11 +58,11 @@ def train(make: Callable[[int], noterl.Agent], seed: int, states: dict[int, Any]
     states[seed] = copied(agent.get_state())
 
 
-def test_agents_in_threads_equal_agents_one_after_another() -> None:
+def test_four_agents_in_four_threads_equal_four_one_after_another() -> None:
     alone: dict[int, Any] = {}
     together: dict[int, Any] = {}
     errors: list[Any] = []
-    makers = [ppo, dropout, dropout]
+    makers = [dqn, ppo, dropout, dropout]
     for seed, make in enumerate(makers):
         train(make, seed, alone)
 

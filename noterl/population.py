@@ -83,19 +83,14 @@ class Population:
     ) -> None:
         if not isinstance(agent, Agent):
             raise ValueError(f"agent must be a noterl.Agent, got {agent!r}")
-        learner, _ = agent._build()
-        if not device.runs_on_device(learner, agent._source):
-            raise ValueError(
-                f"agent must train on the device: a PPO or A2C without normalization, replay memory and reward model, "
-                f"with a functional environment and the JAX backend; got {agent!r} on {backends.name()}"
-            )
-        if agent.get_config().get("network") is not None:
-            raise ValueError("agent: the members of a population build their own networks; pass hidden= to the agent")
+        obstacle = find_obstacle(agent)
+        if obstacle is not None:
+            raise ValueError(obstacle)
         self.agent, self.seeds = agent, _check_seeds(seeds, agent)
         self.history: PopulationHistory | None = None
         self.steps, self.failed = 0, dict[int, int]()
         self._updates = np.zeros(len(self.seeds), np.int64)
-        self._learner: Any = learner
+        self._learner: Any = agent._build()[0]
         self._members: Any = None  # the members on the device, once there are environments
         self._position, self._num_envs = 0, 0
         self._generators = [Generators(seed) for seed in self.seeds]
@@ -286,6 +281,18 @@ class Population:
             agent = self.member(number)
             agent.save(folder / f"member-{number:03d}.noterl")
             agent.close()
+
+
+def find_obstacle(agent: Agent) -> str | None:
+    """Return why copies of an agent cannot be the members of a population; None if they can."""
+    if agent._source.functions is None or not device.runs_on_device(agent._build()[0], agent._source):
+        return (
+            f"agent must train on the device: a PPO or A2C without normalization, replay memory and reward model, "
+            f"with a functional environment and the JAX backend; got {agent!r} on {backends.name()}"
+        )
+    if agent.get_config().get("network") is not None:
+        return "agent: the members of a population build their own networks; pass hidden= to the agent"
+    return None
 
 
 def _check_seeds(seeds: Any, agent: Agent) -> list[int]:

@@ -6,7 +6,7 @@ import contextlib
 import os
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,6 +35,8 @@ PRUNERS = ("median", "wilcoxon", "none")
 _POLL = 0.2
 
 Space = Callable[[Any, int], dict[str, Any]] | Mapping[str, Any]
+# Takes positions, evaluation and mean returns (see `trial.run`); returns whether the trial goes on.
+GoesOn = Callable[[Sequence[int], int, Sequence[float]], bool]
 
 
 @dataclass(frozen=True)
@@ -293,7 +295,7 @@ class Search:
     def _default(self) -> float | None:
         """Return the mean return of the algorithm's defaults; None if they fail."""
         try:
-            values, _ = self._measure(self.task, lambda position, number, value: True)
+            values, _ = self._measure(self.task, lambda positions, number, values: True)
         except TrialError as error:
             warnings.warn(f"the defaults could not be measured: {error}", RuntimeWarning, stacklevel=2)
             return None
@@ -333,19 +335,20 @@ class Search:
             else:
                 self.study.tell(trial, float(np.mean(results)))
 
-    def _goes_on(self, trial: Any, position: int, number: int, value: float) -> bool:
-        """Report an evaluation to the trial and return whether it goes on."""
+    def _goes_on(self, trial: Any, positions: Sequence[int], number: int, values: Sequence[float]) -> bool:
+        """Report an evaluation of one or several training runs to the trial and return whether it goes on."""
         evaluations = self.task.evaluations
         if self.wilcoxon:
             if number < evaluations:
                 return True
-            trial.report(value, position)
+            for position, value in zip(positions, values, strict=True):
+                trial.report(value, position)
         else:
-            trial.report(value, position * evaluations + number)
-        is_last = number == evaluations and position == len(self.task.seeds) - 1
+            trial.report(float(np.mean(values)), positions[0] * evaluations + number)
+        is_last = number == evaluations and positions[-1] == len(self.task.seeds) - 1
         return is_last or not trial.should_prune()
 
-    def _measure(self, task: Task, goes_on: Callable[[int, int, float], bool]) -> tuple[list[float], bool]:
+    def _measure(self, task: Task, goes_on: GoesOn) -> tuple[list[float], bool]:
         """Run a task in a process; return the last evaluation of each seed, and whether the trial was pruned.
 
         Raises:
@@ -364,10 +367,10 @@ class Search:
                     return results, pruned
                 if kind == "error":
                     raise TrialError(content[0])
-                position, number, value = content
+                positions, number, values = content
                 if number == task.evaluations:
-                    results.append(value)
-                pruned = not goes_on(position, number, value)
+                    results += values
+                pruned = not goes_on(positions, number, values)
                 pipe.send("prune" if pruned else "go")
                 self._check(process, started)
         finally:

@@ -10,6 +10,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from noterl.callback import Callback, Every
+from noterl.population import Population, find_obstacle
 from noterl.types import Logs
 
 _SKIPPED = ("env", "seed", "callbacks", "self")
@@ -50,7 +51,7 @@ class Report(Callback):
     Args:
         task: the task of the trial.
         position: the number of the training run.
-        pipe: receives `("value", position, evaluation, mean return)`; it returns "go" or "prune".
+        pipe: receives `("values", [position], evaluation, [mean return])`; it returns "go" or "prune".
     """
 
     every: Every
@@ -64,16 +65,16 @@ class Report(Callback):
         """Evaluate the agent; the evaluation at the end of training is left to `run`."""
         number = int(self.agent.steps // self.every.count)
         if number < self._task.evaluations and not self.pruned:
-            self.pruned = not report(self.agent, self._task, self._position, number, self._pipe)[1]
+            self.pruned = not report(self.agent, self._task, self._position, number, self._pipe)
             if self.pruned:
                 self.agent.stop("the trial was pruned")
 
 
-def report(agent: Any, task: Task, position: int, number: int, pipe: Connection) -> tuple[float, bool]:
-    """Evaluate the agent and send the mean return; return it, and whether the trial goes on."""
+def report(agent: Any, task: Task, position: int, number: int, pipe: Connection) -> bool:
+    """Evaluate the agent and send the mean return; return whether the trial goes on."""
     value = agent.evaluate(episodes=task.episodes, seed=task.evaluation_seed)["reward_mean"]
-    pipe.send(("value", position, number, value))
-    return value, pipe.recv() == "go"
+    pipe.send(("values", [position], number, [value]))
+    return bool(pipe.recv() == "go")
 
 
 def split(agent: type, values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
@@ -99,26 +100,61 @@ def split(agent: type, values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[
 def run(pipe: Connection, task: Task) -> None:
     """Train and evaluate an agent for each seed; send the results, or the traceback of an error.
 
-    The messages are `("value", position, evaluation, mean return)`, each answered by "go" or "prune", and at the end
-    `("done",)` or `("error", traceback)`.
+    The messages are `("values", positions, evaluation, mean returns)` of one or several training runs, each answered by
+    "go" or "prune", and at the end `("done",)` or `("error", traceback)`.
     """
     try:
-        for position, seed in enumerate(task.seeds):
-            if not _train(task, position, seed, pipe):
-                break
+        population = make_population(task)
+        if population is not None:
+            _train_together(task, population, pipe)
+        else:
+            for position, seed in enumerate(task.seeds):
+                if not _train(task, position, seed, pipe):
+                    break
         pipe.send(("done",))
     except Exception:
         pipe.send(("error", traceback.format_exc()))
 
 
+def make_population(task: Task) -> Population | None:
+    """Return the agents of all seeds as members of a population; None if they cannot be, or there is one seed."""
+    fitted = split(task.agent, task.values)[2]
+    if len(task.seeds) == 1 or not fitted.keys() <= {"num_envs"}:
+        return None
+    agent = _make_agent(task, task.seeds[0])
+    if find_obstacle(agent) is not None:
+        agent.close()
+        return None
+    return Population(agent, seeds=task.seeds)
+
+
+def _make_agent(task: Task, seed: int) -> Any:
+    built, compiled, _ = split(task.agent, task.values)
+    agent = task.agent(task.env, seed=seed, **built)
+    agent.compile(**compiled)
+    return agent
+
+
+def _train_together(task: Task, population: Population, pipe: Connection) -> None:
+    """Train the members, and report their evaluations after equal parts of the steps, until the trial is pruned."""
+    num_envs = split(task.agent, task.values)[2].get("num_envs")
+    for number in range(1, task.evaluations + 1):
+        missing = task.steps * number // task.evaluations - population.steps
+        if missing:
+            population.fit(steps=missing, num_envs=num_envs)
+        values = population.evaluate(task.episodes, seed=task.evaluation_seed)["reward_mean"].tolist()
+        pipe.send(("values", list(range(len(population))), number, values))
+        if pipe.recv() != "go":
+            return
+
+
 def _train(task: Task, position: int, seed: int, pipe: Connection) -> bool:
     """Train an agent with one seed and report its evaluations; return whether the trial goes on."""
-    built, compiled, fitted = split(task.agent, task.values)
-    agent = task.agent(task.env, seed=seed, **built)
+    agent = _make_agent(task, seed)
     try:
-        agent.compile(**compiled)
         callback = Report(task, position, pipe)
+        fitted = split(task.agent, task.values)[2]
         agent.fit(callbacks=[callback], **{"steps": task.steps, "verbose": 0, **fitted})
-        return not callback.pruned and report(agent, task, position, task.evaluations, pipe)[1]
+        return not callback.pruned and report(agent, task, position, task.evaluations, pipe)
     finally:
         agent.close()

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ import noterl
 from noterl.cli import main
 from noterl.tune import Choice, Float, tune
 from noterl.tune.search import Limits, Search, TrialError, describe, open_study, search_space
+from noterl.tune.trial import Task, make_population
+from noterl.tune.trial import run as run_trial
 
 pytestmark = pytest.mark.backends("torch")
 
@@ -88,7 +91,7 @@ class InProcess(Search):
             for number in range(1, task.evaluations + 1):
                 value = float(task.values.get("level", 0.5)) * number
                 results += [value] if number == task.evaluations else []
-                if not goes_on(position, number, value):
+                if not goes_on([position], number, [value]):
                     return results, True
         return results, False
 
@@ -236,6 +239,64 @@ def test_failing_defaults_are_reported(tmp_path: Path, monkeypatch: pytest.Monke
         result = run(tmp_path, {"level": Float(0, 1)}, trials=1)
     assert states(result) == ["FAIL"] and result.best == {} and np.isnan([result.value, result.default]).all()
     assert not (tmp_path / "best.toml").exists() and "none is complete" in describe(result)
+
+
+class Answers:
+    """The pipe of a trial: it records what the trial sends, and answers "go" a number of times, then "prune"."""
+
+    def __init__(self, goes: int) -> None:
+        self.goes, self.messages = goes, list[tuple[Any, ...]]()
+
+    def send(self, message: tuple[Any, ...]) -> None:
+        self.messages.append(message)
+
+    def recv(self) -> str:
+        self.goes -= 1
+        return "go" if self.goes >= 0 else "prune"
+
+
+@pytest.mark.backends("jax")
+def test_seeds_train_together_on_the_device() -> None:
+    values = {"rollout_steps": 16, "epochs": 1, "hidden": (4,), "batch_size": 16, "num_envs": 2}
+    task = Task(noterl.PPO, noterl.envs.functional_cartpole(), values, 100, [3, 5], 2, 4, evaluation_seed=1)
+    pipe = Answers(2)
+    run_trial(pipe, task)
+    assert [message[:-1] for message in pipe.messages] == [("values", [0, 1], 1), ("values", [0, 1], 2), ()]
+    agent = noterl.PPO(task.env, rollout_steps=16, epochs=1, hidden=(4,), seed=5)
+    agent.compile(batch_size=16)
+    alone = noterl.Population(agent, seeds=[5])
+    for message in pipe.messages[:2]:
+        alone.fit(steps=50, num_envs=2)
+        assert message[-1][1] == alone.evaluate(4, seed=1)["reward_mean"][0]
+    pruned = Answers(0)
+    run_trial(pruned, task)
+    assert pruned.messages == [pipe.messages[0], ("done",)]
+
+
+@pytest.mark.backends("jax")
+@pytest.mark.parametrize("change", [{"agent": noterl.DQN}, {"env": "CartPole-v1"}, {"values": {"verbose": 0}}])
+def test_seeds_train_one_after_another_otherwise(change: dict[str, Any]) -> None:
+    task = Task(noterl.PPO, noterl.envs.functional_cartpole(), {}, 100, [3, 5], 2, 4, evaluation_seed=1)
+    assert make_population(task) is not None
+    assert make_population(replace(task, seeds=[3])) is None
+    assert make_population(replace(task, **change)) is None
+
+
+def test_pruner_receives_the_mean_of_seeds_that_train_together(tmp_path: Path) -> None:
+    class Together(InProcess):
+        def _measure(self, task: Any, goes_on: Any) -> Any:
+            level = float(task.values.get("level", 0.5))
+            for number in range(1, task.evaluations + 1):
+                if not goes_on([0, 1], number, [level, 3 * level]):
+                    return [level, 3 * level], True
+            return [level, 3 * level], False
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("noterl.tune.search.Search", Together)
+        result = run(tmp_path, {"level": Float(0.0, 1.0)}, trials=2, seeds_per_trial=2)
+    for each in result.study.trials:
+        mean = pytest.approx(2 * each.params["level"])
+        assert each.intermediate_values == {1: mean, 2: mean} and each.value == mean
 
 
 @pytest.mark.backends("jax")

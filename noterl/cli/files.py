@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from noterl.cli.errors import UsageError, usage_errors
 from noterl.cli.options import Option, options_of, parse_options
 from noterl.cli.train import AGENT_FILE
 from noterl.saving.codec import Description
+from noterl.training.play import has_display
 from noterl.utils.tables import plain_row
 
 _OWN = [
@@ -121,6 +123,8 @@ def _run(method: str, arguments: Sequence[str], skip: Sequence[str], fixed: dict
     values = {key: each.value for key, each in given.items()}
     chosen = {option.key: values[option.key] for option in own if option.key in values}
     chosen["env"] = _environment(path, values)
+    if not values.get("render") and not has_display():
+        os.environ["SDL_VIDEODRIVER"] = "dummy"  # pygame prints an error of its own when it finds no display
     agent = noterl.load(path)
     try:
         with usage_errors():

@@ -199,10 +199,15 @@ def _save(frame: np.ndarray, path: Path) -> None:
     Image.fromarray(frame).save(path, quality=95)
 
 
+def has_display() -> bool:
+    """Return whether a window can be opened."""
+    variables = ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")
+    return not sys.platform.startswith("linux") or any(map(os.environ.get, variables))
+
+
 def _check_display() -> None:
     """Raise a ValueError if no window can be opened."""
-    variables = ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")
-    if sys.platform.startswith("linux") and not any(map(os.environ.get, variables)):
+    if not has_display():
         raise ValueError(
             "render: there is no display (DISPLAY is not set); write an animation with video='play.mp4' or images with "
             "frame_dir='frames'"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,15 @@ def test_play_writes_video_and_frames(run: Path, tmp_path: Path, capsys: pytest.
     assert main(["play", str(run), *options, "--overlay", "--no-deterministic", "--quiet"]) == 0
     assert video.exists() and sorted(path.name for path in frames.iterdir()) == ["00000.jpg", "00002.jpg"]
     assert capsys.readouterr().out == ""
+
+
+def test_pygame_draws_into_memory_without_a_display(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pygame")
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
+        monkeypatch.setenv(name, "")
+    monkeypatch.setattr("noterl.training.play.sys.platform", "linux")
+    assert main(["play", str(run), "--video", str(tmp_path / "a.gif"), "--max-steps", "2", "--quiet"]) == 0
+    assert os.environ["SDL_VIDEODRIVER"] == "dummy"
 
 
 def test_play_without_a_display_says_what_to_do(

@@ -385,12 +385,12 @@ def start_table(results: Iterable[dict[str, Any]]) -> str:
     for result in results:
         for task, one in result["summary"].items():
             if task.startswith("import"):
-                cells = ["", f"{one['seconds']:.2f}", ""]
+                cells = ["", f"{one['seconds']:.2f}"]
             else:
-                cells = [f"{one[cache]['seconds']:.2f}" for cache in ("cold", "warm")] + [f"{one['warm']['cpu']:.2f}"]
+                cells = [f"{one[cache]:.2f}" for cache in ("cold", "warm")]
             verdict = "met" if one["met"] else "missed"
             rows.append((NAMES[result["backend"]], task, *cells, f"{one['bar']:g}: {verdict}"))
-    return markdown_table(("backend", "task", "cold", "warm", "CPU time, warm", "bar"), rows)
+    return markdown_table(("backend", "task", "cold", "warm", "bar"), rows)
 
 
 def short_learning_table(results: Iterable[dict[str, Any]]) -> str:

@@ -8,6 +8,9 @@ BACKEND ?=
 WORKERS ?= 2
 PYTEST_ARGS ?=
 
+# Tests start many processes, each of which would compile the source of noterl again.
+unexport PYTHONDONTWRITEBYTECODE
+
 # A file's tests stay in one process: they share agents. Files keep their order, in which the last ones are short.
 pytest := -m pytest --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder
 known := tensorflow jax torch

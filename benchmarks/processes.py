@@ -51,6 +51,8 @@ def variables(backend: str | None = None) -> dict[str, str]:
     chosen = {} if backend is None else BACKENDS[backend]
     # Without the compilation cache, which an earlier run would fill.
     common = {"TF_CPP_MIN_LOG_LEVEL": "3", "NOTERL_CACHE": "0"}
+    # A user's first import stores the bytecode of noterl, as `pip install` has done for the peers.
+    common["PYTHONDONTWRITEBYTECODE"] = ""
     return {"PYTHONPATH": os.pathsep.join(paths), **common, **chosen}
 
 

@@ -35,7 +35,7 @@ CONSTRUCTOR = (
     *("target_kl", "cg_iterations", "cg_damping", "line_search_steps", "line_search_shrink", "fisher_stride"),
     *("value_coefficient", "replay_ratio", "replay_starts", "truncation", "trust_region"),
 )
-SCHEDULE = ("batch_size", "learning_starts", "update_every", "updates", "target_update")
+SCHEDULE = ("batch_size", "learning_starts", "update_every", "updates", "target_update", "precision")
 
 
 class UpdateClock(noterl.Callback):

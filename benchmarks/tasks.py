@@ -134,6 +134,14 @@ PRIORITIZED = {"capacity": 1_024, "alpha": 0.7, "beta": 0.4, "ratio_share": 0.5}
 WINDOW = {"scale": 1.0, "smooth": 0.2, "mode": "target", "min_size": 256, "every": 256, "unit": "steps"}
 OFF_POLICY = {"batch_size": 256, "update_every": 1, "updates": 1, "target_update": 0.005}
 PENDULUM_RANGE = (-1_700, 0)
+PENDULUM_SAC: dict[str, Any] = {
+    **OFF_POLICY,
+    "hidden": [256, 256],
+    "gamma": 0.99,
+    "learning_rate": 1e-3,
+    "capacity": 1_000_000,
+    "learning_starts": 100,
+}
 PENDULUM_DDPG = {
     **OFF_POLICY,
     "hidden": [400, 300],
@@ -408,14 +416,7 @@ TASKS = {
         algorithm="sac",
         environment="Pendulum-v1",
         steps=5_000,
-        settings={
-            **OFF_POLICY,
-            "hidden": [256, 256],
-            "gamma": 0.99,
-            "learning_rate": 1e-3,
-            "capacity": 1_000_000,
-            "learning_starts": 100,
-        },
+        settings=PENDULUM_SAC,
         return_range=PENDULUM_RANGE,
         bars={
             "sb3": {"tensorflow": 3, "jax": 3.5, "torch": 1.2, "torch-inductor": 2},
@@ -433,6 +434,24 @@ TASKS = {
         bars={"sb3": {"tensorflow": 3, "jax": 3.5, "torch": 1.2}},
         source="rl-zoo3, TD3 on Pendulum-v1",
         learning=Learning(published="-151.9 ± 90.2", peers=("sb3",), backends=ALL, seeds=5, steps=20_000),
+    ),
+    "pendulum-sac-bfloat16": Task(
+        algorithm="sac",
+        environment="Pendulum-v1",
+        steps=20_000,
+        settings={**PENDULUM_SAC, "precision": "bfloat16"},
+        return_range=PENDULUM_RANGE,
+        source="pendulum-sac, with layers in bfloat16",
+        learning=Learning(published="-157.0 ± 88.7 (float32)", backends=("torch",), seeds=5),
+    ),
+    "pendulum-td3-bfloat16": Task(
+        algorithm="td3",
+        environment="Pendulum-v1",
+        steps=20_000,
+        settings={**PENDULUM_DDPG, "precision": "bfloat16"},
+        return_range=PENDULUM_RANGE,
+        source="pendulum-td3, with layers in bfloat16",
+        learning=Learning(published="-151.9 ± 90.2 (float32)", backends=("torch",), seeds=5),
     ),
     "pendulum-ddpg": Task(
         algorithm="ddpg",

@@ -49,6 +49,11 @@ def speed_tables(results: Path = RESULTS) -> str:
     if path.exists():
         result = json.loads(path.read_text())
         sections.append(f"### Atari Pong\n\nMilliseconds per update, {_where(result)}\n\n{atari_table(result)}")
+    path = results / "speed" / "solve.json"
+    if path.exists():
+        result = json.loads(path.read_text())
+        head = "### Whole programs until CartPole is solved"
+        sections.append(f"{head}\n\nSeconds of the process, {_where(result)}\n\n{solve_table(result)}")
     return _joined(sections)
 
 
@@ -256,11 +261,23 @@ def _bar(row: dict[str, Any], verdicts: dict[bool | None, str]) -> tuple[str]:
 
 def atari_table(result: dict[str, Any]) -> str:
     """Return the rows of a result of `atari.py`."""
+    return _pairs_table(result["summary"], "ms")
+
+
+def solve_table(result: dict[str, Any]) -> str:
+    """Return the rows of a result of `solve.py`, and how many runs have solved the task."""
+    solved = ", ".join(f"{who} {count}" for who, count in result["summary"]["solved"].items())
+    return f"{_pairs_table(result['summary']['rows'], 's')}\n\nSolved: {solved}."
+
+
+def _pairs_table(summary: Iterable[dict[str, Any]], unit: str) -> str:
+    """Return a row for each pair of participants."""
     rows = []
-    for row in result["summary"]:
+    for row in summary:
         cells = (f"{row['ours']:.1f}", f"{row['theirs']:.1f}", ratio(row["ratio"]))
-        rows.append((row["name"], *cells, f"{row['bar']:g}: {'met' if row['met'] else 'missed'}"))
-    return markdown_table(("participants", "first, ms", "second, ms", "ratio", "bar"), rows)
+        verdict = {True: "met", False: "missed", None: "too few pairs"}[row["met"]]
+        rows.append((row["name"], *cells, "" if row["bar"] is None else f"{row['bar']:g}: {verdict}"))
+    return markdown_table(("participants", f"first, {unit}", f"second, {unit}", "ratio", "bar"), rows)
 
 
 def limit_table(result: dict[str, Any]) -> str:

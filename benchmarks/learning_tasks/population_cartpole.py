@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 
 import noterl
-from benchmarks.device import STEPS, solving_agent
+from benchmarks.device import LANES, STEPS, solving_agent
 from benchmarks.report import markdown_table
 
 SEEDS = 10
 EPISODES = 100  # of the evaluation
-LANES = 64
 GOAL = 475.0
 
 

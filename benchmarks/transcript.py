@@ -22,7 +22,8 @@ ROOT = Path(__file__).resolve().parents[1]
 RECORD = ROOT / "docs" / "transcript.txt"
 EXTRAS = "jax,cli,classic-control,tune"
 COMMANDS = (
-    "noterl train ppo --env CartPole-v1 --steps 60_000 --num-envs 8 --seed 1 --early-stopping.trial-count 20 "
+    "noterl train ppo --env CartPole-v1 --steps 100_000 --num-envs 8 --seed 1 --rollout-steps 32 --epochs 20 "
+    "--batch-size 256 --gae-lambda 0.8 --gamma 0.98 --optimizer 'Adam(1e-3)' --early-stopping.trial-count 20 "
     "--early-stopping.criterion 475 --checkpoint runs/ppo/files --out runs/ppo",
     "noterl info runs/ppo",
     "noterl evaluate runs/ppo --episodes 100",
@@ -66,14 +67,14 @@ def record(commands: Sequence[str], folder: Path, path: str) -> list[str]:
             env={**environment, "PATH": path},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            text=True,
             check=False,
         )
         seconds = time.perf_counter() - begun
+        output = found.stdout.decode()  # not in text mode, which turns carriage returns into ends of lines
         if found.returncode:
-            raise RuntimeError(f"{command!r} ended with {found.returncode}: {found.stdout}")
+            raise RuntimeError(f"{command!r} ended with {found.returncode}: {output}")
         print(f"{seconds:6.1f} s  {command}", file=sys.stderr, flush=True)
-        shown = [line.replace(str(folder), "~") for line in printed(found.stdout)]
+        shown = [line.replace(str(folder), "~") for line in printed(output)]
         lines += [f"$ {command}", *shown, f"({seconds:.0f} s)", ""]
     return lines[:-1]
 

@@ -69,6 +69,7 @@ class Learner(ABC):
     rollout: Rollout | None = None
     acting_policy: ActingPolicy | None = None
     memory: Any
+    batch_axis = 0  # of a batch, along which replicas share it
 
     def __init__(
         self,
@@ -210,6 +211,7 @@ class Learner(ABC):
         return self.strategy.compile_updates(
             self.step,
             self.variables,
+            axis=self.batch_axis,
             period=self.algorithm.update_period,
             stop=stop,
             report=report,

@@ -1,4 +1,4 @@
-"""Runs of several processes, for `tests/distribute/test_ddp.py`: `rank_run.py MODE,MODE... FOLDER`."""
+"""Runs of several processes, started by `noterl launch`: `rank_run.py MODE,MODE... FOLDER`."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from typing import Any
 
 import noterl
 from noterl.replay import Prioritized, Replay
+from tests.support.replica_equivalence import main
 
 MODES, FOLDER = sys.argv[1].split(","), Path(sys.argv[2])
-RANK = int(os.environ["RANK"])
-STRATEGY = "ddp"
+STRATEGY = "ddp" if "RANK" in os.environ else "data_parallel"
+RANK = int(os.environ["RANK" if STRATEGY == "ddp" else "KERAS_DISTRIBUTION_PROCESS_ID"])
 
 
 class Record(noterl.Callback):
@@ -84,6 +85,13 @@ def continue_rollouts() -> None:
     (FOLDER / f"rollouts-{RANK}.json").write_text(json.dumps({"fits": results}))
 
 
+def replay_sequences() -> None:
+    """Train ACER, whose number of updates is random."""
+    agent = noterl.ACER("CartPole-v1", hidden=(8,), rollout_steps=8, replay_starts=64)
+    result = summary(agent, agent.fit(steps=256, num_envs=2, strategy=STRATEGY, verbose=0))
+    (FOLDER / f"sequences-{RANK}.json").write_text(json.dumps({"fits": [result]}))
+
+
 def train(mode: str) -> None:
     """Train an agent, and change, stop or end the run as the mode names."""
     # Without a seed, the processes build different networks and receive the chief's.
@@ -108,5 +116,6 @@ def train(mode: str) -> None:
 
 
 if __name__ == "__main__":
+    others = {"rollouts": continue_rollouts, "sequences": replay_sequences, "equivalence": lambda: main(STRATEGY)}
     for each in MODES:
-        continue_rollouts() if each == "rollouts" else train(each)
+        others[each]() if each in others else train(each)

@@ -61,7 +61,13 @@ def sac() -> noterl.Agent:
     return agent
 
 
-AGENTS: dict[str, Callable[[], noterl.Agent]] = {"DQN": dqn, "PPO": ppo, "SAC": sac}
+def acer() -> noterl.Agent:
+    agent = noterl.ACER(VECTOR, hidden=(8,), network=own_network((5, 3), (5, 3)), rollout_steps=4, seed=3)
+    agent.compile(optimizer=keras.optimizers.Adam(1e-2, global_clipnorm=0.1))
+    return agent
+
+
+AGENTS: dict[str, Callable[[], noterl.Agent]] = {"DQN": dqn, "PPO": ppo, "SAC": sac, "ACER": acer}
 
 
 def global_batch(name: str, group: int, dtype: str) -> Batch:
@@ -78,6 +84,16 @@ def global_batch(name: str, group: int, dtype: str) -> Batch:
         # Rows without a step are more frequent in the second share.
         weight = (rng.random((GROUP, SIZE)) < np.linspace(1.0, 0.3, SIZE)).astype(np.float32)
         batch = batch._replace(extra=fields, weight=weight)
+    if name == "ACER":
+        rng = np.random.default_rng(group)
+        behavior = rng.dirichlet(np.ones(3), (GROUP, SIZE))
+        fields = {"behavior": behavior, "continues": (rng.random((GROUP, SIZE)) < 0.7).astype(np.float32)}
+        # [K, T, N]: rows without a step are more frequent in the second share.
+        steps, lanes = 4, SIZE // 4
+        weight = (rng.random((GROUP, steps, lanes)) < np.linspace(1.0, 0.4, lanes)).astype(np.float32)
+        batch = map_arrays(
+            lambda array: array.reshape(GROUP, steps, lanes, *array.shape[2:]), batch._replace(extra=fields)
+        )._replace(weight=weight)
 
     def cast(array: np.ndarray) -> np.ndarray:
         return array.astype(dtype) if np.issubdtype(array.dtype, np.floating) else array
@@ -90,16 +106,16 @@ def train(name: str, strategy: Strategy, updates: int, dtype: str) -> tuple[dict
     agent = AGENTS[name]()
     learner, before = learner_of(agent), agent.get_weights()
     learner.use(strategy)
-    rank, share, losses = strategy.rank, SIZE // strategy.processes, []
+    rank, axis, losses = strategy.rank, 1 + learner.batch_axis, []
     with strategy.attached(learner.variables):
         for group in range(updates // GROUP):
             batch = global_batch(name, group, dtype)
-            own = map_arrays(lambda array: array[:, rank * share : (rank + 1) * share], batch)
+            own = map_arrays(lambda array: np.split(array, strategy.processes, axis)[rank], batch)
             result = learner.update(own, GROUP)
             assert result.applied == GROUP
             losses += backends.current().fetch(result.logs["loss"]).tolist()
-            if result.feedback:
-                assert all(tuple(value.shape) == (GROUP, share) for value in result.feedback.values())
+            shape = own.reward.shape
+            assert all(tuple(value.shape) == shape for value in result.feedback.values())
     weights = agent.get_weights()
     assert max(float(np.abs(weights[key] - before[key]).max()) for key in weights) > 1e-3, "the weights did not change"
     return weights, losses

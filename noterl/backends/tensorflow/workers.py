@@ -14,6 +14,8 @@ import tensorflow as tf
 from tensorflow.compiler.xla.tsl.protobuf.coordination_config_pb2 import CoordinatedJob
 from tensorflow.python.eager import context
 
+from noterl.backends.messages import ConnectionLost, Messages
+
 # Processes must start within this time of each other.
 CONNECT_SECONDS = 25
 # A process that has sent no heartbeat for this time is dead. TensorFlow's default is longer.
@@ -29,10 +31,6 @@ _ERRORS = (
     tf.errors.InternalError,
     tf.errors.UnknownError,
 )
-
-
-class ConnectionLost(RuntimeError):
-    """Raised if an operation over all processes fails, or the processes cannot connect to each other."""
 
 
 def is_in_use() -> bool:
@@ -144,7 +142,7 @@ def _is_answered(chief: str, rank: int, until: float) -> bool:
     return False
 
 
-class Workers:
+class Workers(Messages):
     """Messages between the hosts of a strategy.
 
     Args:
@@ -156,20 +154,6 @@ class Workers:
     def __init__(self, strategy: tf.distribute.Strategy, rank: int, count: int) -> None:
         self.strategy, self.rank, self.count = strategy, rank, count
         self._sum = tf.function(self._sum_over_workers, autograph=False, reduce_retracing=False)
-
-    def agree(self, values: Sequence[float]) -> np.ndarray:
-        """Return the values of all processes, `[processes, n]`."""
-        return self._gather(np.asarray(values, np.float64))
-
-    def gather(self, message: bytes) -> list[bytes]:
-        """Return the messages of all processes."""
-        lengths = self.agree([float(len(message))])[:, 0].astype(int)
-        # Few lengths, because each is traced; 4 bytes are one number.
-        size = max(64, 1 << int(lengths.max() - 1).bit_length()) if lengths.max() else 0
-        if not size:
-            return [b""] * self.count
-        own = np.frombuffer(message.ljust(size, b"\0"), np.int32)
-        return [row.tobytes()[:length] for row, length in zip(self._gather(own), lengths, strict=True)]
 
     def fail(self, reason: str) -> None:
         """Abort the operations of the other processes, with this reason."""
@@ -188,11 +172,13 @@ class Workers:
                 f"killed: {first_line(error)}"
             ) from error
 
-    def _gather(self, own: np.ndarray) -> np.ndarray:
+    def exchange(self, own: np.ndarray) -> np.ndarray:
+        """Return the int32 vectors of all processes, `[processes, n]`."""
         rows = np.zeros((self.count, len(own)), own.dtype)
         rows[self.rank] = own
         with self.reporting():
-            return self._sum(tf.constant(rows)).numpy()
+            found: np.ndarray = self._sum(tf.constant(rows)).numpy()
+        return found
 
     def _sum_over_workers(self, rows: Any) -> Any:
         strategy = self.strategy

@@ -1,0 +1,378 @@
+"""Processes of `jax.distributed`: their connection, and programs that they run together.
+
+A program runs once on the device of each process, with the rows of that process, and averages gradients and statistics
+inside. Outside of a program, every array belongs to one process. So code that runs in one process only, such as a
+callback of the chief, cannot start a program that waits for the others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, cast
+
+import jax
+import jax.numpy as jnp
+import keras
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from noterl.backends.common import GatheredRows, GroupResult, Rows
+from noterl.backends.jax.core import Call
+from noterl.backends.jax.updates import Updates
+from noterl.backends.messages import ConnectionLost, Messages
+from noterl.backends.replicas import averaging
+from noterl.types import Batch
+
+T = TypeVar("T")
+
+# Processes must start within this time of each other.
+CONNECT_SECONDS = 25
+# A process that has sent no heartbeat for this time is dead. JAX's default is longer.
+_HEARTBEAT_SECONDS = 10
+# The operations of a process wait for the others this long, because a callback of the chief may take minutes.
+_WAIT_SECONDS = 24 * 3600
+_CHECK_SECONDS = 1.0  # between looks for an error of another process
+_CONNECTION_WORDS = ("Gloo", "NCCL", "UNAVAILABLE", "ABORTED", "heartbeat")
+
+_AXIS = "process"
+_ERROR_KEY = "noterl/error"
+
+_EQUAL, _ROWS, _GROUPS = PartitionSpec(), PartitionSpec(_AXIS), PartitionSpec(None, _AXIS)
+
+
+def is_connected() -> bool:
+    """Return whether this process is connected to others."""
+    return bool(jax.distributed.is_initialized())
+
+
+def num_processes() -> int:
+    """Return the number of connected processes; 1 without a connection."""
+    return int(jax.process_count())
+
+
+def connect(coordinator: str, count: int, rank: int) -> None:
+    """Connect this process to the others of a run.
+
+    Args:
+        coordinator: the address "host:port" of the first process.
+        count: the number of processes.
+        rank: the number of this process.
+
+    Raises:
+        ConnectionLost: if they do not all start within `CONNECT_SECONDS`, the port is in use, or JAX has computed
+            something in this process before.
+    """
+    flags = os.environ.get("XLA_FLAGS", "")
+    if "xla_cpu_collective_timeout_seconds" not in flags:
+        os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_collective_timeout_seconds={_WAIT_SECONDS}"
+    is_local = coordinator.rpartition(":")[0] in ("127.0.0.1", "localhost")
+    try:
+        jax.distributed.initialize(
+            coordinator,
+            count,
+            rank,
+            cluster_detection_method="deactivate",
+            initialization_timeout=CONNECT_SECONDS,
+            heartbeat_timeout_seconds=_HEARTBEAT_SECONDS,
+            shutdown_timeout_seconds=_HEARTBEAT_SECONDS,
+            coordinator_bind_address=coordinator if is_local else None,
+        )
+        Processes().agree([0.0])
+    except RuntimeError as error:  # errors of XLA are RuntimeErrors
+        raise ConnectionLost(
+            f"rank {rank} cannot connect to the {count} processes of the run at {coordinator}: {_first_line(error)}. "
+            "If another program uses the port, choose another one; if a process has failed, its output holds the error"
+        ) from error
+
+
+class Processes(Messages):
+    """The connected processes, with one device each; also the replicas of an update.
+
+    Raises:
+        ValueError: if a process has several devices.
+
+    Attributes:
+        rank: the number of this process.
+        count: the number of processes.
+    """
+
+    def __init__(self) -> None:
+        self.rank, self.count = jax.process_index(), jax.process_count()
+        self._mesh, self._host_mesh = _mesh(jax.devices()), _mesh(jax.devices("cpu"))
+        self._to_all = jax.jit(lambda rows: rows, out_shardings=NamedSharding(self._host_mesh, _EQUAL))
+        self._thread = _Thread()
+
+    def run(self, function: Callable[[], T]) -> T:
+        """Return `function()`, which computes with the other processes.
+
+        It runs in a thread: if another process has stored an error, this one stops waiting for it.
+
+        Raises:
+            ConnectionLost: if another process has failed.
+        """
+        try:
+            return self._thread.run(function, self._raise_error)
+        except (RuntimeError, ValueError) as error:  # both are types of XLA's errors
+            if isinstance(error, ConnectionLost) or not any(word in str(error) for word in _CONNECTION_WORDS):
+                raise
+            self._raise_error()
+            raise self._lost(_first_line(error)) from error
+
+    def fail(self, reason: str) -> None:
+        """Store the error of this process, which the others raise while they wait for it."""
+        with contextlib.suppress(RuntimeError):  # the first process has failed, or there is an error already
+            _client().key_value_set(_ERROR_KEY, f"rank {self.rank}: {reason}")
+
+    def _raise_error(self) -> None:
+        """Raise the error of another process, if there is one."""
+        try:
+            reason = _client().key_value_try_get(_ERROR_KEY)
+        except RuntimeError:  # there is none
+            return
+        raise self._lost(reason)
+
+    def _lost(self, reason: str) -> ConnectionLost:
+        return ConnectionLost(
+            f"rank {self.rank} has lost the connection to another process of the run, which has failed or was killed: "
+            f"{reason}"
+        )
+
+    def exchange(self, own: np.ndarray) -> np.ndarray:
+        """Return the int32 vectors of all processes, `[processes, n]`."""
+        return self.run(lambda: np.asarray(self._to_all(_joined(self._host_mesh, own[None], 0))))
+
+    def mean(self, value: Any) -> Any:
+        """Return the mean of a tensor over the processes, without a gradient; inside of a program."""
+        return jax.lax.pmean(jax.lax.stop_gradient(value), _AXIS)
+
+    def mean_of_all(self, tensors: Sequence[Any]) -> list[Any]:
+        """Return the means of tensors over the processes, by one reduction for each dtype; inside of a program."""
+        means: list[Any] = [None] * len(tensors)
+        for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
+            places = [k for k, tensor in enumerate(tensors) if tensor.dtype == dtype]
+            bucket = jax.lax.pmean(jnp.concatenate([tensors[k].ravel() for k in places]), _AXIS)
+            parts = jnp.split(bucket, np.cumsum([tensors[k].size for k in places])[:-1])
+            for k, part in zip(places, parts, strict=True):
+                means[k] = part.reshape(tensors[k].shape)
+        return means
+
+    def program(self, function: Callable[..., Any], places: Callable[..., Any], results: Any) -> Any:
+        """Return a compiled function of arrays of all processes.
+
+        Args:
+            function: runs on each device, with the part of its process.
+            places: returns the `PartitionSpec`s of its arguments.
+            results: the `PartitionSpec`s of its results.
+        """
+
+        def run(*arguments: Any) -> Any:
+            shared = jax.shard_map(
+                function, mesh=self._mesh, in_specs=places(*arguments), out_specs=results, check_vma=False
+            )
+            with averaging(self):
+                return shared(*arguments)
+
+        return jax.jit(run)
+
+    def parts(self, array: Any, axis: int) -> jax.Array:
+        """Return the array of which each process holds its own part along an axis."""
+        return _joined(self._mesh, array, axis)
+
+    def equal(self, array: Any) -> jax.Array:
+        """Return the array of which each process holds a copy; all must have the same values."""
+        own = jax.device_put(array, _device(self._mesh))
+        return jax.make_array_from_single_device_arrays(own.shape, NamedSharding(self._mesh, _EQUAL), [own])
+
+
+class _Thread:
+    """A thread that calls functions, so that its user can stop waiting for one that never returns."""
+
+    def __init__(self) -> None:
+        self._calls: queue.SimpleQueue[tuple[Callable[[], Any], queue.SimpleQueue]] = queue.SimpleQueue()
+        threading.Thread(target=self._work, daemon=True).start()
+
+    def _work(self) -> None:
+        while True:
+            function, results = self._calls.get()
+            try:
+                results.put((function(), None))
+            except BaseException as error:
+                results.put((None, error))
+            del function, results
+
+    def run(self, function: Callable[[], T], check: Callable[[], None]) -> T:
+        """Return `function()`; while it runs, call `check` each second, which may raise an error."""
+        results: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
+        self._calls.put((function, results))
+        while True:
+            try:
+                result, error = results.get(timeout=_CHECK_SECONDS)
+            except queue.Empty:
+                check()
+                continue
+            if error is not None:
+                raise error
+            return cast(T, result)
+
+
+class _Variables:
+    """Variables that are arrays of all processes inside of programs, and arrays of this process outside.
+
+    Args:
+        variables: equal in all processes.
+        processes: all processes.
+    """
+
+    def __init__(self, variables: Sequence[keras.Variable], processes: Processes) -> None:
+        self._variables, self._processes = list(variables), processes
+        self._pairs: list[tuple[Any, Any]] = [(None, None)] * len(self._variables)  # own array, array of all
+
+    @contextmanager
+    def of_all(self) -> Iterator[None]:
+        """Make the variables arrays of all processes inside the context."""
+        for k, variable in enumerate(self._variables):
+            own, shared = self._pairs[k]
+            if variable._value is not own:
+                own, shared = variable._value, self._processes.equal(variable._value)
+            self._pairs[k], variable._value = (own, shared), shared
+        try:
+            yield
+        finally:
+            for k, variable in enumerate(self._variables):
+                own, shared = self._pairs[k]
+                if variable._value is not shared:
+                    self._pairs[k] = own, shared = variable._value.addressable_data(0), variable._value
+                variable._value = own
+
+
+@dataclass(eq=False)
+class SharedUpdates(Updates):
+    """Updates of which each process computes its share; see `UpdateProgram`.
+
+    Rows and feedback are those of this process, and logs are means over the processes.
+    """
+
+    processes: Processes = field(kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.jit_compile is False:
+            raise ValueError("jit_compile must not be False for updates of several processes on JAX")
+        if self.stop is not None:  # it must see the logs of all processes
+            self._own_step, self.step = self.step, self._averaged_step
+        self._shared = _Variables(self.variables, self.processes)
+        self._reuses_memory = False  # arrays of all processes and those of this process have the same memory
+        feedback = (_EQUAL, _GROUPS)  # with the logs
+        self._run_all = self._program(self._all, (_EQUAL, _EQUAL, feedback))
+        self._run_until_non_finite = self._program(self._until_non_finite, (_EQUAL, feedback))
+        self._run_until_stop = self._program(self.until_stop, (_EQUAL, _EQUAL, _EQUAL, feedback))
+
+    def _program(self, function: Callable[..., Any], results: Any) -> Any:
+        return self.processes.program(function, _places, results)
+
+    def _averaged_step(self, batch: Batch, index: int) -> tuple[dict[str, Any], dict[str, Any]]:
+        logs, feedback = self._own_step(batch, index)
+        return self._averaged(logs), feedback
+
+    def _averaged(self, logs: dict[str, Any]) -> dict[str, Any]:
+        values = [jnp.asarray(value, jnp.result_type(value, jnp.float32)) for value in logs.values()]
+        return dict(zip(logs, self.processes.mean_of_all(values), strict=True))
+
+    def _repeat(self, *args: Any, **options: Any) -> tuple[Any, list[Any], Any, Any]:
+        ran, state, good, result = super()._repeat(*args, **options)
+        if self.stop is None:  # one reduction for all updates
+            result = self._averaged(result[0]), result[1]
+        return ran, state, good, result
+
+    def _shapes(self, function: Callable[..., Any], state: list[Any], rows: Rows) -> Any:
+        return self._program(function, _EQUAL).eval_shape(state, rows)
+
+    def __call__(self, rows: Rows, count: int, first: int = 0) -> GroupResult:
+        """Make `count` updates, of which the first has the number `first`."""
+        spread = self.processes.parts
+        if isinstance(rows, GatheredRows):
+            data = jax.tree.map(lambda array: spread(array, 0), rows.data)
+            shared: Rows = GatheredRows(data, spread(rows.indices, 1))
+        else:
+            shared = jax.tree.map(lambda array: spread(array, 1), rows)
+        make = super().__call__
+        with self._shared.of_all():
+            result = self.processes.run(lambda: make(shared, count, first))
+        return result._replace(logs=_own(result.logs), feedback=_own(result.feedback))
+
+
+@dataclass(eq=False)
+class SharedCall(Call):
+    """A function whose statistics are those of all processes; see `CallProgram`.
+
+    It receives and returns arrays with a first axis of rows or steps of this process.
+    """
+
+    processes: Processes = field(kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._shared = _Variables(self.variables, self.processes)
+        self._compiled = self.processes.program(self._traced, lambda *_: (_EQUAL, _ROWS), (_ROWS, _EQUAL))
+
+    def __call__(self, inputs: Any) -> Any:
+        """Return the result of the function."""
+        inputs = jax.tree.map(lambda array: self.processes.parts(array, 0), inputs)
+        call = super().__call__
+        with self._shared.of_all():
+            return _own(self.processes.run(lambda: call(inputs)))
+
+
+def _client() -> Any:
+    """Return JAX's connection to the first process, for which there is no public interface."""
+    from jax._src import distributed
+
+    return distributed.global_state.client
+
+
+def _places(state: Any, rows: Rows, *numbers: Any) -> tuple[Any, ...]:
+    """Return the places of the arguments of an update program."""
+    of_rows = GatheredRows(_ROWS, _GROUPS) if isinstance(rows, GatheredRows) else _GROUPS  # type: ignore[arg-type]
+    return _EQUAL, of_rows, *[_EQUAL] * len(numbers)
+
+
+def _own(arrays: Any) -> Any:
+    """Return the parts of this process."""
+    return jax.tree.map(lambda array: array.addressable_data(0) if isinstance(array, jax.Array) else array, arrays)
+
+
+def _mesh(devices: Sequence[Any]) -> Mesh:
+    """Return the mesh of one device of each process.
+
+    Raises:
+        ValueError: if a process has several devices.
+    """
+    if len(devices) != jax.process_count():
+        raise ValueError(
+            f"each process of strategy='data_parallel' must have one device, but the {jax.process_count()} processes "
+            f"have {len(devices)}: start one process for each device"
+        )
+    return Mesh(np.asarray(devices), (_AXIS,))
+
+
+def _device(mesh: Mesh) -> Any:
+    """Return the device of this process."""
+    return mesh.devices[jax.process_index()]
+
+
+def _joined(mesh: Mesh, array: Any, axis: int) -> jax.Array:
+    """Return the array on all devices that consists of the parts of each process along an axis."""
+    own = jax.device_put(array, _device(mesh))
+    shape, place = list(own.shape), NamedSharding(mesh, PartitionSpec(*[None] * axis, _AXIS))
+    shape[axis] *= mesh.size
+    return jax.make_array_from_single_device_arrays(tuple(shape), place, [own])
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import socket
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from noterl import distribute
-from tests.support.launching import RANK_RUN
+from tests.support.launching import RANK_RUN, ROOT
 from tests.support.launching import launch as launch_ranks
 from tests.support.replica_equivalence import assert_equivalent
 
 pytestmark = pytest.mark.backends("jax")
+
+_CAPTURED: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 100}
 
 launch = partial(launch_ranks, "data-parallel")
 
@@ -24,7 +30,7 @@ launch = partial(launch_ranks, "data-parallel")
 def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """Return the folder and the output of a run of two processes, in which each has recorded what it did."""
     folder = tmp_path_factory.mktemp("data_parallel")
-    code, output, _ = launch(RANK_RUN, "train,rollouts,sequences,equivalence", folder)
+    code, output, _ = launch(RANK_RUN, "train,sequences,equivalence", folder)
     assert code == 0, output
     return folder, output
 
@@ -33,7 +39,7 @@ def recorded(folder: Path, mode: str) -> list[dict]:
     return [json.loads((folder / f"{mode}-{rank}.json").read_text()) for rank in (0, 1)]
 
 
-@pytest.mark.parametrize("mode", ["train", "rollouts", "sequences"])
+@pytest.mark.parametrize("mode", ["train", "sequences"])
 def test_processes_have_the_same_weights_and_counts(run: tuple[Path, str], mode: str) -> None:
     chief, other = recorded(run[0], mode)
     for own, others in zip(chief["fits"], other["fits"], strict=True):
@@ -73,15 +79,25 @@ def test_faults_end_the_run_everywhere(mode: str, message: str, code: int, tmp_p
     assert not list(tmp_path.glob("*.json"))
 
 
-def test_a_port_in_use_is_an_error() -> None:
-    from noterl.backends.jax import processes
-    from noterl.backends.messages import ConnectionLost
-
+def test_a_port_in_use_is_an_error(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import noterl\nnoterl.DQN('CartPole-v1')\n")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        with pytest.raises(ConnectionLost, match="at 127"):
-            processes.connect(f"127.0.0.1:{taken.getsockname()[1]}", 2, 0)
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        done = subprocess.run([sys.executable, str(script)], env={**os.environ, **variables(address)}, **_CAPTURED)
+    assert done.returncode == 1 and "StrategyError" in done.stderr and address in done.stderr
+
+
+def variables(address: str) -> dict[str, str]:
+    return {
+        "PYTHONPATH": str(ROOT),
+        "JAX_PLATFORMS": "cpu",
+        "KERAS_DISTRIBUTION_JOB_ADDRESSES": address,
+        "KERAS_DISTRIBUTION_NUM_PROCESSES": "2",
+        "KERAS_DISTRIBUTION_PROCESS_ID": "0",
+    }
 
 
 @pytest.mark.parametrize(
@@ -93,9 +109,8 @@ def test_a_port_in_use_is_an_error() -> None:
     ],
 )
 def test_variables_are_checked(name: str, value: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KERAS_DISTRIBUTION_NUM_PROCESSES", "2")
-    monkeypatch.setenv("KERAS_DISTRIBUTION_PROCESS_ID", "0")
-    monkeypatch.setenv("KERAS_DISTRIBUTION_JOB_ADDRESSES", "127.0.0.1:1")
+    for each, usual in variables("127.0.0.1:1").items():
+        monkeypatch.setenv(each, usual)
     monkeypatch.setenv(name, value)
     with pytest.raises(ValueError, match=message):
         distribute.resolve("data_parallel")

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,7 @@ def train(mode: str) -> None:
 
 
 if __name__ == "__main__":
-    others = {"rollouts": continue_rollouts, "sequences": replay_sequences, "equivalence": lambda: main(STRATEGY)}
+    equivalence = partial(main, STRATEGY, ["PPO"])
+    others = {"rollouts": continue_rollouts, "sequences": replay_sequences, "equivalence": equivalence}
     for each in MODES:
         others[each]() if each in others else train(each)

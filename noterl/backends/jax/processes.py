@@ -7,6 +7,7 @@ callback of the chief, cannot start a program that waits for the others.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import queue
@@ -25,7 +26,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from noterl.backends.common import GatheredRows, GroupResult, Rows
 from noterl.backends.jax.core import Call
 from noterl.backends.jax.updates import Updates
-from noterl.backends.messages import ConnectionLost, Messages
+from noterl.backends.messages import ConnectionLost, Messages, listener
 from noterl.backends.replicas import averaging
 from noterl.types import Batch
 
@@ -71,7 +72,11 @@ def connect(coordinator: str, count: int, rank: int) -> None:
     flags = os.environ.get("XLA_FLAGS", "")
     if "xla_cpu_collective_timeout_seconds" not in flags:
         os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_collective_timeout_seconds={_WAIT_SECONDS}"
-    is_local = coordinator.rpartition(":")[0] in ("127.0.0.1", "localhost")
+    host, _, port = coordinator.rpartition(":")
+    # By default, JAX listens at all addresses. If the port is in use, it ends the process by a segmentation fault.
+    served = coordinator if host in ("127.0.0.1", "localhost") else f"0.0.0.0:{port}"
+    if rank == 0:
+        listener(served).close()
     try:
         jax.distributed.initialize(
             coordinator,
@@ -81,7 +86,7 @@ def connect(coordinator: str, count: int, rank: int) -> None:
             initialization_timeout=CONNECT_SECONDS,
             heartbeat_timeout_seconds=_HEARTBEAT_SECONDS,
             shutdown_timeout_seconds=_HEARTBEAT_SECONDS,
-            coordinator_bind_address=coordinator if is_local else None,
+            coordinator_bind_address=served,
         )
         Processes().agree([0.0])
     except RuntimeError as error:  # errors of XLA are RuntimeErrors
@@ -191,24 +196,31 @@ class Processes(Messages):
 
 
 class _Thread:
-    """A thread that calls functions, so that its user can stop waiting for one that never returns."""
+    """A thread that calls functions, so that its user can stop waiting for one that does not return."""
 
     def __init__(self) -> None:
         self._calls: queue.SimpleQueue[tuple[Callable[[], Any], queue.SimpleQueue]] = queue.SimpleQueue()
+        self._is_idle = threading.Event()
+        self._is_idle.set()
         threading.Thread(target=self._work, daemon=True).start()
+        atexit.register(self._leave)
 
     def _work(self) -> None:
         while True:
             function, results = self._calls.get()
             try:
-                results.put((function(), None))
+                answer: tuple[Any, BaseException | None] = function(), None
             except BaseException as error:
-                results.put((None, error))
-            del function, results
+                answer = None, error
+            del function
+            self._is_idle.set()
+            results.put(answer)
+            del answer, results
 
     def run(self, function: Callable[[], T], check: Callable[[], None]) -> T:
         """Return `function()`; while it runs, call `check` each second, which may raise an error."""
         results: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
+        self._is_idle.clear()
         self._calls.put((function, results))
         while True:
             try:
@@ -219,6 +231,16 @@ class _Thread:
             if error is not None:
                 raise error
             return cast(T, result)
+
+    def _leave(self) -> None:
+        """Wait for a function that still waits for another process; Python cannot end while it does.
+
+        It fails when that process ends, and that process ends when both have left the run.
+        """
+        if not self._is_idle.is_set():
+            with contextlib.suppress(RuntimeError):
+                jax.distributed.shutdown()
+            self._is_idle.wait(_HEARTBEAT_SECONDS)
 
 
 class _Variables:

@@ -14,7 +14,7 @@ import tensorflow as tf
 from tensorflow.compiler.xla.tsl.protobuf.coordination_config_pb2 import CoordinatedJob
 from tensorflow.python.eager import context
 
-from noterl.backends.messages import ConnectionLost, Messages
+from noterl.backends.messages import ConnectionLost, Messages, listener
 
 # Processes must start within this time of each other.
 CONNECT_SECONDS = 25
@@ -83,11 +83,11 @@ def _meet(workers: Sequence[str], rank: int) -> None:
         ConnectionLost: if they do not all start within `CONNECT_SECONDS`, or this process cannot listen at its address.
     """
     until = time.monotonic() + CONNECT_SECONDS
-    with _listener(workers[rank]) as listener:
+    with listener(workers[rank]) as server:
         if rank:
             missing = [workers[0]] if not _is_answered(workers[0], rank, until) else []
         else:
-            missing = _missing_after(listener, workers, until)
+            missing = _missing_after(server, workers, until)
     if missing:
         raise ConnectionLost(
             f"rank {rank} has not reached {', '.join(missing)} of the {len(workers)} processes of TF_CONFIG within "
@@ -95,31 +95,14 @@ def _meet(workers: Sequence[str], rank: int) -> None:
         )
 
 
-def _listener(address: str) -> socket.socket:
-    """Return a socket that listens at an address; TensorFlow's own error would not name it."""
-    host, _, port = address.rpartition(":")
-    listener = socket.socket()
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, int(port)))
-        listener.listen()
-    except OSError as error:
-        listener.close()
-        raise ConnectionLost(
-            f"this process cannot listen at {address}, its address in TF_CONFIG: {error.strerror or error}; choose "
-            "another port"
-        ) from error
-    return listener
-
-
-def _missing_after(listener: socket.socket, workers: Sequence[str], until: float) -> list[str]:
+def _missing_after(server: socket.socket, workers: Sequence[str], until: float) -> list[str]:
     """Wait for all other processes, then answer them; return the addresses of those that have not connected in time."""
     found: dict[int, socket.socket] = {}
     with contextlib.ExitStack() as stack:
         while len(found) < len(workers) - 1 and time.monotonic() < until:
-            listener.settimeout(max(0.01, until - time.monotonic()))
+            server.settimeout(max(0.01, until - time.monotonic()))
             with contextlib.suppress(OSError, ValueError):
-                connection = stack.enter_context(listener.accept()[0])
+                connection = stack.enter_context(server.accept()[0])
                 connection.settimeout(1.0)
                 found[int(connection.recv(64).removeprefix(_HELLO).decode())] = connection
         if len(found) == len(workers) - 1:

@@ -59,13 +59,6 @@ class Strategy:
             )
         return batch_size // self.processes
 
-    def check(self, memory: str) -> None:
-        """Check that the strategy supports agents with this kind of memory.
-
-        Raises:
-            ValueError: if it does not.
-        """
-
     @contextmanager
     def attached(self, variables: Sequence[Any]) -> Iterator[None]:
         """Place the variables where the strategy needs them, for the duration of a `fit`.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
@@ -11,26 +10,6 @@ import numpy as np
 
 class ConnectionLost(RuntimeError):
     """Raised if an operation over all processes fails; the message holds the error of the other process, if known."""
-
-
-def listener(address: str) -> socket.socket:
-    """Return a socket that listens at an address "host:port"; errors of frameworks do not name it.
-
-    Raises:
-        ConnectionLost: if this process cannot listen there.
-    """
-    host, _, port = address.rpartition(":")
-    server = socket.socket()
-    server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        server.bind((host, int(port)))
-        server.listen()
-    except OSError as error:
-        server.close()
-        raise ConnectionLost(
-            f"this process cannot listen at its address {address}: {error.strerror or error}; choose another port"
-        ) from error
-    return server
 
 
 class Messages(ABC):

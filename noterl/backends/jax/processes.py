@@ -26,7 +26,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from noterl.backends.common import GatheredRows, GroupResult, Rows
 from noterl.backends.jax.core import Call
 from noterl.backends.jax.updates import Updates
-from noterl.backends.messages import ConnectionLost, Messages, listener
+from noterl.backends.meeting import meet
+from noterl.backends.messages import ConnectionLost, Messages
 from noterl.backends.replicas import averaging
 from noterl.types import Batch
 
@@ -73,10 +74,15 @@ def connect(coordinator: str, count: int, rank: int) -> None:
     if "xla_cpu_collective_timeout_seconds" not in flags:
         os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_collective_timeout_seconds={_WAIT_SECONDS}"
     host, _, port = coordinator.rpartition(":")
-    # By default, JAX listens at all addresses. If the port is in use, it ends the process by a segmentation fault.
-    served = coordinator if host in ("127.0.0.1", "localhost") else f"0.0.0.0:{port}"
-    if rank == 0:
-        listener(served).close()
+    is_local = host in ("127.0.0.1", "localhost")
+    served = coordinator if is_local else f"0.0.0.0:{port}"  # by default, JAX listens at all addresses
+    # JAX itself ends the process if the port is in use, or another process is missing.
+    missing = meet(served if rank == 0 else coordinator, rank, count, CONNECT_SECONDS)
+    if missing:
+        raise ConnectionLost(
+            f"rank {rank} has not reached rank {', '.join(map(str, missing))} of the {count} processes of the run at "
+            f"{coordinator} within {CONNECT_SECONDS} s; if one has failed, its own error says why"
+        )
     try:
         jax.distributed.initialize(
             coordinator,
@@ -91,8 +97,7 @@ def connect(coordinator: str, count: int, rank: int) -> None:
         Processes().agree([0.0])
     except RuntimeError as error:  # errors of XLA are RuntimeErrors
         raise ConnectionLost(
-            f"rank {rank} cannot connect to the {count} processes of the run at {coordinator}: {_first_line(error)}. "
-            "If another program uses the port, choose another one; if a process has failed, its output holds the error"
+            f"rank {rank} cannot connect to the {count} processes of the run at {coordinator}: {_first_line(error)}"
         ) from error
 
 

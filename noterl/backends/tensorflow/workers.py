@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import socket
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -14,13 +12,13 @@ import tensorflow as tf
 from tensorflow.compiler.xla.tsl.protobuf.coordination_config_pb2 import CoordinatedJob
 from tensorflow.python.eager import context
 
-from noterl.backends.messages import ConnectionLost, Messages, listener
+from noterl.backends.meeting import listener, meet
+from noterl.backends.messages import ConnectionLost, Messages
 
 # Processes must start within this time of each other.
 CONNECT_SECONDS = 25
 # A process that has sent no heartbeat for this time is dead. TensorFlow's default is longer.
 HEARTBEAT_SECONDS = 10
-_HELLO = b"noterl rank "
 
 _ERRORS = (
     tf.errors.UnavailableError,
@@ -77,52 +75,16 @@ def _configure(jobs: dict[str, int]) -> None:
 def _meet(workers: Sequence[str], rank: int) -> None:
     """Wait until all processes have started. TensorFlow's own server would wait for them without end.
 
-    The first process listens at its address; the others connect to it, and it answers when all have.
-
     Raises:
         ConnectionLost: if they do not all start within `CONNECT_SECONDS`, or this process cannot listen at its address.
     """
-    until = time.monotonic() + CONNECT_SECONDS
-    with listener(workers[rank]) as server:
-        if rank:
-            missing = [workers[0]] if not _is_answered(workers[0], rank, until) else []
-        else:
-            missing = _missing_after(server, workers, until)
+    with listener(workers[rank]) if rank else contextlib.nullcontext():  # to name a port in use
+        missing = [workers[other] for other in meet(workers[0], rank, len(workers), CONNECT_SECONDS)]
     if missing:
         raise ConnectionLost(
             f"rank {rank} has not reached {', '.join(missing)} of the {len(workers)} processes of TF_CONFIG within "
             f"{CONNECT_SECONDS} s; if one has failed, its own error says why"
         )
-
-
-def _missing_after(server: socket.socket, workers: Sequence[str], until: float) -> list[str]:
-    """Wait for all other processes, then answer them; return the addresses of those that have not connected in time."""
-    found: dict[int, socket.socket] = {}
-    with contextlib.ExitStack() as stack:
-        while len(found) < len(workers) - 1 and time.monotonic() < until:
-            server.settimeout(max(0.01, until - time.monotonic()))
-            with contextlib.suppress(OSError, ValueError):
-                connection = stack.enter_context(server.accept()[0])
-                connection.settimeout(1.0)
-                found[int(connection.recv(64).removeprefix(_HELLO).decode())] = connection
-        if len(found) == len(workers) - 1:
-            for connection in found.values():
-                with contextlib.suppress(OSError):
-                    connection.sendall(_HELLO)
-    return [address for rank, address in enumerate(workers) if rank and rank not in found]
-
-
-def _is_answered(chief: str, rank: int, until: float) -> bool:
-    """Return whether the first process answers in time that all processes have started."""
-    host, _, port = chief.rpartition(":")
-    while time.monotonic() < until:
-        with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout=1.0) as connection:
-            connection.sendall(_HELLO + str(rank).encode())
-            connection.settimeout(max(0.01, until - time.monotonic()))
-            if connection.recv(64) == _HELLO:
-                return True
-        time.sleep(0.1)
-    return False
 
 
 class Workers(Messages):

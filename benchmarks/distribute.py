@@ -136,13 +136,15 @@ print("RESULT", json.dumps(found))
 """
 
 
-def execute(name: str, arguments: Sequence[str], *, devices: bool = True, launched: bool | None = None) -> str:
+def execute(
+    name: str, arguments: Sequence[str], *, added: dict[str, str] | None = None, launched: bool | None = None
+) -> str:
     """Return the output of a script, or of another command of Python, under a strategy.
 
     Args:
         name: of the strategy.
         arguments: of Python.
-        devices: whether the process has the devices of the strategy; otherwise one.
+        added: environment variables; by default those of the strategy, which divide the CPU.
         launched: whether two processes run; by default if the strategy says so.
 
     Raises:
@@ -155,7 +157,7 @@ def execute(name: str, arguments: Sequence[str], *, devices: bool = True, launch
         **os.environ,
         "KERAS_BACKEND": backend,
         "PYTHONPATH": str(ROOT),
-        **dict(variables if devices else ()),
+        **(dict(variables) if added is None else added),
     }
     done = subprocess.run([sys.executable, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True)
     if done.returncode:
@@ -193,7 +195,7 @@ def learning(name: str, seed: int, steps: int) -> dict[str, Any]:
 def overhead(name: str, pairs: int) -> dict[str, Any]:
     """Return the ratio of the times of an update, by algorithm."""
     command = ["-c", OVERHEAD, STRATEGIES[name].word, str(pairs)]
-    found = result_of(execute(name, command, devices=False, launched=False))
+    found = result_of(execute(name, command, added={}, launched=False))
     return {agent: summarize_pairs(times["ours"], times["theirs"], BAR) for agent, times in found.items()}
 
 
@@ -201,7 +203,7 @@ def model(name: str) -> dict[str, Any]:
     """Return the constants of the model, and the speeds that check it."""
 
     def run(arguments: list[str], launched: bool) -> Any:
-        return result_of(execute(name, arguments, devices=False, launched=launched))
+        return result_of(execute(name, arguments, added=scaling_model.ONE_THREAD, launched=launched))
 
     return scaling_model.measure(run, STRATEGIES[name].word)
 

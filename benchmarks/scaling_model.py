@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 REPEATS = 3
+# Two ranks share the cores of a machine, so each process computes with one thread.
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "NPROC": "1"}
 # (ranks, workers of each rank, whether it updates): the first two runs give constants, the others check the formula.
 RUNS = ((1, 1, False), (1, 1, True), (1, 2, True), (2, 1, True))
 PREDICTED = ((8, 1), (64, 1))
@@ -25,7 +27,7 @@ import noterl
 from noterl import distribute
 from noterl.callbacks import Callback, Every
 
-STEPS, SHARE, GROUP, SIZES = 5_000, 64, 16, (1, 10_000, 100_000, 1_000_000)
+STEPS, SHARE, GROUP, SIZES = 3_000, 64, 16, (1, 10_000, 100_000, 1_000_000)
 
 class Slow(gymnasium.Wrapper):
     def step(self, action):
@@ -39,7 +41,7 @@ def make():
     return Slow(gymnasium.make("CartPole-v1"))
 
 class Clock(Callback):
-    every = Every(500, "steps", at="step")
+    every = Every(200, "steps", at="step")
     def __init__(self):
         self.marks = []
     def on_due(self, logs):

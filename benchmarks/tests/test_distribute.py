@@ -21,7 +21,9 @@ def processes(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """Replace the processes; the seed 1 of `learning` fails."""
     commands: list[list[str]] = []
 
-    def execute(name: str, arguments: Sequence[str], *, devices: bool = True, launched: bool | None = None) -> str:
+    def execute(
+        name: str, arguments: Sequence[str], *, added: dict[str, str] | None = None, launched: bool | None = None
+    ) -> str:
         commands.append([name, *arguments])
         program = Path(arguments[0]).name
         if program == "learning.py":

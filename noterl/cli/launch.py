@@ -110,6 +110,7 @@ def _of_jax(processes: int, ports: Sequence[int]) -> tuple[list[str], list[Varia
             "KERAS_DISTRIBUTION_JOB_ADDRESSES": f"{_HOST}:{ports[0]}",
             "KERAS_DISTRIBUTION_NUM_PROCESSES": str(processes),
             "KERAS_DISTRIBUTION_PROCESS_ID": str(rank),
+            "NPROC": os.environ.get("NPROC") or _cores_of_each(processes),  # XLA's threads
         }
         for rank in range(processes)
     )
@@ -151,6 +152,10 @@ _ELSEWHERE = {
 }
 
 
+def _cores_of_each(processes: int) -> str:
+    return str(max(1, (os.cpu_count() or 1) // processes))
+
+
 def visible_gpus() -> list[str]:
     """Return the numbers of the NVIDIA GPUs that processes may use, without importing a framework."""
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -183,7 +188,7 @@ class Launch:
         self._spare, self._lost = frozenset(spare), set[int]()
         self._names, self._output = list(names), output or sys.stdout
         self._lock = threading.Lock()
-        threads = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // len(names)))}
+        threads = {"OMP_NUM_THREADS": _cores_of_each(len(names))}
         self._processes: list[subprocess.Popen] = []
         self._readers: list[threading.Thread] = []
         try:

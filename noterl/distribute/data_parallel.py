@@ -34,7 +34,7 @@ def make(distribution: Any = None) -> Strategy:
     devices = None if distribution is None else sharding.devices_of(distribution)
     if processes.num_processes() == 1:
         return DataParallel(devices)
-    connected = processes.Processes()
+    connected = processes.connected()
     if devices is not None and devices.size != connected.count:
         raise ValueError(
             f"strategy must be a DataParallel of the devices of all {connected.count} processes, got one of "
@@ -103,7 +103,7 @@ class DataParallelProcesses(ProcessStrategy):
         Raises:
             ValueError: if `jit_compile` is False.
         """
-        from noterl.backends.jax.processes import SharedUpdates
+        from noterl.backends.jax.shared_updates import SharedUpdates
 
         program: Program = backends.current().compile_updates(
             step, variables, kind=SharedUpdates, processes=self._connected, **options
@@ -112,7 +112,7 @@ class DataParallelProcesses(ProcessStrategy):
 
     def compile_call(self, function: Callable[[Any], Any], variables: Sequence[Any], **options: Any) -> Any:
         """Compile a function whose statistics are averaged over the processes."""
-        from noterl.backends.jax.processes import SharedCall
+        from noterl.backends.jax.shared_updates import SharedCall
 
         return SharedCall(function, variables, processes=self._connected, **options)
 

@@ -181,9 +181,14 @@ class Learner(ABC):
 
     def use(self, strategy: Strategy) -> None:
         """Compile the updates for another strategy; the state of the agent does not change."""
-        if strategy is not self.strategy:
-            self.strategy = strategy
+        if strategy is self.strategy:
+            return
+        before, self.strategy = self.strategy, strategy
+        try:
             self.compile_updates(self._report)
+        except BaseException:  # the strategy does not support the agent
+            self.strategy = before
+            raise
 
     @abstractmethod
     def build_memory(self) -> None:

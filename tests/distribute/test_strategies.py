@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from types import SimpleNamespace
+from typing import NoReturn
 
 import keras
 import pytest
@@ -25,6 +26,19 @@ def test_shares_of_a_batch_are_equal() -> None:
     assert two_processes.share(64) == 32
     with pytest.raises(ValueError, match=r"batch_size must be divisible by the 2 replicas.*62 or 64"):
         two_processes.share(63)
+
+
+@pytest.mark.backends("torch")
+def test_strategies_that_do_not_support_an_agent_are_refused_each_time() -> None:
+    class Refusing(Strategy):
+        def compile_updates(self, *args: object, **options: object) -> NoReturn:
+            raise ValueError("target_kl")
+
+    agent, strategy = noterl.DQN("CartPole-v1", hidden=(4,)), Refusing()
+    for _ in range(2):
+        with pytest.raises(ValueError, match="target_kl"):
+            agent.fit(steps=1, strategy=strategy, verbose=0)
+    agent.fit(steps=1, verbose=0)
 
 
 @pytest.mark.parametrize("strategy", ["horovod", 2, object()])

@@ -1,9 +1,4 @@
-"""Processes of `jax.distributed`: their connection, and programs that they run together.
-
-A program runs once on the device of each process, with the rows of that process, and averages gradients and statistics
-inside. Outside of a program, every array belongs to one process. So code that runs in one process only, such as a
-callback of the chief, cannot start a program that waits for the others.
-"""
+"""Processes of `jax.distributed`: their connection, and averages of gradients and statistics over them."""
 
 from __future__ import annotations
 
@@ -12,24 +7,18 @@ import contextlib
 import os
 import queue
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
-import keras
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from noterl.backends.common import GatheredRows, GroupResult, Rows
-from noterl.backends.jax.core import Call
-from noterl.backends.jax.updates import Updates
 from noterl.backends.meeting import meet
 from noterl.backends.messages import ConnectionLost, Messages
 from noterl.backends.replicas import averaging
-from noterl.types import Batch
 
 T = TypeVar("T")
 
@@ -39,13 +28,15 @@ CONNECT_SECONDS = 25
 _HEARTBEAT_SECONDS = 10
 # The operations of a process wait for the others this long, because a callback of the chief may take minutes.
 _WAIT_SECONDS = 24 * 3600
+_OLDEST = (0, 9)
 _CHECK_SECONDS = 1.0  # between looks for an error of another process
 _CONNECTION_WORDS = ("Gloo", "NCCL", "UNAVAILABLE", "ABORTED", "heartbeat")
 
 _AXIS = "process"
 _ERROR_KEY = "noterl/error"
 
-_EQUAL, _ROWS, _GROUPS = PartitionSpec(), PartitionSpec(_AXIS), PartitionSpec(None, _AXIS)
+# Where an array is: a copy in each process, or divided along its first or second axis.
+EQUAL, ROWS, GROUPS = PartitionSpec(), PartitionSpec(_AXIS), PartitionSpec(None, _AXIS)
 
 
 def is_connected() -> bool:
@@ -67,9 +58,11 @@ def connect(coordinator: str, count: int, rank: int) -> None:
         rank: the number of this process.
 
     Raises:
+        ImportError: if JAX is too old.
         ConnectionLost: if they do not all start within `CONNECT_SECONDS`, the port is in use, or JAX has computed
             something in this process before.
     """
+    _check_version()
     flags = os.environ.get("XLA_FLAGS", "")
     if "xla_cpu_collective_timeout_seconds" not in flags:
         os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_collective_timeout_seconds={_WAIT_SECONDS}"
@@ -94,17 +87,28 @@ def connect(coordinator: str, count: int, rank: int) -> None:
             shutdown_timeout_seconds=_HEARTBEAT_SECONDS,
             coordinator_bind_address=served,
         )
-        Processes().agree([0.0])
+        connected().agree([0.0])
     except RuntimeError as error:  # errors of XLA are RuntimeErrors
         raise ConnectionLost(
             f"rank {rank} cannot connect to the {count} processes of the run at {coordinator}: {_first_line(error)}"
         ) from error
 
 
+@cache
+def connected() -> Processes:
+    """Return the connected processes, the same object in each call.
+
+    Raises:
+        ValueError: if a process has several devices.
+    """
+    return Processes()
+
+
 class Processes(Messages):
     """The connected processes, with one device each; also the replicas of an update.
 
     Raises:
+        ImportError: if JAX is too old.
         ValueError: if a process has several devices.
 
     Attributes:
@@ -113,9 +117,10 @@ class Processes(Messages):
     """
 
     def __init__(self) -> None:
+        _check_version()
         self.rank, self.count = jax.process_index(), jax.process_count()
         self._mesh, self._host_mesh = _mesh(jax.devices()), _mesh(jax.devices("cpu"))
-        self._to_all = jax.jit(lambda rows: rows, out_shardings=NamedSharding(self._host_mesh, _EQUAL))
+        self._to_all = jax.jit(lambda rows: rows, out_shardings=NamedSharding(self._host_mesh, EQUAL))
         self._thread = _Thread()
 
     def run(self, function: Callable[[], T]) -> T:
@@ -197,7 +202,7 @@ class Processes(Messages):
     def equal(self, array: Any) -> jax.Array:
         """Return the array of which each process holds a copy; all must have the same values."""
         own = jax.device_put(array, _device(self._mesh))
-        return jax.make_array_from_single_device_arrays(own.shape, NamedSharding(self._mesh, _EQUAL), [own])
+        return jax.make_array_from_single_device_arrays(own.shape, NamedSharding(self._mesh, EQUAL), [own])
 
 
 class _Thread:
@@ -248,112 +253,13 @@ class _Thread:
             self._is_idle.wait(_HEARTBEAT_SECONDS)
 
 
-class _Variables:
-    """Variables that are arrays of all processes inside of programs, and arrays of this process outside.
-
-    Args:
-        variables: equal in all processes.
-        processes: all processes.
-    """
-
-    def __init__(self, variables: Sequence[keras.Variable], processes: Processes) -> None:
-        self._variables, self._processes = list(variables), processes
-        self._pairs: list[tuple[Any, Any]] = [(None, None)] * len(self._variables)  # own array, array of all
-
-    @contextmanager
-    def of_all(self) -> Iterator[None]:
-        """Make the variables arrays of all processes inside the context."""
-        for k, variable in enumerate(self._variables):
-            own, shared = self._pairs[k]
-            if variable._value is not own:
-                own, shared = variable._value, self._processes.equal(variable._value)
-            self._pairs[k], variable._value = (own, shared), shared
-        try:
-            yield
-        finally:
-            for k, variable in enumerate(self._variables):
-                own, shared = self._pairs[k]
-                if variable._value is not shared:
-                    self._pairs[k] = own, shared = variable._value.addressable_data(0), variable._value
-                variable._value = own
-
-
-@dataclass(eq=False)
-class SharedUpdates(Updates):
-    """Updates of which each process computes its share; see `UpdateProgram`.
-
-    Rows and feedback are those of this process, and logs are means over the processes.
-    """
-
-    processes: Processes = field(kw_only=True)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.jit_compile is False:
-            raise ValueError("jit_compile must not be False for updates of several processes on JAX")
-        if self.stop is not None:  # it must see the logs of all processes
-            self._own_step, self.step = self.step, self._averaged_step
-        self._shared = _Variables(self.variables, self.processes)
-        self._reuses_memory = False  # arrays of all processes and those of this process have the same memory
-        feedback = (_EQUAL, _GROUPS)  # with the logs
-        self._run_all = self._program(self._all, (_EQUAL, _EQUAL, feedback))
-        self._run_until_non_finite = self._program(self._until_non_finite, (_EQUAL, feedback))
-        self._run_until_stop = self._program(self.until_stop, (_EQUAL, _EQUAL, _EQUAL, feedback))
-
-    def _program(self, function: Callable[..., Any], results: Any) -> Any:
-        return self.processes.program(function, _places, results)
-
-    def _averaged_step(self, batch: Batch, index: int) -> tuple[dict[str, Any], dict[str, Any]]:
-        logs, feedback = self._own_step(batch, index)
-        return self._averaged(logs), feedback
-
-    def _averaged(self, logs: dict[str, Any]) -> dict[str, Any]:
-        values = [jnp.asarray(value, jnp.result_type(value, jnp.float32)) for value in logs.values()]
-        return dict(zip(logs, self.processes.mean_of_all(values), strict=True))
-
-    def _repeat(self, *args: Any, **options: Any) -> tuple[Any, list[Any], Any, Any]:
-        ran, state, good, result = super()._repeat(*args, **options)
-        if self.stop is None:  # one reduction for all updates
-            result = self._averaged(result[0]), result[1]
-        return ran, state, good, result
-
-    def _shapes(self, function: Callable[..., Any], state: list[Any], rows: Rows) -> Any:
-        return self._program(function, _EQUAL).eval_shape(state, rows)
-
-    def __call__(self, rows: Rows, count: int, first: int = 0) -> GroupResult:
-        """Make `count` updates, of which the first has the number `first`."""
-        spread = self.processes.parts
-        if isinstance(rows, GatheredRows):
-            data = jax.tree.map(lambda array: spread(array, 0), rows.data)
-            shared: Rows = GatheredRows(data, spread(rows.indices, 1))
-        else:
-            shared = jax.tree.map(lambda array: spread(array, 1), rows)
-        make = super().__call__
-        with self._shared.of_all():
-            result = self.processes.run(lambda: make(shared, count, first))
-        return result._replace(logs=_own(result.logs), feedback=_own(result.feedback))
-
-
-@dataclass(eq=False)
-class SharedCall(Call):
-    """A function whose statistics are those of all processes; see `CallProgram`.
-
-    It receives and returns arrays with a first axis of rows or steps of this process.
-    """
-
-    processes: Processes = field(kw_only=True)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._shared = _Variables(self.variables, self.processes)
-        self._compiled = self.processes.program(self._traced, lambda *_: (_EQUAL, _ROWS), (_ROWS, _EQUAL))
-
-    def __call__(self, inputs: Any) -> Any:
-        """Return the result of the function."""
-        inputs = jax.tree.map(lambda array: self.processes.parts(array, 0), inputs)
-        call = super().__call__
-        with self._shared.of_all():
-            return _own(self.processes.run(lambda: call(inputs)))
+def _check_version() -> None:
+    if jax.__version_info__ < _OLDEST:  # older ones have no `jax.shard_map`, or end at the flag for the time limit
+        needed = ".".join(map(str, _OLDEST))
+        raise ImportError(
+            f"strategy='data_parallel' in several processes needs JAX {needed} or newer, got {jax.__version__}: "
+            f'pip install "jax>={needed}"'
+        )
 
 
 def _client() -> Any:
@@ -361,17 +267,6 @@ def _client() -> Any:
     from jax._src import distributed
 
     return distributed.global_state.client
-
-
-def _places(state: Any, rows: Rows, *numbers: Any) -> tuple[Any, ...]:
-    """Return the places of the arguments of an update program."""
-    of_rows = GatheredRows(_ROWS, _GROUPS) if isinstance(rows, GatheredRows) else _GROUPS  # type: ignore[arg-type]
-    return _EQUAL, of_rows, *[_EQUAL] * len(numbers)
-
-
-def _own(arrays: Any) -> Any:
-    """Return the parts of this process."""
-    return jax.tree.map(lambda array: array.addressable_data(0) if isinstance(array, jax.Array) else array, arrays)
 
 
 def _mesh(devices: Sequence[Any]) -> Mesh:
@@ -385,7 +280,7 @@ def _mesh(devices: Sequence[Any]) -> Mesh:
             f"each process of strategy='data_parallel' must have one device, but the {jax.process_count()} processes "
             f"have {len(devices)}: start one process for each device"
         )
-    return Mesh(np.asarray(devices), (_AXIS,))
+    return Mesh(np.asarray(sorted(devices, key=lambda device: device.process_index)), (_AXIS,))
 
 
 def _device(mesh: Mesh) -> Any:

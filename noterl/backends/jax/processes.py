@@ -141,13 +141,18 @@ class Processes(Messages):
 
     def fail(self, reason: str) -> None:
         """Store the error of this process, which the others raise while they wait for it."""
-        with contextlib.suppress(RuntimeError):  # the first process has failed, or there is an error already
-            _client().key_value_set(_ERROR_KEY, f"rank {self.rank}: {reason}")
+        client = _client()
+        if client is not None:
+            with contextlib.suppress(RuntimeError):  # the first process has failed, or there is an error already
+                client.key_value_set(_ERROR_KEY, f"rank {self.rank}: {reason}")
 
     def _raise_error(self) -> None:
         """Raise the error of another process, if there is one."""
+        client = _client()
+        if client is None:  # one process, or the connection has ended
+            return
         try:
-            reason = _client().key_value_try_get(_ERROR_KEY)
+            reason = client.key_value_try_get(_ERROR_KEY)
         except RuntimeError:  # there is none
             return
         raise self._lost(reason)

@@ -1,12 +1,15 @@
-"""Measure the strategies of `fit`: equivalence with one device, learning, and the overhead of one replica.
+"""Measure the strategies of `fit`: equivalence with one device, learning, the overhead of one replica, and a model.
 
     PYTHONPATH=. .venv/bin/python benchmarks/distribute.py --seeds 3 --pairs 5
+    PYTHONPATH=. .venv/bin/python benchmarks/distribute.py --parts model
 
 `equivalence` compares two replicas with one device on the same global batches (tests/support/replica_equivalence.py):
 200 updates in float64, 10 in float32. `learning` trains on CartPole-v1 until the mean of 20 evaluation episodes is at
 least 475, within a budget of steps. `overhead` is the time of an update with one replica over that without a strategy:
-the median over alternating pairs, with its 90 % interval; the bar of 1.3 is met if the upper end is within it. Each
-part runs in processes of its own. The result is stored in results/distribute.json if all parts ran.
+the median over alternating pairs, with its 90 % interval; the bar of 1.3 is met if the upper end is within it. `model`
+measures the constants of `scaling_model.py`, and speeds that check it. Each part runs in processes of its own. The
+result of a part and a strategy is stored as results/distribute/PART-STRATEGY.json when it is there, `learning` after
+each seed, beside the seeds that the file holds already.
 """
 
 from __future__ import annotations
@@ -19,31 +22,50 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from benchmarks import scaling_model  # noqa: E402
 from benchmarks.processes import RESULTS, machine, store, warn_if_busy  # noqa: E402
 from benchmarks.summaries import summarize_pairs  # noqa: E402
 
-RESULT = RESULTS / "distribute.json"
+FOLDER = RESULTS / "distribute"
 BAR = 1.3
+STEPS = 100_000
+PARTS = ("equivalence", "learning", "overhead", "model")
 
-_LAUNCH = ["-m", "noterl", "launch", "--processes", "2", "--strategy"]
 
-# Word -> backend, further variables, and the launcher of two processes (none for the devices of one).
-STRATEGIES: dict[str, tuple[str, dict[str, str], list[str]]] = {
-    "data_parallel": ("jax", {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}, []),
-    "ddp": ("torch", {}, [*_LAUNCH, "ddp"]),
-    "mirrored": ("tensorflow", {}, []),
-    "multiworker": ("tensorflow", {}, [*_LAUNCH, "multiworker"]),
-    "parameter_server": ("tensorflow", {}, [*_LAUNCH, "parameter_server"]),
+class Strategy(NamedTuple):
+    """How to run a strategy: its word, backend, whether a launcher starts two processes, and further variables."""
+
+    word: str
+    backend: str
+    is_launched: bool = False
+    variables: Sequence[tuple[str, str]] = ()
+
+
+STRATEGIES = {
+    "data_parallel": Strategy(
+        "data_parallel", "jax", variables=[("XLA_FLAGS", "--xla_force_host_platform_device_count=2")]
+    ),
+    "data_parallel_processes": Strategy("data_parallel", "jax", True),
+    "ddp": Strategy("ddp", "torch", True),
+    "mirrored": Strategy("mirrored", "tensorflow"),
+    "multiworker": Strategy("multiworker", "tensorflow", True),
+    "parameter_server": Strategy("parameter_server", "tensorflow", True),
 }
 
-# Parts that do not exist: asynchronous updates differ from those of one device, and always need other processes.
-LEFT_OUT = {("parameter_server", "equivalence"), ("parameter_server", "overhead")}
+# The parts of each strategy. Asynchronous updates differ from those of one device, and always need other processes;
+# one process of JAX is one device. The model is that of processes whose updates are programs of XLA or torch.
+LEFT_OUT = {
+    *((name, "model") for name in ("data_parallel", "mirrored", "multiworker", "parameter_server")),
+    *(("parameter_server", part) for part in ("equivalence", "overhead")),
+    ("data_parallel_processes", "overhead"),
+}
 
 # Trains until the greedy policy reaches 475, in the chief's evaluations every 2,000 steps.
 LEARNING = """
@@ -61,15 +83,16 @@ class Goal(Callback):
         if mean >= 475:
             self.agent.stop("goal")
 
-strategy, seed = sys.argv[1], int(sys.argv[2])
+strategy, seed, steps = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 if strategy == "mirrored":
     from tests.support.tensorflow_strategies import two_devices
     two_devices()
 task = json.loads(os.environ.get("TF_CONFIG", '{"task": {"index": 0}}'))["task"]
+rank = os.environ.get("RANK") or os.environ.get("KERAS_DISTRIBUTION_PROCESS_ID") or task["index"]
 agent, goal = noterl.DQN("CartPole-v1", seed=seed), Goal()
 started = time.perf_counter()
-history = agent.fit(steps=100_000, strategy=strategy, callbacks=[goal], verbose=0)
-if os.environ.get("RANK", "0") == "0" and task["index"] == 0:
+history = agent.fit(steps=steps, strategy=strategy, callbacks=[goal], verbose=0)
+if int(rank) == 0:
     result = {"reached": history.stop_reason == "goal", "best": goal.best, "steps": agent.steps}
     print("RESULT", json.dumps({**result, "seconds": round(time.perf_counter() - started, 1)}))
 """
@@ -113,17 +136,32 @@ print("RESULT", json.dumps(found))
 """
 
 
-def execute(word: str, command: list[str], *, devices: bool = True) -> str:
-    """Return the output of Python with the variables of a strategy.
+def execute(
+    name: str, arguments: Sequence[str], *, added: dict[str, str] | None = None, launched: bool | None = None
+) -> str:
+    """Return the output of a script, or of another command of Python, under a strategy.
+
+    Args:
+        name: of the strategy.
+        arguments: of Python.
+        added: environment variables; by default those of the strategy, which divide the CPU.
+        launched: whether two processes run; by default if the strategy says so.
 
     Raises:
         RuntimeError: if it fails.
     """
-    backend, variables, _ = STRATEGIES[word]
-    environment = {**os.environ, "KERAS_BACKEND": backend, "PYTHONPATH": str(ROOT), **(variables if devices else {})}
-    done = subprocess.run([sys.executable, *command], cwd=ROOT, env=environment, capture_output=True, text=True)
+    word, backend, is_launched, variables = STRATEGIES[name]
+    if is_launched if launched is None else launched:
+        arguments = ["-m", "noterl", "launch", "--processes", "2", "--strategy", word, *arguments]
+    environment = {
+        **os.environ,
+        "KERAS_BACKEND": backend,
+        "PYTHONPATH": str(ROOT),
+        **(dict(variables) if added is None else added),
+    }
+    done = subprocess.run([sys.executable, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True)
     if done.returncode:
-        raise RuntimeError(f"{word} failed:\n{done.stdout}\n{done.stderr}")
+        raise RuntimeError(f"{name} failed:\n{done.stdout}\n{done.stderr}")
     return done.stdout
 
 
@@ -134,60 +172,82 @@ def result_of(output: str) -> Any:
     return json.loads(found.group(1))
 
 
-def equivalence(word: str) -> dict[str, Any]:
+def equivalence(name: str) -> dict[str, Any]:
     """Return the largest differences of weights and losses, by dtype and algorithm."""
-    if STRATEGIES[word][0] == "tensorflow":
+    word = STRATEGIES[name].word
+    if STRATEGIES[name].backend == "tensorflow":
         script = str(ROOT / "tests" / "support" / "tensorflow_strategies.py")
-        return {"float64": result_of(execute(word, [*STRATEGIES[word][2], script, f"equivalence_{word}"]))}
-    script = str(ROOT / "tests" / "support" / "replica_equivalence.py")
-    output = execute(word, [*STRATEGIES[word][2], script, word])
+        return {"float64": result_of(execute(name, [script, f"equivalence_{word}"]))}
+    output = execute(name, [str(ROOT / "tests" / "support" / "replica_equivalence.py"), word])
     found = dict(re.findall(r"(float32|float64) (\{.*\})", output))
     return {dtype: json.loads(values.replace("'", '"')) for dtype, values in found.items()}
 
 
-def learning(word: str, seeds: int) -> list[dict[str, Any]]:
-    """Return whether each seed has reached the goal, and after how many steps."""
-    results = []
+def learning(name: str, seed: int, steps: int) -> dict[str, Any]:
+    """Return whether a seed has reached the goal, and after how many steps."""
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder, "learning.py")
         script.write_text(LEARNING)
-        for seed in range(seeds):
-            output = execute(word, [*STRATEGIES[word][2], str(script), word, str(seed)])
-            results.append({"strategy": word, "seed": seed, **result_of(output)})
-            print(word, results[-1], flush=True)
-    return results
+        output = execute(name, [str(script), STRATEGIES[name].word, str(seed), str(steps)])
+    return {"seed": seed, "budget": steps, **result_of(output)}
 
 
-def overhead(word: str, pairs: int) -> dict[str, Any]:
+def overhead(name: str, pairs: int) -> dict[str, Any]:
     """Return the ratio of the times of an update, by algorithm."""
-    found = result_of(execute(word, ["-c", OVERHEAD, word, str(pairs)], devices=False))
-    return {name: summarize_pairs(times["ours"], times["theirs"], BAR) for name, times in found.items()}
+    command = ["-c", OVERHEAD, STRATEGIES[name].word, str(pairs)]
+    found = result_of(execute(name, command, added={}, launched=False))
+    return {agent: summarize_pairs(times["ours"], times["theirs"], BAR) for agent, times in found.items()}
 
 
-def main() -> None:
+def model(name: str) -> dict[str, Any]:
+    """Return the constants of the model, and the speeds that check it."""
+
+    def run(arguments: list[str], launched: bool) -> Any:
+        return result_of(execute(name, arguments, added=scaling_model.ONE_THREAD, launched=launched))
+
+    return scaling_model.measure(run, STRATEGIES[name].word)
+
+
+def stored_runs(path: Path) -> list[dict[str, Any]]:
+    """Return the runs that a file holds."""
+    runs: list[dict[str, Any]] = json.loads(path.read_text())["runs"] if path.exists() else []
+    return runs
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
     """Run the parts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--strategies", nargs="+", default=list(STRATEGIES), choices=list(STRATEGIES))
-    parser.add_argument("--parts", nargs="+", default=["equivalence", "learning", "overhead"])
+    parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=PARTS)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--pairs", type=int, default=7)
-    arguments = parser.parse_args()
+    parser.add_argument("--steps", type=int, default=STEPS, help="budget of `learning`; others are not stored")
+    parser.add_argument("--output", type=Path, help="the folder of the results; then other budgets are stored too")
+    options = parser.parse_args(arguments)
     found = machine()
     warn_if_busy(found)
-    parts: dict[str, dict[str, Any]] = {}
-    runs: list[dict[str, Any]] = []
-    for word in arguments.strategies:
-        parts[word] = {}
-        if "equivalence" in arguments.parts and (word, "equivalence") not in LEFT_OUT:
-            parts[word]["equivalence"] = equivalence(word)
-        if "overhead" in arguments.parts and (word, "overhead") not in LEFT_OUT:
-            parts[word]["overhead"] = overhead(word, arguments.pairs)
-        if "learning" in arguments.parts:
-            runs += learning(word, arguments.seeds)
-        print(word, json.dumps(parts[word], indent=1))
-    if len(arguments.parts) == 3 and set(arguments.strategies) == set(STRATEGIES):
-        today = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
-        store({"date": today, "machine": found, "bar": BAR, "strategies": parts, "runs": runs}, RESULT)
+    folder = options.output or (FOLDER if options.steps == STEPS else None)
+
+    def keep(part: str, name: str, result: dict[str, Any]) -> None:
+        print(part, name, json.dumps(result), flush=True)
+        if folder is not None:
+            today = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
+            head = {"date": today, "machine": found, "part": part, "strategy": name}
+            store({**head, "runs": [], **result}, folder / f"{part}-{name}.json")
+
+    for name in options.strategies:
+        parts = [part for part in options.parts if (name, part) not in LEFT_OUT]
+        if "equivalence" in parts:
+            keep("equivalence", name, {"differences": equivalence(name)})
+        if "overhead" in parts:
+            keep("overhead", name, {"bar": BAR, "ratios": overhead(name, options.pairs)})
+        if "model" in parts:
+            keep("model", name, model(name))
+        runs = [] if folder is None else stored_runs(folder / f"learning-{name}.json")
+        for seed in range(options.seeds if "learning" in parts else 0):
+            others = [run for run in runs if run["seed"] != seed]
+            runs = sorted([*others, learning(name, seed, options.steps)], key=lambda run: run["seed"])
+            keep("learning", name, {"runs": runs})
 
 
 if __name__ == "__main__":

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import statistics
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks import scaling_model
 from benchmarks.tasks import TASKS, Learning
 
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -125,6 +127,22 @@ def precision_tables(results: Path = RESULTS) -> str:
     return _joined(sections)
 
 
+def distribute_tables(results: Path = RESULTS) -> str:
+    """Return a table for each part of `distribute.py` but the model."""
+    sections = []
+    for part, (title, table) in DISTRIBUTE_PARTS.items():
+        stored = _strategies(results, part)
+        if stored:
+            sections.append(f"**{title}** ({_where(stored[0])})\n\n{table(stored)}")
+    return _joined(sections)
+
+
+def scaling_model_tables(results: Path = RESULTS) -> str:
+    """Return the constants of the model of several processes, and its speeds beside the measured ones."""
+    stored = _strategies(results, "model")
+    return _joined([f"{_where(stored[0])}\n\n{model_constants(stored)}\n\n{model_table(stored)}"] if stored else [])
+
+
 # The tables of the documentation, in their order there.
 TABLES = (
     speed_tables,
@@ -136,6 +154,8 @@ TABLES = (
     learning_tables,
     first_programs_tables,
     adapting_defaults_tables,
+    distribute_tables,
+    scaling_model_tables,
 )
 
 
@@ -408,6 +428,80 @@ def start_table(results: Iterable[dict[str, Any]]) -> str:
             verdict = "met" if one["met"] else "missed"
             rows.append((NAMES[result["backend"]], task, *cells, f"{one['bar']:g}: {verdict}"))
     return markdown_table(("backend", "task", "cold", "warm", "bar"), rows)
+
+
+def equivalence_table(results: Iterable[dict[str, Any]]) -> str:
+    """Return one row for each strategy, dtype and algorithm of the part `equivalence`."""
+    rows = []
+    for result in results:
+        for dtype, found in result["differences"].items():
+            for name, one in found.items():
+                if not name.endswith(" loss"):
+                    weights = one["variables"] if isinstance(one, dict) else one
+                    rows.append((result["strategy"], dtype, name, f"{weights:.1e}"))
+    return markdown_table(("strategy", "dtype", "algorithm", "largest difference of a weight"), rows)
+
+
+def goal_table(results: Iterable[dict[str, Any]]) -> str:
+    """Return one row for each strategy of the part `learning`."""
+    rows = []
+    for result in results:
+        runs = result["runs"]
+        steps = ", ".join(f"{run['steps']:,}" if run["reached"] else f"best {run['best']:.0f}" for run in runs)
+        rows.append((result["strategy"], f"{sum(run['reached'] for run in runs)} of {len(runs)}", steps))
+    return markdown_table(("strategy", "seeds that reached 475", "environment steps"), rows)
+
+
+def overhead_table(results: Iterable[dict[str, Any]]) -> str:
+    """Return one row for each strategy and algorithm of the part `overhead`."""
+    verdicts = {True: "met", False: "missed", None: "too few pairs"}
+    rows = [
+        (result["strategy"], name, ratio(one["ratio"]), f"{one['bar']:g}: {verdicts[one['met']]}")
+        for result in results
+        for name, one in result["ratios"].items()
+    ]
+    return markdown_table(("strategy", "algorithm", "time of an update, with one replica / without", "bar"), rows)
+
+
+def model_constants(results: Iterable[dict[str, Any]]) -> str:
+    """Return one row of constants for each strategy of the part `model`."""
+    rows = []
+    for result in results:
+        found = result["constants"]
+        micro = (f"{1e6 * found[name]:,.0f}" for name in ("collect", "update", "latency"))
+        rows.append((result["strategy"], *micro, f"{found['bandwidth'] / 1e6:,.0f}", f"{found['bytes'] / 1e3:,.0f}"))
+    return markdown_table(("strategy", "c (µs)", "u (µs)", "l (µs)", "w (MB/s)", "b (kB)"), rows)
+
+
+def model_table(results: Iterable[dict[str, Any]]) -> str:
+    """Return one row for each measured and each predicted speed of the part `model`."""
+    rows = []
+    for result in results:
+        constants = result["constants"]
+        for run in result["runs"]:
+            if run["updates"]:
+                ranks, workers, measured = run["ranks"], run["workers"], statistics.median(run["speeds"])
+                expected = scaling_model.steps_per_second(ranks, workers, constants)
+                kind = "gives u" if ranks * workers == 1 else f"check: {expected / measured - 1:+.0%}"
+                cells = (str(ranks), str(workers), f"{measured:,.0f}", f"{expected:,.0f}", kind)
+                rows.append((result["strategy"], *cells))
+        for ranks, workers in scaling_model.PREDICTED:
+            expected = scaling_model.steps_per_second(ranks, workers, constants)
+            rows.append((result["strategy"], str(ranks), str(workers), "", f"{expected:,.0f}", "**prediction**"))
+    return markdown_table(("strategy", "R", "P", "steps/s, measured", "steps/s, model", ""), rows)
+
+
+# The parts of `distribute.py` but the model: title and table.
+DISTRIBUTE_PARTS = {
+    "equivalence": ("Two replicas beside one device: 200 updates in float64, 10 in float32", equivalence_table),
+    "learning": ("DQN on CartPole-v1 until the greedy policy reaches 475", goal_table),
+    "overhead": ("One replica beside no strategy", overhead_table),
+}
+
+
+def _strategies(results: Path, part: str) -> list[dict[str, Any]]:
+    """Return the results of a part of `distribute.py`, by strategy."""
+    return [json.loads(path.read_text()) for path in sorted((results / "distribute").glob(f"{part}-*.json"))]
 
 
 def short_learning_table(results: Iterable[dict[str, Any]]) -> str:

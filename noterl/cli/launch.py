@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -41,7 +41,7 @@ def run(arguments: Sequence[str]) -> None:
     if word not in _VARIABLES:
         raise UsageError(
             f"--strategy must be {', '.join(_VARIABLES)}, got {options.strategy!r}; the devices of one process "
-            "(data_parallel, mirrored) need no launcher: python script.py"
+            "(mirrored) need no launcher: python script.py"
         )
     if options.processes < 1:
         raise UsageError(f"--processes must be a positive int, got {options.processes}")
@@ -88,13 +88,7 @@ def _ports(count: int, first: int | None) -> list[int]:
 
 def _of_torch(processes: int, ports: Sequence[int]) -> tuple[list[str], list[Variables]]:
     """Return the names of the processes and the variables of torchrun."""
-    gpus = visible_gpus()
-    if gpus and len(gpus) < processes:
-        raise UsageError(
-            f"--processes {processes} exceeds the {len(gpus)} GPUs of this machine, and processes cannot share one; "
-            "train on the CPU with CUDA_VISIBLE_DEVICES= in front of the command"
-        )
-    variables = [
+    return _with_gpus(
         {
             "KERAS_BACKEND": "torch",
             "RANK": str(rank),
@@ -103,15 +97,45 @@ def _of_torch(processes: int, ports: Sequence[int]) -> tuple[list[str], list[Var
             "LOCAL_WORLD_SIZE": str(processes),
             "MASTER_ADDR": _HOST,
             "MASTER_PORT": str(ports[0]),
-            **({"CUDA_VISIBLE_DEVICES": gpus[rank]} if gpus else {}),
         }
         for rank in range(processes)
-    ]
-    return [f"rank {rank}" for rank in range(processes)], variables
+    )
+
+
+def _of_jax(processes: int, ports: Sequence[int]) -> tuple[list[str], list[Variables]]:
+    """Return the names of the processes and the variables of `keras.distribution.initialize`."""
+    return _with_gpus(
+        {
+            "KERAS_BACKEND": "jax",
+            "KERAS_DISTRIBUTION_JOB_ADDRESSES": f"{_HOST}:{ports[0]}",
+            "KERAS_DISTRIBUTION_NUM_PROCESSES": str(processes),
+            "KERAS_DISTRIBUTION_PROCESS_ID": str(rank),
+            "NPROC": os.environ.get("NPROC") or _cores_of_each(processes),  # XLA's threads
+        }
+        for rank in range(processes)
+    )
+
+
+def _with_gpus(ranks: Iterable[Variables]) -> tuple[list[str], list[Variables]]:
+    """Return the names and the variables of ranks, each with its own GPU if there are some.
+
+    Raises:
+        UsageError: if there are too few.
+    """
+    variables, gpus = list(ranks), visible_gpus()
+    if gpus and len(gpus) < len(variables):
+        raise UsageError(
+            f"--processes {len(variables)} exceeds the {len(gpus)} GPUs of this machine, and processes cannot share "
+            "one; train on the CPU with CUDA_VISIBLE_DEVICES= in front of the command"
+        )
+    for gpu, own in zip(gpus, variables, strict=False):
+        own["CUDA_VISIBLE_DEVICES"] = gpu
+    return [f"rank {rank}" for rank in range(len(variables))], variables
 
 
 # By word: returns the names and the variables of the processes for a number of processes and ports.
 _VARIABLES: dict[str, Callable[[int, Sequence[int]], tuple[list[str], list[Variables]]]] = {
+    "data_parallel": _of_jax,
     "ddp": _of_torch,
     "multiworker": partial(tf_config.variables, "multiworker"),
     "parameter_server": partial(tf_config.variables, "parameter_server"),
@@ -119,11 +143,17 @@ _VARIABLES: dict[str, Callable[[int, Sequence[int]], tuple[list[str], list[Varia
 
 # By word: what to do on several machines.
 _ELSEWHERE = {
+    "data_parallel": "set KERAS_DISTRIBUTION_JOB_ADDRESSES, KERAS_DISTRIBUTION_NUM_PROCESSES and "
+    "KERAS_DISTRIBUTION_PROCESS_ID for each process (docs/scaling.md)",
     "ddp": "use torchrun, or set RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT for each "
     "process (docs/scaling.md)",
     "multiworker": "set TF_CONFIG for each process (docs/scaling.md)",
     "parameter_server": "set TF_CONFIG for each process (docs/scaling.md)",
 }
+
+
+def _cores_of_each(processes: int) -> str:
+    return str(max(1, (os.cpu_count() or 1) // processes))
 
 
 def visible_gpus() -> list[str]:
@@ -158,7 +188,7 @@ class Launch:
         self._spare, self._lost = frozenset(spare), set[int]()
         self._names, self._output = list(names), output or sys.stdout
         self._lock = threading.Lock()
-        threads = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // len(names)))}
+        threads = {"OMP_NUM_THREADS": _cores_of_each(len(names))}
         self._processes: list[subprocess.Popen] = []
         self._readers: list[threading.Thread] = []
         try:

@@ -17,7 +17,7 @@ SINGLE = Strategy()
 
 
 class _Entry(NamedTuple):
-    """A strategy: its backend, and the module and class that implement it."""
+    """A strategy: its backend, and the module and class, or function, that makes it."""
 
     backend: str
     module: str
@@ -26,7 +26,7 @@ class _Entry(NamedTuple):
 
 # By the word of `fit(strategy=)`. A word is listed if its module exists.
 WORDS = {
-    "data_parallel": _Entry("jax", "noterl.distribute.data_parallel", "DataParallel"),
+    "data_parallel": _Entry("jax", "noterl.distribute.data_parallel", "make"),
     "ddp": _Entry("torch", "noterl.distribute.ddp", "DDP"),
     "mirrored": _Entry("tensorflow", "noterl.distribute.tensorflow", "Mirrored"),
     "multiworker": _Entry("tensorflow", "noterl.distribute.tensorflow", "MultiWorker"),
@@ -44,9 +44,14 @@ _OBJECTS = {
 
 
 def start() -> None:
-    """Connect this process to others if the framework can do so only before its first tensor, as TensorFlow does."""
+    """Connect this process to others if the framework can do so only before its first tensor.
+
+    TensorFlow and JAX are such frameworks; the variables of a launcher say that there are other processes.
+    """
     if backends.name() == "tensorflow" and os.environ.get("TF_CONFIG"):
         importlib.import_module("noterl.distribute.tensorflow").start()
+    if backends.name() == "jax" and os.environ.get("KERAS_DISTRIBUTION_NUM_PROCESSES"):
+        importlib.import_module("noterl.distribute.data_parallel").start()
 
 
 def resolve(strategy: Any) -> Strategy | None:

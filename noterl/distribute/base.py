@@ -11,6 +11,7 @@ import numpy as np
 
 from noterl import backends
 from noterl.backends.common import Program, Step
+from noterl.backends.messages import ConnectionLost, Messages
 
 
 class StrategyError(RuntimeError):
@@ -58,26 +59,34 @@ class Strategy:
             )
         return batch_size // self.processes
 
-    def check(self, memory: str) -> None:
-        """Check that the strategy supports agents with this kind of memory.
-
-        Raises:
-            ValueError: if it does not.
-        """
-
     @contextmanager
     def attached(self, variables: Sequence[Any]) -> Iterator[None]:
         """Place the variables where the strategy needs them, for the duration of a `fit`.
 
         Processes are connected, and start with the values of the chief.
         """
-        yield
+        with self.translated():
+            yield
 
-    def compile_updates(self, step: Step, variables: Sequence[Any], **options: Any) -> Program:
+    @contextmanager
+    def translated(self) -> Iterator[None]:
+        """Raise a `StrategyError` for a lost connection inside the context."""
+        try:
+            yield
+        except ConnectionLost as error:
+            raise StrategyError(f"strategy={self.word!r}: {error}") from error.__cause__
+
+    def compile_updates(self, step: Step, variables: Sequence[Any], *, axis: int = 0, **options: Any) -> Program:
         """Compile updates of which each replica computes its share.
 
-        The arguments are those of `backends.compile_updates`, and the program is called with the batches of this
-        process. Logs are those of the global batch, and feedback is that of the transitions of this process.
+        The program is called with the batches of this process. Logs are those of the global batch, and feedback is that
+        of the transitions of this process.
+
+        Args:
+            step: one update.
+            variables: all variables that it uses.
+            axis: the axis of a batch along which replicas share it: 1 for sequences `[T, N, ...]`.
+            **options: the other arguments of `backends.compile_updates`.
         """
         program: Program = backends.current().compile_updates(step, variables, **options)
         return program
@@ -96,6 +105,26 @@ class Strategy:
 
     def fail(self, error: BaseException) -> None:
         """Called if `fit` raises in this process: end the connection, so that the other processes raise too."""
+
+
+class ProcessStrategy(Strategy):
+    """Base of the strategies whose processes exchange messages.
+
+    Args:
+        messages: connects this process to the others.
+    """
+
+    def __init__(self, messages: Messages) -> None:
+        self._messages = messages
+        self.rank, self.processes = messages.rank, messages.count
+
+    def agree(self, values: Sequence[float]) -> np.ndarray:
+        """Return the values of all processes, `[processes, n]`."""
+        return self._messages.agree(values)
+
+    def gather(self, message: bytes) -> list[bytes]:
+        """Return the messages of all processes."""
+        return self._messages.gather(message)
 
 
 def environment_number(name: str, word: str) -> int:

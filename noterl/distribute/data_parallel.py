@@ -1,32 +1,64 @@
-"""Data parallelism on JAX: the devices of one process share each batch."""
+"""Data parallelism on JAX: the devices of one process, or several processes, share each batch."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
+from noterl import backends
 from noterl.backends.common import Program, Step
-from noterl.distribute.base import Strategy
+from noterl.backends.messages import ConnectionLost
+from noterl.distribute.base import ProcessStrategy, Strategy, StrategyError, environment_number
+
+# The variables of `keras.distribution.initialize`.
+_ADDRESSES, _NUM_PROCESSES = "KERAS_DISTRIBUTION_JOB_ADDRESSES", "KERAS_DISTRIBUTION_NUM_PROCESSES"
+_PROCESS_ID = "KERAS_DISTRIBUTION_PROCESS_ID"
+
+
+def make(distribution: Any = None) -> Strategy:
+    """Return `strategy="data_parallel"`: of the processes that are connected, or of the devices of this process.
+
+    Args:
+        distribution: a `keras.distribution.DataParallel`, for its devices; by default all devices.
+
+    Raises:
+        ValueError: if a process of several has several devices, or `distribution` has other devices than they.
+        StrategyError: if the processes cannot connect to each other.
+    """
+    from noterl.backends.jax import processes, sharding
+
+    start()
+    devices = None if distribution is None else sharding.devices_of(distribution)
+    if processes.num_processes() == 1:
+        return DataParallel(devices)
+    connected = processes.connected()
+    if devices is not None and devices.size != connected.count:
+        raise ValueError(
+            f"strategy must be a DataParallel of the devices of all {connected.count} processes, got one of "
+            f"{devices.size} devices"
+        )
+    return DataParallelProcesses(connected)
 
 
 class DataParallel(Strategy):
-    """`strategy="data_parallel"`: one program on all devices, each with its share of the batch.
+    """`strategy="data_parallel"` in one process: one program on all devices, each with its share of the batch.
 
     The process collects and samples as without a strategy. XLA computes the update of the global batch, so means,
     statistics and norms are global, and K updates stay one compiled call. Variables are copied to the devices when
     `fit` begins, so networks need not be built in a scope.
 
     Args:
-        distribution: a `keras.distribution.DataParallel`, for its devices; by default all devices of this process.
+        devices: of this process; by default all of them.
     """
 
     word, backend = "data_parallel", "jax"
 
-    def __init__(self, distribution: Any = None) -> None:
+    def __init__(self, devices: Any = None) -> None:
         from noterl.backends.jax import sharding
 
-        devices = None if distribution is None else sharding.devices_of(distribution)
         self._mesh = sharding.make_mesh(devices)
         self.replicas = int(self._mesh.size)
 
@@ -41,9 +73,84 @@ class DataParallel(Strategy):
         with replicated(variables, self._mesh):
             yield
 
-    def compile_updates(self, step: Step, variables: Sequence[Any], **options: Any) -> Program:
+    def compile_updates(self, step: Step, variables: Sequence[Any], *, axis: int = 0, **options: Any) -> Program:
         """Compile updates on batches that are divided among the devices."""
         from noterl.backends.jax.sharding import ShardedProgram
 
         program = super().compile_updates(step, variables, **options)
-        return program if self.replicas == 1 else ShardedProgram(program, self._mesh)
+        return program if self.replicas == 1 else ShardedProgram(program, self._mesh, axis)
+
+
+class DataParallelProcesses(ProcessStrategy):
+    """`strategy="data_parallel"` in several processes: each collects and samples its share of a batch.
+
+    A group of updates is one compiled call on the devices of all processes. XLA averages the gradients of an optimizer
+    by one reduction, with gloo on the CPU and NCCL on GPUs.
+
+    Args:
+        processes: connected, with one device each.
+    """
+
+    word, backend = "data_parallel", "jax"
+
+    def __init__(self, processes: Any) -> None:
+        super().__init__(processes)
+        self.replicas, self._connected = self.processes, processes
+
+    def compile_updates(self, step: Step, variables: Sequence[Any], *, axis: int = 0, **options: Any) -> Program:
+        """Compile updates whose gradients are averaged over the processes.
+
+        Raises:
+            ValueError: if `jit_compile` is False.
+        """
+        from noterl.backends.jax.shared_updates import SharedUpdates
+
+        program: Program = backends.current().compile_updates(
+            step, variables, kind=SharedUpdates, processes=self._connected, **options
+        )
+        return program
+
+    def compile_call(self, function: Callable[[Any], Any], variables: Sequence[Any], **options: Any) -> Any:
+        """Compile a function whose statistics are averaged over the processes."""
+        from noterl.backends.jax.shared_updates import SharedCall
+
+        return SharedCall(function, variables, processes=self._connected, **options)
+
+    def fail(self, error: BaseException) -> None:
+        """Store the error, so that the other processes raise it, unless it is that of another process."""
+        if not isinstance(error, ConnectionLost):
+            self._connected.fail(f"{type(error).__name__}: {error}")
+
+
+@cache
+def start() -> None:
+    """Connect this process if the variables of Keras list several, before JAX computes something.
+
+    If the script has connected it already, by `keras.distribution.initialize` or `jax.distributed.initialize`, that
+    connection is used.
+
+    Raises:
+        ValueError: if a variable is missing or not valid.
+        StrategyError: if the processes cannot connect to each other.
+    """
+    from noterl.backends.jax import processes
+
+    if not os.environ.get(_NUM_PROCESSES) or processes.is_connected():
+        return
+    word = "data_parallel"
+    count, rank = environment_number(_NUM_PROCESSES, word), environment_number(_PROCESS_ID, word)
+    coordinator = os.environ.get(_ADDRESSES, "").partition(",")[0]
+    host, _, port = coordinator.rpartition(":")
+    if not host or not port.isdigit():
+        raise ValueError(
+            f"strategy={word!r} needs the environment variable {_ADDRESSES}, the address host:port of the first "
+            f"process, got {coordinator!r}"
+        )
+    if rank >= count:
+        raise ValueError(f"{_PROCESS_ID} must be below {_NUM_PROCESSES}={count}, got {rank}")
+    if count == 1:
+        return
+    try:
+        processes.connect(coordinator, count, rank)
+    except ConnectionLost as error:
+        raise StrategyError(f"strategy={word!r}: {error}") from error.__cause__

@@ -7,14 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
-
 from noterl import backends
 from noterl.backends.common import Program, Step
-from noterl.distribute.base import Strategy, StrategyError, environment_number
+from noterl.backends.messages import ConnectionLost
+from noterl.distribute.base import ProcessStrategy, environment_number
 
 
-class DDP(Strategy):
+class DDP(ProcessStrategy):
     """`strategy="ddp"`: each process collects and samples its share; gradients are averaged once per update.
 
     The processes are connected by gloo on the CPU and by NCCL on GPUs, with the variables that torchrun sets.
@@ -37,19 +36,12 @@ class DDP(Strategy):
             for name in ("MASTER_ADDR", "MASTER_PORT"):
                 if not os.environ.get(name):
                     raise ValueError(f"strategy='ddp' needs the environment variable {name}, which torchrun sets")
-        self.rank, self.processes = found
-        if not 0 <= self.rank < self.processes:
-            raise ValueError(f"RANK must be below WORLD_SIZE={self.processes}, got {self.rank}")
-        self.replicas = self.processes
-        self._processes = replicas.Processes(self.rank, self.processes, group)
-
-    def check(self, memory: str) -> None:
-        """Check that the agent makes the same number of updates in each process."""
-        if memory == "sequences" and self.processes > 1:
-            raise ValueError(
-                "strategy='ddp' does not support agents that replay sequences (ACER): the number of their updates is "
-                "random; use more environments, num_envs=, or workers="
-            )
+        rank, count = found
+        if not 0 <= rank < count:
+            raise ValueError(f"RANK must be below WORLD_SIZE={count}, got {rank}")
+        self._processes = replicas.Processes(rank, count, group)
+        super().__init__(self._processes)
+        self.replicas = count
 
     @contextmanager
     def attached(self, variables: Sequence[Any]) -> Iterator[None]:
@@ -59,21 +51,12 @@ class DDP(Strategy):
         device = replicas.device_of(variables)
         local = int(os.environ.get("LOCAL_RANK", 0)), int(os.environ.get("LOCAL_WORLD_SIZE", 1))
         replicas.check_device(device, *local)
-        with self._translated():
+        with self.translated():
             if self.processes > 1:
                 self._processes.connect(device)
             yield
 
-    @contextmanager
-    def _translated(self) -> Iterator[None]:
-        from noterl.backends.torch.replicas import ConnectionLost
-
-        try:
-            yield
-        except ConnectionLost as error:
-            raise StrategyError(f"strategy='ddp': {error}") from error.__cause__
-
-    def compile_updates(self, step: Step, variables: Sequence[Any], **options: Any) -> Program:
+    def compile_updates(self, step: Step, variables: Sequence[Any], *, axis: int = 0, **options: Any) -> Program:
         """Compile updates whose gradients are averaged over the processes."""
         if self.processes == 1:
             return super().compile_updates(step, variables, **options)
@@ -97,16 +80,6 @@ class DDP(Strategy):
 
         return run
 
-    def agree(self, values: Sequence[float]) -> np.ndarray:
-        """Return the values of all processes, `[processes, n]`."""
-        return self._processes.agree(values)
-
-    def gather(self, message: bytes) -> list[bytes]:
-        """Return the messages of all processes."""
-        return self._processes.gather(message)
-
     def fail(self, error: BaseException) -> None:
         """End the connection; if another process has ended it, the reason stays that of the other process."""
-        from noterl.backends.torch.replicas import ConnectionLost
-
         self._processes.end(None if isinstance(error, ConnectionLost) else f"{type(error).__name__}: {error}")

@@ -7,10 +7,8 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
-import numpy as np
-
 from noterl.backends.common import Program, Step
-from noterl.distribute.base import Strategy, StrategyError
+from noterl.distribute.base import ProcessStrategy, Strategy, StrategyError
 from noterl.utils.tf_config import Cluster
 
 
@@ -33,24 +31,16 @@ class Mirrored(Strategy):
         self._strategy = replicas.mirrored() if strategy is None else strategy
         self.replicas = int(self._strategy.num_replicas_in_sync)
 
-    def check(self, memory: str) -> None:
-        """Check that the replicas can share the agent's batches."""
-        if memory == "sequences" and self.replicas > 1:
-            raise ValueError(
-                f"strategy={self.word!r} does not support agents that replay sequences (ACER), because replicas share "
-                "batches of transitions; use more environments, num_envs=, or workers="
-            )
-
-    def compile_updates(self, step: Step, variables: Sequence[Any], **options: Any) -> Program:
+    def compile_updates(self, step: Step, variables: Sequence[Any], *, axis: int = 0, **options: Any) -> Program:
         """Compile updates on batches that are divided among the devices."""
         if self.replicas == 1:
             return super().compile_updates(step, variables, **options)
         from noterl.backends.tensorflow.replicas import Devices, ReplicatedUpdates
 
-        return ReplicatedUpdates(step, variables, devices=Devices(self._strategy, variables), **options)
+        return ReplicatedUpdates(step, variables, devices=Devices(self._strategy, variables), axis=axis, **options)
 
 
-class MultiWorker(Mirrored):
+class MultiWorker(ProcessStrategy, Mirrored):
     """`strategy="multiworker"`: each process collects and samples its share; TensorFlow averages their gradients.
 
     Processes find each other by `TF_CONFIG`. TensorFlow can connect them only before it creates its first tensor, so
@@ -70,26 +60,19 @@ class MultiWorker(Mirrored):
         from noterl.backends.tensorflow import workers
 
         cluster = Cluster.read(self.word)
-        self.rank, self.processes = cluster.rank, len(cluster.workers)
         if strategy is None:
             _check_unused(self.word, "MultiWorkerMirroredStrategy()")
-            try:
-                strategy = workers.connect(cluster.workers, self.rank, "chief" in cluster.jobs)
-            except workers.ConnectionLost as error:
-                raise StrategyError(f"strategy='multiworker': {error}") from error
-        super().__init__(strategy)
-        self._workers = workers.Workers(strategy, self.rank, self.processes)
+            with self.translated():
+                strategy = workers.connect(cluster.workers, cluster.rank, "chief" in cluster.jobs)
+        Mirrored.__init__(self, strategy)
+        self._workers = workers.Workers(strategy, cluster.rank, len(cluster.workers))
+        ProcessStrategy.__init__(self, self._workers)
 
     @contextmanager
     def attached(self, variables: Sequence[Any]) -> Iterator[None]:
         """Translate errors of the connection."""
-        from noterl.backends.tensorflow.workers import ConnectionLost
-
-        try:
-            with self._workers.reporting():
-                yield
-        except ConnectionLost as error:
-            raise StrategyError(f"strategy='multiworker': {error}") from error
+        with self.translated(), self._workers.reporting():
+            yield
 
     def compile_call(self, function: Callable[[Any], Any], variables: Sequence[Any], **options: Any) -> Any:
         """Compile a function of the data of this process.
@@ -107,14 +90,6 @@ class MultiWorker(Mirrored):
                 return program(inputs)
 
         return run
-
-    def agree(self, values: Sequence[float]) -> np.ndarray:
-        """Return the values of all processes, `[processes, n]`."""
-        return self._workers.agree(values)
-
-    def gather(self, message: bytes) -> list[bytes]:
-        """Return the messages of all processes."""
-        return self._workers.gather(message)
 
     def fail(self, error: BaseException) -> None:
         """Abort the operations of the other processes."""
@@ -140,7 +115,6 @@ class ParameterServer(Strategy):
 
     def __init__(self, strategy: Any = None) -> None:
         from noterl.backends.tensorflow import parameter_server as backend
-        from noterl.backends.tensorflow.workers import ConnectionLost
 
         cluster = Cluster.read(self.word)
         if not cluster.servers or len(cluster.jobs.get("chief", ())) != 1:
@@ -153,31 +127,14 @@ class ParameterServer(Strategy):
             _check_unused(
                 self.word, "ParameterServerStrategy(tf.distribute.cluster_resolver.TFConfigClusterResolver())"
             )
-        try:
+        with self.translated():
             if cluster.task != "chief":
                 backend.serve(cluster.task, cluster.index, cluster.jobs["chief"][0])
                 raise SystemExit(0)
             made = backend.connect(workers, cluster.servers) if strategy is None else strategy
-        except ConnectionLost as error:
-            raise StrategyError(f"strategy='parameter_server': {error}") from error
         self._fleet = backend.Fleet(made, workers, cluster.servers)
 
-    def check(self, memory: str) -> None:
-        """Check that workers can share the agent's updates."""
-        if memory == "sequences":
-            raise ValueError("strategy='parameter_server' does not support agents that replay sequences (ACER)")
-
-    @contextmanager
-    def attached(self, variables: Sequence[Any]) -> Iterator[None]:
-        """Translate errors of the connection."""
-        from noterl.backends.tensorflow.workers import ConnectionLost
-
-        try:
-            yield
-        except ConnectionLost as error:
-            raise StrategyError(f"strategy='parameter_server': {error}") from error
-
-    def compile_updates(self, step: Step, variables: Sequence[Any], **options: Any) -> Program:
+    def compile_updates(self, step: Step, variables: Sequence[Any], *, axis: int = 0, **options: Any) -> Program:
         """Compile updates that the coordinator schedules.
 
         Raises:

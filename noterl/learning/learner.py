@@ -69,6 +69,7 @@ class Learner(ABC):
     rollout: Rollout | None = None
     acting_policy: ActingPolicy | None = None
     memory: Any
+    batch_axis = 0  # of a batch, along which replicas share it
 
     def __init__(
         self,
@@ -180,9 +181,14 @@ class Learner(ABC):
 
     def use(self, strategy: Strategy) -> None:
         """Compile the updates for another strategy; the state of the agent does not change."""
-        if strategy is not self.strategy:
-            self.strategy = strategy
+        if strategy is self.strategy:
+            return
+        before, self.strategy = self.strategy, strategy
+        try:
             self.compile_updates(self._report)
+        except BaseException:  # the strategy does not support the agent
+            self.strategy = before
+            raise
 
     @abstractmethod
     def build_memory(self) -> None:
@@ -210,6 +216,7 @@ class Learner(ABC):
         return self.strategy.compile_updates(
             self.step,
             self.variables,
+            axis=self.batch_axis,
             period=self.algorithm.update_period,
             stop=stop,
             report=report,

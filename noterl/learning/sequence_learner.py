@@ -19,6 +19,7 @@ from noterl.learning.replay_learner import describe_replay
 from noterl.learning.rollout_learner import RolloutLearner
 from noterl.learning.schedule import Due
 from noterl.learning.update import add_random_numbers
+from noterl.random import SHARED
 from noterl.replay import Replay, Sample
 from noterl.replay.sequences import Sequences
 from noterl.types import Batch
@@ -47,6 +48,7 @@ class SequenceLearner(RolloutLearner):
 
     replay: Replay
     sequences: Sequences
+    batch_axis = 1  # the sequences of a batch `[T, N, ...]`
 
     def __init__(self, algorithm: Algorithm, *, replay: Replay, **settings: Any) -> None:
         super().__init__(algorithm, **settings)
@@ -89,14 +91,18 @@ class SequenceLearner(RolloutLearner):
         super().open(num_envs)
 
     def due(self, before: int, after: int, ended: int, ready: float | None = None) -> Due:
-        """Return the updates once the rollout is complete, and whether a hard copy to the target is due."""
+        """Return the updates once the rollout is complete, and whether a hard copy to the target is due.
+
+        Several processes draw the same number of updates.
+        """
         every = self.schedule.hard_copy_every
         target = bool(every) and after // every > before // every
-        if not self.rollout.is_full:
+        if not (self.ready if ready is None else ready):
             return Due(0, target)
         replays = 0
         if after >= self.algorithm.replay_starts:
-            replays = int(self.algorithm.generators("replay_ratio").poisson(self.replay_ratio))
+            name = f"{SHARED}replay_ratio" if self.strategy.processes > 1 else "replay_ratio"
+            replays = int(self.algorithm.generators(name).poisson(self.replay_ratio))
         return Due(1 + replays, target)
 
     def call_size(self, updates: int) -> int:

@@ -56,12 +56,12 @@ def add_random_numbers(
     if not missing:
         return batch
     extra, generators = dict(batch.extra), generators or algorithm.generators
-    updates, size, *lanes = batch.reward.shape[:3] if algorithm.memory == "sequences" else batch.reward.shape[:2]
+    updates, *steps, size = batch.reward.shape[:3] if algorithm.memory == "sequences" else batch.reward.shape[:2]
     for name in missing:
         shape, distribution = algorithm.random_spec[name]
-        everywhere = (count, size * strategy.processes, *lanes, *shape)
+        everywhere = (count, *steps, size * strategy.processes, *shape)
         numbers = DISTRIBUTIONS[distribution](generators(f"{SHARED}{name}"), everywhere)
-        numbers = numbers[:, strategy.rank * size : (strategy.rank + 1) * size]
+        numbers = np.split(numbers, strategy.processes, axis=1 + len(steps))[strategy.rank]
         if count < updates:
             numbers = np.concatenate([numbers, np.zeros((updates - count, *numbers.shape[1:]), np.float32)])
         extra[name] = numbers

@@ -29,12 +29,11 @@ def resolve_strategy(strategy: Any) -> Strategy:
 
 
 def check_strategy(strategy: Strategy, learner: Learner) -> None:
-    """Check that the strategy supports the agent and its batches.
+    """Check that the replicas of the strategy can share the agent's batches.
 
     Raises:
-        ValueError: if it does not.
+        ValueError: if they cannot.
     """
-    strategy.check(learner.algorithm.memory)
     size = learner.schedule.batch_size
     if not isinstance(size, str):
         strategy.share(size)

@@ -4,46 +4,29 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import re
 import socket
-import subprocess
 import sys
-import time
+from functools import partial
 from pathlib import Path
 
-import psutil
 import pytest
 
 import noterl
+from tests.support.launching import EQUIVALENCE, RANK_RUN
+from tests.support.launching import launch as launch_ranks
 from tests.support.replica_equivalence import assert_equivalent
 
 pytestmark = pytest.mark.backends("torch")
 
-ROOT = Path(__file__).parents[2]
-RUN = ROOT / "tests" / "support" / "rank_run.py"
-
-
-def launch(*arguments: object, options: tuple[str, ...] = (), seconds: float = 180.0) -> tuple[int, str, float]:
-    """Return the exit code, the output and the seconds of `noterl launch`; no process with the arguments is left."""
-    command = [sys.executable, "-m", "noterl", "launch", "--strategy", "ddp", *options, *map(str, arguments)]
-    variables = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    started = time.monotonic()
-    done = subprocess.run(
-        command, env={**os.environ, **variables}, cwd=ROOT, capture_output=True, text=True, timeout=seconds, check=False
-    )
-    took = time.monotonic() - started
-    mark = str(arguments[-1])
-    left = [each for each in psutil.process_iter(["cmdline"]) if mark in (each.info["cmdline"] or [])]
-    assert not left, f"processes are left: {left}"
-    return done.returncode, done.stdout + done.stderr, took
+launch = partial(launch_ranks, "ddp")
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of three runs of two processes, in which each of them has recorded what it did."""
+    """Return the folder of four runs of two processes, in which each of them has recorded what it did."""
     folder = tmp_path_factory.mktemp("ddp")
-    code, output, _ = launch(RUN, "train,stop,rollouts", folder)
+    code, output, _ = launch(RANK_RUN, "train,stop,rollouts,sequences", folder)
     assert code == 0, output
     return folder
 
@@ -119,6 +102,12 @@ def test_rollouts_that_begin_at_different_steps_are_learned_together(folder: Pat
     assert [each["updates"] for each in chief] == [2 * (1 + 845 // 256), 2 * (1 + (845 + 1001) // 256)]
 
 
+def test_ranks_make_the_same_random_number_of_updates_on_sequences(folder: Path) -> None:
+    chief, other = (each["fits"][0] for each in recorded(folder, "sequences"))
+    assert chief["updates"] == other["updates"] > 16  # one for each rollout
+    assert chief["weights"] == other["weights"]
+
+
 @pytest.mark.parametrize(
     ("mode", "message", "code"),
     [
@@ -127,15 +116,15 @@ def test_rollouts_that_begin_at_different_steps_are_learned_together(folder: Pat
     ],
 )
 def test_faults_end_the_run_everywhere(mode: str, message: str, code: int, tmp_path: Path) -> None:
-    found, output, took = launch(RUN, mode, tmp_path)
+    found, output, took = launch(RANK_RUN, mode, tmp_path)
     assert found == code and re.search(message, output), output
     assert took < 60, "start and import included"
     assert "launch: rank" in output and not list(tmp_path.glob("*.json"))
 
 
 def test_backup_continues_the_run_of_a_killed_rank(tmp_path: Path) -> None:
-    assert launch(RUN, "kill", tmp_path)[0] == 137
-    code, output, _ = launch(RUN, "resume", tmp_path)
+    assert launch(RANK_RUN, "kill", tmp_path)[0] == 137
+    code, output, _ = launch(RANK_RUN, "resume", tmp_path)
     assert code == 0, output
     chief, other = recorded(tmp_path, "resume")
     assert 0 < chief["first_step"] < 301
@@ -148,11 +137,12 @@ def test_a_port_in_use_is_an_error(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
-        code, output, _ = launch(RUN, "train", tmp_path, options=("--port", str(port)))
+        code, output, _ = launch(RANK_RUN, "train", tmp_path, options=("--port", str(port)))
         assert code == 2 and f"--port {port}" in output
 
 
 def test_a_server_of_another_program_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    from noterl.backends.messages import ConnectionLost
     from noterl.backends.torch import replicas
 
     monkeypatch.setattr(replicas, "CONNECT_SECONDS", 2)
@@ -164,12 +154,12 @@ def test_a_server_of_another_program_is_an_error(monkeypatch: pytest.MonkeyPatch
         import torch
 
         for rank in (0, 1):
-            with pytest.raises(replicas.ConnectionLost, match="MASTER_PORT"):
+            with pytest.raises(ConnectionLost, match="MASTER_PORT"):
                 replicas.Processes(rank, 2).connect(torch.device("cpu"))
 
 
 def test_two_ranks_make_the_updates_of_one_device() -> None:
-    code, output, _ = launch(ROOT / "tests" / "support" / "replica_equivalence.py", "ddp")
+    code, output, _ = launch(EQUIVALENCE, "ddp")
     assert code == 0, output
     # On torch, Keras computes some functions of float64 in float32, such as `ops.maximum` of a scalar.
     assert_equivalent(output, float64=1e-6)

@@ -88,6 +88,16 @@ def test_fit_on_mirrored_devices_equals_fit_on_one(mirrored: dict) -> None:
     assert mirrored["evaluated"] > 0
 
 
+def test_mirrored_devices_share_sequences(mirrored: dict) -> None:
+    assert mirrored["sequences"]["applied"] == 10
+    assert mirrored["sequences"]["changed"] > 1e-3
+    assert mirrored["sequences"]["variables"] < 1e-5
+
+
+def test_workers_collect_for_mirrored_devices(mirrored: dict) -> None:
+    assert mirrored["workers"] == [60, 28]
+
+
 def test_networks_of_the_scope_train_with_and_without_the_strategy(mirrored: dict) -> None:
     assert mirrored["scope"] == 16
 
@@ -116,7 +126,7 @@ def test_processes_compute_the_updates_of_one_process(killed: list[dict]) -> Non
     assert_equal(killed[0]["compared"])
 
 
-def test_processes_share_budget_and_weights(killed: list[dict]) -> None:
+def test_processes_with_workers_share_budget_and_weights(killed: list[dict]) -> None:
     chief, other = killed
     assert chief["steps"] == other["steps"] == 80
     assert chief["updates"] == other["updates"] > 0
@@ -131,8 +141,19 @@ def test_killed_process_ends_the_others_with_an_error(killed: list[dict]) -> Non
     assert "error" not in killed[1]
 
 
-def test_error_in_the_chief_is_raised_in_the_other_process() -> None:
-    chief, other = results(start_workers("multiworker", free_ports(2), FAULT="raise"))
+@pytest.fixture(scope="module")
+def raised() -> list[dict]:
+    return results(start_workers("multiworker", free_ports(2), FAULT="raise"))
+
+
+def test_processes_make_the_same_random_number_of_updates_on_sequences(raised: list[dict]) -> None:
+    chief, other = raised
+    assert chief["sequences"] == other["sequences"]
+    assert chief["sequences"][0] > 3  # one for each rollout
+
+
+def test_error_in_the_chief_is_raised_in_the_other_process(raised: list[dict]) -> None:
+    chief, other = raised
     assert chief["error"] == ["ArithmeticError", "of the chief"]
     assert other["error"][0] == "StrategyError"
     assert "connection" in other["error"][1]
@@ -173,6 +194,7 @@ def test_parameter_server_trains_until_the_last_worker_or_server_is_dead(
     chief = results(start_cluster(tmp_path, workers, last))[0]
     first, *others = chief["updates"]
     assert first > 0
+    assert chief["sequences"] > 6  # one for each rollout
     assert others == [first + 40] * (workers - 1)
     assert chief["error"][0] == "StrategyError"
     assert ("worker" if last == "worker0" else "server") in chief["error"][1]

@@ -1,4 +1,4 @@
-"""Runs of several processes, for `tests/distribute/test_ddp.py`: `rank_run.py MODE,MODE... FOLDER`."""
+"""Runs of several processes, started by `noterl launch`: `rank_run.py MODE,MODE... FOLDER`."""
 
 from __future__ import annotations
 
@@ -7,15 +7,19 @@ import json
 import os
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import keras
+
 import noterl
 from noterl.replay import Prioritized, Replay
+from tests.support.replica_equivalence import main
 
 MODES, FOLDER = sys.argv[1].split(","), Path(sys.argv[2])
-RANK = int(os.environ["RANK"])
-STRATEGY = "ddp"
+STRATEGY = "ddp" if "RANK" in os.environ else "data_parallel"
+RANK = int(os.environ["RANK" if STRATEGY == "ddp" else "KERAS_DISTRIBUTION_PROCESS_ID"])
 
 
 class Record(noterl.Callback):
@@ -84,8 +88,24 @@ def continue_rollouts() -> None:
     (FOLDER / f"rollouts-{RANK}.json").write_text(json.dumps({"fits": results}))
 
 
+def replay_sequences() -> None:
+    """Train ACER, whose number of updates is random."""
+    agent = noterl.ACER("CartPole-v1", hidden=(8,), rollout_steps=8, replay_starts=64)
+    result = summary(agent, agent.fit(steps=256, num_envs=2, strategy=STRATEGY, verbose=0))
+    (FOLDER / f"sequences-{RANK}.json").write_text(json.dumps({"fits": [result]}))
+
+
+def strategy_of(mode: str) -> Any:
+    """Return the argument of `fit`; on JAX, one of the modes connects the processes by Keras, and uses its object."""
+    if STRATEGY == "data_parallel" and mode == "raise":
+        keras.distribution.initialize()
+        return keras.distribution.DataParallel()
+    return STRATEGY
+
+
 def train(mode: str) -> None:
     """Train an agent, and change, stop or end the run as the mode names."""
+    strategy = strategy_of(mode)
     # Without a seed, the processes build different networks and receive the chief's.
     agent = noterl.DQN("CartPole-v1", hidden=(8,), normalize_observation=True)
     replay = Replay(1000, sampler=Prioritized())
@@ -96,9 +116,9 @@ def train(mode: str) -> None:
         callbacks.append(noterl.callbacks.Checkpoint(FOLDER / f"files-{RANK}", save_freq=5))
     if mode in ("kill", "resume"):
         callbacks.append(noterl.callbacks.BackupAndRestore(FOLDER / "backup.noterl", 4, unit="updates"))
-    results = [summary(agent, agent.fit(steps=301, strategy=STRATEGY, callbacks=callbacks, verbose=0))]
+    results = [summary(agent, agent.fit(steps=301, strategy=strategy, callbacks=callbacks, verbose=0))]
     if mode == "train":
-        history = agent.fit(episodes=5, strategy=STRATEGY, callbacks=[record], workers=1, verbose=0)
+        history = agent.fit(episodes=5, strategy=strategy, callbacks=[record], workers=1, verbose=0)
         results.append(summary(agent, history))
         if RANK == 0:
             agent.save(FOLDER / "chief.noterl")
@@ -108,5 +128,7 @@ def train(mode: str) -> None:
 
 
 if __name__ == "__main__":
+    equivalence = partial(main, STRATEGY, ["PPO"])
+    others = {"rollouts": continue_rollouts, "sequences": replay_sequences, "equivalence": equivalence}
     for each in MODES:
-        continue_rollouts() if each == "rollouts" else train(each)
+        others[each]() if each in others else train(each)

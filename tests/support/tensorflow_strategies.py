@@ -20,7 +20,7 @@ os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 
 import numpy as np
 
-UPDATES, ROWS = 200, 8
+UPDATES, ROWS, STEPS = 200, 8, 4
 
 
 def make(name: str) -> Any:
@@ -29,7 +29,9 @@ def make(name: str) -> Any:
 
     import noterl
 
-    if name == "PPO":
+    if name == "ACER":
+        agent = noterl.ACER("CartPole-v1", hidden=(4,), rollout_steps=STEPS, replay_starts=8, seed=1)
+    elif name == "PPO":
         agent = noterl.PPO("CartPole-v1", hidden=(4,), seed=1)
         agent.compile(batch_size=ROWS)
     elif name == "SAC":
@@ -40,6 +42,21 @@ def make(name: str) -> Any:
         agent.compile(keras.optimizers.Adam(1e-3, global_clipnorm=0.1), batch_size=ROWS, replay=1000)
     agent.build()
     return agent
+
+
+def sequences() -> Any:
+    """Return random batches `[K, T, N, ...]` of two lanes for ACER, float32."""
+    from noterl.types import Batch, map_arrays
+
+    rng = np.random.default_rng(7)
+    rows = (UPDATES, STEPS, 2)
+    probability = rng.uniform(0.2, 0.8, rows)
+    extra = {"behavior": np.stack([probability, 1 - probability], -1), "continues": np.ones(rows)}
+    observation, after = rng.normal(size=(2, *rows, 4))
+    action, reward, weight = rng.integers(2, size=rows), rng.normal(size=rows), rng.random(rows) > 0.3
+    discount, index = np.full(rows, 0.99), np.zeros(rows, np.int32)
+    batch = Batch(observation, action, reward, after, discount, weight.astype(float), index, extra)
+    return map_arrays(lambda array: array.astype(np.float32) if array.dtype.kind == "f" else array, batch)
 
 
 def batches(name: str) -> Any:
@@ -98,7 +115,7 @@ def numbers(agent: Any) -> np.ndarray:
     return np.concatenate([np.ravel(fetch(variable)).astype(float) for variable in agent._learner.variables])
 
 
-def compare(names: list[str], word: str) -> dict[str, Any]:
+def compare(names: list[str], word: str, updates: int = UPDATES) -> dict[str, Any]:
     """Return the largest differences between updates under a strategy and on one device, by agent; in the chief."""
     from noterl import distribute
     from noterl.types import map_arrays
@@ -106,17 +123,17 @@ def compare(names: list[str], word: str) -> dict[str, Any]:
     strategy = distribute.resolve(word)
     found = {}
     for name in names:
-        shared, rows = make(name), batches(name)
-        before = numbers(shared)
-        part = ROWS // strategy.processes
-        own = map_arrays(lambda array, part=part: array[:, part * strategy.rank : part * (strategy.rank + 1)], rows)
+        shared, rows = make(name), sequences() if name == "ACER" else batches(name)
+        before, axis = numbers(shared), 1 + shared._learner.batch_axis
+        rows = map_arrays(lambda array: array[:updates], rows)
+        own = map_arrays(lambda array, axis=axis: np.split(array, strategy.processes, axis)[strategy.rank], rows)
         shared._learner.use(strategy)
         with strategy.attached(shared._learner.variables):
-            together = shared._learner._update(own, UPDATES, 0)
+            together = shared._learner._update(own, updates, 0)
         if not strategy.is_chief:
             continue
         agent = make(name)
-        alone = agent._learner._update(rows, UPDATES, 0)
+        alone = agent._learner._update(rows, updates, 0)
         logs = [np.abs(np.asarray(alone.logs[key]) - np.asarray(together.logs[key])).max() for key in alone.logs]
         found[name] = {
             "applied": together.applied,
@@ -164,7 +181,11 @@ def _printed(compared: dict[str, Any]) -> dict[str, Any]:
 def mirrored() -> dict[str, Any]:
     """Compare updates on two devices with those on one, then train."""
     two_devices()
-    return {"compared": compared_in_float64("mirrored"), **_mirrored_fit()}
+    return {
+        "compared": compared_in_float64("mirrored"),
+        "sequences": compare(["ACER"], "mirrored", updates=10)["ACER"],
+        **_mirrored_fit(),
+    }
 
 
 def compared_in_float64(word: str) -> dict[str, Any]:
@@ -210,7 +231,10 @@ def _mirrored_fit() -> dict[str, Any]:
     agent.set_rule("learning_rate", 1e38)
     broken = _error_of(lambda: agent.fit(steps=8, strategy="mirrored", verbose=0))
     agents[None].compile(batch_size=15)
+    with_workers = small_dqn()
+    with_workers.fit(steps=60, strategy="mirrored", workers=2, num_envs=2, verbose=0)
     return {
+        "workers": [with_workers.steps, with_workers.updates],
         "updates": [agents[None].updates, agent.updates],
         "scope": fit_with_network_of_scope(),
         "difference": float(np.abs(alone - shared).max()),
@@ -239,10 +263,15 @@ def multiworker() -> dict[str, Any]:
     import noterl  # noqa: F401
 
     agent = small_dqn()
-    compared = compared_in_float64("multiworker") if os.environ["FAULT"] == "kill" else {}
-    history = agent.fit(steps=80, strategy="multiworker", verbose=0)
+    kills = os.environ["FAULT"] == "kill"
+    compared = compared_in_float64("multiworker") if kills else {}
+    sequence = make("ACER")
+    if not kills:
+        sequence.fit(steps=48, num_envs=2, strategy="multiworker", verbose=0)
+    history = agent.fit(steps=80, strategy="multiworker", workers=1, verbose=0)
     result = {
         "compared": compared,
+        "sequences": [sequence.updates, float(sum(np.abs(weight).sum() for weight in sequence.get_weights().values()))],
         "steps": agent.steps,
         "episodes": agent.episodes,
         "updates": agent.updates,
@@ -271,8 +300,9 @@ def parameter_server() -> dict[str, Any]:
             os.kill(int(Path(folder, self.name).read_text()), 9)
 
     agent = small_dqn()
-    agent.fit(steps=80, strategy="parameter_server", verbose=0)
-    updates = [agent.updates]
+    agent.fit(steps=80, strategy="parameter_server", workers=1, verbose=0)
+    updates, sequence = [agent.updates], make("ACER")
+    sequence.fit(steps=24, strategy="parameter_server", verbose=0)
     if len(json.loads(os.environ["TF_CONFIG"])["cluster"]["worker"]) > 1:
         agent.fit(steps=40, strategy="parameter_server", verbose=0, callbacks=[Kill("worker0")])
         updates.append(agent.updates)
@@ -281,7 +311,13 @@ def parameter_server() -> dict[str, Any]:
         lambda: agent.fit(steps=40, strategy="parameter_server", verbose=0, callbacks=[Kill(os.environ["LAST"])])
     )
     finite = bool(np.isfinite(numbers(agent)).all())
-    return {"updates": updates, "error": error, "seconds": perf_counter() - started, "finite": finite}
+    return {
+        "updates": updates,
+        "sequences": sequence.updates,
+        "error": error,
+        "seconds": perf_counter() - started,
+        "finite": finite,
+    }
 
 
 def connect() -> dict[str, Any]:

@@ -79,11 +79,13 @@ def loops_are_fast(variables: Sequence[Any]) -> bool:
     return is_dense(variables) or jax.default_backend() != "cpu"
 
 
-def compile_updates(step: Step, variables: Sequence[Any], *, period: int = 1, **options: Any) -> Program:
-    """Compile gradient updates; the arguments are those of `UpdateProgram`."""
+def compile_updates(
+    step: Step, variables: Sequence[Any], *, period: int = 1, kind: type[Updates] = Updates, **options: Any
+) -> Program:
+    """Compile gradient updates; `kind` is the class of the programs, and the other arguments are its own."""
     if options.get("jit_compile") is False or loops_are_fast(variables):
-        return Updates(step, variables, period=period, **options)
-    return SeparateUpdates(lambda single: Updates(single, variables, is_separate=True, **options), step, period)
+        return kind(step, variables, period=period, **options)
+    return SeparateUpdates(lambda single: kind(single, variables, is_separate=True, **options), step, period)
 
 
 class Call(CallProgram):

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import keras
 
+from noterl.backends import replicas
 from noterl.backends.common import Stack, split_loss
 
 T = TypeVar("T")
@@ -145,6 +146,8 @@ def _gradients(
     (loss, (aux, assigned)), found = jax.value_and_grad(objective, has_aux=True)(values)
     for position, value in assigned.items():
         outer.state_mapping[id(outer.variables[position])] = value
+    if (over := replicas.active()) is not None:
+        loss, *found = over.mean_of_all([loss, *found])
     return loss, aux, found
 
 
@@ -164,7 +167,8 @@ def hessian_product(
     """
     objective, values = _objective(function, variables, ())
     product: Callable[[list[Any]], list[Any]] = jax.linearize(jax.grad(lambda new: objective(new)[0]), values)[1]
-    return product
+    over = replicas.active()
+    return product if over is None else lambda vector: over.mean_of_all(product(vector))
 
 
 def minimize(

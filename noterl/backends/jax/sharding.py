@@ -51,10 +51,11 @@ class ShardedProgram:
     Args:
         program: of updates on the global batch.
         mesh: with one axis.
+        axis: of a batch, which is divided.
     """
 
-    def __init__(self, program: Program, mesh: Mesh) -> None:
-        self._program, self._mesh = program, mesh
+    def __init__(self, program: Program, mesh: Mesh, axis: int = 0) -> None:
+        self._program, self._mesh, self._axis = program, mesh, 1 + axis
 
     def __call__(self, rows: Rows, count: int, first: int = 0) -> GroupResult:
         """Make `count` updates, of which the first has the number `first`."""
@@ -66,11 +67,10 @@ class ShardedProgram:
         return self._program(rows, count, first)
 
     def _divided(self, array: Any) -> Any:
-        """Return an array `[K, B, ...]` with its second axis on the devices, or whole on each if it has another size.
+        """Return an array `[K, B, ...]` with an axis on the devices, or whole on each if that has another size.
 
         The result of a program does not depend on where its inputs are.
         """
-        divides = array.ndim > 1 and array.shape[1] % self._mesh.size == 0
-        return jax.device_put(
-            array, NamedSharding(self._mesh, PartitionSpec(None, _AXIS) if divides else PartitionSpec())
-        )
+        divides = array.ndim > self._axis and array.shape[self._axis] % self._mesh.size == 0
+        place = PartitionSpec(*[None] * self._axis, _AXIS) if divides else PartitionSpec()
+        return jax.device_put(array, NamedSharding(self._mesh, place))

@@ -17,10 +17,11 @@ import numpy as np
 import tensorflow as tf
 
 from noterl.backends.common import GatheredRows, GroupResult, Rows, num_updates
+from noterl.backends.messages import ConnectionLost
 from noterl.backends.replicas import averaging
 from noterl.backends.tensorflow.gradients import FiniteFlag
 from noterl.backends.tensorflow.updates import Updates
-from noterl.backends.tensorflow.workers import CONNECT_SECONDS, ConnectionLost, first_line
+from noterl.backends.tensorflow.workers import CONNECT_SECONDS, first_line
 from noterl.types import Batch, map_arrays
 
 # A process that accepts no connection for this time is dead.

@@ -172,6 +172,7 @@ class ReplicatedUpdates(Updates):
     """
 
     devices: Devices = field(kw_only=True)
+    axis: int = field(default=0, kw_only=True)  # of a batch, along which replicas share it
     xla = False
 
     def __post_init__(self) -> None:
@@ -184,10 +185,12 @@ class ReplicatedUpdates(Updates):
 
     def _shared_step(self, batch: Batch, index: int) -> tuple[dict[str, Any], dict[str, Any]]:
         """Make one update, of which each replica computes its share; return the global logs and all feedback."""
-        strategy, shares, size = self.devices.strategy, len(self.devices.copies), int(batch.reward.shape[0])
+        strategy, shares = self.devices.strategy, len(self.devices.copies)
+        size = int(batch.reward.shape[self.axis])
         if size % shares:
+            name = "num_envs" if self.axis else "batch_size"
             raise ValueError(
-                f"batch_size must be divisible by the {shares} replicas of the strategy, got {size} rows in an update; "
+                f"{name} must be divisible by the {shares} replicas of the strategy, got {size} rows in an update; "
                 "a whole rollout has rollout_steps times the number of environments"
             )
         results = strategy.run(self._share_of_step, args=(batch, index))
@@ -199,7 +202,7 @@ class ReplicatedUpdates(Updates):
 
     def _share_of_step(self, batch: Batch, index: int) -> tuple[Any, dict[str, Any], dict[str, Any]]:
         replica, shares = Replica(self.devices, self.jit_compile is not False), len(self.devices.copies)
-        own = tf.nest.map_structure(lambda array: tf.split(array, shares)[replica.number], batch)
+        own = tf.nest.map_structure(lambda array: tf.split(array, shares, self.axis)[replica.number], batch)
         with replica.active(), FiniteFlag(losses_only=False) as flag:
             logs, feedback = self._own_step(own, index)
             means = replica.mean_of_all([tf.cast(value, value.dtype) for value in logs.values()])

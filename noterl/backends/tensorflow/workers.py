@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import socket
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -14,11 +12,13 @@ import tensorflow as tf
 from tensorflow.compiler.xla.tsl.protobuf.coordination_config_pb2 import CoordinatedJob
 from tensorflow.python.eager import context
 
+from noterl.backends.meeting import listener, meet
+from noterl.backends.messages import ConnectionLost, Messages
+
 # Processes must start within this time of each other.
 CONNECT_SECONDS = 25
 # A process that has sent no heartbeat for this time is dead. TensorFlow's default is longer.
 HEARTBEAT_SECONDS = 10
-_HELLO = b"noterl rank "
 
 _ERRORS = (
     tf.errors.UnavailableError,
@@ -29,10 +29,6 @@ _ERRORS = (
     tf.errors.InternalError,
     tf.errors.UnknownError,
 )
-
-
-class ConnectionLost(RuntimeError):
-    """Raised if an operation over all processes fails, or the processes cannot connect to each other."""
 
 
 def is_in_use() -> bool:
@@ -79,17 +75,11 @@ def _configure(jobs: dict[str, int]) -> None:
 def _meet(workers: Sequence[str], rank: int) -> None:
     """Wait until all processes have started. TensorFlow's own server would wait for them without end.
 
-    The first process listens at its address; the others connect to it, and it answers when all have.
-
     Raises:
         ConnectionLost: if they do not all start within `CONNECT_SECONDS`, or this process cannot listen at its address.
     """
-    until = time.monotonic() + CONNECT_SECONDS
-    with _listener(workers[rank]) as listener:
-        if rank:
-            missing = [workers[0]] if not _is_answered(workers[0], rank, until) else []
-        else:
-            missing = _missing_after(listener, workers, until)
+    with listener(workers[rank]) if rank else contextlib.nullcontext():  # to name a port in use
+        missing = [workers[other] for other in meet(workers[0], rank, len(workers), CONNECT_SECONDS)]
     if missing:
         raise ConnectionLost(
             f"rank {rank} has not reached {', '.join(missing)} of the {len(workers)} processes of TF_CONFIG within "
@@ -97,54 +87,7 @@ def _meet(workers: Sequence[str], rank: int) -> None:
         )
 
 
-def _listener(address: str) -> socket.socket:
-    """Return a socket that listens at an address; TensorFlow's own error would not name it."""
-    host, _, port = address.rpartition(":")
-    listener = socket.socket()
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, int(port)))
-        listener.listen()
-    except OSError as error:
-        listener.close()
-        raise ConnectionLost(
-            f"this process cannot listen at {address}, its address in TF_CONFIG: {error.strerror or error}; choose "
-            "another port"
-        ) from error
-    return listener
-
-
-def _missing_after(listener: socket.socket, workers: Sequence[str], until: float) -> list[str]:
-    """Wait for all other processes, then answer them; return the addresses of those that have not connected in time."""
-    found: dict[int, socket.socket] = {}
-    with contextlib.ExitStack() as stack:
-        while len(found) < len(workers) - 1 and time.monotonic() < until:
-            listener.settimeout(max(0.01, until - time.monotonic()))
-            with contextlib.suppress(OSError, ValueError):
-                connection = stack.enter_context(listener.accept()[0])
-                connection.settimeout(1.0)
-                found[int(connection.recv(64).removeprefix(_HELLO).decode())] = connection
-        if len(found) == len(workers) - 1:
-            for connection in found.values():
-                with contextlib.suppress(OSError):
-                    connection.sendall(_HELLO)
-    return [address for rank, address in enumerate(workers) if rank and rank not in found]
-
-
-def _is_answered(chief: str, rank: int, until: float) -> bool:
-    """Return whether the first process answers in time that all processes have started."""
-    host, _, port = chief.rpartition(":")
-    while time.monotonic() < until:
-        with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout=1.0) as connection:
-            connection.sendall(_HELLO + str(rank).encode())
-            connection.settimeout(max(0.01, until - time.monotonic()))
-            if connection.recv(64) == _HELLO:
-                return True
-        time.sleep(0.1)
-    return False
-
-
-class Workers:
+class Workers(Messages):
     """Messages between the hosts of a strategy.
 
     Args:
@@ -156,20 +99,6 @@ class Workers:
     def __init__(self, strategy: tf.distribute.Strategy, rank: int, count: int) -> None:
         self.strategy, self.rank, self.count = strategy, rank, count
         self._sum = tf.function(self._sum_over_workers, autograph=False, reduce_retracing=False)
-
-    def agree(self, values: Sequence[float]) -> np.ndarray:
-        """Return the values of all processes, `[processes, n]`."""
-        return self._gather(np.asarray(values, np.float64))
-
-    def gather(self, message: bytes) -> list[bytes]:
-        """Return the messages of all processes."""
-        lengths = self.agree([float(len(message))])[:, 0].astype(int)
-        # Few lengths, because each is traced; 4 bytes are one number.
-        size = max(64, 1 << int(lengths.max() - 1).bit_length()) if lengths.max() else 0
-        if not size:
-            return [b""] * self.count
-        own = np.frombuffer(message.ljust(size, b"\0"), np.int32)
-        return [row.tobytes()[:length] for row, length in zip(self._gather(own), lengths, strict=True)]
 
     def fail(self, reason: str) -> None:
         """Abort the operations of the other processes, with this reason."""
@@ -188,11 +117,13 @@ class Workers:
                 f"killed: {first_line(error)}"
             ) from error
 
-    def _gather(self, own: np.ndarray) -> np.ndarray:
+    def exchange(self, own: np.ndarray) -> np.ndarray:
+        """Return the int32 vectors of all processes, `[processes, n]`."""
         rows = np.zeros((self.count, len(own)), own.dtype)
         rows[self.rank] = own
         with self.reporting():
-            return self._sum(tf.constant(rows)).numpy()
+            found: np.ndarray = self._sum(tf.constant(rows)).numpy()
+        return found
 
     def _sum_over_workers(self, rows: Any) -> Any:
         strategy = self.strategy

@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 from noterl.backends.common import GroupResult, Program, Rows
+from noterl.backends.messages import ConnectionLost, Messages
 from noterl.backends.replicas import averaging
 
 # Processes must start within this time of each other. Later, a process waits for the others as long as their
@@ -26,11 +27,7 @@ _WAIT = timedelta(hours=24)
 _ERROR_KEY = "noterl/error"
 
 
-class ConnectionLost(RuntimeError):
-    """Raised if a collective operation fails; the message holds the error of the other process, if it is known."""
-
-
-class Processes:
+class Processes(Messages):
     """The processes of a run, connected by `torch.distributed`; also the replicas of an update.
 
     Args:
@@ -39,6 +36,7 @@ class Processes:
         group: the process group; None to connect by the variables that launchers set.
 
     Attributes:
+        rank: the number of this process.
         count: the number of processes.
     """
 
@@ -127,8 +125,6 @@ class Processes:
         except RuntimeError:  # it was killed, or the process that keeps the store has ended
             return ""
 
-    # Averages
-
     def mean(self, value: torch.Tensor) -> torch.Tensor:
         """Return the mean of a tensor over the processes, without a gradient; may be traced."""
         functional = torch.ops._c10d_functional
@@ -149,28 +145,12 @@ class Processes:
                 means[k] = part.view(tensors[k].shape)
         return means
 
-    # Messages between hosts
-
-    def agree(self, values: Sequence[float]) -> np.ndarray:
-        """Return the values of all processes, `[processes, n]`."""
-        own = torch.tensor(values, dtype=torch.float64)
-        found = torch.empty((self.count, len(values)), dtype=torch.float64)
+    def exchange(self, own: np.ndarray) -> np.ndarray:
+        """Return the int32 vectors of all processes, `[processes, n]`."""
+        found = torch.empty((self.count, len(own)), dtype=torch.int32)
         with self.reporting():
-            dist.all_gather(list(found.unbind(0)), own, group=self._host_group)
+            dist.all_gather(list(found.unbind(0)), torch.tensor(own), group=self._host_group)
         return found.numpy()
-
-    def gather(self, message: bytes) -> list[bytes]:
-        """Return the messages of all processes."""
-        lengths = self.agree([float(len(message))])[:, 0].astype(int)
-        longest = int(lengths.max())
-        if not longest:
-            return [b""] * self.count
-        own = torch.zeros(longest, dtype=torch.uint8)
-        own[: len(message)] = torch.frombuffer(bytearray(message), dtype=torch.uint8) if message else own[:0]
-        found = torch.empty((self.count, longest), dtype=torch.uint8)
-        with self.reporting():
-            dist.all_gather(list(found.unbind(0)), own, group=self._host_group)
-        return [row[:length].numpy().tobytes() for row, length in zip(found, lengths, strict=True)]
 
 
 class ReplicatedProgram:

@@ -1,0 +1,305 @@
+"""Processes of `jax.distributed`: their connection, and averages of gradients and statistics over them."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any, TypeVar, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from noterl.backends.meeting import meet
+from noterl.backends.messages import ConnectionLost, Messages
+from noterl.backends.replicas import averaging
+
+T = TypeVar("T")
+
+# Processes must start within this time of each other.
+CONNECT_SECONDS = 25
+# A process that has sent no heartbeat for this time is dead. JAX's default is longer.
+_HEARTBEAT_SECONDS = 10
+# The operations of a process wait for the others this long, because a callback of the chief may take minutes.
+_WAIT_SECONDS = 24 * 3600
+_OLDEST = (0, 9)
+_CHECK_SECONDS = 1.0  # between looks for an error of another process
+_CONNECTION_WORDS = ("Gloo", "NCCL", "UNAVAILABLE", "ABORTED", "heartbeat")
+
+_AXIS = "process"
+_ERROR_KEY = "noterl/error"
+
+# Where an array is: a copy in each process, or divided along its first or second axis.
+EQUAL, ROWS, GROUPS = PartitionSpec(), PartitionSpec(_AXIS), PartitionSpec(None, _AXIS)
+
+
+def is_connected() -> bool:
+    """Return whether this process is connected to others."""
+    return bool(jax.distributed.is_initialized())
+
+
+def num_processes() -> int:
+    """Return the number of connected processes; 1 without a connection."""
+    return int(jax.process_count())
+
+
+def connect(coordinator: str, count: int, rank: int) -> None:
+    """Connect this process to the others of a run.
+
+    Args:
+        coordinator: the address "host:port" of the first process.
+        count: the number of processes.
+        rank: the number of this process.
+
+    Raises:
+        ImportError: if JAX is too old.
+        ConnectionLost: if they do not all start within `CONNECT_SECONDS`, the port is in use, or JAX has computed
+            something in this process before.
+    """
+    _check_version()
+    flags = os.environ.get("XLA_FLAGS", "")
+    if "xla_cpu_collective_timeout_seconds" not in flags:
+        os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_collective_timeout_seconds={_WAIT_SECONDS}"
+    host, _, port = coordinator.rpartition(":")
+    is_local = host in ("127.0.0.1", "localhost")
+    served = coordinator if is_local else f"0.0.0.0:{port}"  # by default, JAX listens at all addresses
+    # JAX itself ends the process if the port is in use, or another process is missing.
+    missing = meet(served if rank == 0 else coordinator, rank, count, CONNECT_SECONDS)
+    if missing:
+        raise ConnectionLost(
+            f"rank {rank} has not reached rank {', '.join(map(str, missing))} of the {count} processes of the run at "
+            f"{coordinator} within {CONNECT_SECONDS} s; if one has failed, its own error says why"
+        )
+    try:
+        jax.distributed.initialize(
+            coordinator,
+            count,
+            rank,
+            cluster_detection_method="deactivate",
+            initialization_timeout=CONNECT_SECONDS,
+            heartbeat_timeout_seconds=_HEARTBEAT_SECONDS,
+            shutdown_timeout_seconds=_HEARTBEAT_SECONDS,
+            coordinator_bind_address=served,
+        )
+        connected().agree([0.0])
+    except RuntimeError as error:  # errors of XLA are RuntimeErrors
+        raise ConnectionLost(
+            f"rank {rank} cannot connect to the {count} processes of the run at {coordinator}: {_first_line(error)}"
+        ) from error
+
+
+@cache
+def connected() -> Processes:
+    """Return the connected processes, the same object in each call.
+
+    Raises:
+        ValueError: if a process has several devices.
+    """
+    return Processes()
+
+
+class Processes(Messages):
+    """The connected processes, with one device each; also the replicas of an update.
+
+    Raises:
+        ImportError: if JAX is too old.
+        ValueError: if a process has several devices.
+
+    Attributes:
+        rank: the number of this process.
+        count: the number of processes.
+    """
+
+    def __init__(self) -> None:
+        _check_version()
+        self.rank, self.count = jax.process_index(), jax.process_count()
+        self._mesh, self._host_mesh = _mesh(jax.devices()), _mesh(jax.devices("cpu"))
+        self._to_all = jax.jit(lambda rows: rows, out_shardings=NamedSharding(self._host_mesh, EQUAL))
+        self._thread = _Thread()
+
+    def run(self, function: Callable[[], T]) -> T:
+        """Return `function()`, which computes with the other processes.
+
+        It runs in a thread: if another process has stored an error, this one stops waiting for it.
+
+        Raises:
+            ConnectionLost: if another process has failed.
+        """
+        try:
+            return self._thread.run(function, self._raise_error)
+        except (RuntimeError, ValueError) as error:  # both are types of XLA's errors
+            if isinstance(error, ConnectionLost) or not any(word in str(error) for word in _CONNECTION_WORDS):
+                raise
+            self._raise_error()
+            raise self._lost(_first_line(error)) from error
+
+    def fail(self, reason: str) -> None:
+        """Store the error of this process, which the others raise while they wait for it."""
+        client = _client()
+        if client is not None:
+            with contextlib.suppress(RuntimeError):  # the first process has failed, or there is an error already
+                client.key_value_set(_ERROR_KEY, f"rank {self.rank}: {reason}")
+
+    def _raise_error(self) -> None:
+        """Raise the error of another process, if there is one."""
+        client = _client()
+        if client is None:  # one process, or the connection has ended
+            return
+        try:
+            reason = client.key_value_try_get(_ERROR_KEY)
+        except RuntimeError:  # there is none
+            return
+        raise self._lost(reason)
+
+    def _lost(self, reason: str) -> ConnectionLost:
+        return ConnectionLost(
+            f"rank {self.rank} has lost the connection to another process of the run, which has failed or was killed: "
+            f"{reason}"
+        )
+
+    def exchange(self, own: np.ndarray) -> np.ndarray:
+        """Return the int32 vectors of all processes, `[processes, n]`."""
+        return self.run(lambda: np.asarray(self._to_all(_joined(self._host_mesh, own[None], 0))))
+
+    def mean(self, value: Any) -> Any:
+        """Return the mean of a tensor over the processes, without a gradient; inside of a program."""
+        return jax.lax.pmean(jax.lax.stop_gradient(value), _AXIS)
+
+    def mean_of_all(self, tensors: Sequence[Any]) -> list[Any]:
+        """Return the means of tensors over the processes, by one reduction for each dtype; inside of a program."""
+        means: list[Any] = [None] * len(tensors)
+        for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
+            places = [k for k, tensor in enumerate(tensors) if tensor.dtype == dtype]
+            bucket = jax.lax.pmean(jnp.concatenate([tensors[k].ravel() for k in places]), _AXIS)
+            parts = jnp.split(bucket, np.cumsum([tensors[k].size for k in places])[:-1])
+            for k, part in zip(places, parts, strict=True):
+                means[k] = part.reshape(tensors[k].shape)
+        return means
+
+    def program(self, function: Callable[..., Any], places: Callable[..., Any], results: Any) -> Any:
+        """Return a compiled function of arrays of all processes.
+
+        Args:
+            function: runs on each device, with the part of its process.
+            places: returns the `PartitionSpec`s of its arguments.
+            results: the `PartitionSpec`s of its results.
+        """
+
+        def run(*arguments: Any) -> Any:
+            shared = jax.shard_map(
+                function, mesh=self._mesh, in_specs=places(*arguments), out_specs=results, check_vma=False
+            )
+            with averaging(self):
+                return shared(*arguments)
+
+        return jax.jit(run)
+
+    def parts(self, array: Any, axis: int) -> jax.Array:
+        """Return the array of which each process holds its own part along an axis."""
+        return _joined(self._mesh, array, axis)
+
+    def equal(self, array: Any) -> jax.Array:
+        """Return the array of which each process holds a copy; all must have the same values."""
+        own = jax.device_put(array, _device(self._mesh))
+        return jax.make_array_from_single_device_arrays(own.shape, NamedSharding(self._mesh, EQUAL), [own])
+
+
+class _Thread:
+    """A thread that calls functions, so that its user can stop waiting for one that does not return."""
+
+    def __init__(self) -> None:
+        self._calls: queue.SimpleQueue[tuple[Callable[[], Any], queue.SimpleQueue]] = queue.SimpleQueue()
+        self._is_idle = threading.Event()
+        self._is_idle.set()
+        threading.Thread(target=self._work, daemon=True).start()
+        atexit.register(self._leave)
+
+    def _work(self) -> None:
+        while True:
+            function, results = self._calls.get()
+            try:
+                answer: tuple[Any, BaseException | None] = function(), None
+            except BaseException as error:
+                answer = None, error
+            del function
+            self._is_idle.set()
+            results.put(answer)
+            del answer, results
+
+    def run(self, function: Callable[[], T], check: Callable[[], None]) -> T:
+        """Return `function()`; while it runs, call `check` each second, which may raise an error."""
+        results: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
+        self._is_idle.clear()
+        self._calls.put((function, results))
+        while True:
+            try:
+                result, error = results.get(timeout=_CHECK_SECONDS)
+            except queue.Empty:
+                check()
+                continue
+            if error is not None:
+                raise error
+            return cast(T, result)
+
+    def _leave(self) -> None:
+        """Wait for a function that still waits for another process; Python cannot end while it does.
+
+        It fails when that process ends, and that process ends when both have left the run.
+        """
+        if not self._is_idle.is_set():
+            with contextlib.suppress(RuntimeError):
+                jax.distributed.shutdown()
+            self._is_idle.wait(_HEARTBEAT_SECONDS)
+
+
+def _check_version() -> None:
+    if jax.__version_info__ < _OLDEST:  # older ones have no `jax.shard_map`, or end at the flag for the time limit
+        needed = ".".join(map(str, _OLDEST))
+        raise ImportError(
+            f"strategy='data_parallel' in several processes needs JAX {needed} or newer, got {jax.__version__}: "
+            f'pip install "jax>={needed}"'
+        )
+
+
+def _client() -> Any:
+    """Return JAX's connection to the first process, for which there is no public interface."""
+    from jax._src import distributed
+
+    return distributed.global_state.client
+
+
+def _mesh(devices: Sequence[Any]) -> Mesh:
+    """Return the mesh of one device of each process.
+
+    Raises:
+        ValueError: if a process has several devices.
+    """
+    if len(devices) != jax.process_count():
+        raise ValueError(
+            f"each process of strategy='data_parallel' must have one device, but the {jax.process_count()} processes "
+            f"have {len(devices)}: start one process for each device"
+        )
+    return Mesh(np.asarray(sorted(devices, key=lambda device: device.process_index)), (_AXIS,))
+
+
+def _device(mesh: Mesh) -> Any:
+    """Return the device of this process."""
+    return mesh.devices[jax.process_index()]
+
+
+def _joined(mesh: Mesh, array: Any, axis: int) -> jax.Array:
+    """Return the array on all devices that consists of the parts of each process along an axis."""
+    own = jax.device_put(array, _device(mesh))
+    shape, place = list(own.shape), NamedSharding(mesh, PartitionSpec(*[None] * axis, _AXIS))
+    shape[axis] *= mesh.size
+    return jax.make_array_from_single_device_arrays(tuple(shape), place, [own])
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]

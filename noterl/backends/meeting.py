@@ -1,0 +1,85 @@
+"""The start of a run: processes wait for each other before a framework connects them, and would wait without end."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+
+from noterl.backends.messages import ConnectionLost
+
+_HELLO = b"noterl rank "
+
+
+def meet(address: str, rank: int, count: int, seconds: float) -> list[int]:
+    """Wait until all processes of a run have started.
+
+    The first process listens at its address; the others connect to it, and it answers when all have.
+
+    Args:
+        address: "host:port" of the first process.
+        rank: the number of this process.
+        count: the number of processes.
+        seconds: to wait for.
+
+    Returns:
+        The ranks of the processes that did not start in time; only the first process can tell those of the others.
+
+    Raises:
+        ConnectionLost: if the first process cannot listen at its address.
+    """
+    until = time.monotonic() + seconds
+    if rank:
+        return [] if _is_answered(address, rank, until) else [0]
+    with listener(address) as server:
+        return _missing_after(server, count, until)
+
+
+def listener(address: str) -> socket.socket:
+    """Return a socket that listens at an address "host:port"; errors of frameworks do not name it.
+
+    Raises:
+        ConnectionLost: if this process cannot listen there.
+    """
+    host, _, port = address.rpartition(":")
+    server = socket.socket()
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        server.bind((host, int(port)))
+        server.listen()
+    except OSError as error:
+        server.close()
+        raise ConnectionLost(
+            f"this process cannot listen at its address {address}: {error.strerror or error}; choose another port"
+        ) from error
+    return server
+
+
+def _missing_after(server: socket.socket, count: int, until: float) -> list[int]:
+    """Wait for all other processes, then answer them; return the ranks of those that have not connected in time."""
+    found: dict[int, socket.socket] = {}
+    with contextlib.ExitStack() as stack:
+        while len(found) < count - 1 and time.monotonic() < until:
+            server.settimeout(max(0.01, until - time.monotonic()))
+            with contextlib.suppress(OSError, ValueError):
+                connection = stack.enter_context(server.accept()[0])
+                connection.settimeout(1.0)
+                found[int(connection.recv(64).removeprefix(_HELLO).decode())] = connection
+        if len(found) == count - 1:
+            for connection in found.values():
+                with contextlib.suppress(OSError):
+                    connection.sendall(_HELLO)
+    return [rank for rank in range(1, count) if rank not in found]
+
+
+def _is_answered(address: str, rank: int, until: float) -> bool:
+    """Return whether the first process answers in time that all processes have started."""
+    host, _, port = address.rpartition(":")
+    while time.monotonic() < until:
+        with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout=1.0) as connection:
+            connection.sendall(_HELLO + str(rank).encode())
+            connection.settimeout(max(0.01, until - time.monotonic()))
+            if connection.recv(64) == _HELLO:
+                return True
+        time.sleep(0.1)
+    return False

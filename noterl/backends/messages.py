@@ -1,0 +1,47 @@
+"""Messages between the processes of a run, over the collective operations of a framework."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import numpy as np
+
+
+class ConnectionLost(RuntimeError):
+    """Raised if an operation over all processes fails; the message holds the error of the other process, if known."""
+
+
+class Messages(ABC):
+    """The processes of a run, as seen by one of them.
+
+    Attributes:
+        rank: the number of this process.
+        count: the number of processes.
+    """
+
+    rank: int
+    count: int
+
+    @abstractmethod
+    def exchange(self, own: np.ndarray) -> np.ndarray:
+        """Return the int32 vectors `[n]` of all processes, `[processes, n]`; n is the same in all of them.
+
+        Raises:
+            ConnectionLost: if another process has failed.
+        """
+
+    def agree(self, values: Sequence[float]) -> np.ndarray:
+        """Return the values of all processes, `[processes, n]` float64."""
+        bits = self.exchange(np.asarray(values, np.float64).view(np.int32))
+        return np.array(bits, order="C").view(np.float64)
+
+    def gather(self, message: bytes) -> list[bytes]:
+        """Return the messages of all processes, by rank."""
+        lengths = self.agree([float(len(message))])[:, 0].astype(int)
+        longest = int(lengths.max())
+        if not longest:
+            return [b""] * self.count
+        size = max(64, 1 << (longest - 1).bit_length())  # few sizes, because TensorFlow and JAX compile each
+        rows = self.exchange(np.frombuffer(message.ljust(size, b"\0"), np.int32))
+        return [row.tobytes()[:length] for row, length in zip(rows, lengths, strict=True)]

@@ -1,0 +1,39 @@
+"""Processes wait for each other before a framework connects them."""
+
+from __future__ import annotations
+
+import socket
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from noterl.backends.meeting import listener, meet
+from noterl.backends.messages import ConnectionLost
+
+pytestmark = pytest.mark.backends("torch")
+
+
+@pytest.fixture
+def address() -> str:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{free.getsockname()[1]}"
+
+
+def met(address: str, ranks: tuple[int, ...], count: int, seconds: float) -> list[list[int]]:
+    with ThreadPoolExecutor(len(ranks)) as pool:
+        return list(pool.map(lambda rank: meet(address, rank, count, seconds), ranks))
+
+
+def test_all_processes_have_started(address: str) -> None:
+    assert met(address, (2, 0, 1), 3, 20.0) == [[], [], []]
+
+
+def test_missing_processes_are_returned(address: str) -> None:
+    assert met(address, (0, 1), 3, 0.3) == [[2], [0]]
+    assert meet(address, 1, 2, 0.1) == [0]
+
+
+def test_a_port_in_use_is_named(address: str) -> None:
+    with listener(address), pytest.raises(ConnectionLost, match=address):
+        meet(address, 0, 2, 1.0)

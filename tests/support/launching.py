@@ -1,0 +1,32 @@
+"""Run a script in processes that train together."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+
+ROOT = Path(__file__).parents[2]
+RANK_RUN = ROOT / "tests" / "support" / "rank_run.py"
+EQUIVALENCE = ROOT / "tests" / "support" / "replica_equivalence.py"
+
+
+def launch(
+    strategy: str, *arguments: object, options: tuple[str, ...] = (), seconds: float = 180.0
+) -> tuple[int, str, float]:
+    """Return the exit code, the output and the seconds of `noterl launch`; no process with the arguments is left."""
+    command = [sys.executable, "-m", "noterl", "launch", "--strategy", strategy, *options, *map(str, arguments)]
+    variables = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu"}
+    started = time.monotonic()
+    done = subprocess.run(
+        command, env={**os.environ, **variables}, cwd=ROOT, capture_output=True, text=True, timeout=seconds, check=False
+    )
+    took = time.monotonic() - started
+    mark = str(arguments[-1])
+    left = [each for each in psutil.process_iter(["cmdline"]) if mark in (each.info["cmdline"] or [])]
+    assert not left, f"processes are left: {left}"
+    return done.returncode, done.stdout + done.stderr, took

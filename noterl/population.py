@@ -84,7 +84,7 @@ class Population:
         if not isinstance(agent, Agent):
             raise ValueError(f"agent must be a noterl.Agent, got {agent!r}")
         learner, _ = agent._build()
-        if not device.runs_on_device(learner, agent._source):
+        if not device.rollouts_run_on_device(learner, agent._source):
             raise ValueError(
                 f"agent must train on the device: a PPO or A2C without normalization, replay memory and reward model, "
                 f"with a functional environment and the JAX backend; got {agent!r} on {backends.name()}"

@@ -12,7 +12,7 @@ import numpy as np
 
 from noterl.envs.observation import at
 from noterl.replay import Replay
-from noterl.replay.columns import gather
+from noterl.replay.columns import gather, map_leaves
 from noterl.replay.state import distances
 from noterl.replay.storage import Storage
 
@@ -26,53 +26,56 @@ class DeviceMemory:
 
     Attributes:
         ring: the ring of the program; None before the first call.
+        table: the slots of the transitions that can be sampled and are older than one that `Replay.keep` has excluded.
         count: transitions ever inserted into the memory; a transition's insertion number counts those before it.
     """
 
     def __init__(self, replay: Replay, program: Any) -> None:
         self.replay, self._program = replay, program
         self.ring: Any = None
+        self.table = np.zeros(1, np.int32)
         self.count = 0
         self._begin = 0  # the oldest insertion number that the memory may hold
+        self._older = np.empty(0, np.int64)  # the insertion numbers of `table`, ascending
+        self._recent = 0  # all insertion numbers from this one on can be sampled
         self._offset = 0  # of slots: the transition with number n is in the slot `(n + offset) % slots`
         self._version: tuple[int, ...] = ()
         self._load = self._add_to_replay  # one object, which is compared
 
-    def open(self, position: int) -> np.ndarray | None:
+    def open(self, position: int, observations: Any) -> np.ndarray | None:
         """Hold the contents of the `Replay`.
 
         Args:
             position: the steps that the lanes have taken in the round in progress.
+            observations: the current observations of the lanes, as the memory stores them, `[N, ...]`.
 
         Returns:
             None if the ring holds them already. Otherwise, whether each lane's last transition is `num_envs` insertions
             before its next one, and its episode goes on, `[N]`.
-
-        Raises:
-            ValueError: if `Replay.keep` has excluded transitions.
         """
         if self.replay.deferred is self._load:
             return None
         storage = self.replay.sampler.storage
-        if self.ring is not None and self._version == _version(storage):
-            return None
-        if len(storage.masked):
-            raise ValueError(
-                "replay: a memory on the device samples all of its transitions, but Replay.keep has excluded "
-                f"{len(storage.masked)} of them; use drop_oldest, or a sampler other than Uniform, which trains on the "
-                "host"
-            )
-        return self._copy(storage, position)
+        if self.ring is None or self._version[1:] != _version(storage)[1:]:
+            return self._copy(storage, position, observations)
+        self._begin, *_ = self._version = _version(storage)  # `drop_oldest` needs no copy
+        return None
 
     def forget(self) -> None:
         """Copy the contents again in the next `open`."""
         if self.replay.deferred is self._load:
-            self.replay.sampler.storage.loaded()
+            len(self.replay)  # receives the transitions
         self.ring = None
 
-    def stored(self, count: int) -> int:
-        """Return the number of transitions that can be sampled when `count` have been inserted."""
-        return count - max(self._begin, count - self.replay.capacity)
+    def sampleable(self, count: int) -> tuple[int, int, int]:
+        """Return which transitions can be sampled when `count` have been inserted.
+
+        Returns:
+            the number of newest transitions, the number of entries of `table`, and the first of these entries.
+        """
+        begin = max(self._begin, count - self.replay.capacity)
+        first = int(self._older.searchsorted(begin))
+        return count - max(begin, self._recent), len(self._older) - first, first
 
     def row(self, position: int) -> int:
         """Return the row of the ring that holds the round in progress."""
@@ -84,7 +87,7 @@ class DeviceMemory:
         self.count += steps
         self.replay.defer(self._load)
 
-    def _copy(self, storage: Storage, position: int) -> np.ndarray:
+    def _copy(self, storage: Storage, position: int, observations: Any) -> np.ndarray:
         program, indices = self._program, storage.stored_indices()
         num_envs = program.num_envs
         self.count, self._begin = storage.count, storage.begin
@@ -98,12 +101,31 @@ class DeviceMemory:
             "truncated": storage.truncated[indices],
             "distance": distances(storage, storage.successor[indices]),
         }
-        self.ring = program.make_ring(rows, (storage.insertion_numbers(indices) + self._offset) % program.slots)
+        self.ring = program.make_ring(rows, self._slots(storage.insertion_numbers(indices)))
+        masked = storage.masked
+        self._recent = int(masked[-1]) + 1 if len(masked) else 0
+        self._older = np.setdiff1d(np.arange(self._begin, self._recent), masked)
+        self.table = np.zeros(storage.capacity if len(masked) else 1, np.int32)
+        self.table[: len(self._older)] = self._slots(self._older)
         self._version = _version(storage)
+        observations = map_leaves(np.asarray, observations)
         last = self.count - num_envs + (np.arange(num_envs) - position) % num_envs
-        newest = (storage.newest_index.get(lane, -1) for lane in range(num_envs))
-        numbers = [storage.insertion_numbers(np.int64(index)) if index >= 0 else -1 for index in newest]
-        return np.asarray(numbers) == last
+        return np.array([self._goes_on(storage, lane, last[lane], at(observations, lane)) for lane in range(num_envs)])
+
+    def _goes_on(self, storage: Storage, lane: int, number: int, observation: Any) -> bool:
+        """Return whether a lane's newest transition has this number, and leads to this observation."""
+        index = storage.newest_index.get(lane)
+        if index is None or storage.insertion_numbers(np.int64(index)) != number:
+            return False
+        after = storage.next_observations(np.array([index]))
+        equal: list[bool] = []
+        map_leaves(lambda one, other: equal.append(np.array_equal(one[0], other)), after, observation)
+        return all(equal)
+
+    def _slots(self, numbers: np.ndarray) -> np.ndarray:
+        """Return the slots of the transitions with these insertion numbers."""
+        slots: np.ndarray = (numbers + self._offset) % self._program.slots
+        return slots
 
     def _add_to_replay(self) -> None:
         """Add the transitions of the calls since the last copy to the `Replay`, in the order of their steps."""
@@ -112,7 +134,7 @@ class DeviceMemory:
             storage.clear()
             storage.begin = storage.count = self.count - storage.capacity
         numbers = np.arange(storage.count, self.count)
-        slots = (numbers + self._offset) % self._program.slots
+        slots = self._slots(numbers)
         rows = self._program.read(self.ring, slots)
         ends = (rows[name].tolist() for name in ("terminated", "truncated"))
         columns = zip(
@@ -126,5 +148,5 @@ class DeviceMemory:
 
 
 def _version(storage: Storage) -> tuple[int, ...]:
-    """Return numbers that change if the contents change."""
-    return storage.epoch, storage.begin, storage.count, storage.mask_version
+    """Return numbers that change if the contents change; the first is the oldest insertion number."""
+    return storage.begin, storage.epoch, storage.count, storage.mask_version

@@ -53,9 +53,7 @@ def _is_plain(replay: Replay) -> bool:
     """Return whether a memory stores single transitions in RAM, and samples all of them uniformly."""
     config = replay.get_config()
     others = [config.get(name) for name in ("relabel", "frame_stack", "memmap")]
-    plain = type(replay) is Replay and type(replay.sampler) is Uniform and others == [None, None, None]
-    # Transitions that `keep` has excluded were stored on the host.
-    return plain and (replay.deferred is not None or replay.num_sampleable() == len(replay))
+    return type(replay) is Replay and type(replay.sampler) is Uniform and others == [None, None, None]
 
 
 class ReplayRunner:
@@ -140,13 +138,13 @@ class ReplayRunner:
     def call(self, carry: Any, begin: int, end: int, first_step: int) -> CallResult:
         """Make a call; see `RolloutRunner.call`."""
         learner, memory, size = self.learner, self.memory, self.size
-        linked = memory.open(begin)
+        linked = memory.open(begin, carry.observations)
         if linked is not None:
             carry = carry._replace(linked=linked)
         plan = self._plan(begin, end, first_step)
         number = learner.algorithm.updates % (learner.algorithm.update_period * (self.program.copy_every or 1))
-        place = memory.row(begin), memory.stored(memory.count), begin, end, number
-        carry, ring, report = self.program(carry, memory.ring, place, plan)
+        place = memory.row(begin), begin, end, number
+        carry, ring, report = self.program(carry, memory.ring, memory.table, place, plan)
         rounds = int(report.rounds)
         end = min(end, rounds * size)
         memory.advance(ring, end - begin)
@@ -170,17 +168,16 @@ class ReplayRunner:
         """Return the fields of `Plan` for a call; nothing is due after a round that it does not complete."""
         learner, size, rounds = self.learner, self.size, self.iterations
         settings = np.zeros((rounds, self._exploration.num_settings), np.float32)
-        random, updates, copies = (np.zeros(rounds, np.int32) for _ in range(3))
+        random, updates, copies, recent, older, first = (np.zeros(rounds, np.int32) for _ in range(6))
         for t in range(-(-end // size)):
             before, after = first_step + t * size, first_step + (t + 1) * size
             settings[t] = self._exploration.settings(before, t * size)
             random[t] = min(max(self.actor.learning_starts - before, 0), size)
             if (t + 1) * size <= end:
-                inserted = self.memory.count - begin + (t + 1) * size
-                due = learner.schedule.due(before, after, 0, lambda: self.memory.stored(inserted))  # noqa: B023
-                updates[t], copies[t] = due
+                recent[t], older[t], first[t] = self.memory.sampleable(self.memory.count - begin + (t + 1) * size)
+                updates[t], copies[t] = learner.schedule.due(before, after, 0, lambda: recent[t] + older[t])  # noqa: B023
         steps = [first_step + (t + 1) * size for t in range(rounds)] if self._schedules else [0] * rounds
-        return settings, random, updates, copies, device.scheduled_values(self._schedules, steps)
+        return settings, random, updates, copies, recent, older, first, device.scheduled_values(self._schedules, steps)
 
     def _update_host(self, first_step: int, rounds: int, learned: int | None) -> None:
         """Advance what the host keeps: the exploration, and the schedules to the last round with updates."""

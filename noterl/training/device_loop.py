@@ -88,7 +88,7 @@ class DeviceLoop(Loop):
         events = self.lanes.pending
         if events is None:
             return
-        num_envs = self.lanes.num_envs
+        num_envs, firsts = self.lanes.num_envs, np.cumsum(events.due) - events.due
         while True:
             end = int(events.ends[events.next_end]) if events.next_end < len(events.ends) else math.inf
             learn = int(events.learns[events.next_learn]) if events.next_learn < len(events.learns) else math.inf
@@ -97,7 +97,7 @@ class DeviceLoop(Loop):
                 for lane in self.lanes.idle():
                     self._begin_episode(lane)
             if position == learn:
-                self._report_learned(events)
+                self._report_learned(events, int(firsts[events.next_learn]))
             elif position == end:
                 self._end_on_device(events, int(end))
             else:
@@ -109,11 +109,16 @@ class DeviceLoop(Loop):
                 ledger.lengths[lane] = int(events.lengths_after[lane])
         self.lanes.pending = self._own_steps = None
 
-    def _report_learned(self, events: PendingEvents) -> None:
-        """Count a group of updates and call their hooks; raise if one is not finite."""
+    def _report_learned(self, events: PendingEvents, first: int) -> None:
+        """Count a group of updates and call their hooks; raise if one is not finite.
+
+        Args:
+            events: of the call.
+            first: the position of the group's first update in the logs of the call.
+        """
         number = events.next_learn
         events.next_learn += 1
-        due, first = int(events.due[number]), int(events.due[:number].sum())
+        due = int(events.due[number])
         logs = {name: values[first : first + due] for name, values in events.logs.items()}
         result = GroupResult(logs, {}, int(events.applied[number]), bool(events.stopped[number]))
         self.metrics.add(result.logs, result.applied)

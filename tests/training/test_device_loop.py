@@ -341,6 +341,7 @@ class TestAgents:
 
     def test_other_agents_step_a_vector_environment(self) -> None:
         agent = noterl.DQN(line(), hidden=(4,), seed=1)
+        agent.compile(replay=noterl.Replay(100, sampler=noterl.replay.Prioritized()), learning_starts=100)
         fit(agent, 30)
         assert isinstance(agent._session.lanes, VectorLanes)
         normalized = ppo(normalize_observation=True)

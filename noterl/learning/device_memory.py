@@ -92,6 +92,9 @@ class DeviceMemory:
         num_envs = program.num_envs
         self.count, self._begin = storage.count, storage.begin
         self._offset = (position - self.count) % num_envs
+        distance = distances(storage, storage.successor[indices])
+        linked, behind = np.flatnonzero(distance), np.zeros_like(distance)
+        behind[linked + distance[linked]] = distance[linked]
         rows = {
             "observation": storage.observations(indices),
             "action": gather(storage.action, indices, storage.action_layout),
@@ -99,7 +102,8 @@ class DeviceMemory:
             "next_observation": storage.next_observations(indices),
             "terminated": storage.terminated[indices],
             "truncated": storage.truncated[indices],
-            "distance": distances(storage, storage.successor[indices]),
+            "ahead": np.where(distance > 0, distance, num_envs),
+            "behind": behind,
         }
         self.ring = program.make_ring(rows, self._slots(storage.insertion_numbers(indices)))
         masked = storage.masked

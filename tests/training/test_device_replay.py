@@ -141,7 +141,7 @@ class TestMemory:
         indices = storage.stored_indices()
         slots = (storage.insertion_numbers(indices) + runner.memory._offset) % runner.program.slots
         with Scope(learner.variables, read_values(learner.variables)):
-            batch = runner.program._gather(runner.memory.ring, slots, {})
+            batch = runner.program._gather(runner.memory.ring, slots, slots[-1], {})
         sample = agent.replay._sample_of(indices[None], np.random.default_rng())
         expected = agent.replay.gather(sample, gamma=float(agent.gamma))
         for name in ("observation", "action", "next_observation"):

@@ -30,7 +30,11 @@ from noterl.types import Batch
 class Rows(NamedTuple):
     """Transitions, with any leading axes.
 
-    `distance` is the number of transitions from one to the next one of its episode; 0 if that is not stored.
+    Attributes:
+        ahead: the distance in slots at which the next transition of the episode is, if there is one.
+        behind: the distance in slots to the one before it in its episode; 0 if there is none. A transition and one
+            `ahead` of it belong together if that one is stored and its `behind` is the same distance. So each column is
+            written once for a transition; XLA copies the whole column in each round if it is written twice.
     """
 
     observation: Any
@@ -39,7 +43,8 @@ class Rows(NamedTuple):
     next_observation: Any
     terminated: Any
     truncated: Any
-    distance: Any
+    ahead: Any
+    behind: Any
 
 
 class ReplayCarry(NamedTuple):
@@ -240,7 +245,8 @@ class ReplayProgram:
         action = jax.eval_shape(self._act, read_values(self.variables), carry.observations, carry.key, settings)
         lanes = partial(jax.ShapeDtypeStruct, (self.num_envs,))
         flag, observation = lanes(np.bool_), carry.observations
-        return Rows(observation, action, lanes(np.float32), observation, flag, flag, lanes(np.int32))
+        distances = lanes(np.int32), lanes(np.int32)
+        return Rows(observation, action, lanes(np.float32), observation, flag, flag, *distances)
 
     def _start(self, key: Any) -> ReplayCarry:
         """Return the carry of new episodes in all lanes, for a key of uint32 `[2]`."""
@@ -309,15 +315,11 @@ class ReplayProgram:
         before = carry.observations, carry.states
         step = self._environments.step_all(step_key, reset_key, before, actions)
         ended = step.terminated | step.truncated
-        none = jnp.zeros(self.num_envs, jnp.int32)
-        new = Rows(
-            before[0], actions, step.reward, step.next_observations, step.terminated, step.truncated, distance=none
-        )
+        ahead = jnp.full(self.num_envs, self.num_envs, jnp.int32)  # a lane's transitions are N slots apart
+        behind = jnp.where(carry.linked, ahead, 0)
+        ends = step.terminated, step.truncated
+        new = Rows(before[0], actions, step.reward, step.next_observations, *ends, ahead, behind)
         rows = jax.tree.map(lambda all_, one: all_.at[row].set(select(counted, one, all_[row])), ring, new)
-        # A lane's transitions are N slots apart.
-        previous = (row - 1) % self._rows
-        distance = jnp.where(counted & carry.linked, self.num_envs, rows.distance[previous])
-        rows = rows._replace(distance=rows.distance.at[previous].set(distance))
         after = step.observations, step.states, ~ended
         kept = jax.tree.map(partial(select, counted), after, (*before, carry.linked))
         carry = carry._replace(observations=kept[0], states=kept[1], linked=kept[2])
@@ -415,9 +417,9 @@ class ReplayProgram:
             for each, (name, (shape, distribution)) in zip(keys[1:], self.random_spec.items(), strict=True)
         }
         with Scope(self.variables, state):
-            return self._gather(ring, slots, extra)
+            return self._gather(ring, slots, newest, extra)
 
-    def _gather(self, ring: Rows, slots: Any, extra: dict[str, Any]) -> Batch:
+    def _gather(self, ring: Rows, slots: Any, newest: Any, extra: dict[str, Any]) -> Batch:
         """Return the batch of slots `[B]`; the returns are those of `noterl.replay.returns.n_step_return`."""
         rows = jax.tree.map(_flat, ring)
 
@@ -427,9 +429,10 @@ class ReplayProgram:
         gamma = jnp.asarray(self.discount(), jnp.float32)
         reward, last, power = take(rows.reward, slots), slots, jnp.broadcast_to(gamma, slots.shape)
         for _ in range(1, self.n_step):
-            distance = take(rows.distance, last)
-            goes_on = distance > 0
-            last = jnp.where(goes_on, (last + distance) % self.slots, last)
+            ahead = take(rows.ahead, last)
+            following = (last + ahead) % self.slots
+            goes_on = ((newest - last) % self.slots >= ahead) & (take(rows.behind, following) == ahead)
+            last = jnp.where(goes_on, following, last)
             reward += jnp.where(goes_on, power * take(rows.reward, last), 0)
             power = jnp.where(goes_on, power * gamma, power)
         return Batch(

@@ -18,6 +18,7 @@ from noterl.schedules import Schedule
 
 if TYPE_CHECKING:
     from noterl.envs import EnvSource
+    from noterl.learning.learner import Learner
 
 # Seconds of a call, and what they are estimated from: 2 cores, networks of 32 to 64 units. An estimate, not a
 # measurement at run time, because the same seed must give the same run: a stop takes effect at the end of a call.
@@ -183,7 +184,7 @@ def rollouts_per_call(learner: RolloutLearner, updates: int) -> int:
     return max(1, round(SECONDS / seconds))
 
 
-def scheduled(learner: RolloutLearner) -> list[tuple[Any, Schedule]]:
+def scheduled(learner: Learner) -> list[tuple[Any, Schedule]]:
     """Return the hyperparameters and learning rates that have a schedule, with it."""
     found = [(each, each.schedule) for each in learner.algorithm.hyperparameters.values() if each.schedule is not None]
     for optimizer in learner.optimizers.values():

@@ -119,7 +119,7 @@ class DeviceMemory:
     def _goes_on(self, storage: Storage, lane: int, number: int, observation: Any) -> bool:
         """Return whether a lane's newest transition has this number, and leads to this observation."""
         index = storage.newest_index.get(lane)
-        if index is None or storage.insertion_numbers(np.int64(index)) != number:
+        if index is None or storage.insertion_numbers(np.array(index)) != number:
             return False
         after = storage.next_observations(np.array([index]))
         equal: list[bool] = []

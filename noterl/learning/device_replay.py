@@ -78,7 +78,8 @@ class ReplayRunner:
 
     def _make_program(self, source: EnvSource) -> Any:
         learner, exploration, functions = self.learner, self._exploration, source.functions
-        algorithm, schedule, space = learner.algorithm, learner.schedule, learner.algorithm.action_space
+        algorithm, space = learner.algorithm, learner.algorithm.action_space
+        schedule: Any = learner.schedule
         gamma = algorithm.hyperparameters.get("gamma")
         layout = observation_layout(source.observation_space)
         assert functions is not None

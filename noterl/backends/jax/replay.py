@@ -297,9 +297,9 @@ class ReplayProgram:
         rounds, state, carry, ring, outcome, (applied, finite, logs) = jax.lax.while_loop(
             lambda loop: (loop[0] * self.num_envs < place.end) & loop[5][1], body, start
         )
-        carry, report = self._add_rewards(carry, outcome, counted, rounds)
+        carry, sums = self._add_rewards(carry, outcome, counted, rounds)
         finite = finite if careful else finite & all_finite(state)
-        return state, carry, ring, ReplayReport(*report, rounds, applied, logs), finite
+        return state, carry, ring, ReplayReport(outcome[1], *sums, rounds, applied, logs), finite
 
     # Collecting
 
@@ -332,8 +332,8 @@ class ReplayProgram:
 
     def _add_rewards(
         self, carry: ReplayCarry, outcome: tuple[Any, Any], counted: Callable[[Any], Any], rounds: Any
-    ) -> tuple[ReplayCarry, tuple[Any, ...]]:
-        """Add the rewards of all rounds; return the ends of episodes, and their returns, rests and lengths."""
+    ) -> tuple[ReplayCarry, Sums]:
+        """Add the rewards of all rounds; return also the sums of the episodes after each round, `[C, N]`."""
         rewards, ended = outcome
         shape = rewards.shape
         empty = Sums(jnp.zeros(shape), jnp.zeros(shape), jnp.zeros(shape, jnp.int32))
@@ -345,7 +345,7 @@ class ReplayProgram:
 
         sums = Sums(carry.returns, carry.rests, carry.lengths)
         found, sums = jax.lax.fori_loop(0, rounds, body, (empty, sums))
-        return carry._replace(**sums._asdict()), (ended, *found)
+        return carry._replace(**sums._asdict()), found
 
     # Learning
 
@@ -385,7 +385,7 @@ class ReplayProgram:
             return (loop[0] < now.updates) & loop[3]
 
         loop: tuple = jax.lax.while_loop(unfinished, once, (jnp.int32(0), state, *before))
-        return loop[1:]  # type: ignore[return-value]
+        return loop[1:]
 
     def _with_copy(self, state: list[Any]) -> list[Any]:
         """Return the state after a hard copy to the target."""

@@ -1,4 +1,4 @@
-"""Measure training on the device: seconds to a solved CartPole, steps per second with 1,024 lanes, and populations.
+"""Measure training on the device: a solved CartPole, steps per second with 1,024 lanes or a replay memory, populations.
 
     KERAS_BACKEND=jax python -m benchmarks.device
 
@@ -6,6 +6,8 @@
   Each then plays 100 episodes. The compilation cache is warm: a first process fills it.
 - `lanes`: steps per second of PPO with 1,024 lanes and EarlyStopping, History and CSVLogger, after the first call.
   With `--bare`, `prototypes/device_ppo_fast.py` runs in turn, and the ratio is shown.
+- `dqn`, `sac`: steps per second of DQN on CartPole and of SAC on Pendulum, on the device and with a vector environment,
+  after the first calls. Both use their defaults and four environments.
 - `population`: seconds of a population against its single runs one after another, with and without the start.
 
 A bar is met if every seed meets it, or if the lower end of the 90 % interval over pairs meets it. The result is stored
@@ -23,8 +25,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -35,7 +40,8 @@ from benchmarks.processes import RESULTS, machine, store, warn_if_busy
 RESULT = RESULTS / "speed" / "device.json"
 SOLVE_BAR, LANES_BAR, BARE_BAR, POPULATION_BAR = 2.0, 300_000.0, 0.8, 0.5
 STEPS, LANES = 61_440, 16  # of `solve`: 120 rollouts at most
-PARTS = ("solve", "lanes", "population")
+REPLAY_LANES = 4  # of `dqn` and `sac`
+PARTS = ("solve", "lanes", "dqn", "sac", "population")
 
 
 def solving_agent(seed: int) -> Any:
@@ -108,6 +114,54 @@ def bare_rate(prototype: Path) -> float:
     return float(re.search(r"= ([\d,]+) steps/s wall", output)[1].replace(",", ""))  # type: ignore[index]
 
 
+def functional_pendulum() -> Any:
+    """Return the dynamics of gymnasium's Pendulum-v1, in float32; the torque lies in [-2, 2]."""
+    import jax
+    from gymnasium.spaces import Box
+
+    import noterl
+
+    jnp, high = jax.numpy, np.array([1.0, 1.0, 8.0], np.float32)
+
+    def observed(state: Any) -> Any:
+        return jnp.stack([jnp.cos(state[0]), jnp.sin(state[0]), state[1]])
+
+    def reset(key: Any) -> tuple[Any, Any]:
+        state = jax.random.uniform(key, (2,), minval=-1.0, maxval=1.0) * jnp.array([np.pi, 1.0])
+        return observed(state), state
+
+    def step(key: Any, state: Any, action: Any) -> tuple[Any, ...]:
+        angle, speed = state
+        torque = jnp.clip(action[0], -2.0, 2.0)
+        from_top = (angle + np.pi) % (2 * np.pi) - np.pi
+        cost = from_top**2 + 0.1 * speed**2 + 0.001 * torque**2
+        speed = jnp.clip(speed + 0.05 * (15.0 * jnp.sin(angle) + 3.0 * torque), -8.0, 8.0)
+        state = jnp.stack([angle + 0.05 * speed, speed])
+        return observed(state), state, -cost, False, False
+
+    spaces = Box(-high, high), Box(-2.0, 2.0, (1,))
+    return noterl.envs.functional(reset, step, *spaces, max_episode_steps=200, name="functional_pendulum")
+
+
+def replay_rates(name: str, steps: int) -> dict[str, float]:
+    """Return the steps per second of an agent with a replay memory, on the device and with a vector environment."""
+    import noterl
+
+    rates = {}
+    for side in ("device", "vector"):
+        kind, env = (
+            (noterl.DQN, noterl.envs.functional_cartpole) if name == "dqn" else (noterl.SAC, functional_pendulum)
+        )
+        agent = kind(env(), seed=1)
+        hidden = mock.patch("noterl.agent.runs_on_device", lambda *arguments: False)
+        with hidden if side == "vector" else nullcontext():
+            agent.fit(steps=agent.defaults().learning_starts + 400, num_envs=REPLAY_LANES, verbose=0)
+            begun = time.perf_counter()
+            agent.fit(steps=steps, verbose=0)
+            rates[side] = steps / (time.perf_counter() - begun)
+    return rates
+
+
 def population_seconds(members: int, steps: int) -> dict[str, list[float]]:
     """Return the seconds of a population and of its members one after another.
 
@@ -168,6 +222,14 @@ def measure_lanes(pairs: int, steps: int, prototype: Path | None, cache: str) ->
     return result
 
 
+def measure_replay(name: str, pairs: int, steps: int, cache: str) -> dict[str, Any]:
+    runs = [run_separately(name, str(steps), cache=cache) for _ in range(pairs)]
+    device, vector = ([each[side] for each in runs] for side in ("device", "vector"))
+    result = {"device": device, "vector": vector, "steps": steps, **stats.paired_ratio(device, vector)}
+    print(f"{name}: {np.median(device):,.0f} steps/s, with a vector environment {np.median(vector):,.0f}", flush=True)
+    return result
+
+
 def measure_population(pairs: int, members: int, steps: int, cache: str) -> dict[str, Any]:
     run_separately("population", "2", str(steps), cache=cache)  # fills the cache
     runs = [run_separately("population", str(members), str(steps), cache=cache) for _ in range(pairs)]
@@ -185,6 +247,9 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--steps", type=int, default=3_276_800, help="steps of `lanes`")
+    parser.add_argument(
+        "--replay-steps", type=int, nargs=2, default=(40_000, 2_000), help="steps of `dqn` and of `sac`"
+    )
     parser.add_argument("--members", type=int, default=64)
     parser.add_argument("--member-steps", type=int, default=20_480, help="steps of each member of `population`")
     parser.add_argument("--bare", type=Path, help="path of the bare program device_ppo_fast.py")
@@ -192,7 +257,13 @@ def main(words: list[str] | None = None) -> None:
     arguments = parser.parse_args(words)
     if arguments.one:
         name, *numbers = arguments.one
-        one = {"solve": solve, "lanes": lanes_rate, "population": population_seconds}[name]
+        one = {
+            "solve": solve,
+            "lanes": lanes_rate,
+            "dqn": partial(replay_rates, "dqn"),
+            "sac": partial(replay_rates, "sac"),
+            "population": population_seconds,
+        }[name]
         print(json.dumps(one(*map(int, numbers))))  # type: ignore[operator]
         return
     start = machine()
@@ -210,6 +281,9 @@ def main(words: list[str] | None = None) -> None:
             result["runs"] = result["solve"].pop("runs")
         if "lanes" in arguments.parts:
             result["lanes"] = measure_lanes(arguments.pairs, arguments.steps, arguments.bare, cache)
+        for name, steps in zip(("dqn", "sac"), arguments.replay_steps, strict=True):
+            if name in arguments.parts:
+                result[name] = measure_replay(name, arguments.pairs, steps, cache)
         if "population" in arguments.parts:
             pairs, members = arguments.pairs, arguments.members
             result["population"] = measure_population(pairs, members, arguments.member_steps, cache)

@@ -31,7 +31,7 @@ from noterl.export.policy import make_policy
 from noterl.heads import Q, one_of
 from noterl.history import History
 from noterl.learning import optimizers
-from noterl.learning.device import runs_on_device
+from noterl.learning.device_runner import runs_on_device
 from noterl.learning.dry_run import check_networks, naming_network
 from noterl.learning.gradient_noise import GradientNoise
 from noterl.learning.gradient_values import GradientValues
@@ -354,7 +354,7 @@ class Agent(Algorithm):
         restart = seed is not None and not budget.resumed
         learner.attach(source, session.count(source, num_envs, pool), strategy.processes)
         plain = pool is None and strategy is SINGLE and not session.info
-        on_device = plain and runs_on_device(learner, source)
+        on_device = plain and runs_on_device(learner, actor, source)
         lanes = session.open(
             source, num_envs, restart=restart, workers=pool, info_spec=self.info_spec, on_device=on_device
         )

@@ -77,10 +77,14 @@ class NoiseProcess(Explorer):
     @property
     def current_sigma(self) -> float:
         """The standard deviation of the next sample."""
+        return self.sigma_at(self.n)
+
+    def sigma_at(self, n: int) -> float:
+        """Return the standard deviation of a sample after `n` environment steps."""
         if self.sigma_min is None:
             return self.sigma
         # Without the limit to 1, the line would rise forever if sigma is set below sigma_min.
-        fraction = min(self.n / self.n_steps_annealing, 1.0)
+        fraction = min(n / self.n_steps_annealing, 1.0)
         return max(self.sigma_min, self.sigma - (self.sigma - self.sigma_min) * fraction)
 
     def sample(self, lanes: int | None = None) -> NDArray[np.float32]:

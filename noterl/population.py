@@ -285,7 +285,7 @@ class Population:
 
 def find_obstacle(agent: Agent) -> str | None:
     """Return why copies of an agent cannot be the members of a population; None if they can."""
-    if agent._source.functions is None or not device.runs_on_device(agent._build()[0], agent._source):
+    if agent._source.functions is None or not device.rollouts_run_on_device(agent._build()[0], agent._source):
         return (
             f"agent must train on the device: a PPO or A2C without normalization, replay memory and reward model, "
             f"with a functional environment and the JAX backend; got {agent!r} on {backends.name()}"

@@ -32,13 +32,15 @@ class PendingEvents:
         ends: the positions of the steps that ended an episode, in order, `[E]`.
         returns: the returns of these episodes, `[E]`.
         lengths: their numbers of steps, `[E]`.
-        applied: the number of applied updates on each rollout, `[R]`.
-        stopped: whether `stop_epochs` ended the updates on each rollout, `[R]`.
-        logs: what the updates logged, by name, `[R, K, ...]`.
+        learns: the positions of the steps that a group of updates followed, in order, `[R]`.
+        due: the number of updates of each group, `[R]`.
+        applied: the number of them that were applied, `[R]`.
+        stopped: whether `stop_epochs` ended the group, `[R]`.
+        logs: what the updates logged, by name, `[sum of due, ...]`.
         returns_after: the returns so far of the episodes in flight after the call, `[N]`.
         lengths_after: their numbers of steps, `[N]`.
         next_end: number of ends whose hooks were called.
-        next_learn: number of rollouts whose updates were reported.
+        next_learn: number of groups of updates that were reported.
     """
 
     first_step: int
@@ -46,6 +48,8 @@ class PendingEvents:
     ends: np.ndarray
     returns: np.ndarray
     lengths: np.ndarray
+    learns: np.ndarray
+    due: np.ndarray
     applied: np.ndarray
     stopped: np.ndarray
     logs: dict[str, np.ndarray]
@@ -61,7 +65,7 @@ class PendingEvents:
         Raises:
             ValueError: if it is malformed.
         """
-        ends, rollouts = len(state["ends"]), len(state["applied"])
+        ends, groups = len(state["ends"]), len(state["applied"])
         last = Int(0, 2**40)
         expected = {
             "first_step": Int(-(2**40), 2**62),
@@ -69,18 +73,22 @@ class PendingEvents:
             "ends": Array(np.int64, (ends,)),
             "returns": Array(np.float64, (ends,)),
             "lengths": Array(np.int64, (ends,)),
-            "applied": Array(np.int64, (rollouts,)),
-            "stopped": Array(np.bool_, (rollouts,)),
+            "learns": Array(np.int64, (groups,)),
+            "due": Array(np.int64, (groups,)),
+            "applied": Array(np.int64, (groups,)),
+            "stopped": Array(np.bool_, (groups,)),
             "logs": DictOf(Array()),
             "returns_after": Array(np.float64, (num_envs,)),
             "lengths_after": Array(np.int64, (num_envs,)),
             "next_end": Int(0, ends),
-            "next_learn": Int(0, rollouts),
+            "next_learn": Int(0, groups),
         }
         check(state, expected, "the events of the lanes")
-        shapes = {value.shape[:2] for value in state["logs"].values()}
-        fits = "loss" in state["logs"] and len(shapes) == 1 and {each[:1] for each in shapes} == {(rollouts,)}
-        in_order = bool((np.diff(state["ends"], prepend=-1, append=state["last"]) > 0).all())
+        due, shapes = state["due"], {value.shape[:1] for value in state["logs"].values()}
+        fits = "loss" in state["logs"] and shapes == {(int(due.sum()),)} and bool((due > 0).all())
+        in_order = all(
+            (np.diff(state[name], prepend=-1, append=state["last"]) > 0).all() for name in ("ends", "learns")
+        )
         if not in_order or not fits:
             raise ValueError("the events of the lanes are malformed")
         return cls(**state)
@@ -131,25 +139,32 @@ class DeviceLanes:
         self.learner: Any = None
         self._leaves: list[Any] | None = None
 
-    def open(self, program: Any, learner: Any) -> None:
+    def open(self, runner: Any, learner: Any) -> None:
         """Start all environments, or continue those of the last `fit` or of a file.
 
         Another learner starts a new rollout. If the saved arrays do not fit the program, all episodes restart.
+
+        Args:
+            runner: of the learner; see `noterl.learning.device_runner`.
+            learner: the learner.
         """
         if self._leaves is not None:
             leaves, self._leaves = self._leaves, None
             try:
-                self.carry = unflatten(program.start(np.zeros(2, np.uint32)), leaves)
+                self.carry = unflatten(runner.start(np.zeros(2, np.uint32)), leaves)
             except ValueError as error:
                 self.restart()
                 warn_restarted("the environments on the device", str(error), _RESTART)
-        if self.position >= program.size:
+            else:
+                runner.continued()
+        if self.position >= runner.size:
             self.restart()
         if self.carry is None:
-            self.carry = program.start(new_keys(self._generators("environment/device")))
+            self.carry = runner.start(new_keys(self._generators("environment/device")))
+            runner.started()
         elif self.learner not in (None, learner):
             self.position = 0
-            self.carry = self.carry._replace(rollout=program.start(np.zeros(2, np.uint32)).rollout)
+            self.carry = runner.adopted(self.carry)
         self.learner = learner
 
     def idle(self) -> list[int]:

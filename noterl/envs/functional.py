@@ -1,8 +1,8 @@
 """Environments that are pure functions of JAX, and their interfaces of gymnasium.
 
-On the JAX backend, agents that learn from rollouts run such an environment on the device, together with their updates.
-Everywhere else it is stepped through the classes of this module, which have NumPy's interface. JAX is imported when
-such an environment is used. Without JAX, the functions are called as they are.
+On the JAX backend, most agents run such an environment on the device, together with their updates. Everywhere else it
+is stepped through the classes of this module, which have NumPy's interface. JAX is imported when such an environment is
+used. Without JAX, the functions are called as they are.
 """
 
 from __future__ import annotations

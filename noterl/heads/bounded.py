@@ -65,6 +65,13 @@ class Bounded(Head):
         # In float32, center + half can exceed the bound.
         return np.clip(actions, space.low, space.high).astype(space.dtype, copy=False)
 
+    def unscale_tensors(self, scaled: Tensor) -> Tensor:
+        """Return what `unscale` returns, as float32 tensors `[B, *shape]`."""
+        space: Any = self.action_space
+        actions = ops.reshape(ops.add(self.center, ops.multiply(self.half, scaled)), (-1, *space.shape))
+        low, high = (np.asarray(side, np.float32) for side in (space.low, space.high))
+        return ops.minimum(ops.maximum(actions, low), high)
+
     def scale(self, action: Tensor) -> Tensor:
         """Return the scaled actions `[B, A]` of actions `[B, *shape]` of the space, for losses."""
         flat = ops.reshape(ops.cast(action, "float32"), (-1, len(self.center)))
@@ -110,6 +117,7 @@ class SquashedGaussian(Bounded):
     outputs = "the means and then the logarithms of the standard deviations"
     width = 2
     samples = True
+    sampled_from = "normal"
     log_std_range = (-20.0, 2.0)
 
     def deterministic(self, values: np.ndarray) -> np.ndarray:
@@ -121,6 +129,10 @@ class SquashedGaussian(Bounded):
         mean, log_std = halves(values)
         noise = explorer.generator.standard_normal(mean.shape, dtype=np.float32)
         return self.unscale(np.tanh(mean + np.exp(np.clip(log_std, *self.log_std_range)) * noise))
+
+    def sample_actions(self, values: Tensor, numbers: Tensor) -> Tensor:
+        """Return sampled actions `[B, *shape]`, from standard normal numbers `[B, A]`."""
+        return self.unscale_tensors(self.sample(values, numbers)[0])
 
     def sample(self, values: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Return scaled actions `[B, A]` and their log-probabilities `[B]`, for losses.

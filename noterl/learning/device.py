@@ -1,10 +1,10 @@
-"""Rollout learners on the device: which agents run there, and their compiled program."""
+"""Rollout learners on the device: which agents run there, their compiled program and its calls."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from gymnasium import spaces
@@ -18,18 +18,19 @@ from noterl.schedules import Schedule
 
 if TYPE_CHECKING:
     from noterl.envs import EnvSource
+    from noterl.learning.learner import Learner
 
 # Seconds of a call, and what they are estimated from: 2 cores, networks of 32 to 64 units. An estimate, not a
 # measurement at run time, because the same seed must give the same run: a stop takes effect at the end of a call.
 SECONDS, PER_ROUND, PER_STEP, PER_UPDATE, PER_PRODUCT = 0.2, 1e-5, 7e-7, 5e-5, 5e-11
 
 
-def runs_on_device(learner: Any, source: EnvSource) -> bool:
-    """Return whether an agent collects and learns in one compiled call.
+def rollouts_run_on_device(learner: Any, source: EnvSource) -> bool:
+    """Return whether an agent collects rollouts and learns from them in one compiled call.
 
     It needs the JAX backend, an environment of pure functions, rollouts that are discarded after their updates, a head
-    that can sample tensors, and on the CPU a network without convolutions. Normalization, a replay memory, a reward
-    model and fields of `forward` are computed on the host; such agents step the environment as a vector environment.
+    that can sample tensors, and on the CPU a network without convolutions. Normalization, a reward model and fields of
+    `forward` are computed on the host; such agents step the environment as a vector environment.
     """
     return (
         source.functions is not None
@@ -43,12 +44,86 @@ def runs_on_device(learner: Any, source: EnvSource) -> bool:
     )
 
 
-def find_program(learner: RolloutLearner, source: EnvSource) -> Any:
-    """Return the `DeviceProgram` of a learner that is open for a number of lanes; it is made once."""
-    key = (source.functions, learner.rollout.num_envs, learner.batch_size, learner.algorithm.epochs)
-    if learner.device is None or learner.device[0] != key:
-        learner.device = key, make_program(learner, source)
-    return learner.device[1]
+class CallResult(NamedTuple):
+    """The result of a call on the device; positions are those of `PendingEvents`.
+
+    Attributes:
+        carry: for the next call.
+        end: the position at which the call ended.
+        report: `ended`, `returns`, `rests` and `lengths` of the steps, `[rounds, N]`.
+        learns, due, applied, stopped, logs: the groups of updates; see `PendingEvents`.
+    """
+
+    carry: Any
+    end: int
+    report: Any
+    learns: np.ndarray
+    due: np.ndarray
+    applied: np.ndarray
+    stopped: np.ndarray
+    logs: dict[str, np.ndarray]
+
+
+class RolloutRunner:
+    """Makes the calls of an agent that learns from rollouts.
+
+    Args:
+        learner: the learner, open for a number of lanes.
+        source: the environments.
+
+    Attributes:
+        program: the compiled program.
+        size: steps of an iteration, which is a rollout.
+        iterations: the largest number of iterations in one call.
+        start: key -> what the first call receives.
+    """
+
+    def __init__(self, learner: RolloutLearner, source: EnvSource) -> None:
+        self.learner, self.program = learner, make_program(learner, source)
+        self.size, self.iterations, self.start = self.program.size, self.program.rollouts, self.program.start
+        self._schedules = scheduled(learner)
+
+    def started(self) -> None:
+        """Called when all episodes start."""
+
+    def continued(self) -> None:
+        """Called when the environments continue from a file."""
+
+    def adopted(self, carry: Any) -> Any:
+        """Return the carry of another learner's call for this one: a new rollout begins."""
+        return carry._replace(rollout=self.start(np.zeros(2, np.uint32)).rollout)
+
+    def close(self) -> None:
+        """Called when another runner follows."""
+
+    def call(self, carry: Any, begin: int, end: int, first_step: int) -> CallResult:
+        """Make a call.
+
+        Args:
+            carry: of `start` or the last call.
+            begin: steps of the iteration in progress.
+            end: the position at which the call ends, at most `size * iterations`.
+            first_step: environment steps before the iteration in progress.
+        """
+        program, size = self.program, self.size
+        steps = [first_step + size * (number + 1) for number in range(program.rollouts)]
+        carry, report = program(carry, begin, end, scheduled_values(self._schedules, steps))
+        learned = end // size
+        failed = [k for k in range(learned) if report.applied[k] < program.updates and not report.stopped[k]]
+        if failed:
+            learned, end = failed[0] + 1, (failed[0] + 1) * size
+        if learned:
+            self.learner.update_schedules(steps[learned - 1])
+        return CallResult(
+            carry,
+            end,
+            report,
+            (np.arange(learned) + 1) * size - 1,
+            np.full(learned, program.updates),
+            np.array(report.applied[:learned], np.int64),
+            np.array(report.stopped[:learned]),
+            {name: values[:learned].reshape(-1, *values.shape[2:]) for name, values in report.logs.items()},
+        )
 
 
 def make_program(learner: RolloutLearner, source: EnvSource, members: int = 1) -> Any:
@@ -109,7 +184,7 @@ def rollouts_per_call(learner: RolloutLearner, updates: int) -> int:
     return max(1, round(SECONDS / seconds))
 
 
-def scheduled(learner: RolloutLearner) -> list[tuple[Any, Schedule]]:
+def scheduled(learner: Learner) -> list[tuple[Any, Schedule]]:
     """Return the hyperparameters and learning rates that have a schedule, with it."""
     found = [(each, each.schedule) for each in learner.algorithm.hyperparameters.values() if each.schedule is not None]
     for optimizer in learner.optimizers.values():

@@ -93,6 +93,7 @@ class Learner(ABC):
         self.forward_fields: dict[str, tuple[int, ...]] = {}
         self.info_spec = dict(algorithm.info_spec)
         self.is_built = False
+        self.device: tuple[Any, Any] | None = None  # what the runner on the device was made for, and the runner
         self.strategy: Strategy = SINGLE
         self._report: Sequence[Any] = ()
         self.merge_statistics: Callable[[], None] | None = None

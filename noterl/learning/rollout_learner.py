@@ -50,7 +50,6 @@ class RolloutLearner(Learner):
         self._least_rows = least_rows
         self.rollout = self.memory = Rollout(algorithm.rollout_steps)
         check_positive("epochs", algorithm.epochs)
-        self.device: tuple[Any, Any] | None = None  # what the program for the device was made for, and the program
         self._next_policy: ActingPolicy | None = None
         self._data: Any = None  # the prepared rows [T N, ...] of the last rollout, on the device
 

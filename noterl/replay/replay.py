@@ -119,10 +119,15 @@ class Replay(Configurable):
         if memmap is not None:
             self._config["memmap"] = self._memmap
         self._layouts: tuple[Any, ...] | None = None
-        self._storage: Storage | None = None
+        self._allocated: Storage | None = None
         self._selection: Selection | None = None
         self._owner: Any = None  # a weak reference
         self.sources: Sources | None = None
+
+    @property
+    def _storage(self) -> Storage | None:
+        """The storage, with all transitions; None before `build`."""
+        return None if self._allocated is None else self._allocated.loaded()
 
     @property
     def feedback_fields(self) -> tuple[str, ...]:
@@ -132,7 +137,7 @@ class Replay(Configurable):
     @property
     def nbytes(self) -> int:
         """Bytes allocated; 0 before `build`."""
-        return self._storage.nbytes if self._storage else 0
+        return self._allocated.nbytes if self._allocated else 0
 
     def __len__(self) -> int:
         return self._storage.length if self._storage else 0
@@ -143,7 +148,7 @@ class Replay(Configurable):
         Transitions are excluded if `keep` excluded them, if they cannot be relabeled, or if frames of their stack were
         evicted. With `at_most`, a lower bound mostly suffices, so the transitions are rarely counted.
         """
-        return self._selection.count(at_most) if self._selection else 0
+        return self._selection.count(at_most) if self._storage and self._selection else 0
 
     def set_owner(self, agent: Any, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> None:
         """Record the only agent that may use this memory; called before `build`.
@@ -199,7 +204,7 @@ class Replay(Configurable):
             self.relabel.bind(storage, observation_space)
         self.sampler.bind(storage)
         self._gather = gather_team_transitions if agents else gather_transitions
-        self._layouts, self._storage = layouts, storage
+        self._layouts, self._allocated = layouts, storage
         self._selection = Selection(self.sampler, storage, self.relabel)
         self._position = np.zeros(self.capacity if self.feedback_fields else 0, np.int64)  # scratch of `feedback`
         # Callers get the storage's own `add` from now on: one call less in every step.
@@ -256,7 +261,19 @@ class Replay(Configurable):
             ValueError: if a value does not fit its space (for a scalar of the wrong kind, TypeError), or if `extra`
                 does not have the fields of `extra_spec`. The transition is not stored.
         """
-        return self._built().add(lane, observation, action, reward, next_observation, terminated, truncated, extra)
+        self.add = self._built().add  # type: ignore[method-assign]  # as in `build`, after `defer`
+        return self.add(lane, observation, action, reward, next_observation, terminated, truncated, extra)
+
+    def defer(self, load: Callable[[], None]) -> None:
+        """Call `load` before the next use of this memory: it adds the transitions that were collected elsewhere."""
+        assert self._allocated is not None
+        vars(self).pop("add", None)
+        self._allocated.deferred = load
+
+    @property
+    def deferred(self) -> Callable[[], None] | None:
+        """The function of `defer` that has not been called yet, or None."""
+        return None if self._allocated is None else self._allocated.deferred
 
     def interrupt(self, lane: int) -> None:
         """End a lane's episode early, because the lane was reset: its next transition starts another episode.
@@ -452,8 +469,9 @@ class Replay(Configurable):
 
     def clear(self) -> None:
         """Evict all transitions; the memory stays allocated."""
-        if self._storage:
-            self._storage.clear()
+        if self._allocated:
+            self._allocated.deferred = None
+            self._allocated.clear()
             self.sampler.clear()
 
     def get_state(self) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -43,7 +43,7 @@ class StorageUser(Configurable):
         """
         if self._storage is None:
             raise RuntimeError(f"this {type(self).__name__} has no memory yet: call Replay.build first")
-        return self._storage
+        return self._storage.loaded()
 
     def _use(self, storage: Storage, argument: str) -> None:
         if self._storage not in (None, storage):
@@ -71,6 +71,7 @@ class Storage:
         free_slots: slots of `final_observations` that can be used again.
         num_slots: how many slots of `final_observations` have been used so far.
         frames: how many frames an observation stacks; 1 without stacks.
+        deferred: adds transitions that were collected elsewhere, and is called before the next use; see `Replay.defer`.
     """
 
     # Columns that stay in RAM if the other columns are on disk. Rewards in batches are float32.
@@ -107,6 +108,7 @@ class Storage:
         self.extra: dict[str, Any] = {name: allocate(leaf, capacity, empty) for name, leaf in extra.items()}
         for name, dtype in self.BOOKKEEPING.items():
             setattr(self, name, np.zeros(capacity, dtype))
+        self.deferred: Callable[[], None] | None = None
         self.begin = 0
         self.count = 0
         self.epoch = 0
@@ -127,6 +129,18 @@ class Storage:
         self._truncated_cells: Any = memoryview(self.truncated)  # type: ignore[arg-type]
         self._lane_cells: Any = memoryview(self.lane)  # type: ignore[arg-type]
         self._successor_cells: Any = memoryview(self.successor)  # type: ignore[arg-type]
+
+    def loaded(self) -> Storage:
+        """Return this storage, after it has received the deferred transitions."""
+        load = self.deferred
+        if load is not None:
+            self.deferred = None
+            try:
+                load()
+            except BaseException:
+                self.deferred = load
+                raise
+        return self
 
     @property
     def length(self) -> int:

@@ -71,4 +71,14 @@ def test_gaussian_scales_normal_numbers(rng: np.random.Generator) -> None:
 
 def test_other_heads_are_not_sampled() -> None:
     assert heads.Q().sampled_from is None
-    assert heads.SquashedGaussian().sampled_from is None
+    assert heads.Deterministic().sampled_from is None
+
+
+def test_squashed_gaussian_scales_the_tanh_of_normal_numbers(rng: np.random.Generator) -> None:
+    head: Any = heads.SquashedGaussian().bind(spaces.Box(np.float32([-1, 0]), np.float32([3, 1])))
+    assert (head.sampled_from, head.num_sampled) == ("normal", 2)
+    values, normal = rng.normal(size=(50, 4)), rng.normal(size=(50, 2))
+    scaled = np.tanh(values[:, :2] + np.exp(values[:, 2:]) * normal)
+    actions = sampled(head, values, normal)
+    np.testing.assert_allclose(actions, [1, 0.5] + scaled * [2, 0.5], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(actions, head.unscale(scaled.astype(np.float32)), rtol=1e-4, atol=1e-5)

@@ -166,7 +166,7 @@ class TestParity:
     def test_minibatches_of_an_epoch_hold_every_row(self) -> None:
         agent = ppo(batch_size=5)
         fit(agent, 1)
-        program = agent._build()[0].device[1]
+        program = agent._build()[0].device[1].program
         indices = np.array(program._indices(np.array([1, 2], np.uint32)))
         assert indices.shape == (6, 5)
         for epoch in indices.reshape(2, 15):
@@ -341,6 +341,7 @@ class TestAgents:
 
     def test_other_agents_step_a_vector_environment(self) -> None:
         agent = noterl.DQN(line(), hidden=(4,), seed=1)
+        agent.compile(replay=noterl.Replay(100, sampler=noterl.replay.Prioritized()), learning_starts=100)
         fit(agent, 30)
         assert isinstance(agent._session.lanes, VectorLanes)
         normalized = ppo(normalize_observation=True)

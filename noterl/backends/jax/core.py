@@ -14,6 +14,7 @@ import numpy as np
 from noterl.backends.common import CallProgram, Program, SeparateUpdates, Step, is_dense
 from noterl.backends.jax.device import DeviceProgram
 from noterl.backends.jax.population import make_members
+from noterl.backends.jax.replay import ReplayProgram
 from noterl.backends.jax.scope import (
     Scope,
     compiler,

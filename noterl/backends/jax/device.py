@@ -18,11 +18,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from noterl.backends.common import GatheredRows, Step
+from noterl.backends.jax.environments import SAMPLERS, Environments, Sums, add_rewards, select
 from noterl.backends.jax.scope import Scope, compiler, read_values
 from noterl.backends.jax.updates import Updates, all_finite, replaced, row_of
 from noterl.types import Batch
-
-_SAMPLERS: dict[str, Callable[..., Any]] = {"uniform": jax.random.uniform, "normal": jax.random.normal}
 
 
 class Rows(NamedTuple):
@@ -131,6 +130,7 @@ class DeviceProgram:
     def __post_init__(self) -> None:
         self.size = self.length * self.num_envs
         self.updates = self.epochs * -(-self.size // self.batch_size)
+        self._environments = Environments(self.reset, self.step_environment, self.encode, self.num_envs)
         positions = {id(variable): position for position, variable in enumerate(self.variables)}
         self._scheduled = [positions[id(variable)] for variable in self.scheduled]
         self._updates = Updates(self.step, self.variables, stop=self.stop, jit_compile=self.jit_compile)
@@ -201,8 +201,7 @@ class DeviceProgram:
     def _start(self, key: Any) -> Carry:
         """Return the carry of new episodes in all lanes, for a key of uint32 `[2]`."""
         first, second = jax.random.split(key)
-        observations, states = self._reset_all(first)
-        states = jax.tree.map(lambda leaf: jax.lax.convert_element_type(leaf, leaf.dtype), states)
+        observations, states = self._environments.start(first)
         lanes = jnp.zeros(self.num_envs, jnp.float32)
         action = jax.eval_shape(self._act, read_values(self.variables), observations, first)[0]
 
@@ -212,7 +211,7 @@ class DeviceProgram:
         flags = jnp.zeros(self.num_envs, bool)
         fields = Rows(observations, action, lanes, observations, flags, flags)
         rollout = Rows(*map(rows, fields))
-        return Carry(second, states, observations, lanes, lanes, lanes.astype(jnp.int32), rollout)
+        return Carry(second, states, observations, *Sums.zeros(self.num_envs), rollout)
 
     def _empty_report(self, logs: dict[str, Any]) -> Report:
         rounds, lanes = (self.rollouts * self.length, self.num_envs), jnp.zeros
@@ -228,23 +227,12 @@ class DeviceProgram:
 
     def play(self, state: list[Any], key: Any, episodes: int) -> tuple[Any, Any]:
         """Play episodes without exploration; return their returns and lengths, `[episodes]`; pure."""
-        first, second = jax.random.split(key)
-        observations, states = jax.vmap(self.reset)(jax.random.split(first, episodes))
-        zeros = jnp.zeros(episodes, jnp.float32)
-        start = (self._encoded(observations), states, zeros, zeros.astype(jnp.int32), zeros == 0, jnp.int32(0))
 
-        def body(loop: tuple) -> tuple:
-            observations, states, returns, lengths, alive, t = loop
+        def act(observations: Any) -> Any:
             with Scope(self.variables, state):
-                actions = self.act_best(observations)
-            keys = jax.random.split(jax.random.fold_in(second, t), episodes)
-            now, new, reward, terminated, truncated = jax.vmap(self.step_environment)(keys, states, actions)
-            after = _like((self._encoded(now), new), (observations, states))
-            returns, lengths = returns + jnp.where(alive, reward, 0), lengths + alive
-            return *after, returns, lengths, alive & ~(terminated | truncated), t + 1
+                return self.act_best(observations)
 
-        _, _, returns, lengths, *_ = jax.lax.while_loop(lambda loop: loop[4].any(), body, start)
-        return returns, lengths
+        return self._environments.play(act, key, episodes)
 
     # Collecting
 
@@ -269,50 +257,28 @@ class DeviceProgram:
         """Step the `counted` lanes `[N]` in round t; the others do not change."""
         act_key, step_key, reset_key = jax.random.split(jax.random.fold_in(carry.key, t), 3)
         actions, executed = self._act(state, carry.observations, act_key)
-        step_keys = jax.random.split(step_key, self.num_envs)
-        observations, states, *outcome = jax.vmap(self.step_environment)(step_keys, carry.states, executed)
-        reward, terminated, truncated = (
-            jnp.broadcast_to(jnp.asarray(value).astype(dtype), (self.num_envs,))
-            for value, dtype in zip(outcome, (jnp.float32, bool, bool), strict=True)
-        )
-        after = _like((self._encoded(observations), states), (carry.observations, carry.states))
-        ended = terminated | truncated
-        # A reset costs as much as a step, and most rounds of a few lanes need none.
-        now = jax.lax.cond(ended.any(), self._reset_ended, lambda key, ended, after: after, reset_key, ended, after)
-        rows = Rows(carry.observations, actions, reward, after[0], terminated, ended)
-        rollout = jax.tree.map(lambda all_, new: all_.at[t].set(_select(counted, new, all_[t])), carry.rollout, rows)
-        kept = jax.tree.map(partial(_select, counted), now, (carry.observations, carry.states))
+        before = carry.observations, carry.states
+        step = self._environments.step_all(step_key, reset_key, before, executed)
+        ended = step.terminated | step.truncated
+        rows = Rows(carry.observations, actions, step.reward, step.next_observations, step.terminated, ended)
+        rollout = jax.tree.map(lambda all_, new: all_.at[t].set(select(counted, new, all_[t])), carry.rollout, rows)
+        kept = jax.tree.map(partial(select, counted), (step.observations, step.states), before)
         return carry._replace(observations=kept[0], states=kept[1], rollout=rollout)
 
     def _add_rewards(self, loop: tuple[Carry, Report], number: Any, t: Any, counted: Any) -> tuple[Carry, Report]:
         """Add the rewards of the `counted` lanes in round t to the returns of their episodes, and report ends."""
         carry, report = loop
-        ended = carry.rollout.ended[t]
-        returns, lost = _two_sum(carry.returns, carry.rollout.reward[t])
-        sums = returns, carry.rests + lost, carry.lengths + 1
+        rewards, ended = carry.rollout.reward[t], carry.rollout.ended[t]
+        sums, kept = add_rewards(Sums(carry.returns, carry.rests, carry.lengths), rewards, ended, counted)
         row = number * self.length + t
         fields = dict(zip(Report._fields, (ended & counted, *sums), strict=False))
         report = report._replace(**{name: getattr(report, name).at[row].set(new) for name, new in fields.items()})
-        before = carry.returns, carry.rests, carry.lengths
-        kept = (jnp.where(counted, jnp.where(ended, 0, new), old) for new, old in zip(sums, before, strict=True))
-        return carry._replace(**dict(zip(("returns", "rests", "lengths"), kept, strict=True))), report
+        return carry._replace(**kept._asdict()), report
 
     def _act(self, state: list[Any], observations: Any, key: Any) -> tuple[Any, Any]:
-        numbers = _SAMPLERS[self.sampled_from](key, (self.num_envs, self.num_sampled), jnp.float32)
+        numbers = SAMPLERS[self.sampled_from](key, (self.num_envs, self.num_sampled), jnp.float32)
         with Scope(self.variables, state):
             return self.act(observations, numbers)
-
-    def _reset_all(self, key: Any) -> tuple[Any, Any]:
-        observations, states = jax.vmap(self.reset)(jax.random.split(key, self.num_envs))
-        return self._encoded(observations), states
-
-    def _reset_ended(self, key: Any, ended: Any, after: tuple[Any, Any]) -> tuple[Any, Any]:
-        fresh = _like(self._reset_all(key), after)
-        found: tuple[Any, Any] = jax.tree.map(partial(_select, ended), fresh, after)
-        return found
-
-    def _encoded(self, observations: Any) -> Any:
-        return jnp.asarray(self.encode(observations))
 
     # Learning
 
@@ -399,20 +365,3 @@ class DeviceProgram:
         self, state: list[Any], carry: Carry, report: Report, finite: Any, number: Any, scheduled: Any
     ) -> tuple[list[Any], Carry, Report, Any]:
         return state, carry, report, finite
-
-
-def _select(mask: Any, first: Any, second: Any) -> Any:
-    """Return the rows `[N, ...]` of `first` where `mask` `[N]` is true, else those of `second`."""
-    return jnp.where(mask.reshape(mask.shape + (1,) * (first.ndim - mask.ndim)), first, second)
-
-
-def _two_sum(first: Any, second: Any) -> tuple[Any, Any]:
-    """Return a sum and its rounding error (Knuth, 1969): their sum is exact, so float32 suffices for returns."""
-    total = first + second
-    part = total - first
-    return total, (first - (total - part)) + (second - part)
-
-
-def _like(new: Any, old: Any) -> Any:
-    """Return the arrays of `new` with the dtypes of `old`, so that they fit into a loop."""
-    return jax.tree.map(lambda one, other: jax.lax.convert_element_type(one, other.dtype), new, old)

@@ -167,6 +167,15 @@ class Updates(UpdateProgram):
         ran, state, applied, (result, stopped) = self._repeat(once, state, rows, count, start, until_false=True)
         return state, jnp.where(applied, ran, ran - 1), stopped.any(), result
 
+    def update(self, state: list[Any], batch: Batch, number: Any, *, losses_only: bool = True) -> tuple:
+        """Make the update with this number; return the state, whether it is finite, and its result; pure."""
+
+        def once(state: list[Any], batch: Batch, index: int = 0) -> tuple[list[Any], Any, tuple[dict, dict]]:
+            new, finite, result = self._traced_once(state, batch, index=index, losses_only=losses_only)
+            return replaced(state, list(new), list(new.values())), finite, result
+
+        return self._switched(once)(state, batch, number)
+
     def _repeat(
         self, once: _Once, state: list[Any], rows: Rows, count: Any, start: Any, *, until_false: bool
     ) -> tuple[Any, list[Any], Any, Any]:

@@ -1,0 +1,156 @@
+"""A replay memory on the device, which is the agent's memory while its transitions are collected there.
+
+The agent's `Replay` receives the transitions when it is next used, and not before (`Replay.defer`). If the `Replay` has
+changed since, such as by `drop_oldest` or a `fit` on the host, the device receives its contents before the next call.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from noterl.envs.observation import at
+from noterl.replay import Replay
+from noterl.replay.columns import gather, map_leaves
+from noterl.replay.state import distances
+from noterl.replay.storage import Storage
+
+
+class DeviceMemory:
+    """The transitions of a `Replay` in the ring of a program.
+
+    Args:
+        replay: the memory of the agent.
+        program: a `ReplayProgram`.
+
+    Attributes:
+        ring: the ring of the program; None before the first call.
+        table: the slots of the transitions that can be sampled and are older than one that `Replay.keep` has excluded.
+        count: transitions ever inserted into the memory; a transition's insertion number counts those before it.
+    """
+
+    def __init__(self, replay: Replay, program: Any) -> None:
+        self.replay, self._program = replay, program
+        self.ring: Any = None
+        self.table = np.zeros(1, np.int32)
+        self.count = 0
+        self._begin = 0  # the oldest insertion number that the memory may hold
+        self._older = np.empty(0, np.int64)  # the insertion numbers of `table`, ascending
+        self._recent = 0  # all insertion numbers from this one on can be sampled
+        self._offset = 0  # of slots: the transition with number n is in the slot `(n + offset) % slots`
+        self._version: tuple[int, ...] = ()
+        self._load = self._add_to_replay  # one object, which is compared
+
+    def open(self, position: int, observations: Any) -> np.ndarray | None:
+        """Hold the contents of the `Replay`.
+
+        Args:
+            position: the steps that the lanes have taken in the round in progress.
+            observations: the current observations of the lanes, as the memory stores them, `[N, ...]`.
+
+        Returns:
+            None if the ring holds them already. Otherwise, whether each lane's last transition is `num_envs` insertions
+            before its next one, and its episode goes on, `[N]`.
+        """
+        if self.replay.deferred is self._load:
+            return None
+        storage = self.replay.sampler.storage
+        if self.ring is None or self._version[1:] != _version(storage)[1:]:
+            return self._copy(storage, position, observations)
+        self._begin, *_ = self._version = _version(storage)  # `drop_oldest` needs no copy
+        return None
+
+    def forget(self) -> None:
+        """Copy the contents again in the next `open`."""
+        if self.replay.deferred is self._load:
+            len(self.replay)  # receives the transitions
+        self.ring = None
+
+    def sampleable(self, count: int) -> tuple[int, int, int]:
+        """Return which transitions can be sampled when `count` have been inserted.
+
+        Returns:
+            the number of newest transitions, the number of entries of `table`, and the first of these entries.
+        """
+        begin = max(self._begin, count - self.replay.capacity)
+        first = int(self._older.searchsorted(begin))
+        return count - max(begin, self._recent), len(self._older) - first, first
+
+    def row(self, position: int) -> int:
+        """Return the row of the ring that holds the round in progress."""
+        return (self.count - position + self._offset) % self._program.slots // self._program.num_envs
+
+    def advance(self, ring: Any, steps: int) -> None:
+        """Hold a ring into which a call has inserted so many transitions."""
+        self.ring = ring
+        self.count += steps
+        self.replay.defer(self._load)
+
+    def _copy(self, storage: Storage, position: int, observations: Any) -> np.ndarray:
+        program, indices = self._program, storage.stored_indices()
+        num_envs = program.num_envs
+        self.count, self._begin = storage.count, storage.begin
+        self._offset = (position - self.count) % num_envs
+        distance = distances(storage, storage.successor[indices])
+        linked, behind = np.flatnonzero(distance), np.zeros_like(distance)
+        behind[linked + distance[linked]] = distance[linked]
+        rows = {
+            "observation": storage.observations(indices),
+            "action": gather(storage.action, indices, storage.action_layout),
+            "reward": storage.reward[indices],
+            "next_observation": storage.next_observations(indices),
+            "terminated": storage.terminated[indices],
+            "truncated": storage.truncated[indices],
+            "ahead": np.where(distance > 0, distance, num_envs),
+            "behind": behind,
+        }
+        self.ring = program.make_ring(rows, self._slots(storage.insertion_numbers(indices)))
+        masked = storage.masked
+        self._recent = int(masked[-1]) + 1 if len(masked) else 0
+        self._older = np.setdiff1d(np.arange(self._begin, self._recent), masked)
+        self.table = np.zeros(storage.capacity if len(masked) else 1, np.int32)
+        self.table[: len(self._older)] = self._slots(self._older)
+        self._version = _version(storage)
+        observations = map_leaves(np.asarray, observations)
+        last = self.count - num_envs + (np.arange(num_envs) - position) % num_envs
+        return np.array([self._goes_on(storage, lane, last[lane], at(observations, lane)) for lane in range(num_envs)])
+
+    def _goes_on(self, storage: Storage, lane: int, number: int, observation: Any) -> bool:
+        """Return whether a lane's newest transition has this number, and leads to this observation."""
+        index = storage.newest_index.get(lane)
+        if index is None or storage.insertion_numbers(np.array(index)) != number:
+            return False
+        after = storage.next_observations(np.array([index]))
+        equal: list[bool] = []
+        map_leaves(lambda one, other: equal.append(np.array_equal(one[0], other)), after, observation)
+        return all(equal)
+
+    def _slots(self, numbers: np.ndarray) -> np.ndarray:
+        """Return the slots of the transitions with these insertion numbers."""
+        slots: np.ndarray = (numbers + self._offset) % self._program.slots
+        return slots
+
+    def _add_to_replay(self) -> None:
+        """Add the transitions of the calls since the last copy to the `Replay`, in the order of their steps."""
+        storage = self.replay.sampler.storage
+        if self.count - storage.count > storage.capacity:
+            storage.clear()
+            storage.begin = storage.count = self.count - storage.capacity
+        numbers = np.arange(storage.count, self.count)
+        slots = self._slots(numbers)
+        rows = self._program.read(self.ring, slots)
+        ends = (rows[name].tolist() for name in ("terminated", "truncated"))
+        columns = zip(
+            (slots % self._program.num_envs).tolist(), rows["action"], rows["reward"].tolist(), *ends, strict=True
+        )
+        for k, (lane, action, reward, terminated, truncated) in enumerate(columns):
+            before, after = at(rows["observation"], k), at(rows["next_observation"], k)
+            storage.add(lane, before, action, reward, after, terminated, truncated)
+        self._version = _version(storage)
+        self._begin = storage.begin
+
+
+def _version(storage: Storage) -> tuple[int, ...]:
+    """Return numbers that change if the contents change; the first is the oldest insertion number."""
+    return storage.begin, storage.epoch, storage.count, storage.mask_version

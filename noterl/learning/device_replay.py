@@ -1,0 +1,214 @@
+"""Agents with a replay memory on the device: which of them run there, and their calls."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from noterl import backends
+from noterl.acting.actor import Actor
+from noterl.backends import ops
+from noterl.learning import device
+from noterl.learning.device import CallResult
+from noterl.learning.device_exploration import find_exploration, has_uniform_actions, num_uniform, uniform_actions
+from noterl.learning.device_memory import DeviceMemory
+from noterl.learning.replay_learner import ReplayLearner
+from noterl.replay import Replay, Uniform
+from noterl.replay.columns import Leaf, map_leaves, observation_layout
+
+if TYPE_CHECKING:
+    from noterl.envs import EnvSource
+
+MOST_STEPS = 2**17  # of a call: its report and the additional room in the ring
+
+
+def replay_runs_on_device(learner: Any, actor: Any, source: EnvSource) -> bool:
+    """Return whether an agent collects into a replay memory on the device, and learns from it there.
+
+    It needs the JAX backend, an environment of pure functions, a memory that samples all transitions uniformly, and
+    exploration that compiled calls can compute: see `find_exploration`. Updates must be due by steps, and their number
+    fixed. Normalization, reward models, relabelling, stacks of frames, memories on disk, further stored fields, and
+    networks with convolutions on the CPU stay on the host; such agents step a vector environment.
+    """
+    if source.functions is None or backends.name() != "jax" or type(learner) is not ReplayLearner:
+        return False
+    algorithm, schedule = learner.algorithm, learner.schedule
+    return (
+        type(actor) is Actor
+        and find_exploration(actor.head, actor.explorer) is not None
+        and has_uniform_actions(algorithm.action_space)
+        and isinstance(schedule.update_every, int)
+        and isinstance(schedule.updates, int)
+        and learner.reward_model is None
+        and algorithm._normalizers is None
+        and not (learner.actor_fields or learner.info_spec or algorithm.extra_spec)
+        and _is_plain(learner.replay)
+        and backends.current().loops_are_fast(learner.variables)
+    )
+
+
+def _is_plain(replay: Replay) -> bool:
+    """Return whether a memory stores single transitions in RAM, and samples all of them uniformly."""
+    config = replay.get_config()
+    others = [config.get(name) for name in ("relabel", "frame_stack", "memmap")]
+    return type(replay) is Replay and type(replay.sampler) is Uniform and others == [None, None, None]
+
+
+class ReplayRunner:
+    """Makes the calls of an agent with a replay memory; the interface is that of `RolloutRunner`.
+
+    Args:
+        learner: the learner.
+        actor: chooses the actions on the host.
+        source: the environments.
+        num_envs: N.
+    """
+
+    def __init__(self, learner: ReplayLearner, actor: Actor, source: EnvSource, num_envs: int) -> None:
+        self.learner, self.actor, self.size = learner, actor, num_envs
+        exploration = find_exploration(actor.head, actor.explorer)
+        assert exploration is not None
+        self._exploration, self._schedules = exploration, device.scheduled(learner)
+        self.iterations = rounds_per_call(learner, num_envs)
+        self.program = self._make_program(source)
+        self.start = self.program.start
+        self.memory = DeviceMemory(learner.replay, self.program)
+
+    def _make_program(self, source: EnvSource) -> Any:
+        learner, exploration, functions = self.learner, self._exploration, source.functions
+        algorithm, space = learner.algorithm, learner.algorithm.action_space
+        schedule: Any = learner.schedule
+        gamma = algorithm.hyperparameters.get("gamma")
+        layout = observation_layout(source.observation_space)
+        assert functions is not None
+
+        def act(observations: Any, numbers: Any, settings: Any) -> Any:
+            values = algorithm._joint_forward(observations)
+            return algorithm.head.executed(exploration.select(values, numbers, settings))
+
+        return backends.current().ReplayProgram(
+            reset=functions.reset,
+            step_environment=functions.step,
+            store=lambda observations: map_leaves(_stored, layout, observations),
+            encode=device.encoder(algorithm._encoder, algorithm.observation_dtype),
+            act=act,
+            sampled_from=exploration.sampled_from,
+            num_sampled=exploration.num_sampled,
+            num_settings=exploration.num_settings,
+            act_randomly=lambda numbers: uniform_actions(space, numbers),
+            num_random=num_uniform(space),
+            discount=lambda: learner.gamma if gamma is None else ops.convert_to_tensor(gamma),
+            step=learner.step,
+            period=algorithm.update_period,
+            update_target=algorithm.update_target,
+            copy_every=schedule.hard_copy_updates,
+            random_spec=algorithm.random_spec,
+            variables=learner.variables,
+            scheduled=[variable for variable, _ in self._schedules],
+            num_envs=self.size,
+            batch_size=learner.batch_size,
+            n_step=learner.replay.n_step,
+            capacity=learner.replay.capacity,
+            rounds=self.iterations,
+            updates=(self.iterations * self.size // schedule.update_every + 1) * schedule.updates,
+            jit_compile=learner.jit_compile,
+            on_trace=learner.trace_counter("device"),
+        )
+
+    def started(self) -> None:
+        """Called when all episodes start: those in flight in the memory do not go on."""
+        for lane in range(self.size):
+            self.learner.replay.interrupt(lane)
+        self.memory.forget()
+
+    def continued(self) -> None:
+        """Called when the environments continue from a file: the memory was restored too."""
+        self.memory.forget()
+
+    def adopted(self, carry: Any) -> Any:
+        """Return the carry of another learner's call for this one."""
+        self.memory.forget()
+        return carry
+
+    def close(self) -> None:
+        """Called when another runner follows."""
+        self.memory.forget()
+
+    def call(self, carry: Any, begin: int, end: int, first_step: int) -> CallResult:
+        """Make a call; see `RolloutRunner.call`."""
+        learner, memory, size = self.learner, self.memory, self.size
+        linked = memory.open(begin, carry.observations)
+        if linked is not None:
+            carry = carry._replace(linked=linked)
+        plan = self._plan(begin, end, first_step)
+        number = learner.algorithm.updates % (learner.algorithm.update_period * (self.program.copy_every or 1))
+        place = memory.row(begin), begin, end, number
+        carry, ring, report = self.program(carry, memory.ring, memory.table, place, plan)
+        rounds = int(report.rounds)
+        end = min(end, rounds * size)
+        memory.advance(ring, end - begin)
+        due = np.asarray(plan[2][:rounds], np.int64)
+        learned = np.flatnonzero(due)
+        self._update_host(first_step, end // size, int(learned[-1]) if len(learned) else None)
+        due = due[learned]
+        applied = np.diff(np.minimum(np.cumsum(due), int(report.applied)), prepend=0)
+        return CallResult(
+            carry,
+            end,
+            report,
+            (learned + 1) * size - 1,
+            due,
+            applied,
+            np.zeros(len(due), bool),
+            {name: np.array(values[: due.sum()]) for name, values in report.logs.items()},
+        )
+
+    def _plan(self, begin: int, end: int, first_step: int) -> tuple[np.ndarray, ...]:
+        """Return the fields of `Plan` for a call; nothing is due after a round that it does not complete."""
+        learner, size, rounds = self.learner, self.size, self.iterations
+        settings = np.zeros((rounds, self._exploration.num_settings), np.float32)
+        random, updates, copies, recent, older, first = (np.zeros(rounds, np.int32) for _ in range(6))
+        for t in range(-(-end // size)):
+            before, after = first_step + t * size, first_step + (t + 1) * size
+            settings[t] = self._exploration.settings(before, t * size)
+            random[t] = min(max(self.actor.learning_starts - before, 0), size)
+            if (t + 1) * size <= end:
+                recent[t], older[t], first[t] = self.memory.sampleable(self.memory.count - begin + (t + 1) * size)
+                updates[t], copies[t] = learner.schedule.due(before, after, 0, lambda: recent[t] + older[t])  # noqa: B023
+        steps = [first_step + (t + 1) * size for t in range(rounds)] if self._schedules else [0] * rounds
+        return settings, random, updates, copies, recent, older, first, device.scheduled_values(self._schedules, steps)
+
+    def _update_host(self, first_step: int, rounds: int, learned: int | None) -> None:
+        """Advance what the host keeps: the exploration, and the schedules to the last round with updates."""
+        explorer, size = self.actor.explorer, self.size
+        if rounds:
+            explorer.update_schedules(first_step + (rounds - 1) * size)
+            explorer.skip(rounds * size)
+        if learned is not None:
+            self.learner.update_schedules(first_step + (learned + 1) * size)
+
+
+def rounds_per_call(learner: ReplayLearner, num_envs: int) -> int:
+    """Return the largest number of rounds in one call, which takes about `device.SECONDS`.
+
+    Args:
+        learner: the learner; `steps_per_execution` is the number of gradient updates in one call.
+        num_envs: steps of a round.
+    """
+    schedule: Any = learner.schedule
+    updates = num_envs * schedule.updates / schedule.update_every  # of a round
+    if learner.steps_per_execution != "auto":
+        rounds = int(int(learner.steps_per_execution) / updates)
+    else:
+        weights = sum(math.prod(variable.shape) for variable in learner.algorithm.trained_variables())
+        products = weights * (num_envs + 3 * updates * learner.batch_size)
+        seconds = device.PER_ROUND + device.PER_STEP * num_envs + device.PER_UPDATE * updates
+        rounds = round(device.SECONDS / (seconds + device.PER_PRODUCT * products))
+    return max(1, min(rounds, MOST_STEPS // num_envs))
+
+
+def _stored(leaf: Leaf, observation: Any) -> Any:
+    """Return a part of observations `[N, ...]` in the dtype that batches have."""
+    return ops.reshape(ops.cast(observation, str(leaf.batch_dtype)), (-1, *leaf.shape))

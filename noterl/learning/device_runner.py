@@ -1,0 +1,39 @@
+"""The choice between training on the device and stepping a vector environment, for both kinds of memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from noterl.learning.device import RolloutRunner, rollouts_run_on_device
+from noterl.learning.device_replay import ReplayRunner, replay_runs_on_device
+from noterl.learning.rollout_learner import RolloutLearner
+
+if TYPE_CHECKING:
+    from noterl.acting.actor import Actor
+    from noterl.envs import EnvSource
+    from noterl.learning.learner import Learner
+
+
+def runs_on_device(learner: Learner, actor: Actor, source: EnvSource) -> bool:
+    """Return whether an agent collects and learns in one compiled call.
+
+    See `rollouts_run_on_device` and `replay_runs_on_device`.
+    """
+    return rollouts_run_on_device(learner, source) or replay_runs_on_device(learner, actor, source)
+
+
+def find_runner(learner: Any, actor: Actor, source: EnvSource, num_envs: int) -> RolloutRunner | ReplayRunner:
+    """Return the runner of a learner for a number of lanes; it is made once for the same sizes."""
+    schedule, size = learner.schedule, learner.batch_size
+    if isinstance(learner, RolloutLearner):
+        key: tuple[Any, ...] = source.functions, num_envs, size, learner.algorithm.epochs
+    else:
+        key = source.functions, num_envs, size, schedule.update_every, schedule.updates, schedule.hard_copy_updates
+    if learner.device is None or learner.device[0] != key:
+        if learner.device is not None:
+            learner.device[1].close()
+        is_rollout = isinstance(learner, RolloutLearner)
+        runner = RolloutRunner(learner, source) if is_rollout else ReplayRunner(learner, actor, source, num_envs)
+        learner.device = key, runner
+    found: RolloutRunner | ReplayRunner = learner.device[1]
+    return found

@@ -7,11 +7,13 @@ import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from noterl.callback import Callback, Every
-from noterl.population import Population, find_obstacle
 from noterl.types import Logs
+
+if TYPE_CHECKING:
+    from noterl.population import Population
 
 _SKIPPED = ("env", "seed", "callbacks", "self")
 
@@ -118,6 +120,8 @@ def run(pipe: Connection, task: Task) -> None:
 
 def make_population(task: Task) -> Population | None:
     """Return the agents of all seeds as members of a population; None if they cannot be, or there is one seed."""
+    from noterl.population import Population, find_obstacle  # imports Keras, which the process of `tune` does not need
+
     fitted = split(task.agent, task.values)[2]
     if len(task.seeds) == 1 or not fitted.keys() <= {"num_envs"}:
         return None

@@ -111,6 +111,8 @@ def a2c(task: Task, seed: int, steps: int) -> noterl.Agent:
 def trpo(task: Task, seed: int, steps: int) -> noterl.Agent:
     settings = task.settings
     own = select(CONSTRUCTOR, settings)
+    if settings.get("anneal"):
+        own["target_kl"] = Linear(settings["target_kl"], settings["target_kl"] / 20, steps)
     agent = noterl.TRPO(environment(task), hidden=settings["hidden"], seed=seed, **own)
     optimizer = keras.optimizers.Adam(settings["learning_rate"], epsilon=1e-5)
     agent.compile(optimizer, batch_size=settings["batch_size"], jit_compile=jit_compile())

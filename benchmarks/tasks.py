@@ -96,6 +96,7 @@ CARTPOLE_PPO = {
 }
 # The defaults of sb3-contrib, with two environments as in rl-zoo3. `target_kl` and `cg_damping` are for divergences
 # that are summed over the values of an action. sb3-contrib averages them: its values are ours, divided by their number.
+# `anneal`: the target of the divergence falls linearly to a twentieth.
 TRPO = {
     "num_envs": 2,
     "hidden": [64, 64],
@@ -384,14 +385,15 @@ TASKS = {
         steps=500_000,
         settings={
             **TRPO,
-            "epochs": 20,
-            "target_kl": 0.02,
-            "cg_damping": 0.2,
-            "normalize_observation": True,
-            "normalize_reward": True,
+            "num_envs": 8,
+            "gamma": 0.995,
+            "gae_lambda": 0.98,
+            "rollout_steps": 256,
+            "target_kl": 0.04,
+            "anneal": True,
         },
         return_range=(-500, 320),
-        source="rl-zoo3, TRPO on LunarLanderContinuous-v3, five times the steps",
+        source="our choice: the settings of rl-zoo3 reached a median of 164 here",
         learning=Learning(median=200, published="262.4 (LunarLanderContinuous-v2)", seeds=5),
     ),
     "pendulum-trpo": Task(

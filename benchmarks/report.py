@@ -479,16 +479,21 @@ def model_table(results: Iterable[dict[str, Any]]) -> str:
     for result in results:
         constants = result["constants"]
         for run in result["runs"]:
-            if run["updates"]:
-                ranks, workers, measured = run["ranks"], run["workers"], statistics.median(run["speeds"])
+            ranks, workers, measured = run["ranks"], run["workers"], statistics.median(run["speeds"])
+            cells = (f"{run['units']:,}", str(ranks), str(workers), f"{measured:,.0f}")
+            if not run["updates"]:
+                rows.append((result["strategy"], *cells, "", "no updates: gives c"))
+            elif run["units"] != scaling_model.UNITS:
+                rows.append((result["strategy"], *cells, "", "gives l and w"))
+            else:
                 expected = scaling_model.steps_per_second(ranks, workers, constants)
                 kind = "gives u" if ranks * workers == 1 else f"check: {expected / measured - 1:+.0%}"
-                cells = (str(ranks), str(workers), f"{measured:,.0f}", f"{expected:,.0f}", kind)
-                rows.append((result["strategy"], *cells))
+                rows.append((result["strategy"], *cells, f"{expected:,.0f}", kind))
         for ranks, workers in scaling_model.PREDICTED:
             expected = scaling_model.steps_per_second(ranks, workers, constants)
-            rows.append((result["strategy"], str(ranks), str(workers), "", f"{expected:,.0f}", "**prediction**"))
-    return markdown_table(("strategy", "R", "P", "steps/s, measured", "steps/s, model", ""), rows)
+            cells = (f"{scaling_model.UNITS:,}", str(ranks), str(workers), "", f"{expected:,.0f}", "**prediction**")
+            rows.append((result["strategy"], *cells))
+    return markdown_table(("strategy", "units", "R", "P", "steps/s, measured", "steps/s, model", ""), rows)
 
 
 # The parts of `distribute.py` but the model: title and table.

@@ -14,20 +14,30 @@ from typing import Any
 REPEATS = 3
 # Two ranks share the cores of a machine, so each process computes with one thread.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "NPROC": "1"}
-# (ranks, workers of each rank, whether it updates): the first two runs give constants, the others check the formula.
-RUNS = ((1, 1, False), (1, 1, True), (1, 2, True), (2, 1, True))
+# The units of the network whose speeds check the model, and those of networks that give the constants of reductions.
+UNITS, OTHER_UNITS = 256, (64, 512)
+# (units, ranks, workers of each rank, whether it updates). Of the runs with `UNITS`, the first two give constants, and
+# the others check the formula.
+RUNS = (
+    *((UNITS, 1, 1, False), (UNITS, 1, 1, True), (UNITS, 1, 2, True), (UNITS, 2, 1, True)),
+    *((units, ranks, 1, True) for units in OTHER_UNITS for ranks in (1, 2)),
+)
 PREDICTED = ((8, 1), (64, 1))
 
-# Trains DQN on CartPole with steps of 0.3 ms; prints the speed, and the times of reductions with two processes.
+# Trains DQN on CartPole with steps of 0.3 ms, and prints the speed. A rank without workers has a core for itself, as if
+# it were a machine.
 PROGRAM = """
 import json, os, sys, time
+word, (units, ranks, workers, updates) = sys.argv[1], map(int, sys.argv[2:])
+rank = int(os.environ.get("RANK") or os.environ.get("KERAS_DISTRIBUTION_PROCESS_ID") or 0)
+if workers == 1 and hasattr(os, "sched_setaffinity"):
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[rank : rank + 1])
 import gymnasium
 import numpy as np
 import noterl
-from noterl import distribute
 from noterl.callbacks import Callback, Every
 
-STEPS, SHARE, GROUP, SIZES = 3_000, 64, 16, (1, 10_000, 100_000, 1_000_000)
+STEPS, SHARE, GROUP = 3_000, 64, 16
 
 class Slow(gymnasium.Wrapper):
     def step(self, action):
@@ -50,35 +60,8 @@ class Clock(Callback):
         (first, began), (last, ended) = self.marks[len(self.marks) // 3], self.marks[-1]
         return (last - first) / (ended - began)
 
-def reduce_on_torch(processes, size, count):
-    import torch
-    values = torch.zeros(size)
-    for _ in range(count):
-        processes.mean_of_all([values])
-
-def reduce_on_jax(processes, size, count):
-    import jax
-    from jax.sharding import PartitionSpec
-    key = size, count
-    if key not in programs:
-        loop = lambda values: jax.lax.fori_loop(0, count, lambda _, each: processes.mean_of_all([each])[0], values)
-        programs[key] = processes.program(loop, lambda values: (PartitionSpec(),), PartitionSpec())
-    np.asarray(programs[key](processes.equal(np.zeros(size, np.float32))))
-
-programs = {}
-
-def reductions(word):
-    processes, found = distribute.resolve(word)._messages, {}
-    reduce = reduce_on_torch if word == "ddp" else reduce_on_jax
-    for size in SIZES:
-        reduce(processes, size, 50)
-        started = time.perf_counter()
-        reduce(processes, size, 50)
-        found[4 * size] = (time.perf_counter() - started) / 50
-    return found
-
-def main(word, ranks, workers, updates):
-    agent, clock = noterl.DQN(make, hidden=(256, 256), seed=1), Clock()
+def main():
+    agent, clock = noterl.DQN(make, hidden=(units, units), seed=1), Clock()
     every = GROUP * ranks if updates else 10**9
     agent.compile(batch_size=SHARE * ranks, learning_starts=0, update_every=every, updates=GROUP)
     strategy = word if ranks > 1 else None
@@ -86,16 +69,12 @@ def main(word, ranks, workers, updates):
         steps=STEPS * ranks, num_envs=4, workers=workers if workers > 1 else 0, strategy=strategy,
         callbacks=[clock], verbose=0
     )
-    rank = os.environ.get("RANK") or os.environ.get("KERAS_DISTRIBUTION_PROCESS_ID") or "0"
-    found = {"speed": clock.speed() if rank == "0" else 0}
-    found["bytes"] = 4 * sum(int(np.prod(variable.shape)) for variable in agent.trained_variables())
-    if ranks > 1:
-        found["reductions"] = reductions(word)
-    if rank == "0":
-        print("RESULT", json.dumps(found))
+    size = 4 * sum(int(np.prod(variable.shape)) for variable in agent.trained_variables())
+    if rank == 0:
+        print("RESULT", json.dumps({"speed": clock.speed(), "bytes": size}))
 
 if __name__ == "__main__":
-    main(sys.argv[1], *map(int, sys.argv[2:]))
+    main()
 """
 
 
@@ -121,40 +100,47 @@ def measure(execute: Callable[[list[str], bool], Any], word: str) -> dict[str, A
         execute: runs a script with arguments, in two processes if its second argument is True, and returns its result.
         word: of the strategy.
     """
-    found: dict[tuple[int, int, bool], list[dict[str, Any]]] = {run: [] for run in RUNS}
+    found: dict[tuple[int, int, int, bool], list[dict[str, Any]]] = {run: [] for run in RUNS}
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder, "model.py")
         script.write_text(PROGRAM)
         for _ in range(REPEATS):
-            for ranks, workers, updates in RUNS:
-                arguments = [str(script), word, str(ranks), str(workers), str(int(updates))]
-                found[ranks, workers, updates].append(execute(arguments, ranks > 1))
+            for units, ranks, workers, updates in RUNS:
+                arguments = [str(script), word, *map(str, (units, ranks, workers, int(updates)))]
+                found[units, ranks, workers, updates].append(execute(arguments, ranks > 1))
     speeds = {run: statistics.median(one["speed"] for one in results) for run, results in found.items()}
-    both = [one for (ranks, _, _), results in found.items() if ranks > 1 for one in results]
-    latency, bandwidth = fit_reductions(
-        [(float(size), seconds) for one in both for size, seconds in one["reductions"].items()]
-    )
-    collect = 1 / speeds[1, 1, False]
+    # A step of two ranks takes 2 / (their speed). What it takes longer than that of one rank is the reduction.
+    reductions = [
+        (float(found[units, 1, 1, True][0]["bytes"]), 2 / speeds[units, 2, 1, True] - 1 / speeds[units, 1, 1, True])
+        for units in OTHER_UNITS
+    ]
+    latency, bandwidth = fit_reductions(reductions)
+    collect = 1 / speeds[UNITS, 1, 1, False]
     constants = {
         "collect": collect,
-        "update": 1 / speeds[1, 1, True] - collect,
+        "update": 1 / speeds[UNITS, 1, 1, True] - collect,
         "latency": latency,
         "bandwidth": bandwidth,
-        "bytes": float(both[0]["bytes"]),
+        "bytes": float(found[UNITS, 1, 1, True][0]["bytes"]),
     }
     runs = [
-        {"ranks": ranks, "workers": workers, "updates": updates, "speeds": [one["speed"] for one in results]}
-        for (ranks, workers, updates), results in found.items()
+        {
+            "units": units,
+            "ranks": ranks,
+            "workers": workers,
+            "updates": updates,
+            "speeds": [one["speed"] for one in results],
+        }
+        for (units, ranks, workers, updates), results in found.items()
     ]
     return {"constants": constants, "runs": runs}
 
 
 def fit_reductions(times: list[tuple[float, float]]) -> tuple[float, float]:
-    """Return the latency and the bandwidth of pairs (bytes, seconds) of two ranks: `2 latency + bytes / bandwidth`.
+    """Return latency and bandwidth from two pairs (bytes, seconds) of two ranks: `2 latency + bytes / bandwidth`.
 
-    The latency is that of the smallest size, and the bandwidth that of the largest one; medians over the repeats.
+    Both are at least a little above 0, even if noise has made the reduction of the larger network the faster one.
     """
-    sizes = sorted({size for size, _ in times})
-    ends = (sizes[0], sizes[-1])
-    least, most = (statistics.median(seconds for size, seconds in times if size == end) for end in ends)
-    return least / 2, (sizes[-1] - sizes[0]) / max(most - least, 1e-9)
+    (small, least), (large, most) = times
+    seconds_per_byte = max((most - least) / (large - small), 1e-15)
+    return max(least - small * seconds_per_byte, 1e-9) / 2, 1 / seconds_per_byte

@@ -31,11 +31,11 @@ def processes(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
                 raise RuntimeError("interrupted")
             result: Any = {"reached": True, "best": 500.0, "steps": 20_000, "seconds": 9.0}
         elif program == "model.py":
-            ranks, workers, updates = map(int, arguments[2:])
+            units, ranks, workers, updates = map(int, arguments[2:])
             assert launched == (ranks > 1)
-            times = {str(size): 2 * CONSTANTS["latency"] + size / CONSTANTS["bandwidth"] for size in (0, 4_000_000)}
-            speed = scaling_model.steps_per_second(ranks, workers, CONSTANTS) if updates else 1 / CONSTANTS["collect"]
-            result = {"speed": speed, "bytes": CONSTANTS["bytes"], **({"reductions": times} if ranks > 1 else {})}
+            own = {**CONSTANTS, "bytes": CONSTANTS["bytes"] * units / scaling_model.UNITS}
+            speed = scaling_model.steps_per_second(ranks, workers, own) if updates else 1 / CONSTANTS["collect"]
+            result = {"speed": speed, "bytes": own["bytes"]}
         elif program == "replica_equivalence.py":
             return "float64 {'DQN': 1e-16, 'DQN loss': 1e-7}\n"
         else:
@@ -86,7 +86,8 @@ def test_model_finds_the_constants_of_its_own_speeds(processes: list[list[str]],
     assert read(folder / "model-ddp.json")["constants"] == pytest.approx(CONSTANTS)
     rows = [[cell.strip() for cell in line.split("|")] for line in report.scaling_model_tables(tmp_path).splitlines()]
     assert [row[-2] for row in rows if row[1:2] == ["ddp"]][1:] == [
-        *("gives u", "check: +0%", "check: +0%", "**prediction**", "**prediction**"),
+        *("no updates: gives c", "gives u", "check: +0%", "check: +0%", *["gives l and w"] * 4),
+        *("**prediction**", "**prediction**"),
     ]
 
 

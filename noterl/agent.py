@@ -17,7 +17,7 @@ from noterl.acting.actor import Actor, split_fields
 from noterl.acting.host_forward import HostForward, Joint
 from noterl.algorithm import Algorithm, Defaults, bind_head
 from noterl.callback import Callback
-from noterl.collect import Workers
+from noterl.collect import RayWorkers, Workers
 from noterl.collect.env_calls import EnvCall
 from noterl.collect.info import EpisodeInfo, check_info
 from noterl.collect.workers import check_actor, check_workers
@@ -283,7 +283,7 @@ class Agent(Algorithm):
         callbacks: Iterable[Any] = (),
         num_envs: int | None = None,
         vectorize: bool = False,
-        workers: int | Workers = 0,
+        workers: int | Workers | RayWorkers = 0,
         verbose: int | str = "auto",
         log_every: int | None = None,
         seed: int | None = None,
@@ -306,8 +306,9 @@ class Agent(Algorithm):
             vectorize: whether gymnasium's native vector environment of the id steps them together, which is faster for
                 many environments. Such ids are "CartPole-v1" and those of Atari games with raw frames; a
                 `noterl.envs.Atari` needs no `vectorize`.
-            workers: number of processes that step the environments, or a `noterl.collect.Workers` with more settings; 0
-                for none. The workers also choose actions if the network runs in NumPy. They end with this `fit`.
+            workers: number of processes that step the environments; a `noterl.collect.Workers` with more settings; a
+                `noterl.collect.RayWorkers` for those of a Ray cluster; 0 for none. Workers also choose actions if the
+                network runs in NumPy. They end with this `fit`.
             verbose: 0 silent, 1 a progress bar, 2 a line every `log_every` episodes, at least every 10 seconds, and at
                 the end; "auto" is 1 on a terminal, else 2.
             log_every: episodes between lines, 10 by default.
@@ -372,7 +373,7 @@ class Agent(Algorithm):
         session.events = session.callbacks.bind()
         with session.training(), distributed(strategy, learner):
             make_loop(strategy, self._parts(), budget, history).run()
-        if not self.updates:
+        if not self.updates and not session.stop.is_set:  # a stop has a reason of its own
             warnings.warn(
                 f"fit ended without a gradient update, after {self.steps} environment steps: {learner.first_update}",
                 UserWarning,

@@ -8,9 +8,10 @@ from noterl.collect.device import DeviceLanes
 from noterl.collect.fields import check_info_spec
 from noterl.collect.lanes import Lanes
 from noterl.collect.pool import PoolLanes
+from noterl.collect.ray_workers import RayWorkers
 from noterl.collect.team import TeamLanes
 from noterl.collect.vector import VectorLanes
-from noterl.collect.workers import WorkerError, Workers
+from noterl.collect.workers import WorkerError, Workers, WorkerSettings
 from noterl.types import InfoSpec
 
 if TYPE_CHECKING:
@@ -18,7 +19,18 @@ if TYPE_CHECKING:
     from noterl.envs.multi_agent.parallel import TeamReward
     from noterl.random import Generators
 
-__all__ = ["DeviceLanes", "Lanes", "PoolLanes", "TeamLanes", "VectorLanes", "WorkerError", "Workers", "open_lanes"]
+__all__ = [
+    "DeviceLanes",
+    "Lanes",
+    "PoolLanes",
+    "RayWorkers",
+    "TeamLanes",
+    "VectorLanes",
+    "WorkerError",
+    "WorkerSettings",
+    "Workers",
+    "open_lanes",
+]
 
 
 def open_lanes(

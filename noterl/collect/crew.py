@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from noterl.collect.env_calls import BadCallError, EnvCall
-from noterl.collect.platforms import Handle, Pipes
-from noterl.collect.process import Inbox, WorkerProcess
+from noterl.collect.platforms import Pipes
+from noterl.collect.process import Inbox, Launcher, WorkerHandle
 from noterl.collect.sending import dumps
 from noterl.collect.worker import ENTERED, SENT, STOP, WAKE, Job
-from noterl.collect.workers import WorkerError, Workers
+from noterl.collect.workers import WorkerError, WorkerSettings
 
 # The learner sleeps until a worker wakes it, but at most this long: then it looks for hung processes.
 _WAIT_SECONDS = 0.01
@@ -32,7 +32,7 @@ class Crew:
     Args:
         settings: what to do if a process fails.
         own: the lanes of each worker, for messages.
-        memory: the handle of the shared memory.
+        launcher: starts the processes.
         control: the control array of each worker; see `noterl.collect.worker`.
 
     Attributes:
@@ -43,10 +43,14 @@ class Crew:
     """
 
     def __init__(
-        self, settings: Workers, own: Sequence[slice], memory: Handle, control: Sequence[np.ndarray[Any, Any]]
+        self,
+        settings: WorkerSettings,
+        own: Sequence[slice],
+        launcher: Launcher,
+        control: Sequence[np.ndarray[Any, Any]],
     ) -> None:
-        self._settings, self._own, self._memory, self._control = settings, own, memory, control
-        self.processes: list[WorkerProcess] = []
+        self._settings, self._own, self._launcher, self._control = settings, own, launcher, control
+        self.processes: list[WorkerHandle] = []
         self.check: Callable[[], None] = lambda: None
         self.successor_job: Callable[[int], Job]
         self.on_replaced: Callable[[int], None]
@@ -70,7 +74,7 @@ class Crew:
         return [process.running or [] for process in self.processes]
 
     def _launch(self, job: Job) -> None:
-        process = WorkerProcess(job, self._memory)
+        process = self._launcher.launch(job)
         self.processes[job.index : job.index + 1] = [process]
         self._pipes.add(process.pipe, process)
 
@@ -82,11 +86,13 @@ class Crew:
         deadline = time.monotonic() + _END_SECONDS
         for process in self.processes:
             process.end(deadline - time.monotonic())
+        self._launcher.close()
 
     def kill(self) -> None:
         """End the processes at once."""
         for process in self.processes:
             process.kill()
+        self._launcher.close()
 
     def wait_until(self, condition: Callable[[], Any]) -> None:
         """Handle messages until a condition holds.
@@ -189,7 +195,7 @@ class Crew:
             if entered and time.monotonic_ns() - entered > timeout * 1e9:
                 self._fail(index, f"was in its environment for more than step_timeout={timeout:g} seconds")
 
-    def _handle_message(self, process: WorkerProcess) -> None:
+    def _handle_message(self, process: WorkerHandle) -> None:
         index = process.job.index
         try:
             message = process.pipe.recv_bytes()
@@ -237,7 +243,7 @@ class Crew:
         if self._call is not None:
             self.send(index, *self._call)
 
-    def _discard(self, process: WorkerProcess) -> None:
+    def _discard(self, process: WorkerHandle) -> None:
         """End a process that has failed."""
         index = process.job.index
         self._pipes.remove(process.pipe)

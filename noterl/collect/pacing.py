@@ -74,7 +74,7 @@ class Phases:
         Args:
             step: environment steps before the round.
             updates: gradient updates so far.
-            rounds: how many rounds the phase has; None for the number of the settings.
+            rounds: of the phase; None for the `rounds` of the constructor.
         """
         empty = [not inbox.rows for inbox in self.inboxes]
         if any(empty) and any(none and not left for none, left in zip(empty, self.outstanding(), strict=True)):
@@ -134,6 +134,10 @@ class EpisodePhases(Phases):
             own, self._changes[index] = self._changes[index], {}
             self.crew.send(index, "collect", None, step, own)
 
+    def _allowed(self, index: int) -> int:
+        """Return the rows of two rounds: a phase may end with any round, so a worker wakes the learner after each."""
+        return 2 * self.inboxes[index].count
+
     def receive(self, index: int, ended: np.ndarray[Any, Any]) -> None:
         """Record in which lanes of a worker an episode has ended in the round that the loop has received."""
         self._pending[index] &= ~ended
@@ -168,7 +172,8 @@ class Overlap(Phases):
             most = inbox.ring.capacity // inbox.count
             allowed = most if rounds is None else int(min(rounds, most))
             self._limits[index] = inbox.ring.published - inbox.rows + allowed * inbox.count
-            self.control[index][LIMIT] = self._limits[index]  # after `publish`: weights are as new as the limit
+            # After `publish`, so that workers that read this limit also find these weights.
+            self.control[index][LIMIT] = self._limits[index]
             if starts:
                 self.crew.send(index, "run", step + inbox.rows // inbox.count * self._num_envs)
             if changes[index]:

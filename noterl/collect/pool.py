@@ -38,7 +38,7 @@ from noterl.collect.worker import (
     exploration_name,
     ring_of,
 )
-from noterl.collect.workers import WorkerError, Workers
+from noterl.collect.workers import WorkerError, WorkerSettings
 from noterl.envs.multi_agent.parallel import rewards_to_learn_from
 from noterl.envs.observation import ObservationEncoder, zeros
 from noterl.types import InfoSpec, Transition
@@ -93,15 +93,15 @@ class PoolLanes:
         source: EnvSource,
         num_envs: int,
         generators: Generators,
-        workers: Workers,
+        workers: WorkerSettings,
         team_reward: TeamReward | None = None,
         info_spec: InfoSpec | None = None,
     ) -> None:
         check_info_spec(source, info_spec)
-        if num_envs < workers.processes:
-            raise ValueError(f"num_envs must be at least the number of workers, {workers.processes}, got {num_envs}")
+        if num_envs < workers.count:
+            raise ValueError(f"num_envs must be at least the number of workers, {workers.count}, got {num_envs}")
         self.source, self.num_envs, self.settings = source, num_envs, workers
-        self.num_workers = workers.processes
+        self.num_workers = workers.count
         self._detached = source.detached()
         self._generators, self._team_reward = generators, team_reward
         ends = [index * num_envs // self.num_workers for index in range(self.num_workers + 1)]
@@ -201,7 +201,8 @@ class PoolLanes:
 
     def _start_processes(self, pacing: type[Phases]) -> None:
         saved = self._restore_inboxes()
-        self._crew = crew = Crew(self.settings, self._own, self._memory.handle, self._control)
+        launcher = self.settings.launcher(self._memory, self._shapes)
+        self._crew = crew = Crew(self.settings, self._own, launcher, self._control)
         self._pacing = pacing(crew, self._inboxes, self._control, self._publisher, self.num_envs, self.settings.collect)
         crew.successor_job, crew.on_replaced = self._successor_job, self._resume
         running = self._crew.start([self._job(index, saved) for index in range(self.num_workers)])

@@ -8,17 +8,18 @@ import os
 import signal
 import subprocess
 import sys
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping
 from multiprocessing import Pipe
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from noterl.collect import platforms
 from noterl.collect.platforms import Handle
 from noterl.collect.sending import dumps
-from noterl.collect.shared_memory import Ring
+from noterl.collect.shared_memory import Ring, SharedMemory
 from noterl.collect.worker import Job
 
 Array = np.ndarray[Any, Any]
@@ -72,11 +73,10 @@ class Inbox:
 
     def keep(self) -> None:
         """Copy all rows out of the ring, so that the worker can go on."""
-        while self.ring.unread:
-            first = self.ring.first()
-            stop = min(first + self.ring.unread, self.ring.capacity)
-            self._chunks.append({name: field[first:stop].copy() for name, field in self.ring.fields.items()})
-            self.ring.release(stop - first)
+        rows = self.ring.published - self.ring.released
+        if rows:
+            self._chunks.append(self.ring.copy(self.ring.released, rows))
+            self.ring.release(rows)
 
     def begun(self) -> Array:
         """Return how often each lane was reset in the rows, `[count]`."""
@@ -106,12 +106,11 @@ class Inbox:
             self._chunks.appendleft({name: rows.get(name, array) for name, array in zeros.items()})
 
 
-class WorkerProcess:
-    """A running worker process.
+class WorkerHandle(ABC):
+    """A running worker, and what it has answered.
 
     Args:
         job: what it does.
-        memory: the handle of the shared memory.
 
     Attributes:
         job: what it does.
@@ -121,11 +120,74 @@ class WorkerProcess:
         answer: its answer to the last "call": the number of the call, and the results or the error.
     """
 
-    def __init__(self, job: Job, memory: Handle) -> None:
+    pipe: Any
+
+    def __init__(self, job: Job) -> None:
         self.job = job
         self.running: list[bool] | None = None
         self.state: dict[str, Any] | None = None
         self.answer: tuple[int, Any] = (0, None)
+
+    @abstractmethod
+    def exit_status(self) -> str:
+        """Describe how the worker has ended; wait a moment for it."""
+
+    def ask_to_close(self) -> None:
+        """Ask the worker to close its environments and end."""
+        with contextlib.suppress(OSError):
+            self.pipe.send(("close",))
+
+    @abstractmethod
+    def end(self, seconds: float) -> None:
+        """Wait until the worker has ended, and kill it after some seconds."""
+
+    @abstractmethod
+    def kill(self) -> None:
+        """Kill the worker; nothing that it has not yet returned is used."""
+
+
+class Launcher(Protocol):
+    """Starts the workers of a `fit`."""
+
+    def launch(self, job: Job) -> WorkerHandle:
+        """Start a worker without waiting for it.
+
+        Raises:
+            ValueError: if the job cannot be sent to another process.
+        """
+
+    def close(self) -> None:
+        """Release what the workers needed; they have ended."""
+
+
+class ProcessLauncher:
+    """Starts worker processes on this machine.
+
+    Args:
+        memory: shared with the processes.
+    """
+
+    def __init__(self, memory: SharedMemory) -> None:
+        self._memory = memory
+
+    def launch(self, job: Job) -> WorkerHandle:
+        """Start a process."""
+        return WorkerProcess(job, self._memory.handle)
+
+    def close(self) -> None:
+        """Do nothing: the owner of the memory closes it."""
+
+
+class WorkerProcess(WorkerHandle):
+    """A running worker process.
+
+    Args:
+        job: what it does.
+        memory: the handle of the shared memory.
+    """
+
+    def __init__(self, job: Job, memory: Handle) -> None:
+        super().__init__(job)
         pickled = dumps(job)
         self.pipe, theirs = Pipe()
         try:
@@ -155,11 +217,6 @@ class WorkerProcess:
         if code < 0:
             return f"was killed by {signal.Signals(-code).name}"
         return f"ended with the exit status {code}"
-
-    def ask_to_close(self) -> None:
-        """Ask the process to close its environments and end."""
-        with contextlib.suppress(OSError):
-            self.pipe.send(("close",))
 
     def end(self, seconds: float) -> None:
         """Wait until the process has ended, and kill it after some seconds."""

@@ -13,6 +13,9 @@ from noterl.collect.platforms import Handle
 
 Array = np.ndarray[Any, Any]
 
+# Shape and dtype of each weight.
+Shapes = Sequence[tuple[tuple[int, ...], Any]]
+
 # Arrays start on cache lines of their own, so that two processes do not write to the same line.
 _LINE = 64
 
@@ -85,6 +88,11 @@ class Ring:
         return int(self._counters[0])
 
     @property
+    def released(self) -> int:
+        """Number of rows that the reader has released so far."""
+        return int(self._counters[1])
+
+    @property
     def unread(self) -> int:
         """Number of rows that are published and not released."""
         return int(self._counters[0]) - int(self._counters[1])
@@ -110,6 +118,28 @@ class Ring:
         """Free the places of rows that were read."""
         self._counters[1] += rows
 
+    def set_released(self, rows: int) -> None:
+        """Set the number of released rows; below 0 if others than those of this ring take its space."""
+        self._counters[1] = rows
+
+    def copy(self, first: int, rows: int) -> dict[str, Array]:
+        """Return copies of rows that are published and not released.
+
+        Args:
+            first: the number of rows that were published before them.
+            rows: how many.
+        """
+        places = np.arange(first, first + rows) % self.capacity
+        return {name: field[places] for name, field in self.fields.items()}
+
+    def append(self, rows: Mapping[str, Array]) -> None:
+        """Write rows and publish them; there must be space for them."""
+        count = len(next(iter(rows.values())))
+        places = np.arange(self.published, self.published + count) % self.capacity
+        for name, field in self.fields.items():
+            field[places] = rows[name]
+        self.publish(count)
+
 
 # With two slots, a reader that begins to copy when a write is nearly complete always loses its slot to the next write.
 _SLOTS = 3
@@ -134,7 +164,7 @@ class SharedWeights:
         updates: the number that `publish` received with it.
     """
 
-    def __init__(self, flat: Array, version: Array, shapes: Sequence[tuple[tuple[int, ...], Any]]) -> None:
+    def __init__(self, flat: Array, version: Array, shapes: Shapes) -> None:
         self._counts, self._updates = version[:2], version[2:]
         self._slots = flat.reshape(_SLOTS, -1)
         # Aligned like shared memory: rounding in matrix products may depend on the alignment of the weights.
@@ -147,7 +177,7 @@ class SharedWeights:
         self.version, self.updates = -1, 0
 
     @staticmethod
-    def specs(shapes: Sequence[tuple[tuple[int, ...], Any]]) -> list[ArraySpec]:
+    def specs(shapes: Shapes) -> list[ArraySpec]:
         """Return the arrays "weights" and "version" for weights of these shapes and dtypes."""
         size = sum(_nbytes(ArraySpec("", shape, dtype)) for shape, dtype in shapes)
         return [ArraySpec("weights", (_SLOTS * size,), np.uint8), ArraySpec("version", (2 + _SLOTS,), np.int64)]
@@ -176,7 +206,7 @@ class SharedWeights:
         return True
 
 
-def _views(memory: Array, shapes: Sequence[tuple[tuple[int, ...], Any]]) -> list[Array]:
+def _views(memory: Array, shapes: Shapes) -> list[Array]:
     views, start = [], 0
     for shape, dtype in shapes:
         stop = start + math.prod(shape) * np.dtype(dtype).itemsize

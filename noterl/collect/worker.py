@@ -15,10 +15,9 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -50,6 +49,19 @@ WAKE = b"wake"
 
 # Seconds between two looks at a ring that is full. The learner is then behind, so the wait costs nothing.
 _FULL = 2e-4
+
+
+class Pipe(Protocol):
+    """What a worker needs of the connection to its learner."""
+
+    def recv(self) -> Any:
+        """Wait for a command and return it."""
+
+    def send(self, message: Any) -> None:
+        """Send a message."""
+
+    def send_bytes(self, message: bytes) -> None:
+        """Send `WAKE`."""
 
 
 @dataclass
@@ -127,13 +139,12 @@ class Worker:
 
     Args:
         job: what the worker does.
-        memory: the handle of the shared memory.
+        arrays: those that it shares with the learner.
         pipe: receives commands and sends answers.
     """
 
-    def __init__(self, job: Job, memory: Handle, pipe: Connection) -> None:
+    def __init__(self, job: Job, arrays: Mapping[str, Any], pipe: Pipe) -> None:
         self.job, self.pipe = job, pipe
-        arrays = SharedMemory(job.specs, memory).arrays
         self._ring, self._control = ring_of(arrays, job.index), arrays[f"control/{job.index}"]
         self._own = slice(job.first, job.first + job.count)
         self._arrays = arrays
@@ -358,6 +369,25 @@ class Worker:
             self._writer.write_outcome(row, extra)
 
 
+def serve(job: bytes, arrays: Callable[[Job], Mapping[str, Any]], pipe: Pipe) -> None:
+    """Execute the commands of the learner until it sends "close"; send warnings and an exception to it.
+
+    Args:
+        job: a pickled `Job`.
+        arrays: returns the arrays that the worker shares with the learner.
+        pipe: receives commands and sends answers.
+    """
+    warnings.showwarning = lambda message, category, *_, **__: pipe.send(("warning", category.__name__, str(message)))
+    try:
+        unpickled = pickle.loads(job)
+        worker = Worker(unpickled, arrays(unpickled), pipe)
+        pipe.send(("ready", worker.lanes.ledger.running))
+        worker.serve()
+    except BaseException as error:
+        with contextlib.suppress(OSError):  # the learner has ended, and this is the error of `recv`
+            pipe.send(("error", f"{type(error).__name__}: {error}", traceback.format_exc()))
+
+
 def main(memory: Handle, pipe: int) -> None:
     """Run a worker process until the learner ends it, or ends itself.
 
@@ -368,18 +398,10 @@ def main(memory: Handle, pipe: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal reaches all processes; the learner handles it
     _end_with_learner(pipe)
     connection = platforms.open_pipe(pipe)
-    warnings.showwarning = lambda message, category, *_, **__: connection.send(
-        ("warning", category.__name__, str(message))
-    )
     try:
-        worker = Worker(pickle.loads(connection.recv_bytes()), memory, connection)
-        connection.send(("ready", worker.lanes.ledger.running))
-        worker.serve()
-    except (EOFError, ConnectionError):  # the learner has ended
+        serve(connection.recv_bytes(), lambda job: SharedMemory(job.specs, memory).arrays, connection)
+    except (EOFError, OSError):  # the learner has ended before it has sent the job
         pass
-    except BaseException as error:
-        with contextlib.suppress(OSError):
-            connection.send(("error", f"{type(error).__name__}: {error}", traceback.format_exc()))
     finally:
         sys.stdout.flush()
         sys.stderr.flush()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from noterl.collect.process import Launcher, ProcessLauncher
+from noterl.collect.shared_memory import Shapes, SharedMemory
 from noterl.utils.checks import check_bool, check_int, check_int_or_word, check_word, positive
 
 if TYPE_CHECKING:
@@ -23,12 +25,11 @@ class WorkerError(RuntimeError):
         self.worker = worker
 
 
-@dataclass(frozen=True)
-class Workers:
-    """The worker processes of a `fit`, for its argument `workers`.
+@dataclass(frozen=True, kw_only=True)
+class WorkerSettings:
+    """The settings of workers wherever they run; see `Workers` and `RayWorkers`.
 
     Args:
-        processes: number of processes, which share the environments.
         collect: for agents with a replay memory, the number of steps of each environment that workers take with the
             same weights. Larger numbers need fewer synchronizations. With "episode", a worker collects until an episode
             has ended in each of its environments. An agent that learns from rollouts always collects a whole rollout.
@@ -42,21 +43,15 @@ class Workers:
             memories ignore it, and rollouts hold as many steps of each environment anyway.
         max_staleness: with overlap, the most gradient updates between the weights that chose an action and the time at
             which the agent receives its transition; None for no bound but the size of the rings.
-        on_failure: what to do if a process dies or hangs. "restart" replaces it with a warning and restarts its
+        on_failure: what to do if a worker dies or hangs. "restart" replaces it with a warning and restarts its
             episodes; "raise" ends the `fit` with a `WorkerError`. An exception of an environment always ends it.
-        restarts: how many processes are replaced in one `fit`; the next failure ends it.
+        restarts: how many workers are replaced in one `fit`; the next failure ends it.
         step_timeout: seconds after which a step or a reset counts as hung; None for no limit.
 
     Raises:
         ValueError: if an argument is not one of the allowed values.
-
-    Example:
-    >>> from noterl.collect import Workers
-    >>> Workers(4, step_timeout=30).restarts
-    3
     """
 
-    processes: int
     collect: int | str = 1
     overlap: bool = False
     balance: bool = True
@@ -66,7 +61,6 @@ class Workers:
     step_timeout: float | None = None
 
     def __post_init__(self) -> None:
-        check_int("processes", self.processes)
         check_int_or_word("collect", self.collect, "episode")
         check_bool("overlap", self.overlap)
         check_bool("balance", self.balance)
@@ -83,8 +77,55 @@ class Workers:
         if self.step_timeout is not None:
             positive("step_timeout", self.step_timeout)
 
+    @property
+    def count(self) -> int:
+        """The number of workers."""
+        raise NotImplementedError
 
-def check_actor(actor: Actor, workers: Workers | None) -> None:
+    def launcher(self, memory: SharedMemory, shapes: Shapes) -> Launcher:
+        """Return what starts the workers of a `fit`.
+
+        Args:
+            memory: the arrays that workers share with the learner.
+            shapes: shape and dtype of the weights that workers receive; [] if the learner chooses the actions.
+        """
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Workers(WorkerSettings):
+    """The worker processes of a `fit` on this machine, for its argument `workers`.
+
+    Args:
+        processes: number of processes, which share the environments.
+        collect, overlap, balance, max_staleness, on_failure, restarts, step_timeout: see `WorkerSettings`.
+
+    Raises:
+        ValueError: if an argument is not one of the allowed values.
+
+    Example:
+    >>> from noterl.collect import Workers
+    >>> Workers(4, step_timeout=30).restarts
+    3
+    """
+
+    processes: int
+
+    def __post_init__(self) -> None:
+        check_int("processes", self.processes)
+        super().__post_init__()
+
+    @property
+    def count(self) -> int:
+        """The number of workers."""
+        return self.processes
+
+    def launcher(self, memory: SharedMemory, shapes: Shapes) -> Launcher:
+        """Return what starts the processes."""
+        return ProcessLauncher(memory)
+
+
+def check_actor(actor: Actor, workers: WorkerSettings | None) -> None:
     """Check that an actor can act for workers, and that a list of policies or noises has one for each of them.
 
     Raises:
@@ -93,27 +134,27 @@ def check_actor(actor: Actor, workers: Workers | None) -> None:
     if workers is not None and actor.searches:
         raise ValueError(
             "workers must be 0: the agent searches from the states of environments in this process; got "
-            f"workers={workers.processes}"
+            f"workers={workers.count}"
         )
-    expected, count = len(actor.worker_explorers), 0 if workers is None else workers.processes
+    expected, count = len(actor.worker_explorers), 0 if workers is None else workers.count
     if expected and expected != count:
         raise ValueError(
             f"workers must be {expected}, because compile received a list of {expected} policies or noises, got {count}"
         )
 
 
-def check_workers(workers: Any) -> Workers | None:
-    """Return the argument `workers` of `fit` as `Workers`; None for 0.
+def check_workers(workers: Any) -> WorkerSettings | None:
+    """Return the argument `workers` of `fit` as settings; None for 0.
 
     Raises:
-        ValueError: if it is neither an int of at least 0 nor a `Workers`.
+        ValueError: if it is not an int of at least 0, a `Workers` or a `RayWorkers`.
     """
-    if isinstance(workers, Workers):
+    if isinstance(workers, WorkerSettings):
         return workers
     try:
         count = check_int("workers", workers, least=0)
     except ValueError as error:
         raise ValueError(
-            f"workers must be an int of at least 0, or a noterl.collect.Workers, got {workers!r}"
+            f"workers must be an int of at least 0, a noterl.collect.Workers or a RayWorkers, got {workers!r}"
         ) from error
     return Workers(count) if count else None

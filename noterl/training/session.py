@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from noterl import envs
 from noterl.callback import Events
-from noterl.collect import DeviceLanes, Lanes, PoolLanes, TeamLanes, VectorLanes, Workers, open_lanes
+from noterl.collect import DeviceLanes, Lanes, PoolLanes, TeamLanes, VectorLanes, WorkerSettings, open_lanes
 from noterl.collect.env_calls import EnvCall
 from noterl.history import History
 from noterl.learning.metrics import MetricMeans
@@ -156,7 +156,7 @@ class Session:
         num_envs: int | None,
         *,
         restart: bool,
-        workers: Workers | None = None,
+        workers: WorkerSettings | None = None,
         info_spec: InfoSpec | None = None,
         on_device: bool = False,
     ) -> AnyLanes:
@@ -203,7 +203,7 @@ class Session:
         self.lanes.claim()
         return True
 
-    def count(self, source: envs.EnvSource, num_envs: int | None, workers: Workers | None = None) -> int:
+    def count(self, source: envs.EnvSource, num_envs: int | None, workers: WorkerSettings | None = None) -> int:
         """Return the number of lanes: by default that of the last `fit`, but not less than one for each worker.
 
         Raises:
@@ -215,7 +215,7 @@ class Session:
             return source.num_envs
         if num_envs is not None:
             return num_envs
-        least = 1 if workers is None else workers.processes
+        least = 1 if workers is None else workers.count
         if self.lanes is not None:
             return max(self.lanes.num_envs, least)
         return max(len(self._saved_lanes["lanes"]), least) if self._saved_lanes else least

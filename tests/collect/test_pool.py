@@ -364,6 +364,13 @@ class TestFailures:
         assert "worker_envs.py" in str(raised.value) and made.steps >= 16
         assert not children()
 
+    def test_error_of_a_connection_of_the_environment_arrives_too(self) -> None:
+        with (
+            pytest.raises(WorkerError, match="raised ConnectionResetError: the simulator is gone"),
+            pool(partial(FaultyEnv, "disconnect"), 1, 1) as made,
+        ):
+            made.rounds(10)
+
     def test_environment_that_a_worker_cannot_make_raises(self) -> None:
         with pytest.raises(WorkerError, match="no display"):
             Pool(partial(BrokenEnv, os.getpid()), 1, 1).start()

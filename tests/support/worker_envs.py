@@ -47,7 +47,7 @@ class FaultyEnv(DiscreteWalkEnv):
     """Fails in a step, once for each flag file: it raises, kills its process, or sleeps.
 
     Args:
-        kind: "raise", "kill", "exit", "sleep" or "warn".
+        kind: "raise", "disconnect", "kill", "exit" or "sleep".
         step: the step that fails, counted over all episodes.
         flag: path of a file that is created at the failure; if it exists, nothing fails. Empty to fail each time.
     """
@@ -74,6 +74,8 @@ class FaultyEnv(DiscreteWalkEnv):
     def _fail(self) -> None:
         if self.kind == "raise":
             raise ZeroDivisionError("the pole is gone")
+        if self.kind == "disconnect":
+            raise ConnectionResetError("the simulator is gone")
         if self.kind == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         if self.kind == "exit":

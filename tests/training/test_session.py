@@ -241,6 +241,15 @@ def test_fit_without_updates_warns(build: Any, reason: str) -> None:
     assert __file__ in [warning.filename for warning in caught]
 
 
+def test_fit_that_was_stopped_before_its_first_update_does_not_warn() -> None:
+    agent = noterl.DQN(CountingEnv, hidden=(4,))
+    stop = noterl.callback.LambdaCallback(on_episode_end=lambda episode, logs: agent.stop("pruned"))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "fit ended without")
+        agent.fit(steps=100, callbacks=[stop], verbose=0)
+    assert agent.updates == 0 and agent.stop_reason == "pruned"
+
+
 def test_fit_with_updates_does_not_warn() -> None:
     agent = noterl.PPO(CountingEnv, hidden=(4,), rollout_steps=8, epochs=1)
     with warnings.catch_warnings():

@@ -1,0 +1,277 @@
+"""`fit` with `RayWorkers` on a local cluster of two nodes: the same results as with processes, and failures."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+from noterl.collect import RayWorkers, WorkerError, Workers
+from tests.integration.test_workers import ROOT, Watcher, dqn, ppo, td3
+from tests.support.pools import Pool, pool, wait_until_gone
+from tests.support.replay_invariants import check_replay
+from tests.support.states import assert_same_state, differences
+from tests.support.worker_envs import BrokenEnv, DiscreteWalkEnv, FaultyEnv, IdEnv, LevelEnv
+
+# Ray warns of sockets that its own processes leave open.
+pytestmark = [pytest.mark.backends("torch"), pytest.mark.filterwarnings("ignore::ResourceWarning")]
+
+QUARTER = {"num_cpus": 0.25}  # of a core for each worker, so that a test may start several
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """Start two nodes, to which this process is connected."""
+    ray = pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster
+
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    made.add_node(num_cpus=1, resources={"second": 1})
+    ray.init(address=made.address, logging_level="ERROR", log_to_driver=False)
+    try:
+        yield made
+    finally:
+        ray.shutdown()
+        made.shutdown()
+
+
+def workers(count: int = 2, **settings: Any) -> RayWorkers:
+    return RayWorkers(count, **{**QUARTER, **settings})
+
+
+def nodes_of(made: Pool) -> set[str]:
+    """Return the nodes on which the workers of a pool run."""
+    from ray._private import state
+
+    found = (state.actors(process.actor._actor_id.hex()) for process in made.lanes._crew.processes)
+    return {actor["Address"]["NodeID"] for actor in found}
+
+
+@pytest.mark.usefixtures("cluster")
+class TestResults:
+    @pytest.mark.parametrize("make", [dqn, ppo, td3])
+    def test_run_is_that_of_processes_and_resumes_exactly(self, make: Any, tmp_path: Path) -> None:
+        processes, whole, parts = make(), make(), make()
+        processes.fit(steps=80, num_envs=3, workers=Workers(2), verbose=0)
+        history = whole.fit(steps=80, num_envs=3, workers=workers(), verbose=0)
+        assert_same_state(processes, whole)
+        assert set(history.history["worker"]) == {0, 1} and history.time_split["workers"] > 0
+        parts.fit(steps=37, num_envs=3, workers=workers(), verbose=0)
+        parts.save(tmp_path / "agent.noterl")
+        resumed = make(seed=None)
+        resumed.restore(tmp_path / "agent.noterl")
+        resumed.fit(steps=43, workers=workers(), verbose=0)
+        assert_same_state(whole, resumed)
+
+    @pytest.mark.filterwarnings("ignore:workers. NumPy")
+    @pytest.mark.parametrize("in_numpy", [True, False])
+    @pytest.mark.parametrize("settings", [{}, {"collect": 7}, {"collect": "episode"}])
+    def test_lanes_return_what_those_of_processes_return(self, in_numpy: bool, settings: dict[str, Any]) -> None:
+        found = []
+        for kind in (Workers(2, **settings), workers(**settings)):
+            with pool(DiscreteWalkEnv, 5, kind, in_numpy=in_numpy) as made:
+                found.append([list(each) for each in made.rounds(60)])
+        assert not differences(*found)
+
+    def test_long_phases_do_not_overflow_the_ring(self) -> None:
+        found = []
+        for kind in (Workers(1, collect=700), workers(1, collect=700)):
+            with pool(DiscreteWalkEnv, 2, kind) as made:
+                found.append([list(each) for each in made.rounds(900)])
+        assert not differences(*found)
+
+    def test_workers_run_on_all_nodes_in_processes_of_their_own(self) -> None:
+        with pool(IdEnv, 4, workers()) as made:
+            transitions = made.rounds(4)
+            pids = made.processes()
+            assert len(nodes_of(made)) == 2
+        assert {int(each.observation[0]) for each in transitions} == {*pids} and os.getpid() not in pids
+        assert not wait_until_gone(pids)
+
+    @pytest.mark.parametrize("most", [2, None])
+    def test_overlap_keeps_its_bounds(self, most: int | None) -> None:
+        agent = dqn()
+        history = agent.fit(
+            steps=203, num_envs=3, workers=workers(overlap=True, max_staleness=most), callbacks=[], verbose=0
+        )
+        assert agent.steps == 203
+        staleness = np.array(history.history["staleness"])
+        assert staleness.min() >= 0 and staleness.max() <= (256 if most is None else most)
+        check_replay(agent.replay)
+
+    def test_env_call_reaches_all_environments(self) -> None:
+        agent = dqn(LevelEnv)
+        found: list[Any] = []
+        watcher = Watcher(lambda _, episode: found.append((episode, agent.env_call("set_level", episode))))
+        agent.fit(episodes=4, num_envs=3, workers=workers(), callbacks=[watcher], verbose=0)
+        episode, results = found[2]
+        assert [level for level, _ in results] == [episode] * 3 and len({pid for _, pid in results}) == 2
+
+
+@pytest.mark.usefixtures("cluster")
+class TestFailures:
+    @pytest.mark.parametrize("in_numpy", [True, False])
+    @pytest.mark.filterwarnings("ignore:workers. NumPy")
+    def test_exception_of_an_environment_arrives_with_its_traceback(self, in_numpy: bool) -> None:
+        env = partial(FaultyEnv, "raise")
+        with (
+            pytest.raises(WorkerError, match=r"worker \d \(environments \d to \d\) raised ZeroDivisionError") as raised,
+            pool(env, 4, workers(), in_numpy=in_numpy) as made,
+        ):
+            made.rounds(10)
+        assert "worker_envs.py" in str(raised.value)
+
+    def test_environment_that_a_worker_cannot_make_raises(self) -> None:
+        with pytest.raises(WorkerError, match="no display"), pool(partial(BrokenEnv, os.getpid()), 1, workers(1)):
+            pass
+
+    @pytest.mark.parametrize("in_numpy", [True, False])
+    @pytest.mark.filterwarnings("ignore:workers. NumPy")
+    def test_killed_worker_is_noticed_and_replaced(self, in_numpy: bool) -> None:
+        with pool(DiscreteWalkEnv, 4, workers(), in_numpy=in_numpy) as made:
+            made.rounds(7)
+            victim, other = made.processes()
+            os.kill(victim, signal.SIGKILL)
+            with pytest.warns(RuntimeWarning, match="worker 0 .*has lost its actor"):
+                transitions = made.rounds(40)
+            assert made.processes()[0] != victim and made.processes()[1] == other
+            assert {*made.cut} == {0, 1} and {each.lane for each in transitions} == {0, 1, 2, 3}
+
+    def test_hung_environment_ends(self, tmp_path: Path) -> None:
+        env = partial(FaultyEnv, "sleep", 5, str(tmp_path / "flag"))
+        with pool(env, 2, workers(step_timeout=0.5)) as made:
+            made.rounds(3)
+            with pytest.warns(RuntimeWarning, match="step_timeout=0.5"):
+                made.rounds(20)
+            assert len(made.cut) == 1
+
+    def test_restarts_are_limited(self) -> None:
+        with (
+            pool(partial(FaultyEnv, "exit"), 1, workers(1, restarts=1)) as made,
+            pytest.warns(RuntimeWarning, match="has lost its actor"),
+            pytest.raises(WorkerError, match="after 1 restarts"),
+        ):
+            made.rounds(50)
+
+    def test_worker_that_the_cluster_cannot_start_is_an_error(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("noterl.collect.ray_launcher._SLOW_START", 0.2)
+        settings = workers(1, resources={"third": 1}, start_timeout=0.6)
+        with (
+            pytest.warns(RuntimeWarning, match="has not started it after 0 seconds"),
+            pytest.raises(WorkerError, match=r"TimeoutError.*'third': 1"),
+            pool(DiscreteWalkEnv, 1, settings),
+        ):
+            pass
+
+    def test_lost_connection_is_an_error(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        from noterl.collect import ray_launcher
+
+        def wait(*arguments: Any, **options: Any) -> Any:
+            raise ConnectionError("no cluster")
+
+        with pool(DiscreteWalkEnv, 2, workers()) as made:
+            made.rounds(3)
+            monkeypatch.setattr(ray_launcher.ray, "wait", wait)
+            with (
+                pytest.warns(RuntimeWarning, match="was lost with the connection to Ray: ConnectionError: no cluster"),
+                pytest.raises(RuntimeError, match="connection to Ray was lost"),
+            ):
+                made.rounds(300)
+
+    def test_workers_of_a_lost_node_continue_on_another(self, cluster: Any) -> None:
+        node = cluster.add_node(num_cpus=1, resources={"third": 1})
+        with pool(DiscreteWalkEnv, 3, workers(3)) as made:
+            made.rounds(5)
+            assert len(nodes_of(made)) == 3
+            cluster.remove_node(node, allow_graceful=False)
+            with pytest.warns(RuntimeWarning, match="has lost its actor"):
+                transitions = made.rounds(40)
+            assert len(made.cut) == 1 and {each.lane for each in transitions} == {0, 1, 2}
+
+
+_SCRIPT = """
+import gymnasium, noterl, time
+from noterl.collect import RayWorkers
+
+class Mine(gymnasium.Wrapper):
+    def step(self, action):
+        time.sleep(0.002)
+        return self.env.step(action)
+
+agent = noterl.DQN(lambda: Mine(gymnasium.make("CartPole-v1")), hidden=(8,), seed=3)
+print("begins", flush=True)
+agent.fit(steps={steps}, num_envs=2, workers=RayWorkers(2, num_cpus=0.25), verbose=0)
+import ray
+print(agent.steps, ray.is_initialized(), flush=True)
+"""
+
+
+def _start(steps: int) -> subprocess.Popen[str]:
+    variables = {**os.environ, "RAY_ADDRESS": "local", "KERAS_BACKEND": "torch", "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(
+        [sys.executable, "-c", _SCRIPT.format(steps=steps)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=variables,
+    )
+
+
+class TestWithoutInit:
+    def test_fit_starts_ray_and_ends_it(self) -> None:
+        process = _start(60)
+        out, error = process.communicate(timeout=90)
+        assert out.split() == ["begins", "60", "False"], error
+
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+    def test_no_process_is_left(self, number: int) -> None:
+        process = _start(10_000_000)
+        root = psutil.Process(process.pid)
+        deadline = time.monotonic() + 60
+        while sum("RayActor" in _name(child) for child in root.children(recursive=True)) < 2:
+            assert time.monotonic() < deadline and process.poll() is None
+            time.sleep(0.1)
+        # Two helpers of Ray, with names such as DashboardAgent, look for its death only every few seconds.
+        pids = [child.pid for child in root.children(recursive=True) if not _name(child).strip().endswith("Agent")]
+        process.send_signal(number)
+        process.communicate(timeout=30)
+        assert not wait_until_gone(pids)
+
+
+def _name(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
+
+
+class TestArguments:
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            ({"num_workers": 0}, "num_workers"),
+            ({"num_workers": 2, "num_cpus": -1}, "num_cpus"),
+            ({"num_workers": 2, "resources": ["a"]}, "resources"),
+            ({"num_workers": 2, "start_timeout": 0}, "start_timeout"),
+            ({"num_workers": 2, "collect": 2, "overlap": True}, "collect"),
+        ],
+    )
+    def test_bad_argument_is_named(self, arguments: dict[str, Any], message: str) -> None:
+        with pytest.raises(ValueError, match=re.escape(message)):
+            RayWorkers(**arguments)
+
+    def test_without_ray_the_error_names_the_extra(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "noterl.collect.ray_launcher", None)
+        with pytest.raises(ImportError, match=r'RayWorkers needs an extra: pip install "noterl\[ray\]"'):
+            dqn().fit(steps=5, workers=workers(1), verbose=0)

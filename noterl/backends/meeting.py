@@ -23,7 +23,7 @@ def meet(address: str, rank: int, count: int, seconds: float) -> list[int]:
         seconds: to wait for.
 
     Returns:
-        The ranks of the processes that did not start in time; only the first process can tell those of the others.
+        The ranks of the processes that did not start in time; only the first process returns those of the others.
 
     Raises:
         ConnectionLost: if the first process cannot listen at its address.
@@ -36,7 +36,7 @@ def meet(address: str, rank: int, count: int, seconds: float) -> list[int]:
 
 
 def listener(address: str) -> socket.socket:
-    """Return a socket that listens at an address "host:port"; errors of frameworks do not name it.
+    """Return a socket that listens at an address "host:port". The error names it, which errors of frameworks do not.
 
     Raises:
         ConnectionLost: if this process cannot listen there.
@@ -64,7 +64,10 @@ def _missing_after(server: socket.socket, count: int, until: float) -> list[int]
             with contextlib.suppress(OSError, ValueError):
                 connection = stack.enter_context(server.accept()[0])
                 connection.settimeout(1.0)
-                found[int(connection.recv(64).removeprefix(_HELLO).decode())] = connection
+                message = connection.recv(64)
+                other = int(message.removeprefix(_HELLO)) if message.startswith(_HELLO) else 0
+                if 0 < other < count:  # otherwise it is not a process of this run
+                    found[other] = connection
         if len(found) == count - 1:
             for connection in found.values():
                 with contextlib.suppress(OSError):

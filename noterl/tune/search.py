@@ -112,9 +112,9 @@ def tune(
         storage: path of Optuna's journal, which several processes may share; by default `study.log` in `out`.
         study: name of the study in the journal.
         sampler: "tpe" (a tree-structured Parzen estimator) or "random".
-        pruner: "median" ends a trial whose evaluation is below the median of the others at the same point; "wilcoxon"
-            ends one whose results over seeds are significantly below the best, which needs `seeds_per_trial` of at
-            least 3; "none" ends none.
+        pruner: "median" ends a trial whose best evaluation so far is below the median of the others at the same point;
+            "wilcoxon" ends one whose results over seeds are significantly below the best, which needs
+            `seeds_per_trial` of at least 3; "none" ends none.
         warmup_trials: number of trials that "median" never ends.
         evaluations: number of evaluations in each training run.
         episodes: number of episodes in an evaluation.
@@ -231,7 +231,8 @@ class Limits:
         if self.memory is None:
             return
         with contextlib.suppress(psutil.Error):
-            used = psutil.Process(process.pid).memory_info().rss / 2**30
+            root = psutil.Process(process.pid)  # and the workers of its `fit`; memory that they share counts in each
+            used = sum(each.memory_info().rss for each in (root, *root.children(recursive=True))) / 2**30
             if used > self.memory:
                 raise TrialError(f"it used {used:.2f} GiB of memory, more than {self.memory:g}")
 

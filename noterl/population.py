@@ -54,8 +54,8 @@ class PopulationHistory:
 class Population:
     """S agents that train together on the device, with different seeds or different hyperparameters.
 
-    It needs the JAX backend, a functional environment, and an agent that trains on the device: PPO or A2C without
-    normalization. A member makes the same updates as a single agent with its seed.
+    It needs the JAX backend, a functional environment, and an agent that trains on the device: PPO, A2C or TRPO
+    without normalization. A member makes the same updates as a single agent with its seed.
 
     Args:
         agent: the agent that the members are copies of; it does not train itself.
@@ -71,7 +71,7 @@ class Population:
         seeds: the seed of each member.
         history: the record of all `fit` calls; None before the first.
         steps: environment steps of each member so far.
-        failed: the members whose loss or gradient was not finite, with the number of updates before the first failure.
+        failed: a dict from each member whose loss or gradient was not finite to its number of updates before that.
     """
 
     def __init__(
@@ -143,8 +143,8 @@ class Population:
             KeyboardInterrupt: after Ctrl-C, when the call in progress has ended; a later `fit` continues.
 
         Warns:
-            RuntimeWarning: if a loss or gradient of a member is not finite. It keeps its last finite weights until the
-                call on the device ends, and the others train on. The next call trains it again.
+            RuntimeWarning: if a loss or gradient of a member is not finite. It keeps its weights from before that
+                rollout until the call on the device ends, and the others train on. The next call trains it again.
         """
         budget = check_positive("steps", whole(steps))
         self._open(check_positive("num_envs", num_envs, none=True) or self._num_envs or 1)
@@ -287,7 +287,7 @@ def find_obstacle(agent: Agent) -> str | None:
     """Return why copies of an agent cannot be the members of a population; None if they can."""
     if agent._source.functions is None or not device.rollouts_run_on_device(agent._build()[0], agent._source):
         return (
-            f"agent must train on the device: a PPO or A2C without normalization, replay memory and reward model, "
+            "agent must train on the device: a PPO, A2C or TRPO without normalization, replay memory and reward model, "
             f"with a functional environment and the JAX backend; got {agent!r} on {backends.name()}"
         )
     if agent.get_config().get("network") is not None:
@@ -334,7 +334,7 @@ def _check_hyperparameters(values: Mapping[str, Any], agent: Agent, members: int
             continue
         if name not in agent.hyperparameters:
             known = ", ".join(["learning_rate", *agent.hyperparameters])
-            raise ValueError(f"hyperparameters must be of {known}, got {name!r}")
+            raise ValueError(f"hyperparameters has no name {name!r}; choose from {known}")
         variable = agent.hyperparameters[name]
         if variable.schedule is not None:
             raise ValueError(f"hyperparameters[{name!r}] has the schedule {variable.schedule!r} in the agent")

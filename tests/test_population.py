@@ -54,6 +54,20 @@ def test_members_equal_single_runs(trained: Any) -> None:
         np.testing.assert_allclose(record["reward"], history.history["reward"], rtol=1e-4)
 
 
+@pytest.mark.parametrize("kind", [noterl.A2C, noterl.TRPO])
+def test_members_of_other_agents_equal_single_runs(kind: type[noterl.Agent]) -> None:
+    def one(seed: int) -> noterl.Agent:
+        return kind(line(), hidden=(8,), rollout_steps=4, seed=seed)
+
+    population = noterl.Population(one(1), seeds=[1, 5])
+    population.fit(steps=24, num_envs=3)
+    for number, seed in enumerate(population.seeds):
+        single = one(seed)
+        single.fit(steps=24, num_envs=3, verbose=0)
+        for name, value in single.get_weights().items():
+            np.testing.assert_allclose(population.member(number).get_weights()[name], value, rtol=1e-4, atol=2e-6)
+
+
 def test_history_has_a_list_for_each_member(trained: Any, tmp_path: Path) -> None:
     rewards = trained.history["reward"]
     assert len(rewards) == len(trained) == 3

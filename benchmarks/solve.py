@@ -5,7 +5,7 @@
 All sides train with the settings of rl-zoo3 and play 10 episodes without exploration every 5,000 steps. Training ends
 when their mean return is at least 475. The time is that of the process: imports, compilation, training and evaluation.
 noterl's compilation cache is warm, as in a user's second run: a first run of each backend, which is not timed, fills
-it. The peers keep no such cache. Runs alternate, and each seed is a pair. The bars hold for JAX; the result is stored
+it. The peers keep no such cache. Runs alternate, and each seed is a pair. Only JAX has bars; the result is stored
 in benchmarks/results/speed/solve.json if all participants run with at least five seeds.
 """
 

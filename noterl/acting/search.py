@@ -31,10 +31,11 @@ class Found(NamedTuple):
 
 
 class Tree:
-    """The search trees of B states; array rows are nodes, and `size` rows in turn belong to each tree.
+    """The search trees of B states; array rows are nodes, and each tree has `size` consecutive rows.
 
-    The score of an action is `Q + c_puct P sqrt(N(s)) / (1 + N(s, a))`, where N(s) counts the evaluation of the node
-    and the visits of its actions. In a game of two players, the Q of an action without visits is 0. For one player,
+    The score of an action is `Q + c_puct P sqrt(N(s)) / (1 + N(s, a))` (PUCT: Silver et al., "Mastering the game of Go
+    without human knowledge", 2017, Methods), where N(s) counts the evaluation of the node and the visits of its
+    actions. In a game of two players, the Q of an action without visits is 0. For one player,
     values have no natural bounds: Q is scaled to [0, 1] by the smallest and largest value in the tree, and an action
     without visits has the node's own value (Schrittwieser et al., 2020, equation 5, for the scaling).
 
@@ -75,7 +76,7 @@ class Tree:
         self.rewards = np.zeros((nodes, self.actions))
         self.children = np.full((nodes, self.actions), -1)
         self.blocked = np.zeros((nodes, self.actions))  # 0 for legal actions, -inf for illegal ones
-        self.values = np.zeros(nodes)  # the first player's, from the network; 0 where the game is over
+        self.values = np.zeros(nodes)  # the first player's, from the network; 0 where it has terminated
         self.signs = np.ones((nodes, 1))
         self.over = np.zeros(nodes, np.bool_)
         self.states = np.empty((nodes, *states.shape[1:]), states.dtype)
@@ -187,7 +188,7 @@ def masked_softmax(logits: Array, legal: Array) -> Array:
 
 
 def with_temperature(shares: Array, temperature: float) -> Array:
-    """Return probabilities proportional to `shares ** (1 / temperature)`, `[N, A]`; 0 gives the largest share 1.
+    """Return probabilities proportional to `shares ** (1 / temperature)`, `[N, A]`; at 0, the largest share has 1.
 
     Example:
     >>> with_temperature(np.array([[0.25, 0.75]]), 0.5).round(3).tolist()

@@ -161,6 +161,7 @@ class TRPO(ActorCritic):
         old = {"outputs": outputs, "log_prob": ops.stop_gradient(fields["log_prob"]), "advantage": fields["advantage"]}
         old |= {"action_mask": legal[0]} if legal else {}
         metrics = self._update_policy(rollout._replace(extra=old))
+        # Minibatches hold only rows, so each row has the metrics; `update` reads those of the first.
         return {**fields, **{name: ops.broadcast_to(metrics[name], tuple(rollout.reward.shape)) for name in METRICS}}
 
     def _update_policy(self, rollout: Batch) -> dict[str, Any]:

@@ -88,7 +88,7 @@ class GaussianNoise:
         self._head, self._noise, self.num_sampled = head, noise, noise.size
 
     def settings(self, step: int, passed: int) -> tuple[float, ...]:
-        """Return the mean and the standard deviation of the noise."""
+        """Set the schedules of the noise to `step`; return its mean and standard deviation."""
         noise = self._noise
         noise.update_schedules(step)
         return noise.mu, noise.sigma_at(noise.n + passed)

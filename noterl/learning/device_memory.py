@@ -26,7 +26,8 @@ class DeviceMemory:
 
     Attributes:
         ring: the ring of the program; None before the first call.
-        table: the slots of the transitions that can be sampled and are older than one that `Replay.keep` has excluded.
+        table: the slots of the transitions that can be sampled and are older than the newest one that `Replay.keep` has
+            excluded. All later transitions can be sampled and need no table.
         count: transitions ever inserted into the memory; a transition's insertion number counts those before it.
     """
 
@@ -43,7 +44,7 @@ class DeviceMemory:
         self._load = self._add_to_replay  # one object, which is compared
 
     def open(self, position: int, observations: Any) -> np.ndarray | None:
-        """Hold the contents of the `Replay`.
+        """Copy the contents of the `Replay` to the device, unless they are there already.
 
         Args:
             position: the steps that the lanes have taken in the round in progress.

@@ -21,7 +21,8 @@ from noterl.replay.columns import Leaf, map_leaves, observation_layout
 if TYPE_CHECKING:
     from noterl.envs import EnvSource
 
-MOST_STEPS = 2**17  # of a call: its report and the additional room in the ring
+# The most environment steps of one call: its report and the additional room in the ring grow with them.
+MOST_STEPS = 2**17
 
 
 def replay_runs_on_device(learner: Any, actor: Any, source: EnvSource) -> bool:
@@ -133,7 +134,7 @@ class ReplayRunner:
         return carry
 
     def close(self) -> None:
-        """Called when another runner follows."""
+        """Called before another runner replaces this one."""
         self.memory.forget()
 
     def call(self, carry: Any, begin: int, end: int, first_step: int) -> CallResult:

@@ -61,6 +61,7 @@ def connect(coordinator: str, count: int, rank: int) -> None:
         ImportError: if JAX is too old.
         ConnectionLost: if they do not all start within `CONNECT_SECONDS`, the port is in use, or JAX has computed
             something in this process before.
+        ValueError: if a process has several devices.
     """
     _check_version()
     flags = os.environ.get("XLA_FLAGS", "")

@@ -97,7 +97,7 @@ class Place(NamedTuple):
     Attributes:
         row: of the ring, in which the round in progress is stored.
         begin: steps of the round in progress.
-        end: steps at the end of the call, counted from the begin of that round.
+        end: steps at the end of the call, counted from the start of that round.
         number: updates before the call, modulo `period` times `copy_every`.
     """
 
@@ -268,7 +268,8 @@ class ReplayProgram:
     ) -> tuple[list[Any], ReplayCarry, Rows, ReplayReport, Any]:
         """Return the state, the carry, the ring, the report, and whether all updates are finite; pure.
 
-        Unless it is `careful`, what an update that is not finite leaves is returned too.
+        Without `careful`, an update that is not finite stays in the returned state. The caller then repeats the call
+        with `careful=True`.
         """
         self.on_trace()
         lanes = jnp.arange(self.num_envs)

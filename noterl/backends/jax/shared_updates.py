@@ -69,7 +69,8 @@ class SharedUpdates(Updates):
         if self.stop is not None:  # it must see the logs of all processes
             self._own_step, self.step = self.step, self._averaged_step
         self._shared = _Variables(self.variables, self.processes)
-        self._reuses_memory = False  # arrays of all processes and those of this process have the same memory
+        # An array of all processes has the memory of this process's own: donating it would end both.
+        self._reuses_memory = False
         feedback = (EQUAL, GROUPS)  # with the logs
         self._run_all = self._program(self._all, (EQUAL, EQUAL, feedback))
         self._run_until_non_finite = self._program(self._until_non_finite, (EQUAL, feedback))

@@ -12,7 +12,8 @@ PYTEST_ARGS ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 # A file's tests stay in one process: they share agents. Files keep their order, in which the last ones are short.
-pytest := -m pytest --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder
+# A crash ends the run: xdist would wait for ever for the tests of the process that crashed.
+pytest := -m pytest --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder --max-worker-restart=0
 known := tensorflow jax torch
 ifneq ($(filter-out $(known),$(BACKEND)),)
 $(error BACKEND must be one of $(known), not "$(BACKEND)")

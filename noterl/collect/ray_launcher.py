@@ -9,8 +9,10 @@ from __future__ import annotations
 import logging
 import os
 import pickle
+import signal
 import threading
 import time
+import warnings
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
@@ -244,7 +246,7 @@ class RayLauncher:
     def __init__(self, settings: RayWorkers, memory: SharedMemory, shapes: Shapes) -> None:
         self._starts_ray = not ray.is_initialized()
         if self._starts_ray:
-            ray.init(include_dashboard=False, logging_level=logging.WARNING)
+            _start_ray()
         self._memory, self._timeout = memory, settings.start_timeout
         self._weights = _Weights(memory, shapes) if shapes else None
         self._options = {
@@ -312,6 +314,17 @@ class RayLauncher:
         for worker in asked.values():
             worker.send(None)
             worker.look_at_start(self._timeout)
+
+
+def _start_ray() -> None:
+    """Connect to a cluster, or start one; the program's reaction to SIGTERM stays as it is."""
+    handler = signal.getsignal(signal.SIGTERM)
+    with warnings.catch_warnings():
+        # Ray's processes are started by forks that execute another program at once.
+        warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
+        ray.init(include_dashboard=False, logging_level=logging.WARNING)
+    if threading.current_thread() is threading.main_thread():  # elsewhere, Ray leaves it as it is
+        signal.signal(signal.SIGTERM, signal.SIG_DFL if handler is None else handler)
 
 
 def _in_one_line(error: Exception) -> str:

@@ -15,7 +15,8 @@ class InterruptGuard:
     The first signal is stored, and `check` raises its exception: KeyboardInterrupt for SIGINT, `SystemExit(143)` for
     SIGTERM, by which schedulers of clusters end a process. A second signal raises immediately, in case an environment
     hangs. Outside the main thread, signals cannot be handled, so nothing is deferred. If the program has installed its
-    own SIGTERM handler, SIGTERM is left to it.
+    own SIGTERM handler, SIGTERM is left to it. The handler that `ray.init` installs does not count: it would end the
+    process in the middle of a step.
     """
 
     def __init__(self) -> None:
@@ -46,7 +47,8 @@ class InterruptGuard:
             yield self
             return
         handled = [signal.SIGINT]
-        if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+        handler = signal.getsignal(signal.SIGTERM)
+        if handler == signal.SIG_DFL or getattr(handler, "__module__", "").startswith("ray."):
             handled.append(signal.SIGTERM)
         previous = {number: signal.signal(number, self._handle) for number in handled}
         try:

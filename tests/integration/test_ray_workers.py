@@ -7,7 +7,7 @@ import re
 import signal
 import subprocess
 import sys
-import time
+import threading
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -24,8 +24,13 @@ from tests.support.replay_invariants import check_replay
 from tests.support.states import assert_same_state, differences
 from tests.support.worker_envs import BrokenEnv, DiscreteWalkEnv, FaultyEnv, IdEnv, LevelEnv
 
-# Ray warns of sockets that its own processes leave open.
-pytestmark = [pytest.mark.backends("torch"), pytest.mark.filterwarnings("ignore::ResourceWarning")]
+pytestmark = [
+    pytest.mark.backends("torch"),
+    # Ray warns of sockets that its own processes leave open.
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    # JAX, which other tests have imported in this process, warns of the forks that start Ray's processes.
+    pytest.mark.filterwarnings(r"ignore:os\.fork\(\) was called:RuntimeWarning"),
+]
 
 QUARTER = {"num_cpus": 0.25}  # of a core for each worker, so that a test may start several
 
@@ -36,6 +41,7 @@ def cluster() -> Iterator[Any]:
     ray = pytest.importorskip("ray")
     from ray.cluster_utils import Cluster
 
+    handler = signal.getsignal(signal.SIGTERM)
     made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
     made.add_node(num_cpus=1, resources={"second": 1})
     ray.init(address=made.address, logging_level="ERROR", log_to_driver=False)
@@ -44,6 +50,7 @@ def cluster() -> Iterator[Any]:
     finally:
         ray.shutdown()
         made.shutdown()
+        signal.signal(signal.SIGTERM, handler)  # Ray has installed its own
 
 
 def workers(count: int = 2, **settings: Any) -> RayWorkers:
@@ -201,7 +208,7 @@ class TestFailures:
 
 
 _SCRIPT = """
-import gymnasium, noterl, time
+import gymnasium, noterl, signal, time
 from noterl.collect import RayWorkers
 
 class Mine(gymnasium.Wrapper):
@@ -209,18 +216,26 @@ class Mine(gymnasium.Wrapper):
         time.sleep(0.002)
         return self.env.step(action)
 
+class Says(noterl.Callback):
+    def on_episode_end(self, episode, logs=None):
+        if not episode:
+            print("trains", flush=True)
+
 agent = noterl.DQN(lambda: Mine(gymnasium.make("CartPole-v1")), hidden=(8,), seed=3)
+{before}
 print("begins", flush=True)
-agent.fit(steps={steps}, num_envs=2, workers=RayWorkers(2, num_cpus=0.25), verbose=0)
-import ray
-print(agent.steps, ray.is_initialized(), flush=True)
+try:
+    agent.fit(steps={steps}, num_envs=2, workers=RayWorkers(2, num_cpus=0.25), callbacks=[Says()], verbose=0)
+finally:
+    import ray
+    print(agent.steps > 0, ray.is_initialized(), signal.getsignal(signal.SIGTERM) == signal.SIG_DFL, flush=True)
 """
 
 
-def _start(steps: int) -> subprocess.Popen[str]:
+def _start(steps: int, before: str = "") -> subprocess.Popen[str]:
     variables = {**os.environ, "RAY_ADDRESS": "local", "KERAS_BACKEND": "torch", "PYTHONPATH": str(ROOT)}
     return subprocess.Popen(
-        [sys.executable, "-c", _SCRIPT.format(steps=steps)],
+        [sys.executable, "-c", _SCRIPT.format(steps=steps, before=before)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -232,20 +247,32 @@ class TestWithoutInit:
     def test_fit_starts_ray_and_ends_it(self) -> None:
         process = _start(60)
         out, error = process.communicate(timeout=90)
-        assert out.split() == ["begins", "60", "False"], error
+        assert out.split() == ["begins", "trains", "True", "False", "True"], error
 
-    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-    def test_no_process_is_left(self, number: int) -> None:
-        process = _start(10_000_000)
+    @pytest.mark.parametrize(
+        ("number", "code", "before"),
+        [
+            (signal.SIGINT, -signal.SIGINT, ""),
+            (signal.SIGKILL, -signal.SIGKILL, ""),
+            (signal.SIGTERM, 143, ""),
+            (signal.SIGTERM, 143, "import ray; ray.init(include_dashboard=False)"),
+        ],
+    )
+    def test_no_process_is_left(self, number: int, code: int, before: str) -> None:
+        process = _start(10_000_000, before)
+        watchdog = threading.Timer(120, process.kill)
+        watchdog.start()
+        assert process.stdout is not None
+        while process.stdout.readline() != "trains\n":
+            assert process.poll() is None
+        watchdog.cancel()
         root = psutil.Process(process.pid)
-        deadline = time.monotonic() + 60
-        while sum("RayActor" in _name(child) for child in root.children(recursive=True)) < 2:
-            assert time.monotonic() < deadline and process.poll() is None
-            time.sleep(0.1)
+        assert sum("RayActor" in _name(child) for child in root.children(recursive=True)) == 2
         # Two helpers of Ray, with names such as DashboardAgent, look for its death only every few seconds.
         pids = [child.pid for child in root.children(recursive=True) if not _name(child).strip().endswith("Agent")]
         process.send_signal(number)
-        process.communicate(timeout=30)
+        error = process.communicate(timeout=60)[1]
+        assert process.returncode == code, error
         assert not wait_until_gone(pids)
 
 

@@ -35,7 +35,7 @@ PARTICIPANTS = ("noterl-jax", "noterl-tensorflow", "noterl-torch", "sb3", "sbx")
 BARS = {("noterl-jax", "sb3"): 0.25, ("noterl-jax", "sbx"): 0.3}
 
 
-def noterl(seed: int, steps: int) -> dict[str, Any]:
+def own(seed: int, steps: int) -> dict[str, Any]:
     """Train an agent until it has solved the task; return the mean return of the last evaluation, and the steps."""
     from benchmarks.run import ppo
     from noterl.callbacks import EarlyStopping, Evaluate
@@ -109,7 +109,7 @@ def main(words: list[str] | None = None) -> None:
     arguments = parse(words)
     seed, steps, participants = arguments.seed, arguments.steps, arguments.participants
     if arguments.run:
-        print_json(noterl(seed, steps) if arguments.run == "noterl" else peer(arguments.run, seed, steps))
+        print_json(own(seed, steps) if arguments.run == "noterl" else peer(arguments.run, seed, steps))
         return
     start = machine()
     warn_if_busy(start)

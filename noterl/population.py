@@ -196,10 +196,10 @@ class Population:
         program = self._members.program
         for member, (lists, report) in enumerate(zip(self.history.members, reports, strict=True)):
             ends = np.flatnonzero(report.ended)
-            returns, rests = (np.asarray(each.reshape(-1)[ends], np.float64) for each in report[1:3])
+            returns, lost = (each.reshape(-1)[ends].astype(np.float64) for each in (report.returns, report.rests))
             applied = report.applied[:learned].astype(np.int64)
             before = self._updates[member] + np.concatenate([[0], np.cumsum(applied)])
-            lists["reward"] += (returns + rests).tolist()
+            lists["reward"] += (returns + lost).tolist()
             lists["length"] += report.lengths.reshape(-1)[ends].tolist()
             lists["steps"] += (first + ends + 1).tolist()
             lists["updates"] += before[(ends + 1) // program.size].tolist()

@@ -58,5 +58,5 @@ def test_short_or_partial_runs_are_not_stored(ran: list[str]) -> None:
 
 @pytest.mark.backends("jax")
 def test_noterl_ends_when_the_task_is_solved() -> None:
-    found = solve.noterl(seed=0, steps=6_000)
+    found = solve.own(seed=0, steps=6_000)
     assert found["steps"] == 6_000 and 0 < found["mean"] < solve.GOAL

@@ -285,9 +285,12 @@ def _check_in_space(name: str, actions: Array, space: Space[Any]) -> None:
         finite = [np.abs(side[np.isfinite(side)]).max(initial=0.0) for side in (space.low, space.high)]
         slack = _TOLERANCE * max(finite)
         outside = (actions < space.low - slack) | (actions > space.high + slack)
+    elif isinstance(space, spaces.MultiBinary):
+        outside = (actions < 0) | (actions > 1)
     else:
-        sizes = space.nvec if isinstance(space, spaces.MultiDiscrete) else getattr(space, "n", 2)
-        outside = (actions < 0) | (actions >= (2 if isinstance(space, spaces.MultiBinary) else sizes))
+        assert isinstance(space, spaces.Discrete | spaces.MultiDiscrete)
+        size = space.nvec if isinstance(space, spaces.MultiDiscrete) else space.n
+        outside = (actions < 0) | (actions >= size)
     if outside.any():
         raise ValueError(f"{name} must be in {space}, got {actions[outside][0]}")
 

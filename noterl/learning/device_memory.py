@@ -1,7 +1,8 @@
 """A replay memory on the device, which is the agent's memory while its transitions are collected there.
 
-The agent's `Replay` receives the transitions when it is next used, and not before (`Replay.defer`). If the `Replay` has
-changed since, such as by `drop_oldest` or a `fit` on the host, the device receives its contents before the next call.
+The agent's `Replay` receives the transitions when it is next used, and not before (`Replay.load_later`). If the
+`Replay` has changed since, such as by `drop_oldest` or a `fit` on the host, the device receives its contents before the
+next call.
 """
 
 from __future__ import annotations
@@ -54,17 +55,17 @@ class DeviceMemory:
             None if the ring holds them already. Otherwise, whether each lane's last transition is `num_envs` insertions
             before its next one, and its episode goes on, `[N]`.
         """
-        if self.replay.deferred is self._load:
+        if self.replay.pending_load is self._load:
             return None
         storage = self.replay.sampler.storage
         if self.ring is None or self._version[1:] != _version(storage)[1:]:
             return self._copy(storage, position, observations)
-        self._begin, *_ = self._version = _version(storage)  # `drop_oldest` needs no copy
+        self._version, self._begin = _version(storage), storage.begin  # `drop_oldest` needs no copy
         return None
 
     def forget(self) -> None:
         """Copy the contents again in the next `open`."""
-        if self.replay.deferred is self._load:
+        if self.replay.pending_load is self._load:
             len(self.replay)  # receives the transitions
         self.ring = None
 
@@ -86,7 +87,7 @@ class DeviceMemory:
         """Hold a ring into which a call has inserted so many transitions."""
         self.ring = ring
         self.count += steps
-        self.replay.defer(self._load)
+        self.replay.load_later(self._load)
 
     def _copy(self, storage: Storage, position: int, observations: Any) -> np.ndarray:
         program, indices = self._program, storage.stored_indices()

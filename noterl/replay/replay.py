@@ -114,7 +114,7 @@ class Replay(Configurable):
             raise ValueError(f"stack_axis must be None, or 0 or -1 with a frame_stack, got {stack_axis!r}")
         self._stack_axis = stack_axis
         self._prefetch = check_int("prefetch", prefetch, least=0)
-        self._deferred: list[Callable[[], None]] | None = None  # trims, while a group of updates is gathered
+        self._pending_trims: list[Callable[[], None]] | None = None  # trims, while a group of updates is gathered
         self._memmap = check_folder(memmap)
         if memmap is not None:
             self._config["memmap"] = self._memmap
@@ -261,19 +261,19 @@ class Replay(Configurable):
             ValueError: if a value does not fit its space (for a scalar of the wrong kind, TypeError), or if `extra`
                 does not have the fields of `extra_spec`. The transition is not stored.
         """
-        self.add = self._built().add  # type: ignore[method-assign]  # as in `build`, after `defer`
+        self.add = self._built().add  # type: ignore[method-assign]  # as in `build`, after `load_later`
         return self.add(lane, observation, action, reward, next_observation, terminated, truncated, extra)
 
-    def defer(self, load: Callable[[], None]) -> None:
+    def load_later(self, load: Callable[[], None]) -> None:
         """Call `load` before the next use of this memory: it adds the transitions that were collected elsewhere."""
         assert self._allocated is not None
         vars(self).pop("add", None)
-        self._allocated.deferred = load
+        self._allocated.pending_load = load
 
     @property
-    def deferred(self) -> Callable[[], None] | None:
-        """The function of `defer` that has not been called yet, or None."""
-        return None if self._allocated is None else self._allocated.deferred
+    def pending_load(self) -> Callable[[], None] | None:
+        """The function of `load_later` that has not been called yet, or None."""
+        return None if self._allocated is None else self._allocated.pending_load
 
     def interrupt(self, lane: int) -> None:
         """End a lane's episode early, because the lane was reset: its next transition starts another episode.
@@ -345,7 +345,7 @@ class Replay(Configurable):
             gather: returns a part's batches; if `prefetch` is not 0, another thread calls it.
             parts: the parts of a sample.
         """
-        self._deferred = []
+        self._pending_trims = []
         try:
             if not self._prefetch or len(parts) < 2:
                 yield map(gather, parts)
@@ -356,8 +356,8 @@ class Replay(Configurable):
                 finally:
                     pool.shutdown(cancel_futures=True)
         finally:
-            deferred, self._deferred = self._deferred, None
-            for trim in deferred:
+            pending, self._pending_trims = self._pending_trims, None
+            for trim in pending:
                 trim()
 
     def feedback(self, sample: Sample, values: Mapping[str, Any]) -> None:
@@ -470,7 +470,7 @@ class Replay(Configurable):
     def clear(self) -> None:
         """Evict all transitions; the memory stays allocated."""
         if self._allocated:
-            self._allocated.deferred = None
+            self._allocated.pending_load = None
             self._allocated.clear()
             self.sampler.clear()
 
@@ -508,10 +508,10 @@ class Replay(Configurable):
         return self._storage
 
     def _trim(self, trim: Callable[[], None]) -> None:
-        if self._deferred is None:
+        if self._pending_trims is None:
             trim()
         else:
-            self._deferred.append(trim)
+            self._pending_trims.append(trim)
 
     def _check_batch_size(self, batch_size: int) -> Selection:
         self._built()

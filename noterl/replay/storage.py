@@ -71,7 +71,8 @@ class Storage:
         free_slots: slots of `final_observations` that can be used again.
         num_slots: how many slots of `final_observations` have been used so far.
         frames: how many frames an observation stacks; 1 without stacks.
-        deferred: adds transitions that were collected elsewhere, and is called before the next use; see `Replay.defer`.
+        pending_load: adds transitions that were collected elsewhere, and is called before the next use; see
+            `Replay.load_later`.
     """
 
     # Columns that stay in RAM if the other columns are on disk. Rewards in batches are float32.
@@ -108,7 +109,7 @@ class Storage:
         self.extra: dict[str, Any] = {name: allocate(leaf, capacity, empty) for name, leaf in extra.items()}
         for name, dtype in self.BOOKKEEPING.items():
             setattr(self, name, np.zeros(capacity, dtype))
-        self.deferred: Callable[[], None] | None = None
+        self.pending_load: Callable[[], None] | None = None
         self.begin = 0
         self.count = 0
         self.epoch = 0
@@ -131,14 +132,14 @@ class Storage:
         self._successor_cells: Any = memoryview(self.successor)  # type: ignore[arg-type]
 
     def loaded(self) -> Storage:
-        """Return this storage, after it has received the deferred transitions."""
-        load = self.deferred
+        """Return this storage, after it has received the transitions of `pending_load`."""
+        load = self.pending_load
         if load is not None:
-            self.deferred = None
+            self.pending_load = None
             try:
                 load()
             except BaseException:
-                self.deferred = load
+                self.pending_load = load
                 raise
         return self
 

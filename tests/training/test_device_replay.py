@@ -153,12 +153,12 @@ class TestMemory:
     def test_transitions_are_loaded_only_when_they_are_used(self) -> None:
         agent = dqn()
         fit(agent, 30)
-        assert agent.replay.deferred is not None
+        assert agent.replay.pending_load is not None
         assert agent.replay._allocated.count == 0
         fit(agent, 30)
         assert agent.replay._allocated.count == 0
         assert len(agent.replay) == 40
-        assert agent.replay.deferred is None
+        assert agent.replay.pending_load is None
 
     def test_host_continues_with_the_memory_and_the_device_with_the_hosts(self, monkeypatch: Any) -> None:
         agent = dqn(200)

@@ -60,6 +60,46 @@ class GatheredRows(NamedTuple):
     indices: Any
 
 
+class Plan(NamedTuple):
+    """What happens in each of the C rounds of a call that trains from a memory on the device.
+
+    Attributes:
+        settings: of the exploration, float32 `[C, E]`.
+        random: number of first lanes whose actions are uniformly random, `[C]`.
+        updates: gradient updates after the round, `[C]`.
+        copies: 1 if a hard copy to the target precedes them, otherwise 0, `[C]`.
+        recent: number of newest transitions that can be sampled then, `[C]`.
+        older: number of entries of the table of further slots that can be sampled then, `[C]`.
+        first: the first of these entries, `[C]`.
+        scheduled: values of the scheduled variables from these updates on, float32 `[C, variables]`.
+    """
+
+    settings: Any
+    random: Any
+    updates: Any
+    copies: Any
+    recent: Any
+    older: Any
+    first: Any
+    scheduled: Any
+
+
+class Place(NamedTuple):
+    """Where such a call begins and ends; integers.
+
+    Attributes:
+        row: of the ring, in which the round in progress is stored.
+        begin: steps of the round in progress.
+        end: steps at the end of the call, counted from the start of that round.
+        number: updates before the call, modulo `period` times `copy_every`.
+    """
+
+    row: Any
+    begin: Any
+    end: Any
+    number: Any
+
+
 class GroupResult(NamedTuple):
     """The result of a compiled call of K gradient updates. Arrays stay on the device until they are fetched.
 

@@ -10,6 +10,7 @@ import numpy as np
 from noterl import backends
 from noterl.acting.actor import Actor
 from noterl.backends import ops
+from noterl.backends.common import Place, Plan
 from noterl.learning import device
 from noterl.learning.device import CallResult
 from noterl.learning.device_exploration import find_exploration, has_uniform_actions, num_uniform, uniform_actions
@@ -145,12 +146,12 @@ class ReplayRunner:
             carry = carry._replace(linked=linked)
         plan = self._plan(begin, end, first_step)
         number = learner.algorithm.updates % (learner.algorithm.update_period * (self.program.copy_every or 1))
-        place = memory.row(begin), begin, end, number
+        place = Place(memory.row(begin), begin, end, number)
         carry, ring, report = self.program(carry, memory.ring, memory.table, place, plan)
         rounds = int(report.rounds)
         end = min(end, rounds * size)
         memory.advance(ring, end - begin)
-        due = np.asarray(plan[2][:rounds], np.int64)
+        due = np.asarray(plan.updates[:rounds], np.int64)
         learned = np.flatnonzero(due)
         self._update_host(first_step, end // size, int(learned[-1]) if len(learned) else None)
         due = due[learned]
@@ -166,20 +167,21 @@ class ReplayRunner:
             {name: np.array(values[: due.sum()]) for name, values in report.logs.items()},
         )
 
-    def _plan(self, begin: int, end: int, first_step: int) -> tuple[np.ndarray, ...]:
-        """Return the fields of `Plan` for a call; nothing is due after a round that it does not complete."""
-        learner, size, rounds = self.learner, self.size, self.iterations
-        settings = np.zeros((rounds, self._exploration.num_settings), np.float32)
+    def _plan(self, begin: int, end: int, first_step: int) -> Plan:
+        """Return the plan of a call; nothing is due after a round that it does not complete."""
+        learner, memory, size, rounds = self.learner, self.memory, self.size, self.iterations
         random, updates, copies, recent, older, first = (np.zeros(rounds, np.int32) for _ in range(6))
+        steps = [first_step + (t + 1) * size for t in range(rounds)] if self._schedules else [0] * rounds
+        scheduled = device.scheduled_values(self._schedules, steps)
+        settings = np.zeros((rounds, self._exploration.num_settings), np.float32)
         for t in range(-(-end // size)):
             before, after = first_step + t * size, first_step + (t + 1) * size
             settings[t] = self._exploration.settings(before, t * size)
             random[t] = min(max(self.actor.learning_starts - before, 0), size)
             if (t + 1) * size <= end:
-                recent[t], older[t], first[t] = self.memory.sampleable(self.memory.count - begin + (t + 1) * size)
+                recent[t], older[t], first[t] = memory.sampleable(memory.count - begin + (t + 1) * size)
                 updates[t], copies[t] = learner.schedule.due(before, after, 0, lambda: recent[t] + older[t])  # noqa: B023
-        steps = [first_step + (t + 1) * size for t in range(rounds)] if self._schedules else [0] * rounds
-        return settings, random, updates, copies, recent, older, first, device.scheduled_values(self._schedules, steps)
+        return Plan(settings, random, updates, copies, recent, older, first, scheduled)
 
     def _update_host(self, first_step: int, rounds: int, learned: int | None) -> None:
         """Advance what the host keeps: the exploration, and the schedules to the last round with updates."""

@@ -24,7 +24,7 @@ from noterl.backends.jax.updates import Updates, all_finite, replaced, row_of
 from noterl.types import Batch
 
 
-class Rows(NamedTuple):
+class Rollout(NamedTuple):
     """A rollout, `[T, N, ...]` each."""
 
     observation: Any
@@ -54,7 +54,7 @@ class Carry(NamedTuple):
     returns: Any
     rests: Any
     lengths: Any
-    rollout: Rows
+    rollout: Rollout
 
 
 class Report(NamedTuple):
@@ -209,8 +209,8 @@ class DeviceProgram:
             return jnp.zeros((self.length, *like.shape), like.dtype)
 
         flags = jnp.zeros(self.num_envs, bool)
-        fields = Rows(observations, action, lanes, observations, flags, flags)
-        rollout = Rows(*map(rows, fields))
+        fields = Rollout(observations, action, lanes, observations, flags, flags)
+        rollout = Rollout(*map(rows, fields))
         return Carry(second, states, observations, *Sums.zeros(self.num_envs), rollout)
 
     def _empty_report(self, logs: dict[str, Any]) -> Report:
@@ -260,7 +260,7 @@ class DeviceProgram:
         before = carry.observations, carry.states
         step = self._environments.step_all(step_key, reset_key, before, executed)
         ended = step.terminated | step.truncated
-        rows = Rows(carry.observations, actions, step.reward, step.next_observations, step.terminated, ended)
+        rows = Rollout(carry.observations, actions, step.reward, step.next_observations, step.terminated, ended)
         rollout = jax.tree.map(lambda all_, new: all_.at[t].set(select(counted, new, all_[t])), carry.rollout, rows)
         kept = jax.tree.map(partial(select, counted), (step.observations, step.states), before)
         return carry._replace(observations=kept[0], states=kept[1], rollout=rollout)
@@ -319,7 +319,7 @@ class DeviceProgram:
         following = carry._replace(key=jax.random.fold_in(carry.key, self.length + 1))
         return scope.values(), GatheredRows(rows, indices), following
 
-    def _batch(self, rows: Rows) -> Batch:
+    def _batch(self, rows: Rollout) -> Batch:
         """Return the rollout in the layout of `noterl.replay.rollout.Rollout.batch`."""
         ended = rows.ended.astype(jnp.float32)
         gamma = jnp.asarray(self.discount(), jnp.float32)

@@ -20,15 +20,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from noterl.backends.common import Step
+from noterl.backends.common import Place, Plan, Step
 from noterl.backends.jax.environments import SAMPLERS, Environments, Sums, add_rewards, select
 from noterl.backends.jax.scope import Scope, compiler, read_values
 from noterl.backends.jax.updates import Updates, all_finite, replaced
 from noterl.types import Batch
 
 
-class Rows(NamedTuple):
-    """Transitions, with any leading axes.
+class Transitions(NamedTuple):
+    """Transitions with any leading axes; those of the ring have `[R, N, ...]`.
 
     Attributes:
         ahead: the distance in slots at which the next transition of the episode is, if there is one.
@@ -65,46 +65,6 @@ class ReplayCarry(NamedTuple):
     rests: Any
     lengths: Any
     linked: Any
-
-
-class Plan(NamedTuple):
-    """What happens in each of the C rounds of a call.
-
-    Attributes:
-        settings: of the exploration, float32 `[C, E]`.
-        random: number of first lanes whose actions are uniformly random, `[C]`.
-        updates: gradient updates after the round, `[C]`.
-        copies: 1 if a hard copy to the target precedes them, otherwise 0, `[C]`.
-        recent: number of newest transitions that can be sampled then, `[C]`.
-        older: number of entries of the table of further slots that can be sampled then, `[C]`.
-        first: the first of these entries, `[C]`.
-        scheduled: values of the scheduled variables from these updates on, float32 `[C, variables]`.
-    """
-
-    settings: Any
-    random: Any
-    updates: Any
-    copies: Any
-    recent: Any
-    older: Any
-    first: Any
-    scheduled: Any
-
-
-class Place(NamedTuple):
-    """Where a call begins and ends; integers.
-
-    Attributes:
-        row: of the ring, in which the round in progress is stored.
-        begin: steps of the round in progress.
-        end: steps at the end of the call, counted from the start of that round.
-        number: updates before the call, modulo `period` times `copy_every`.
-    """
-
-    row: Any
-    begin: Any
-    end: Any
-    number: Any
 
 
 class ReplayReport(NamedTuple):
@@ -200,8 +160,8 @@ class ReplayProgram:
         self._run, self.start = compiled(self._train), compiler(self.jit_compile)(self._start)
 
     def __call__(
-        self, carry: ReplayCarry, ring: Rows, table: np.ndarray, place: Any, plan: Any
-    ) -> tuple[ReplayCarry, Rows, ReplayReport]:
+        self, carry: ReplayCarry, ring: Transitions, table: np.ndarray, place: Place, plan: Plan
+    ) -> tuple[ReplayCarry, Transitions, ReplayReport]:
         """Train, and write the variables back; `ring` must not be used again.
 
         If an update is not finite, the call ends with the round of this update, which is not applied.
@@ -210,11 +170,11 @@ class ReplayProgram:
             carry: what `start` or the last call returned.
             ring: of `make_ring` or the last call.
             table: slots of transitions that can be sampled, apart from the newest ones, int32.
-            place: the values of `Place`.
-            plan: the values of `Plan`.
+            place: where the call begins and ends.
+            plan: what happens in its rounds.
         """
-        values, place, plan = read_values(self.variables), Place(*map(np.int32, place)), Plan(*plan)
-        run = partial(self._run, values, carry, table=table, place=place, plan=plan)
+        place = Place(*map(np.int32, place))
+        run = partial(self._run, read_values(self.variables), carry, table=table, place=place, plan=plan)
         state, after, ring, report, finite = run(ring=ring)
         if not finite:
             state, after, ring, report, _ = run(ring=ring, careful=True)
@@ -222,8 +182,8 @@ class ReplayProgram:
             variable._value = value
         return after, ring, jax.tree.map(np.asarray, report)
 
-    def make_ring(self, rows: Mapping[str, Any], slots: np.ndarray) -> Rows:
-        """Return a ring `[R, N, ...]` with transitions `[n, ...]`, the fields of `Rows` by name, in slots `[n]`."""
+    def make_ring(self, rows: Mapping[str, Any], slots: np.ndarray) -> Transitions:
+        """Return a ring with transitions in slots `[n]`: the fields of `Transitions` by name, `[n, ...]`."""
 
         def fill(shape: Any, values: Any) -> Any:
             table = np.zeros((self.slots, *shape.shape[1:]), shape.dtype)
@@ -231,14 +191,14 @@ class ReplayProgram:
             return jnp.array(table.reshape(self._rows, self.num_envs, *shape.shape[1:]))
 
         shapes = self._row_shapes()._asdict()
-        return Rows(**{name: jax.tree.map(fill, shape, rows[name]) for name, shape in shapes.items()})
+        return Transitions(**{name: jax.tree.map(fill, shape, rows[name]) for name, shape in shapes.items()})
 
-    def read(self, ring: Rows, slots: np.ndarray) -> dict[str, Any]:
-        """Return copies of the transitions in slots `[n]` as arrays `[n, ...]` of NumPy, by the fields of `Rows`."""
+    def read(self, ring: Transitions, slots: np.ndarray) -> dict[str, Any]:
+        """Return copies of the transitions in slots `[n]`: the fields of `Transitions` by name, NumPy `[n, ...]`."""
         tables = ring._asdict()
         return {name: jax.tree.map(lambda array: _flat(np.asarray(array))[slots], tables[name]) for name in tables}
 
-    def _row_shapes(self) -> Rows:
+    def _row_shapes(self) -> Transitions:
         """Return the shapes and dtypes of one round, `[N, ...]`."""
         carry = jax.eval_shape(self._start, np.zeros(2, np.uint32))
         settings = np.zeros(self.num_settings, np.float32)
@@ -246,7 +206,7 @@ class ReplayProgram:
         lanes = partial(jax.ShapeDtypeStruct, (self.num_envs,))
         flag, observation = lanes(np.bool_), carry.observations
         distances = lanes(np.int32), lanes(np.int32)
-        return Rows(observation, action, lanes(np.float32), observation, flag, flag, *distances)
+        return Transitions(observation, action, lanes(np.float32), observation, flag, flag, *distances)
 
     def _start(self, key: Any) -> ReplayCarry:
         """Return the carry of new episodes in all lanes, for a key of uint32 `[2]`."""
@@ -260,12 +220,12 @@ class ReplayProgram:
         state: list[Any],
         carry: ReplayCarry,
         *,
-        ring: Rows,
+        ring: Transitions,
         table: Any,
         place: Place,
         plan: Plan,
         careful: bool = False,
-    ) -> tuple[list[Any], ReplayCarry, Rows, ReplayReport, Any]:
+    ) -> tuple[list[Any], ReplayCarry, Transitions, ReplayReport, Any]:
         """Return the state, the carry, the ring, the report, and whether all updates are finite; pure.
 
         Without `careful`, an update that is not finite stays in the returned state. The caller then repeats the call
@@ -305,8 +265,15 @@ class ReplayProgram:
     # Collecting
 
     def _round(
-        self, state: list[Any], carry: ReplayCarry, ring: Rows, row: Any, now: Plan, counted: Any, keys: list[Any]
-    ) -> tuple[ReplayCarry, Rows, tuple[Any, Any]]:
+        self,
+        state: list[Any],
+        carry: ReplayCarry,
+        ring: Transitions,
+        row: Any,
+        now: Plan,
+        counted: Any,
+        keys: list[Any],
+    ) -> tuple[ReplayCarry, Transitions, tuple[Any, Any]]:
         """Step the `counted` lanes `[N]` and store their transitions; return also the rewards and ends, `[N]`."""
         act_key, random_key, step_key, reset_key = keys
         actions = self._act(state, carry.observations, act_key, now.settings)
@@ -319,7 +286,7 @@ class ReplayProgram:
         ahead = jnp.full(self.num_envs, self.num_envs, jnp.int32)  # a lane's transitions are N slots apart
         behind = jnp.where(carry.linked, ahead, 0)
         ends = step.terminated, step.truncated
-        new = Rows(before[0], actions, step.reward, step.next_observations, *ends, ahead, behind)
+        new = Transitions(before[0], actions, step.reward, step.next_observations, *ends, ahead, behind)
         rows = jax.tree.map(lambda all_, one: all_.at[row].set(select(counted, one, all_[row])), ring, new)
         after = step.observations, step.states, ~ended
         kept = jax.tree.map(partial(select, counted), after, (*before, carry.linked))
@@ -394,7 +361,9 @@ class ReplayProgram:
             self.update_target()
         return scope.values()
 
-    def _sample(self, state: list[Any], k: Any, *, ring: Rows, table: Any, newest: Any, now: Plan, key: Any) -> Batch:
+    def _sample(
+        self, state: list[Any], k: Any, *, ring: Transitions, table: Any, newest: Any, now: Plan, key: Any
+    ) -> Batch:
         """Return a batch of transitions, all with the same probability, with the random numbers of an update.
 
         Args:
@@ -420,7 +389,7 @@ class ReplayProgram:
         with Scope(self.variables, state):
             return self._gather(ring, slots, newest, extra)
 
-    def _gather(self, ring: Rows, slots: Any, newest: Any, extra: dict[str, Any]) -> Batch:
+    def _gather(self, ring: Transitions, slots: Any, newest: Any, extra: dict[str, Any]) -> Batch:
         """Return the batch of slots `[B]`; the returns are those of `noterl.replay.returns.n_step_return`."""
         rows = jax.tree.map(_flat, ring)
 

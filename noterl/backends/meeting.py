@@ -6,7 +6,7 @@ import contextlib
 import socket
 import time
 
-from noterl.backends.messages import ConnectionLost
+from noterl.backends.process_group import ConnectionLost
 
 _HELLO = b"noterl rank "
 

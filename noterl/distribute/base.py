@@ -11,7 +11,7 @@ import numpy as np
 
 from noterl import backends
 from noterl.backends.common import Program, Step
-from noterl.backends.messages import ConnectionLost, Messages
+from noterl.backends.process_group import ConnectionLost, ProcessGroup
 
 
 class StrategyError(RuntimeError):
@@ -108,23 +108,23 @@ class Strategy:
 
 
 class ProcessStrategy(Strategy):
-    """Base of the strategies whose processes exchange messages.
+    """Base of the strategies with several processes.
 
     Args:
-        messages: connects this process to the others.
+        group: connects this process to the others.
     """
 
-    def __init__(self, messages: Messages) -> None:
-        self._messages = messages
-        self.rank, self.processes = messages.rank, messages.count
+    def __init__(self, group: ProcessGroup) -> None:
+        self._group = group
+        self.rank, self.processes = group.rank, group.count
 
     def agree(self, values: Sequence[float]) -> np.ndarray:
         """Return the values of all processes, `[processes, n]`."""
-        return self._messages.agree(values)
+        return self._group.agree(values)
 
     def gather(self, message: bytes) -> list[bytes]:
         """Return the messages of all processes."""
-        return self._messages.gather(message)
+        return self._group.gather(message)
 
 
 def environment_number(name: str, word: str) -> int:

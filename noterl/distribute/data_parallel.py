@@ -10,7 +10,7 @@ from typing import Any
 
 from noterl import backends
 from noterl.backends.common import Program, Step
-from noterl.backends.messages import ConnectionLost
+from noterl.backends.process_group import ConnectionLost
 from noterl.distribute.base import ProcessStrategy, Strategy, StrategyError, environment_number
 
 # The variables of `keras.distribution.initialize`.

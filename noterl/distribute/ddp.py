@@ -9,7 +9,7 @@ from typing import Any
 
 from noterl import backends
 from noterl.backends.common import Program, Step
-from noterl.backends.messages import ConnectionLost
+from noterl.backends.process_group import ConnectionLost
 from noterl.distribute.base import ProcessStrategy, environment_number
 
 

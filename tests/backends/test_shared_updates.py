@@ -73,7 +73,7 @@ def test_an_error_of_another_process_ends_the_wait(strategy: Strategy, monkeypat
     from types import SimpleNamespace
 
     from noterl.backends.jax import processes
-    from noterl.backends.messages import ConnectionLost
+    from noterl.backends.process_group import ConnectionLost
 
     stored: dict[str, str] = {}
     monkeypatch.setattr(

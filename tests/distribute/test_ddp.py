@@ -142,7 +142,7 @@ def test_a_port_in_use_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_server_of_another_program_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    from noterl.backends.messages import ConnectionLost
+    from noterl.backends.process_group import ConnectionLost
     from noterl.backends.torch import replicas
 
     monkeypatch.setattr(replicas, "CONNECT_SECONDS", 2)

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from noterl.backends.meeting import _HELLO, _missing_after, listener, meet
-from noterl.backends.messages import ConnectionLost
+from noterl.backends.process_group import ConnectionLost
 
 pytestmark = pytest.mark.backends("torch")
 

@@ -87,7 +87,7 @@ def test_batches_and_agents_are_checked_before_processes_connect(launched: None)
 
 @pytest.mark.backends("torch")
 def test_the_first_error_stays_the_reason(launched: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    from noterl.backends.messages import ConnectionLost
+    from noterl.backends.process_group import ConnectionLost
 
     strategy, stored = distribute.resolve("ddp"), []
     monkeypatch.setattr(strategy._processes, "_store", SimpleNamespace(set=lambda *pair: stored.append(pair)))  # type: ignore[union-attr]

@@ -17,7 +17,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from noterl.backends.meeting import meet
-from noterl.backends.messages import ConnectionLost, Messages
+from noterl.backends.process_group import ConnectionLost, ProcessGroup
 from noterl.backends.replicas import averaging
 
 T = TypeVar("T")
@@ -36,7 +36,7 @@ _AXIS = "process"
 _ERROR_KEY = "noterl/error"
 
 # Where an array is: a copy in each process, or divided along its first or second axis.
-EQUAL, ROWS, GROUPS = PartitionSpec(), PartitionSpec(_AXIS), PartitionSpec(None, _AXIS)
+REPLICATED, ROWS, GROUPS = PartitionSpec(), PartitionSpec(_AXIS), PartitionSpec(None, _AXIS)
 
 
 def is_connected() -> bool:
@@ -105,7 +105,7 @@ def connected() -> Processes:
     return Processes()
 
 
-class Processes(Messages):
+class Processes(ProcessGroup):
     """The connected processes, with one device each; also the replicas of an update.
 
     Raises:
@@ -121,7 +121,7 @@ class Processes(Messages):
         _check_version()
         self.rank, self.count = jax.process_index(), jax.process_count()
         self._mesh, self._host_mesh = _mesh(jax.devices()), _mesh(jax.devices("cpu"))
-        self._to_all = jax.jit(lambda rows: rows, out_shardings=NamedSharding(self._host_mesh, EQUAL))
+        self._to_all = jax.jit(lambda rows: rows, out_shardings=NamedSharding(self._host_mesh, REPLICATED))
         self._thread = _Thread()
 
     def run(self, function: Callable[[], T]) -> T:
@@ -183,18 +183,18 @@ class Processes(Messages):
                 means[k] = part.reshape(tensors[k].shape)
         return means
 
-    def program(self, function: Callable[..., Any], places: Callable[..., Any], results: Any) -> Any:
+    def program(self, function: Callable[..., Any], specs: Callable[..., Any], results: Any) -> Any:
         """Return a compiled function of arrays of all processes.
 
         Args:
             function: runs on each device, with the part of its process.
-            places: returns the `PartitionSpec`s of its arguments.
+            specs: returns the `PartitionSpec`s of its arguments.
             results: the `PartitionSpec`s of its results.
         """
 
         def run(*arguments: Any) -> Any:
             shared = jax.shard_map(
-                function, mesh=self._mesh, in_specs=places(*arguments), out_specs=results, check_vma=False
+                function, mesh=self._mesh, in_specs=specs(*arguments), out_specs=results, check_vma=False
             )
             with averaging(self):
                 return shared(*arguments)
@@ -205,10 +205,10 @@ class Processes(Messages):
         """Return the array of which each process holds its own part along an axis."""
         return _joined(self._mesh, array, axis)
 
-    def equal(self, array: Any) -> jax.Array:
+    def replicated(self, array: Any) -> jax.Array:
         """Return the array of which each process holds a copy; all must have the same values."""
         own = jax.device_put(array, _device(self._mesh))
-        return jax.make_array_from_single_device_arrays(own.shape, NamedSharding(self._mesh, EQUAL), [own])
+        return jax.make_array_from_single_device_arrays(own.shape, NamedSharding(self._mesh, REPLICATED), [own])
 
 
 class _Thread:

@@ -18,7 +18,7 @@ import keras
 
 from noterl.backends.common import GatheredRows, GroupResult, Rows
 from noterl.backends.jax.core import Call
-from noterl.backends.jax.processes import EQUAL, GROUPS, ROWS, Processes
+from noterl.backends.jax.processes import GROUPS, REPLICATED, ROWS, Processes
 from noterl.backends.jax.updates import Updates
 from noterl.types import Batch
 
@@ -41,7 +41,7 @@ class _Variables:
         for k, variable in enumerate(self._variables):
             own, shared = self._pairs[k]
             if variable._value is not own:
-                own, shared = variable._value, self._processes.equal(variable._value)
+                own, shared = variable._value, self._processes.replicated(variable._value)
             self._pairs[k], variable._value = (own, shared), shared
         try:
             yield
@@ -71,13 +71,13 @@ class SharedUpdates(Updates):
         self._shared = _Variables(self.variables, self.processes)
         # An array of all processes has the memory of this process's own: donating it would end both.
         self._reuses_memory = False
-        feedback = (EQUAL, GROUPS)  # with the logs
-        self._run_all = self._program(self._all, (EQUAL, EQUAL, feedback))
-        self._run_until_non_finite = self._program(self._until_non_finite, (EQUAL, feedback))
-        self._run_until_stop = self._program(self.until_stop, (EQUAL, EQUAL, EQUAL, feedback))
+        feedback = (REPLICATED, GROUPS)  # with the logs
+        self._run_all = self._program(self._all, (REPLICATED, REPLICATED, feedback))
+        self._run_until_non_finite = self._program(self._until_non_finite, (REPLICATED, feedback))
+        self._run_until_stop = self._program(self.until_stop, (REPLICATED, REPLICATED, REPLICATED, feedback))
 
     def _program(self, function: Callable[..., Any], results: Any) -> Any:
-        return self.processes.program(function, _places, results)
+        return self.processes.program(function, _specs, results)
 
     def _averaged_step(self, batch: Batch, index: int) -> tuple[dict[str, Any], dict[str, Any]]:
         logs, feedback = self._own_step(batch, index)
@@ -94,7 +94,7 @@ class SharedUpdates(Updates):
         return ran, state, good, result
 
     def _shapes(self, function: Callable[..., Any], state: list[Any], rows: Rows) -> Any:
-        return self._program(function, EQUAL).eval_shape(state, rows)
+        return self._program(function, REPLICATED).eval_shape(state, rows)
 
     def __call__(self, rows: Rows, count: int, first: int = 0) -> GroupResult:
         """Make `count` updates, of which the first has the number `first`."""
@@ -122,7 +122,7 @@ class SharedCall(Call):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._shared = _Variables(self.variables, self.processes)
-        self._compiled = self.processes.program(self._traced, lambda *_: (EQUAL, ROWS), (ROWS, EQUAL))
+        self._compiled = self.processes.program(self._traced, lambda *_: (REPLICATED, ROWS), (ROWS, REPLICATED))
 
     def __call__(self, inputs: Any) -> Any:
         """Return the result of the function."""
@@ -132,10 +132,10 @@ class SharedCall(Call):
             return _own(self.processes.run(lambda: call(inputs)))
 
 
-def _places(state: Any, rows: Rows, *numbers: Any) -> tuple[Any, ...]:
-    """Return the places of the arguments of an update program."""
+def _specs(state: Any, rows: Rows, *numbers: Any) -> tuple[Any, ...]:
+    """Return the `PartitionSpec`s of the arguments of an update program."""
     of_rows = GatheredRows(ROWS, GROUPS) if isinstance(rows, GatheredRows) else GROUPS
-    return EQUAL, of_rows, *[EQUAL] * len(numbers)
+    return REPLICATED, of_rows, *[REPLICATED] * len(numbers)
 
 
 def _own(arrays: Any) -> Any:

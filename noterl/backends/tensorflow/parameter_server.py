@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from noterl.backends.common import GatheredRows, GroupResult, Rows, num_updates
-from noterl.backends.messages import ConnectionLost
+from noterl.backends.process_group import ConnectionLost
 from noterl.backends.replicas import averaging
 from noterl.backends.tensorflow.gradients import FiniteFlag
 from noterl.backends.tensorflow.updates import Updates

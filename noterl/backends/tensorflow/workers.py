@@ -13,7 +13,7 @@ from tensorflow.compiler.xla.tsl.protobuf.coordination_config_pb2 import Coordin
 from tensorflow.python.eager import context
 
 from noterl.backends.meeting import listener, meet
-from noterl.backends.messages import ConnectionLost, Messages
+from noterl.backends.process_group import ConnectionLost, ProcessGroup
 
 # Processes must start within this time of each other.
 CONNECT_SECONDS = 25
@@ -87,8 +87,8 @@ def _meet(workers: Sequence[str], rank: int) -> None:
         )
 
 
-class Workers(Messages):
-    """Messages between the hosts of a strategy.
+class Workers(ProcessGroup):
+    """The hosts of a strategy.
 
     Args:
         strategy: of several processes.

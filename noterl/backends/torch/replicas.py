@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from noterl.backends.common import GroupResult, Program, Rows
-from noterl.backends.messages import ConnectionLost, Messages
+from noterl.backends.process_group import ConnectionLost, ProcessGroup
 from noterl.backends.replicas import averaging
 
 # Processes must start within this time of each other. Later, a process waits for the others as long as their
@@ -27,7 +27,7 @@ _WAIT = timedelta(hours=24)
 _ERROR_KEY = "noterl/error"
 
 
-class Processes(Messages):
+class Processes(ProcessGroup):
     """The processes of a run, connected by `torch.distributed`; also the replicas of an update.
 
     Args:

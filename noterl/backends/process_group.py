@@ -1,4 +1,4 @@
-"""Messages between the processes of a run, over the collective operations of a framework."""
+"""The processes of a run, which exchange messages over the collective operations of a framework."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class ConnectionLost(RuntimeError):
     """Raised if an operation over all processes fails; the message holds the error of the other process, if known."""
 
 
-class Messages(ABC):
+class ProcessGroup(ABC):
     """The processes of a run, as seen by one of them.
 
     Attributes:

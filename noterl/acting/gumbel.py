@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from noterl.acting.search import Array, Evaluate, Found, Tree, masked_softmax
+from noterl.acting.search import Array, Evaluate, SearchResult, Tree, masked_softmax
 
 # The paper's scale of action values, for values in [0, 1]: (VISITS + largest visit count) * SCALE.
 VISITS, SCALE = 50, 0.1
@@ -60,9 +60,9 @@ class GumbelTree(Tree):
             self._simulate()
             self._simulated += 1
 
-    def found(self) -> Found:
+    def result(self) -> SearchResult:
         """Return the improved policies of the roots, in place of visit shares, and the mean values."""
-        return Found(self.improved(self.roots), super().found().value)
+        return SearchResult(self.improved(self.roots), super().result().value)
 
     def best(self) -> Array:
         """Return the action of each root that is left at the end, `[B]`."""

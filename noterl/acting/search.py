@@ -18,7 +18,7 @@ Array = np.ndarray[Any, Any]
 Evaluate = Callable[[Array], tuple[Array, Array]]
 
 
-class Found(NamedTuple):
+class SearchResult(NamedTuple):
     """The result of a search: arrays for N states, or one state's.
 
     Attributes:
@@ -92,11 +92,11 @@ class Tree:
         for _ in range(simulations):
             self._simulate()
 
-    def found(self) -> Found:
+    def result(self) -> SearchResult:
         """Return the visit shares and values of the roots."""
         visits, totals = self.visits[self.roots], self.totals[self.roots]
         count = visits.sum(axis=1)
-        return Found(visits / count[:, None], self.signs[self.roots, 0] * totals.sum(axis=1) / count)
+        return SearchResult(visits / count[:, None], self.signs[self.roots, 0] * totals.sum(axis=1) / count)
 
     def scores(self, nodes: Array) -> Array:
         """Return the score of each action in nodes `[n]`, `[n, A]`; -inf for illegal actions."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from noterl.acting.actor import Actor
 from noterl.acting.gumbel import GumbelTree
-from noterl.acting.search import Found, Tree, with_temperature
+from noterl.acting.search import SearchResult, Tree, with_temperature
 from noterl.envs import EnvSource
 from noterl.envs.games.game import Game
 from noterl.envs.games.players import random_choice
@@ -106,7 +106,7 @@ class SearchActor(Actor):
         settings, generator = self.settings, self.explorer.generator
         game, states = self.game_of(self._lanes.source), self._states()
         tree = self._tree(game, states, settings.simulations, explore=True)
-        shares = tree.found().visit_shares
+        shares = tree.result().visit_shares
         self.fields = {"visit_shares": shares.astype(np.float32)}
         if isinstance(tree, GumbelTree):
             actions = tree.best()
@@ -116,9 +116,9 @@ class SearchActor(Actor):
         is_random = generator.random(len(states)) < float(settings.random_moves)
         return np.where(is_random, random_choice(game.legal_actions(states), generator), actions)
 
-    def search(self, game: Game, states: np.ndarray, simulations: int) -> Found:
+    def search(self, game: Game, states: np.ndarray, simulations: int) -> SearchResult:
         """Return the visit shares and values of states `[N, ...]`, from searches without noise."""
-        return self._tree(game, states, simulations, explore=False).found()
+        return self._tree(game, states, simulations, explore=False).result()
 
     def _tree(self, game: Game, states: np.ndarray, simulations: int, *, explore: bool) -> Tree:
         """Return the trees of states `[N, ...]` after all simulations, with noise at the roots if `explore`."""

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from noterl import heads, losses, networks
-from noterl.acting.search import Found
+from noterl.acting.search import SearchResult
 from noterl.acting.search_actor import SearchActor, SearchSettings
 from noterl.agent import Agent, Defaults
 from noterl.backends import keras, ops
@@ -77,8 +77,8 @@ class AlphaZero(Agent):
     >>> from noterl.envs.games import TicTacToe
     >>> agent = noterl.AlphaZero(TicTacToe(), simulations=8, hidden=(16,), seed=7)
     >>> history = agent.fit(episodes=20, num_envs=4, verbose=0)
-    >>> found = agent.search(TicTacToe().start(1)[0], simulations=50)
-    >>> found.visit_shares.shape, bool(abs(found.value) <= 1)
+    >>> result = agent.search(TicTacToe().start(1)[0], simulations=50)
+    >>> result.visit_shares.shape, bool(abs(result.value) <= 1)
     ((9,), True)
     """
 
@@ -187,7 +187,7 @@ class AlphaZero(Agent):
         feedback = {"td_error": metrics.pop("td_error")}
         return {"loss": loss, **metrics}, feedback
 
-    def search(self, state: Any, simulations: int | None = None) -> Found:
+    def search(self, state: Any, simulations: int | None = None) -> SearchResult:
         """Search from a state without noise; training is not affected.
 
         Args:
@@ -216,8 +216,8 @@ class AlphaZero(Agent):
                 raise ValueError(f"state must be of the shape {shape} or (N, *{shape}), got {np.shape(state)}")
             if not np.isnan(game.result(states)).all():
                 raise ValueError(f"state must be one in which the game is not over, got {state!r}")
-        found: Found = actor.search(game, states, count)  # type: ignore[attr-defined]
-        return Found(found.visit_shares[0], float(found.value[0])) if single else found
+        result: SearchResult = actor.search(game, states, count)  # type: ignore[attr-defined]
+        return SearchResult(result.visit_shares[0], float(result.value[0])) if single else result
 
     def _packed(self, game: Any, state: Any) -> Any:
         if not (isinstance(state, tuple) and len(state) == 2 and hasattr(state[0], "step")):

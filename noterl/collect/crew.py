@@ -178,7 +178,7 @@ class Crew:
                 raise WorkerError(index, f"{self._describe(index)} raised {summary}\n\nIn the worker:\n{text}")
         return [result for answer in answers for result in answer]
 
-    def look(self) -> None:
+    def handle_messages(self) -> None:
         """Handle the messages that have arrived; raises the same errors as `wait_until`."""
         self._receive(0.0)
 

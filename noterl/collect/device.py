@@ -156,15 +156,15 @@ class DeviceLanes:
                 self.restart()
                 warn_restarted("the environments on the device", str(error), _RESTART)
             else:
-                runner.continued()
+                runner.on_continue()
         if self.position >= runner.size:
             self.restart()
         if self.carry is None:
             self.carry = runner.start(new_keys(self._generators("environment/device")))
-            runner.started()
+            runner.on_start()
         elif self.learner not in (None, learner):
             self.position = 0
-            self.carry = runner.adopted(self.carry)
+            self.carry = runner.adopt(self.carry)
         self.learner = learner
 
     def idle(self) -> list[int]:

@@ -181,7 +181,7 @@ class Overlap(Phases):
         now = time.monotonic()
         if now >= self._next_look:
             self._next_look = now + _LOOK_SECONDS
-            self.crew.look()
+            self.crew.handle_messages()
 
     def _allowed(self, index: int) -> int:
         inbox = self.inboxes[index]

@@ -114,8 +114,8 @@ class Finder(ABC):
         axes = figure.subplots()
         for name, (x, values) in curves.items():
             kept = slice(n_skip_beginning, len(values) - n_skip_end)
-            drawn = values if sma is None else derivative(values, sma)
-            axes.plot(x[kept], drawn[kept], marker=".", label=name)
+            shown = values if sma is None else derivative(values, sma)
+            axes.plot(x[kept], shown[kept], marker=".", label=name)
         label = metric if sma is None else f"change of the {metric} per point"
         axes.set(xlabel=self.x_label(metric), ylabel=label, xscale=self.x_scale)
         if self.x_scale == "linear":

@@ -83,13 +83,13 @@ class RolloutRunner:
         self.size, self.iterations, self.start = self.program.size, self.program.rollouts, self.program.start
         self._schedules = scheduled(learner)
 
-    def started(self) -> None:
+    def on_start(self) -> None:
         """Called when all episodes start."""
 
-    def continued(self) -> None:
+    def on_continue(self) -> None:
         """Called when the environments continue from a file."""
 
-    def adopted(self, carry: Any) -> Any:
+    def adopt(self, carry: Any) -> Any:
         """Return the carry of another learner's call for this one: a new rollout begins."""
         return carry._replace(rollout=self.start(np.zeros(2, np.uint32)).rollout)
 

@@ -119,17 +119,17 @@ class ReplayRunner:
             on_trace=learner.trace_counter("device"),
         )
 
-    def started(self) -> None:
+    def on_start(self) -> None:
         """Called when all episodes start: those in flight in the memory do not go on."""
         for lane in range(self.size):
             self.learner.replay.interrupt(lane)
         self.memory.forget()
 
-    def continued(self) -> None:
+    def on_continue(self) -> None:
         """Called when the environments continue from a file: the memory was restored too."""
         self.memory.forget()
 
-    def adopted(self, carry: Any) -> Any:
+    def adopt(self, carry: Any) -> Any:
         """Return the carry of another learner's call for this one."""
         self.memory.forget()
         return carry

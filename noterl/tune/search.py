@@ -409,11 +409,11 @@ def plot(optuna: Any, study: Any, folder: Path) -> None:
     from matplotlib import pyplot
     from optuna.visualization import matplotlib as plots
 
-    drawn: dict[str, Any] = {"history": plots.plot_optimization_history(study)}
+    axes_by_name: dict[str, Any] = {"history": plots.plot_optimization_history(study)}
     if len({trial.value for trial in complete}) > 1:
         evaluator = optuna.importance.PedAnovaImportanceEvaluator()  # that of Optuna 4 needs scikit-learn
-        drawn["importances"] = plots.plot_param_importances(study, evaluator=evaluator)
-    for name, axes in drawn.items():
+        axes_by_name["importances"] = plots.plot_param_importances(study, evaluator=evaluator)
+    for name, axes in axes_by_name.items():
         axes.figure.set_layout_engine("constrained")
         axes.figure.savefig(folder / f"{name}.png")
         pyplot.close(axes.figure)  # Optuna draws with pyplot, which would keep the figure

@@ -114,6 +114,6 @@ def test_search_finds_the_winning_move() -> None:
 
     tree = GumbelTree(game, board, uniform, simulations=40)
     tree.run(40)
-    found = tree.found()
+    found = tree.result()
     assert found.visit_shares.argmax(axis=1).tolist() == [2, 5] == tree.best().tolist()
     np.testing.assert_allclose(found.visit_shares.sum(axis=1), 1.0)

@@ -53,7 +53,7 @@ def test_search_equals_a_search_of_one_object_per_node(game: Game, moves: int, g
     states, network = positions(game, 6, moves), Network(game, scale)
     tree = Tree(game, states, network, simulations=60, c_puct=1.5, discount=gamma)
     tree.run(60)
-    found = tree.found()
+    found = tree.result()
     for row, state in enumerate(states):
         root = Search(game, state, network, 60, 1.5, gamma).root
         counts = [root.count.get(action, 0) for action in range(game.num_actions)]
@@ -115,7 +115,7 @@ def test_search_finds_the_winning_move_of_each_player(player: int) -> None:
 
     tree = Tree(game, board[None], uniform, simulations=100, c_puct=2.0)
     tree.run(100)
-    found = tree.found()
+    found = tree.result()
     assert found.visit_shares[0].argmax() == (2, 5)[player]
     assert found.visit_shares[0][game.legal_actions(board[None])[0] == 0].sum() == 0
     assert found.value[0] > 0.7, "for the player to move"

@@ -7,6 +7,7 @@ next call.
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -55,6 +56,8 @@ class DeviceMemory:
             None if the ring holds them already. Otherwise, whether each lane's last transition is `num_envs` insertions
             before its next one, and its episode goes on, `[N]`.
         """
+        if self.ring is not None and self._program.is_destroyed(self.ring):
+            self.forget()
         if self.replay.pending_load is self._load:
             return None
         storage = self.replay.sampler.storage
@@ -134,8 +137,21 @@ class DeviceMemory:
         return slots
 
     def _add_to_replay(self) -> None:
-        """Add the transitions of the calls since the last copy to the `Replay`, in the order of their steps."""
+        """Add the transitions of the calls since the last copy to the `Replay`, in the order of their steps.
+
+        A call that raises, such as one that runs out of memory, has destroyed the ring. Its transitions are then lost.
+        """
         storage = self.replay.sampler.storage
+        if self._program.is_destroyed(self.ring):
+            lost, self.ring = min(self.count - storage.count, storage.capacity), None
+            for lane in range(self._program.num_envs):
+                storage.interrupt(lane)
+            warnings.warn(
+                f"the call on the device that has failed destroyed the newest {lost} transitions of the replay memory",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+            return
         if self.count - storage.count > storage.capacity:
             storage.clear()
             storage.begin = storage.count = self.count - storage.capacity

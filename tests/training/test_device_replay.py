@@ -22,6 +22,7 @@ from noterl.replay import Prioritized, Replay
 from noterl.schedules import Linear
 from noterl.types import Batch, Transition
 from tests.support.functional import FakeBrax, FakeJumanji, line
+from tests.support.replay_invariants import check_replay
 from tests.training.test_device_loop import Tape, same
 
 pytestmark = pytest.mark.backends("jax")
@@ -159,6 +160,37 @@ class TestMemory:
         assert agent.replay._allocated.count == 0
         assert len(agent.replay) == 40
         assert agent.replay.pending_load is None
+
+    @pytest.mark.parametrize("used", ["before", "after", "never"])
+    def test_agent_survives_a_call_that_destroys_the_ring(self, used: str, monkeypatch: Any) -> None:
+        """As XLA does if a call runs out of memory; the memory is used before or after it, or in neither place."""
+        agent = dqn()
+        fit(agent, 30)
+        assert len(agent.replay) == 30
+        fit(agent, 6)
+        runner = agent._learner.device[1]
+
+        def run(*arguments: Any, ring: Any, **options: Any) -> Any:
+            for array in ring:
+                array.delete()
+            raise RuntimeError("RESOURCE_EXHAUSTED")
+
+        if used == "before":
+            assert len(agent.replay) == 36
+        with monkeypatch.context() as patch:
+            patch.setattr(runner.program, "_run", run)
+            with pytest.raises(RuntimeError, match="RESOURCE_EXHAUSTED"):
+                fit(agent, 6)
+        if used == "after":
+            with pytest.warns(RuntimeWarning, match="destroyed the newest 6 transitions"):
+                assert len(agent.replay) == 30
+        if used == "never":
+            with pytest.warns(RuntimeWarning, match="destroyed the newest 6 transitions"):
+                fit(agent, 6)
+        else:
+            fit(agent, 6)
+        assert len(agent.replay) == (40 if used == "before" else 36) and agent.steps == 42
+        check_replay(agent.replay)
 
     def test_host_continues_with_the_memory_and_the_device_with_the_hosts(self, monkeypatch: Any) -> None:
         agent = dqn(200)

@@ -193,6 +193,10 @@ class ReplayProgram:
         shapes = self._row_shapes()._asdict()
         return Transitions(**{name: jax.tree.map(fill, shape, rows[name]) for name, shape in shapes.items()})
 
+    def is_destroyed(self, ring: Transitions) -> bool:
+        """Return whether a call that has raised an error has destroyed the ring, which was donated to it."""
+        return any(array.is_deleted() for array in jax.tree.leaves(ring))
+
     def read(self, ring: Transitions, slots: np.ndarray) -> dict[str, Any]:
         """Return copies of the transitions in slots `[n]`: the fields of `Transitions` by name, NumPy `[n, ...]`."""
         tables = ring._asdict()

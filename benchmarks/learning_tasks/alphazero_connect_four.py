@@ -1,8 +1,8 @@
 """AlphaZero on Connect Four, judged by its search against minimax, and by its first move.
 
 The agent trains for a fixed time. Then it plays 200 games with a search of 100 simulations against minimax of depth 4,
-and moves first in half of them. The first two moves of each game are random, because both players hardly choose at
-random. A draw counts half.
+which chooses at random between moves of equal value. The agent moves first in half of the games, and a draw counts
+half. It plays 200 more games in which the first two moves are random, so that it meets positions that it would avoid.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ import noterl
 from benchmarks.report import markdown_table
 from noterl.callbacks import Arena, StopOnTime
 from noterl.envs.games import ConnectFour, Minimax, play_games
+from noterl.schedules import Linear
 
 SEEDS = 3
 DEPTH, GAMES, SIMULATIONS, OPENINGS = 4, 200, 100, 2
 LANES, EVERY = 256, 4_000
 SETTINGS: dict[str, Any] = {"simulations": 32, "gumbel": True, "hidden": (256, 256), "random_moves": 0.1}
-MEMORY, BATCH_SIZE, UPDATE_EVERY, RATE = 200_000, 512, 128, 1e-3
+MEMORY, BATCH_SIZE, UPDATE_EVERY = 200_000, 512, 128
+RATES, STEPS = (1e-3, 1e-4), 4_500_000  # the learning rate falls over about the environment steps of 30 minutes
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,12 +43,13 @@ def run(seeds: int, *, minutes: float, simulations: int) -> dict[str, Any]:
             "replay": MEMORY,
             "batch_size": BATCH_SIZE,
             "update_every": UPDATE_EVERY,
-            "learning_rate": RATE,
+            "learning_rate": RATES,
+            "learning_rate steps": STEPS,
             "minutes": minutes,
             "depth": DEPTH,
             "games": GAMES,
             "search simulations": SIMULATIONS,
-            "openings": OPENINGS,
+            "random openings": OPENINGS,
         },
         "runs": [train(seed, minutes, settings) for seed in range(seeds)],
     }
@@ -55,7 +58,7 @@ def run(seeds: int, *, minutes: float, simulations: int) -> dict[str, Any]:
 def train(seed: int, minutes: float, settings: dict[str, Any]) -> dict[str, Any]:
     game, agent = ConnectFour(), noterl.AlphaZero(ConnectFour(), seed=seed, **settings)
     agent.compile(
-        keras.optimizers.Adam(RATE),
+        keras.optimizers.Adam(Linear(*RATES, steps=STEPS)),
         replay=noterl.Replay(MEMORY, n_step=game.max_length),
         batch_size=BATCH_SIZE,
         update_every=UPDATE_EVERY,
@@ -67,35 +70,38 @@ def train(seed: int, minutes: float, settings: dict[str, Any]) -> dict[str, Any]
     agent.fit(num_envs=LANES, callbacks=[arena, StopOnTime(60 * minutes)], verbose=0)
     processor = time.process_time() - processor
     shares = agent.search(game.start(1)[0], simulations=SIMULATIONS).visit_shares
-    won, drawn, lost = against_minimax(agent, seed)
+    games = {name: against_minimax(agent, seed, count) for name, count in (("games", 0), ("random openings", OPENINGS))}
     agent.close()
     return {
         "seed": seed,
         "first move": int(shares.argmax()),
-        "won": won,
-        "drawn": drawn,
-        "lost": lost,
-        "score": (won + 0.5 * drawn) / GAMES,
+        **games,
+        "score": score(games["games"]),
         "arena": arena.scores("minimax"),
-        "games": agent.episodes,
+        "episodes": agent.episodes,
         "steps": agent.steps,
         "updates": agent.updates,
         "processor seconds": round(processor, 1),
     }
 
 
-def against_minimax(agent: Any, seed: int) -> tuple[int, int, int]:
+def against_minimax(agent: Any, seed: int, openings: int) -> list[int]:
     """Return how many games the agent's search wins, draws and loses, moving first in half of them."""
 
     def choose(game: Any, states: Any, generator: Any) -> Any:
         return agent.search(states, simulations=SIMULATIONS).visit_shares.argmax(axis=1)
 
     generator, opponent, half = np.random.default_rng(seed), Minimax(depth=DEPTH), GAMES // 2
-    first = play_games(ConnectFour(), choose, opponent, half, generator, openings=OPENINGS)
-    second = -play_games(ConnectFour(), opponent, choose, half, generator, openings=OPENINGS)
+    first = play_games(ConnectFour(), choose, opponent, half, generator, openings=openings)
+    second = -play_games(ConnectFour(), opponent, choose, half, generator, openings=openings)
     results = np.concatenate([first, second])
-    won, drawn, lost = (int((results == value).sum()) for value in (1, 0, -1))
-    return won, drawn, lost
+    return [int((results == value).sum()) for value in (1, 0, -1)]
+
+
+def score(games: list[int]) -> float:
+    """Return the share of points of games that were won, drawn and lost."""
+    won, drawn, lost = games
+    return (won + 0.5 * drawn) / (won + drawn + lost)
 
 
 def summarize(result: dict[str, Any]) -> dict[str, Any]:
@@ -113,15 +119,17 @@ def table(result: dict[str, Any]) -> str:
     rows = [
         (
             str(run["seed"]),
-            f"{run['games']:,}",
+            f"{run['episodes']:,}",
             str(run["first move"] + 1),
-            f"{run['won']} / {run['drawn']} / {run['lost']}",
+            " / ".join(map(str, run["games"])),
             f"{run['score']:.3f}",
+            " / ".join(map(str, run["random openings"])),
         )
         for run in result["runs"]
     ]
     opponent = f"won / drawn / lost against minimax of depth {result['settings']['depth']}"
-    return markdown_table(("seed", "games of self-play", "column of the first move", opponent, "score"), rows)
+    heading = ("seed", "games of self-play", "column of the first move", opponent, "score", "with random openings")
+    return markdown_table(heading, rows)
 
 
 def draw(result: dict[str, Any]) -> Any:

@@ -76,8 +76,9 @@ class Phases:
             updates: gradient updates so far.
             rounds: of the phase; None for the `rounds` of the constructor.
         """
-        empty = [not inbox.rows for inbox in self.inboxes]
-        if any(empty) and any(none and not left for none, left in zip(empty, self.outstanding(), strict=True)):
+        # In this order: a worker that publishes its last rows between the two looks has rows left.
+        outstanding = self.outstanding()
+        if any(not left and not inbox.rows for left, inbox in zip(outstanding, self.inboxes, strict=True)):
             self.begin(step, updates, self._rounds if rounds is None else int(rounds))
 
     def begin(self, step: int, updates: int, rounds: int) -> None:

@@ -181,6 +181,8 @@ class PoolLanes:
         self._resets = np.zeros(self.num_envs, np.int64)  # of each lane, since its generator was synchronized
         self._calls = []
         self._expected = np.zeros(self.num_envs, np.bool_)  # lanes whose next row starts an episode
+        # Lanes whose reset the learner has requested and not used.
+        self._requested = np.zeros(self.num_envs, np.bool_)
         self._lost: set[int] = set()  # workers that were replaced in the round in progress
         self._is_over = False  # whether all transitions of the round were returned, and its rows are not released
         self._step = self._updates = 0
@@ -275,15 +277,19 @@ class PoolLanes:
 
     def close(self) -> None:
         """Close the environments and end the processes."""
-        if self._crew is not None:
-            self._crew.close()
-        self._release()
+        try:
+            if self._crew is not None:
+                self._crew.close()
+        finally:
+            self._release()
 
     def kill(self) -> None:
         """End the processes at once."""
-        if self._crew is not None:
-            self._crew.kill()
-        self._release()
+        try:
+            if self._crew is not None:
+                self._crew.kill()
+        finally:
+            self._release()
 
     def _release(self) -> None:
         self._crew = self._pacing = self._publisher = None
@@ -330,13 +336,14 @@ class PoolLanes:
         fresh = self._memory.arrays["fresh"]
         while not fresh[lane]:
             for index, own in enumerate(self._own):
-                idle = [each for each in self.idle() if own.start <= each < own.stop and not fresh[each]]
+                idle = [each for each in self.idle() if own.start <= each < own.stop and not self._requested[each]]
                 if idle:
+                    self._requested[idle] = True
                     self._resets[idle] += 1
                     self._crew.send(index, "reset", [each - own.start for each in idle], self._step)
             self._crew.wait_until(lambda: bool(fresh[self.idle()].all()) or bool(self._lost))
             self._cut_lost()
-        fresh[lane] = False
+        fresh[lane] = self._requested[lane] = False
 
     def collect_round(self, step: int, rounds: float | None, updates: int = 0) -> np.ndarray | None:
         """Return the actions `[N, ...]` of the next round, which workers have chosen; None if `interrupted` is set.
@@ -555,7 +562,7 @@ class PoolLanes:
         """Cut the episodes of the workers that were replaced since the last round."""
         for index in self._lost:
             own = self._own[index]
-            self._memory.arrays["fresh"][own] = False
+            self._memory.arrays["fresh"][own] = self._requested[own] = False
             self._cut([lane for lane in range(own.start, own.stop) if self.ledger.running[lane]])
         self._lost.clear()
 
@@ -669,5 +676,5 @@ class PoolLanes:
         for inbox, rows in zip(self._inboxes, pool["rows"], strict=True):
             inbox.set_state(rows)
         if not self.acts:
-            self._memory.arrays["fresh"][pool["fresh"]] = True
+            self._memory.arrays["fresh"][pool["fresh"]] = self._requested[pool["fresh"]] = True
         return {"lanes": saved["lanes"], "ledgers": pool["ledgers"], "explorers": pool["explorers"], **info}

@@ -26,7 +26,7 @@ from noterl.collect.checks import check_state
 from tests.support.doubles import StatefulEnv
 from tests.support.pools import Pool, children, descriptors, pool, segments, wait_until_gone
 from tests.support.states import differences
-from tests.support.worker_envs import BrokenEnv, DiscreteWalkEnv, FaultyEnv, IdEnv, SlowEnv
+from tests.support.worker_envs import BrokenEnv, DiscreteWalkEnv, FaultyEnv, IdEnv, ResettingEnv, SlowEnv
 
 pytestmark = pytest.mark.backend_free
 
@@ -391,6 +391,18 @@ class TestFailures:
             assert made.processes()[0] != victim and made.processes()[1] == other
             assert sorted(made.cut) == [0, 1]
             assert {each.lane for each in transitions} == {0, 1, 2, 3}
+
+    @pytest.mark.filterwarnings("ignore:workers. NumPy")
+    def test_worker_that_dies_in_a_reset_leaves_the_resets_of_others(self, tmp_path: Path) -> None:
+        with (
+            pool(partial(ResettingEnv, str(tmp_path / "flag")), 2, 2, in_numpy=False) as made,
+            pytest.warns(RuntimeWarning, match="SIGKILL"),
+        ):
+            transitions = made.rounds(12)
+        of_lanes = [[each.observation for each in transitions if each.lane == lane] for lane in (0, 1)]
+        (survivor,) = (each for each in of_lanes if len({process for process, _ in each}) == 1)
+        resets = [int(resets) for _, resets in survivor]
+        assert resets == [1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6]
 
     def test_replaced_worker_uses_new_seeds(self) -> None:
         with pool(IdEnv, 2, 2) as made:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import threading
@@ -47,7 +48,7 @@ class FaultyEnv(DiscreteWalkEnv):
     """Fails in a step, once for each flag file: it raises, kills its process, or sleeps.
 
     Args:
-        kind: "raise", "disconnect", "kill", "exit" or "sleep".
+        kind: "raise", "disconnect", "kill", "exit", "sleep" or "freeze", which sleeps and stops all other threads.
         step: the step that fails, counted over all episodes.
         flag: path of a file that is created at the failure; if it exists, nothing fails. Empty to fail each time.
     """
@@ -80,7 +81,38 @@ class FaultyEnv(DiscreteWalkEnv):
             os.kill(os.getpid(), signal.SIGKILL)
         if self.kind == "exit":
             os._exit(3)
+        if self.kind == "freeze":
+            ctypes.PyDLL(None).sleep(3600)  # keeps the interpreter's lock
         time.sleep(3600)
+
+
+class ResettingEnv(DiscreteWalkEnv):
+    """Observes the number of its process and of its resets; episodes have 2 steps, and each reset takes a while.
+
+    Args:
+        flag: path of a file that does not exist; the first environment to begin its third reset creates it, and kills
+            its process.
+    """
+
+    def __init__(self, flag: str) -> None:
+        super().__init__(np.inf, 2)
+        self.flag, self.resets = flag, 0
+        self.observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float64)
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None):
+        self.resets += 1
+        if self.resets == 3:
+            try:
+                open(self.flag, "x").close()
+                os.kill(os.getpid(), signal.SIGKILL)
+            except FileExistsError:
+                time.sleep(0.5)
+        super().reset(seed=seed, options=options)
+        return np.array([os.getpid(), self.resets], np.float64), {}
+
+    def step(self, action):
+        _, *others = super().step(action)
+        return np.array([os.getpid(), self.resets], np.float64), *others
 
 
 class SlowEnv(DiscreteWalkEnv):

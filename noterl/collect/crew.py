@@ -16,7 +16,7 @@ from noterl.collect.env_calls import BadCallError, EnvCall
 from noterl.collect.platforms import Pipes
 from noterl.collect.process import Inbox, Launcher, WorkerHandle
 from noterl.collect.sending import dumps
-from noterl.collect.worker import ENTERED, SENT, STOP, WAKE, Job
+from noterl.collect.worker import SENT, STOP, WAKE, Job
 from noterl.collect.workers import WorkerError, WorkerSettings
 
 # The learner sleeps until a worker wakes it, but at most this long: then it looks for hung processes.
@@ -80,19 +80,23 @@ class Crew:
 
     def close(self) -> None:
         """Close the environments and end the processes."""
-        for process, control in zip(self.processes, self._control, strict=True):
-            control[STOP] = True
-            process.ask_to_close()
-        deadline = time.monotonic() + _END_SECONDS
-        for process in self.processes:
-            process.end(deadline - time.monotonic())
-        self._launcher.close()
+        try:
+            for process, control in zip(self.processes, self._control, strict=True):
+                control[STOP] = True
+                process.ask_to_close()
+            deadline = time.monotonic() + _END_SECONDS
+            for process in self.processes:
+                process.end(deadline - time.monotonic())
+        finally:
+            self._launcher.close()
 
     def kill(self) -> None:
         """End the processes at once."""
-        for process in self.processes:
-            process.kill()
-        self._launcher.close()
+        try:
+            for process in self.processes:
+                process.kill()
+        finally:
+            self._launcher.close()
 
     def wait_until(self, condition: Callable[[], Any]) -> None:
         """Handle messages until a condition holds.
@@ -111,7 +115,7 @@ class Crew:
             return
         self._control[index][SENT] += 1
         try:
-            process.pipe.send(message)
+            process.send(message)
         except OSError:
             # Handle what it has sent before, such as an exception, until it is replaced or an error is raised.
             while process is self.processes[index] and index not in self._failed:
@@ -190,9 +194,8 @@ class Crew:
         timeout = self._settings.step_timeout
         if timeout is None:
             return
-        for index, control in enumerate(self._control):
-            entered = int(control[ENTERED])
-            if entered and time.monotonic_ns() - entered > timeout * 1e9:
+        for index, process in enumerate(self.processes):
+            if process.seconds_inside() > timeout:
                 self._fail(index, f"was in its environment for more than step_timeout={timeout:g} seconds")
 
     def _handle_message(self, process: WorkerHandle) -> None:

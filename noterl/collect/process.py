@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping
@@ -17,10 +18,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from noterl.collect import platforms
-from noterl.collect.platforms import Handle
 from noterl.collect.sending import dumps
 from noterl.collect.shared_memory import Ring, SharedMemory
-from noterl.collect.worker import Job
+from noterl.collect.worker import ENTERED, Job
 
 Array = np.ndarray[Any, Any]
 
@@ -111,10 +111,11 @@ class WorkerHandle(ABC):
 
     Args:
         job: what it does.
+        control: its control array; see `noterl.collect.worker`.
 
     Attributes:
         job: what it does.
-        pipe: sends commands and receives answers.
+        pipe: receives answers.
         running: which of its lanes have an episode in progress at the start; None until it is ready.
         state: its answer to "send_state"; None before.
         answer: its answer to the last "call": the number of the call, and the results or the error.
@@ -122,11 +123,20 @@ class WorkerHandle(ABC):
 
     pipe: Any
 
-    def __init__(self, job: Job) -> None:
-        self.job = job
+    def __init__(self, job: Job, control: Array) -> None:
+        self.job, self._control = job, control
         self.running: list[bool] | None = None
         self.state: dict[str, Any] | None = None
         self.answer: tuple[int, Any] = (0, None)
+
+    def send(self, message: tuple[Any, ...]) -> None:
+        """Send a command; raises OSError if the worker has ended."""
+        self.pipe.send(message)
+
+    def seconds_inside(self) -> float:
+        """Return for how many seconds the worker has been inside its environment; 0 if it is not."""
+        entered = int(self._control[ENTERED])
+        return (time.monotonic_ns() - entered) / 1e9 if entered else 0.0
 
     @abstractmethod
     def exit_status(self) -> str:
@@ -135,7 +145,7 @@ class WorkerHandle(ABC):
     def ask_to_close(self) -> None:
         """Ask the worker to close its environments and end."""
         with contextlib.suppress(OSError):
-            self.pipe.send(("close",))
+            self.send(("close",))
 
     @abstractmethod
     def end(self, seconds: float) -> None:
@@ -172,7 +182,7 @@ class ProcessLauncher:
 
     def launch(self, job: Job) -> WorkerHandle:
         """Start a process."""
-        return WorkerProcess(job, self._memory.handle)
+        return WorkerProcess(job, self._memory)
 
     def close(self) -> None:
         """Do nothing: the owner of the memory closes it."""
@@ -183,18 +193,18 @@ class WorkerProcess(WorkerHandle):
 
     Args:
         job: what it does.
-        memory: the handle of the shared memory.
+        memory: shared with the process.
     """
 
-    def __init__(self, job: Job, memory: Handle) -> None:
-        super().__init__(job)
+    def __init__(self, job: Job, memory: SharedMemory) -> None:
+        super().__init__(job, memory.arrays[f"control/{job.index}"])
         pickled = dumps(job)
         self.pipe, theirs = Pipe()
         try:
             handle = theirs.fileno()
-            command = [sys.executable, "-c", _CODE, json.dumps([sys.path, memory, handle])]
+            command = [sys.executable, "-c", _CODE, json.dumps([sys.path, memory.handle, handle])]
             variables = {**os.environ, **dict.fromkeys(_THREADS, "1")}
-            self._process = platforms.start(command, memory, handle, stdin=subprocess.DEVNULL, env=variables)
+            self._process = platforms.start(command, memory.handle, handle, stdin=subprocess.DEVNULL, env=variables)
         except BaseException:
             self.pipe.close()
             raise

@@ -6,6 +6,7 @@ array in memory. A thread, the relay, writes what the actors return into them, a
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import pickle
@@ -22,7 +23,7 @@ from noterl.collect.process import WorkerHandle
 from noterl.collect.ray_actor import Command, RayActor, Reply
 from noterl.collect.sending import dumps
 from noterl.collect.shared_memory import Shapes, SharedMemory, SharedWeights
-from noterl.collect.worker import ENTERED, LIMIT, STOP, WAKE, Job, ring_of
+from noterl.collect.worker import LIMIT, STOP, WAKE, Job, ring_of
 
 if TYPE_CHECKING:
     from noterl.collect.ray_workers import RayWorkers
@@ -32,6 +33,9 @@ _LOOK_SECONDS = 0.005
 
 # Seconds after which a warning says that the cluster has not started a worker.
 _SLOW_START = 15.0
+
+# An actor replies several times a second. Seconds after which one that does not is taken to be inside its environment.
+_SILENCE = 1.0
 
 # Each method of an actor has a thread.
 _THREADS = {"work": 1, "commands": 1, "replies": 1}
@@ -49,9 +53,10 @@ def _is_needed(name: str, index: int) -> bool:
 class _LearnerPipe:
     """The learner's side of the connection with a worker: messages, and a descriptor that can be waited for."""
 
-    def __init__(self, worker: RayWorker) -> None:
-        self._worker = worker
+    def __init__(self) -> None:
         self._messages: deque[bytes | None] = deque()
+        self._lock = threading.Lock()
+        # Holds a byte while there are messages. It never fills up, so `put` never waits for the learner.
         self._readable, self._writable = os.pipe()
 
     def fileno(self) -> int:
@@ -60,24 +65,26 @@ class _LearnerPipe:
 
     def put(self, message: bytes | None) -> None:
         """Add a message; None if no other follows."""
-        self._messages.append(message)
-        os.write(self._writable, b"\0")
+        with self._lock:
+            if not self._messages:
+                os.write(self._writable, b"\0")
+            elif message == WAKE:
+                return  # the learner has yet to handle another message
+            self._messages.append(message)
 
     def recv_bytes(self) -> bytes:
-        """Return the next message.
+        """Return the next message; there must be one.
 
         Raises:
             EOFError: if no other follows.
         """
-        os.read(self._readable, 1)
-        message = self._messages.popleft()
+        with self._lock:
+            message = self._messages.popleft()
+            if not self._messages:
+                os.read(self._readable, 1)
         if message is None:
             raise EOFError
         return message
-
-    def send(self, message: Any) -> None:
-        """Send a command to the actor, without waiting for it."""
-        self._worker.send(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
 
     def close(self) -> None:
         """Close the descriptors."""
@@ -95,18 +102,19 @@ class _Weights:
 
     def __init__(self, memory: SharedMemory, shapes: Shapes) -> None:
         self._block = SharedWeights(memory.arrays["weights"], memory.arrays["version"], shapes)
-        self._lock, self._reference = threading.Lock(), None
+        self._lock = threading.Lock()
+        self._version, self._reference = 0, None  # of the weights in the store
 
     def newest(self) -> tuple[int, Any]:
         """Return the number of the newest publication, 0 before the first, and the reference of its weights."""
         block = self._block
         with self._lock:
-            before = block.version
             while not block.read():
                 time.sleep(0)
-            if block.version != before and block.version > 0:
+            if block.version != self._version:
                 self._reference = ray.put(([weight.copy() for weight in block.weights], block.updates))
-            return block.version, self._reference
+                self._version = block.version
+            return self._version, self._reference
 
 
 class RayWorker(WorkerHandle):
@@ -121,42 +129,63 @@ class RayWorker(WorkerHandle):
     Attributes:
         actor: the handle of the actor.
         pid: the number of its process; None until it has started.
-        launched: when it was launched, in seconds of `time.monotonic`.
     """
 
     pipe: _LearnerPipe
 
     def __init__(self, job: Job, memory: SharedMemory, weights: _Weights | None, options: dict[str, Any]) -> None:
-        super().__init__(job)
-        pickled = dumps(job)
         index = job.index
+        super().__init__(job, memory.arrays[f"control/{index}"])
+        pickled = dumps(job)
         self._arrays, self._weights = memory.arrays, weights
         self._own = slice(job.first, job.first + job.count)
-        self._ring, self._control = ring_of(memory.arrays, index), memory.arrays[f"control/{index}"]
+        self._ring = ring_of(memory.arrays, index)
         self._base = self._ring.published  # the rows of its predecessors
         self._lock = threading.Lock()  # held while the learner or the relay changes what follows
         self._number, self._sent, self._version = 0, (0, 0, False), 0
         self._is_over, self._reason = False, ""
         self.pid: int | None = None
-        self.launched, self._warned = time.monotonic(), False
+        self._launched = self._replied = time.monotonic()
+        self._entered: float | None = None  # when it has entered its environment; None if it is not inside
+        self._inside = 0.0
+        self._is_reported: bool | None = None  # as slow to start: False with a warning, True with an error
         specs = [spec for spec in job.specs if _is_needed(spec.name, index)]
         shapes = [] if job.acting is None else list(job.acting.shapes)
         self._needs = f"{options['num_cpus']:g} CPUs and {options['resources']}"
         lanes = self._own.start, self._own.stop
-        actor = ray.remote(concurrency_groups=_THREADS)(RayActor)
-        self.actor = actor.options(**options).remote(index, lanes, specs, shapes)
-        self._work = self.actor.work.remote(pickled)
-        self.pipe = _LearnerPipe(self)
+        self.pipe = _LearnerPipe()
+        try:
+            actor = ray.remote(concurrency_groups=_THREADS)(RayActor)
+            self.actor = actor.options(**options).remote(index, lanes, specs, shapes)
+            self._work = self.actor.work.remote(pickled)
+            self._reply = self.actor.reply.remote()  # the relay waits for its result, and calls it again
+        except BaseException:
+            self.pipe.close()
+            raise
+        self._commands: list[Any] = []  # calls whose results the relay has not seen
 
     @property
     def is_over(self) -> bool:
-        """Whether the worker was killed."""
-        return self._is_over
+        """Whether the worker was killed, or has ended and was reported."""
+        return self._is_over or bool(self._reason)
 
-    def send(self, message: bytes | None) -> None:
-        """Send a command with the newest weights and limits; nothing if there is neither a command nor news."""
+    def seconds_inside(self) -> float:
+        """Return for how many seconds the worker had been inside its environment when the relay last looked.
+
+        The learner adds nothing to it: if it has held up the relay, the worker may have left the environment meanwhile.
+        """
+        return 0.0 if self._is_over else self._inside
+
+    # Calls of the learner, and of the relay
+
+    def send(self, message: tuple[Any, ...] | None) -> None:
+        """Send a command with the newest weights and limits, without waiting for it.
+
+        Args:
+            message: the command; None to send weights and limits only if they are new, and one such call at a time.
+        """
         with self._lock:
-            if self._is_over:
+            if self._is_over or (message is None and self._commands):
                 return
             # Before the weights, so that they are at least as new as the limit.
             released, limit = self._ring.released - self._base, int(self._control[LIMIT]) - self._base
@@ -167,52 +196,83 @@ class RayWorker(WorkerHandle):
             actions = None
             if self._weights is None and message is not None:
                 actions = self._arrays["actions"][self._own].copy()
-            command = Command(self._number, message, *limits, actions)
-            self.actor.command.remote(command, reference if version != self._version else None)
+            pickled = None if message is None else pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
+            command = Command(self._number, pickled, *limits, actions)
+            weights = reference if version != self._version else None
+            self._commands.append(self.actor.command.remote(command, weights))
             self._number, self._sent, self._version = self._number + 1, limits, version
 
-    def receive(self, reply: Reply) -> None:
-        """Write what the actor has returned into the learner's memory."""
+    # Calls of the relay
+
+    def calls(self) -> list[Any]:
+        """Return the references of the calls whose results the relay waits for."""
         with self._lock:
-            if self._is_over:
+            return [] if self.is_over else [self._reply, *self._commands]
+
+    def finish(self, call: Any) -> None:
+        """Use the result of a call, which has arrived."""
+        try:
+            result = ray.get(call)
+        except ray.exceptions.RayError as error:
+            self.fail(f"has lost its actor: {_in_one_line(error)}")
+            return
+        with self._lock:
+            if self.is_over:
                 return
-            self.pid = reply.pid
-            for name, values in reply.shared.items():
-                self._arrays[name][self._own] = values
-            if reply.fresh:
-                self._arrays["fresh"][[self._own.start + lane for lane in reply.fresh]] = True
-            if reply.rows is not None:
-                self._ring.append(reply.rows)
-            self._control[ENTERED] = time.monotonic_ns() - int(reply.inside * 1e9) if reply.inside else 0
-            for message in reply.messages:
-                self.pipe.put(message)
-            if reply.rows is not None or reply.fresh:
-                self.pipe.put(WAKE)
+            if isinstance(result, Reply):
+                self._receive(result)
+                self._reply = self.actor.reply.remote()
+            else:
+                self._commands.remove(call)
+
+    def _receive(self, reply: Reply) -> None:
+        """Write what the actor has returned into the learner's memory."""
+        self.pid, self._replied = reply.pid, time.monotonic()
+        self._entered = self._replied - reply.inside if reply.inside else None
+        for name, values in reply.shared.items():
+            self._arrays[name][self._own] = values
+        if reply.fresh:
+            self._arrays["fresh"][[self._own.start + lane for lane in reply.fresh]] = True
+        if reply.rows is not None:
+            self._ring.append(reply.rows)
+        for message in reply.messages:
+            self.pipe.put(message)
+        if reply.rows is not None or reply.fresh:
+            self.pipe.put(WAKE)
 
     def fail(self, reason: str) -> None:
         """Report that the actor has ended."""
         with self._lock:
-            if not self._is_over:
+            if not self.is_over:
                 self._reason = reason
                 self.pipe.put(None)
 
-    def look_at_start(self, timeout: float) -> None:
-        """Report a worker that the cluster has not started."""
-        waited = time.monotonic() - self.launched
-        if self.pid is not None or waited < (timeout if self._warned else _SLOW_START):
+    def look(self, start_timeout: float) -> None:
+        """Note how long the worker has been inside its environment, and report it if the cluster has not started it."""
+        now = time.monotonic()
+        if self.pid is None:
+            self._look_at_start(now - self._launched, start_timeout)
             return
+        # An environment in C code may hold the interpreter of the actor, which then returns no reply.
+        silent_since = self._replied if now - self._replied > _SILENCE else None
+        since = silent_since if self._entered is None else self._entered
+        self._inside = 0.0 if since is None else now - since
+
+    def _look_at_start(self, waited: float, timeout: float) -> None:
+        is_late = waited >= timeout
+        if self._is_reported is is_late or not (is_late or waited >= _SLOW_START):
+            return
+        self._is_reported = is_late
         text = (
             f"the cluster has not started it after {waited:.0f} seconds; it needs {self._needs}, and the cluster has "
             f"{ray.available_resources().get('CPU', 0):g} free of {ray.cluster_resources().get('CPU', 0):g} CPUs"
         )
+        message = ("error", f"TimeoutError: {text}", "") if is_late else ("warning", "RuntimeWarning", text)
         with self._lock:
-            if self._is_over:
-                return
-            if waited > timeout:
-                self.pipe.put(pickle.dumps(("error", f"TimeoutError: {text}", "")))
-            else:
-                self._warned = True
-                self.pipe.put(pickle.dumps(("warning", "RuntimeWarning", text)))
+            if not self._is_over:
+                self.pipe.put(pickle.dumps(message))
+
+    # The end
 
     def exit_status(self) -> str:
         """Describe how the actor has ended."""
@@ -220,7 +280,9 @@ class RayWorker(WorkerHandle):
 
     def end(self, seconds: float) -> None:
         """Wait until the actor has closed its environments, and kill it."""
-        ray.wait([self._work], timeout=max(seconds, 0.0))
+        if not self._is_over and ray.is_initialized():
+            with contextlib.suppress(ray.exceptions.RayError):
+                ray.wait([self._work], timeout=max(seconds, 0.0))
         self.kill()
 
     def kill(self) -> None:
@@ -231,7 +293,8 @@ class RayWorker(WorkerHandle):
             self._is_over = True
             self.pipe.close()
         if ray.is_initialized():  # otherwise the actors have ended with Ray
-            ray.kill(self.actor)
+            with contextlib.suppress(ray.exceptions.RayError):
+                ray.kill(self.actor)
 
 
 class RayLauncher:
@@ -244,9 +307,7 @@ class RayLauncher:
     """
 
     def __init__(self, settings: RayWorkers, memory: SharedMemory, shapes: Shapes) -> None:
-        self._starts_ray = not ray.is_initialized()
-        if self._starts_ray:
-            _start_ray()
+        _connection.open()
         self._memory, self._timeout = memory, settings.start_timeout
         self._weights = _Weights(memory, shapes) if shapes else None
         self._options = {
@@ -255,7 +316,8 @@ class RayLauncher:
             "max_restarts": 0,
             "scheduling_strategy": "SPREAD",
         }
-        self._launched: deque[RayWorker] = deque()  # until the relay has seen them
+        # The learner adds workers, and the relay removes those that are over; both are atomic operations of a list.
+        self._workers: list[RayWorker] = []
         self._error: Exception | None = None  # of the relay
         self._ends = threading.Event()
         self._relay = threading.Thread(target=self._run, name="noterl-ray-relay", daemon=True)
@@ -268,52 +330,80 @@ class RayLauncher:
             ValueError: if the job cannot be sent to another process.
             RuntimeError: if the connection to Ray was lost.
         """
-        if self._error is not None:
-            raise RuntimeError("workers: the connection to Ray was lost") from self._error
+        self._check()
         worker = RayWorker(job, self._memory, self._weights, self._options)
-        self._launched.append(worker)
+        self._workers.append(worker)
+        try:
+            self._check()  # the relay may have ended before the worker was in its list
+        except RuntimeError:
+            worker.kill()
+            raise
         return worker
 
+    def _check(self) -> None:
+        if self._error is not None:
+            raise RuntimeError("workers: the connection to Ray was lost") from self._error
+
     def close(self) -> None:
-        """End the relay, and Ray if it was started here."""
+        """End the relay, and Ray if it was started here and no other `fit` uses it."""
         self._ends.set()
         self._relay.join()
-        if self._starts_ray:
-            ray.shutdown()
+        _connection.close()
 
     def _run(self) -> None:
-        asked: dict[Any, RayWorker] = {}  # by the reference of the reply
         try:
             while not self._ends.is_set():
-                self._pass_on(asked)
+                self._pass_on()
         except Exception as error:  # the learner must not wait for ever
             self._error = error
-            for worker in (*asked.values(), *self._launched):
+            for worker in tuple(self._workers):
                 worker.fail(f"was lost with the connection to Ray: {_in_one_line(error)}")
 
-    def _pass_on(self, asked: dict[Any, RayWorker]) -> None:
-        """Pass on the replies that have arrived, or wait a moment for one, and then what the learner has written."""
-        while self._launched:
-            worker = self._launched.popleft()
-            asked[worker.actor.reply.remote()] = worker
-        if not asked:
+    def _pass_on(self) -> None:
+        """Pass on the results that have arrived, or wait a moment for one, and then what the learner has written."""
+        workers = tuple(self._workers)
+        owners = {call: worker for worker in workers for call in worker.calls()}
+        if not owners:
             self._ends.wait(_LOOK_SECONDS)
-            return
-        ready, others = ray.wait(list(asked), timeout=_LOOK_SECONDS)
-        if ready and others:
-            ready += ray.wait(others, num_returns=len(others), timeout=0)[0]
-        for reference in ready:
-            worker = asked.pop(reference)
-            try:
-                worker.receive(ray.get(reference))
-            except ray.exceptions.RayError as error:
-                worker.fail(f"has lost its actor: {_in_one_line(error)}")
-                continue
-            if not worker.is_over:
-                asked[worker.actor.reply.remote()] = worker
-        for worker in asked.values():
-            worker.send(None)
-            worker.look_at_start(self._timeout)
+        else:
+            ready, others = ray.wait(list(owners), timeout=_LOOK_SECONDS)
+            if ready and others:
+                ready += ray.wait(others, num_returns=len(others), timeout=0)[0]
+            for call in ready:
+                owners[call].finish(call)
+        for worker in workers:
+            if worker.is_over:
+                self._workers.remove(worker)
+            else:
+                worker.send(None)
+                worker.look(self._timeout)
+
+
+class _Connection:
+    """The connection of this process to Ray: the first `fit` that needs it starts Ray, and the last one ends it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users, self._is_own = 0, False
+
+    def open(self) -> None:
+        """Connect to Ray, or start it, unless this process is connected; `close` must follow."""
+        with self._lock:
+            if not ray.is_initialized():
+                _start_ray()
+                self._is_own = True
+            self._users += 1
+
+    def close(self) -> None:
+        """End Ray if it was started by `open`, and no other user is left."""
+        with self._lock:
+            self._users -= 1
+            if self._is_own and not self._users:
+                self._is_own = False
+                ray.shutdown()
+
+
+_connection = _Connection()
 
 
 def _start_ray() -> None:

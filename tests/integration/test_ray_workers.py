@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -18,11 +21,12 @@ import psutil
 import pytest
 
 from noterl.collect import RayWorkers, WorkerError, Workers
+from noterl.collect.worker import WAKE
 from tests.integration.test_workers import ROOT, Watcher, dqn, ppo, td3
 from tests.support.pools import Pool, pool, wait_until_gone
 from tests.support.replay_invariants import check_replay
 from tests.support.states import assert_same_state, differences
-from tests.support.worker_envs import BrokenEnv, DiscreteWalkEnv, FaultyEnv, IdEnv, LevelEnv
+from tests.support.worker_envs import BrokenEnv, DiscreteWalkEnv, FaultyEnv, IdEnv, LevelEnv, SlowEnv
 
 pytestmark = [
     pytest.mark.backends("torch"),
@@ -42,15 +46,19 @@ def cluster() -> Iterator[Any]:
     from ray.cluster_utils import Cluster
 
     handler = signal.getsignal(signal.SIGTERM)
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
-    made.add_node(num_cpus=1, resources={"second": 1})
-    ray.init(address=made.address, logging_level="ERROR", log_to_driver=False)
-    try:
-        yield made
-    finally:
-        ray.shutdown()
-        made.shutdown()
-        signal.signal(signal.SIGTERM, handler)  # Ray has installed its own
+    # In a folder of its own, whose path is short enough for sockets: otherwise `ray.init` in other processes, such as
+    # those of other tests, connects to this cluster.
+    with tempfile.TemporaryDirectory(prefix="ray-") as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_TMPDIR", folder)
+        made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+        made.add_node(num_cpus=1, resources={"second": 1})
+        ray.init(address=made.address, logging_level="ERROR", log_to_driver=False)
+        try:
+            yield made
+        finally:
+            ray.shutdown()
+            made.shutdown()
+            signal.signal(signal.SIGTERM, handler)  # Ray has installed its own
 
 
 def workers(count: int = 2, **settings: Any) -> RayWorkers:
@@ -155,13 +163,77 @@ class TestFailures:
             assert made.processes()[0] != victim and made.processes()[1] == other
             assert {*made.cut} == {0, 1} and {each.lane for each in transitions} == {0, 1, 2, 3}
 
-    def test_hung_environment_ends(self, tmp_path: Path) -> None:
-        env = partial(FaultyEnv, "sleep", 5, str(tmp_path / "flag"))
+    @pytest.mark.parametrize("kind", ["sleep", "freeze"])
+    def test_hung_environment_ends(self, kind: str, tmp_path: Path) -> None:
+        env = partial(FaultyEnv, kind, 5, str(tmp_path / "flag"))
         with pool(env, 2, workers(step_timeout=0.5)) as made:
             made.rounds(3)
             with pytest.warns(RuntimeWarning, match="step_timeout=0.5"):
                 made.rounds(20)
             assert len(made.cut) == 1
+
+    def test_slow_learner_does_not_take_a_worker_for_hung(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        from noterl.collect.ray_launcher import RayLauncher
+
+        pass_on, stall = RayLauncher._pass_on, threading.Event()
+
+        def stalled(self: RayLauncher) -> None:
+            if stall.is_set():
+                time.sleep(0.01)
+            else:
+                pass_on(self)
+
+        monkeypatch.setattr(RayLauncher, "_pass_on", stalled)
+        with pool(partial(SlowEnv, 0.2), 1, workers(1, collect=9, step_timeout=0.5)) as made:
+            crew = made.lanes._crew
+            made.rounds(2)
+            crew.wait_until(lambda: crew.processes[0].seconds_inside() > 0.0)
+            stall.set()
+            time.sleep(1.0)
+            crew.handle_messages()  # it must not replace the worker
+            stall.clear()
+
+    def test_failed_command_fails_the_worker(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        with pool(DiscreteWalkEnv, 2, workers()) as made:
+            made.rounds(3)
+            process = made.lanes._crew.processes[0]
+            monkeypatch.setattr(process, "_number", np.zeros(1))  # the actor cannot hash it
+            with pytest.warns(RuntimeWarning, match="worker 0 .*has lost its actor"):
+                made.rounds(40)
+            assert made.cut == [0]
+
+    def test_full_pipe_does_not_hold_up_the_relay(self) -> None:
+        from noterl.collect.ray_launcher import _LearnerPipe
+
+        pipe = _LearnerPipe()
+        putting = threading.Thread(target=lambda: [pipe.put(message) for message in [b"a", *[WAKE] * 200_000, b"b"]])
+        putting.start()
+        putting.join(20.0)
+        assert not putting.is_alive()
+        assert [pipe.recv_bytes(), pipe.recv_bytes()] == [b"a", b"b"]
+        pipe.put(WAKE)
+        pipe.put(None)
+        assert select.select([pipe], [], [], 0)[0] and pipe.recv_bytes() == WAKE
+        with pytest.raises(EOFError):
+            pipe.recv_bytes()
+        assert not select.select([pipe], [], [], 0)[0]
+        pipe.close()
+
+    @pytest.mark.parametrize("where", ["launch", "receive"])
+    def test_error_of_the_relay_reaches_the_learner(self, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        from noterl.collect.ray_launcher import RayWorker
+
+        def fail(*_: Any) -> None:
+            raise OSError("no more memory")
+
+        with pool(DiscreteWalkEnv, 2, workers()) as made:
+            made.rounds(3)
+            monkeypatch.setattr(RayWorker, "calls" if where == "launch" else "_receive", fail)
+            with (
+                pytest.warns(RuntimeWarning, match="was lost with the connection to Ray: OSError: no more memory"),
+                pytest.raises(RuntimeError, match="connection to Ray was lost"),
+            ):
+                made.rounds(300)
 
     def test_restarts_are_limited(self) -> None:
         with (
@@ -180,6 +252,13 @@ class TestFailures:
             pool(DiscreteWalkEnv, 1, settings),
         ):
             pass
+
+    def test_short_timeout_of_the_start_is_kept(self) -> None:
+        started = time.monotonic()
+        settings = workers(1, resources={"third": 1}, start_timeout=0.5)
+        with pytest.raises(WorkerError, match="TimeoutError"), pool(DiscreteWalkEnv, 1, settings):
+            pass
+        assert time.monotonic() - started < 10.0
 
     def test_lost_connection_is_an_error(self, monkeypatch: pytest.MonkeyPatch) -> None:
         from noterl.collect import ray_launcher
@@ -281,6 +360,32 @@ def _name(process: psutil.Process) -> str:
         return " ".join(process.cmdline())
     except psutil.Error:
         return ""
+
+
+class TestConnection:
+    def test_last_of_two_ends_ray(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        from noterl.collect import ray_launcher
+
+        states = [False]
+        monkeypatch.setattr(ray_launcher, "_start_ray", lambda: states.append(True))
+        monkeypatch.setattr(ray_launcher.ray, "is_initialized", lambda: states[-1])
+        monkeypatch.setattr(ray_launcher.ray, "shutdown", lambda: states.append(False))
+        connection = ray_launcher._Connection()
+        connection.open()
+        connection.open()
+        connection.close()
+        assert states == [False, True]
+        connection.close()
+        assert states == [False, True, False]
+
+    def test_ray_of_the_program_goes_on(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        from noterl.collect import ray_launcher
+
+        monkeypatch.setattr(ray_launcher.ray, "is_initialized", lambda: True)
+        monkeypatch.setattr(ray_launcher.ray, "shutdown", pytest.fail)
+        connection = ray_launcher._Connection()
+        connection.open()
+        connection.close()
 
 
 class TestArguments:

@@ -127,7 +127,9 @@ class TracedGradients:
         try:
             # The random state is restored, because tracing runs the function an extra time.
             with torch.random.fork_rng(devices=[]):
-                module, used = _simplified(make_fx(pure)(*examples))
+                with _one_fake_mode():
+                    traced = make_fx(pure)(*examples)
+                module, used = _simplified(traced)
                 examples = [examples[k] for k in used]
                 if not self._inductor:
                     program = _without_python(module, examples)
@@ -141,6 +143,16 @@ class TracedGradients:
         read = [state[k] for k in used if k < len(state)]
         taken = [k - len(state) for k in used if k >= len(state)]
         return lambda leaves: program(*read, *[leaves[k] for k in taken])
+
+
+@contextmanager
+def _one_fake_mode() -> Iterator[None]:
+    """Let `make_fx` describe all tensors by one mode; making one for each takes half of its time."""
+    from torch._guards import TracingContext, tracing
+    from torch._subclasses import FakeTensorMode
+
+    with tracing(TracingContext(FakeTensorMode(allow_fallback_kernels=True))):
+        yield
 
 
 def _gradient(program: Callable, shape: dict[str, Any]) -> Gradient:

@@ -1,4 +1,7 @@
-"""Recording an expert's episodes."""
+"""Recording an expert's episodes.
+
+Paper: Laskey et al., "DART: Noise Injection for Robust Imitation Learning", 2017, for `noise`.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,14 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
-from gymnasium import Space
+import numpy as np
+from gymnasium import Space, spaces
 
 from noterl import envs
 from noterl.agent import Agent
 from noterl.envs.observation import copy_observation
 from noterl.imitation.demonstrations import Demonstrations, stack_observations
+from noterl.noise import NoiseProcess
 from noterl.random import Generators
 from noterl.utils.checks import check_bool, check_positive
 from noterl.utils.files import PathLike, check_writable
@@ -25,6 +30,7 @@ def record(
     path: PathLike | None = None,
     seed: int | None = None,
     deterministic: bool = True,
+    noise: NoiseProcess | None = None,
 ) -> Demonstrations:
     """Play episodes and return them as demonstrations; the agent does not learn, and its training is not affected.
 
@@ -36,10 +42,21 @@ def record(
         seed: seed of the environments; by default the agent's seed, or 0 for a function. Episodes start in other
             states than those of `evaluate`.
         deterministic: whether an agent acts without exploration.
+        noise: disturbs the executed actions of a bounded Box space; the demonstrations hold the expert's own actions.
+            So they show how the expert recovers, and a clone learns it. As for agents, the noise is added to actions
+            that are scaled to [-1, 1]. The process itself does not change.
 
     Raises:
         ValueError: if an argument is not one of the allowed values, or the environment has several agents.
         OSError: if `path` cannot be written.
+
+    Example:
+    >>> from noterl.imitation import record
+    >>> from noterl.noise import GaussianWhiteNoiseProcess
+    >>> noise = GaussianWhiteNoiseProcess(sigma=0.5)
+    >>> data = record(lambda observation: [0.0], "Pendulum-v1", episodes=1, noise=noise)
+    >>> len(data), float(data.episodes[0].actions.max())
+    (200, 0.0)
     """
     check_positive("episodes", episodes)
     check_bool("deterministic", deterministic)
@@ -59,8 +76,11 @@ def record(
             closing.callback(source.close)
         if source.team is not None:
             raise ValueError(f"env must have one agent, got several: {', '.join(source.team.names)}")
+        disturbance = None
+        if noise is not None:
+            disturbance = _Disturbance(noise, source.action_space, seeds("demonstrations/noise"))
         environment = closing.enter_context(contextlib.closing(source.make_evaluation()))
-        played = [_play(environment, source.observation_space, act, number) for number in numbers]
+        played = [_play(environment, source.observation_space, act, disturbance, number) for number in numbers]
     demonstrations = Demonstrations(
         *zip(*played, strict=True), observation_space=source.observation_space, action_space=source.action_space
     )
@@ -76,11 +96,45 @@ def _acting(agent: Any, deterministic: bool) -> Callable[[Any], Any]:
     return lambda observation: agent.act(observation, deterministic=deterministic)
 
 
+class _Disturbance:
+    """Adds noise to the actions of a bounded Box space.
+
+    Args:
+        noise: is copied.
+        space: of the actions.
+        generator: of the copy.
+
+    Raises:
+        ValueError: if the noise does not fit the space.
+    """
+
+    def __init__(self, noise: NoiseProcess, space: Space[Any], generator: np.random.Generator) -> None:
+        if not isinstance(noise, NoiseProcess):
+            raise ValueError(f"noise must be one of noterl.noise, or None, got {noise!r:.80}")
+        if not isinstance(space, spaces.Box) or not space.is_bounded():
+            raise ValueError(f"noise needs a Box action space with finite bounds, got {space}: pass noise=None")
+        if noise.size != np.prod(space.shape, dtype=int):
+            raise ValueError(f"noise must have the size of an action of {space}, got {noise!r} of size {noise.size}")
+        self._space, self._noise = space, noise.copy_with_generator(generator)
+
+    def reset(self) -> None:
+        """Called when an episode starts."""
+        self._noise.reset()
+
+    def __call__(self, action: Any) -> np.ndarray[Any, Any]:
+        """Return the action to execute."""
+        space = self._space
+        change = (space.high - space.low) / 2 * self._noise.sample().reshape(space.shape)
+        return np.clip(action + change, space.low, space.high).astype(space.dtype)
+
+
 def _play(
-    environment: Any, space: Space[Any], act: Callable[[Any], Any], seed: int
+    environment: Any, space: Space[Any], act: Callable[[Any], Any], disturbance: _Disturbance | None, seed: int
 ) -> tuple[Any, list[Any], list[float], bool]:
-    """Play one episode; return its observations, actions and rewards, and whether it terminated."""
+    """Play one episode; return its observations, the expert's actions, the rewards, and whether it terminated."""
     observation, _ = environment.reset(seed=seed)
+    if disturbance is not None:
+        disturbance.reset()
     observations: list[Any] = [copy_observation(space, observation)]
     actions: list[Any] = []
     rewards: list[float] = []
@@ -88,7 +142,8 @@ def _play(
     while not (terminated or truncated):
         action = act(observation)
         actions.append(action.copy() if hasattr(action, "copy") else action)
-        observation, reward, terminated, truncated, _ = environment.step(action)
+        executed = action if disturbance is None else disturbance(action)
+        observation, reward, terminated, truncated, _ = environment.step(executed)
         observations.append(copy_observation(space, observation))
         rewards.append(float(reward))
     return stack_observations(space, observations), actions, rewards, bool(terminated)

@@ -13,9 +13,11 @@ from gymnasium import spaces
 import noterl
 from noterl import saving
 from noterl.imitation import Demonstrations, record
+from noterl.noise import GaussianWhiteNoiseProcess, OrnsteinUhlenbeckProcess
+from noterl.random import Generators
 from tests.support.batches import Corridor
 from tests.support.demonstrations import CONTINUOUS, DISCRETE, OBSERVATIONS, demonstrations
-from tests.support.states import assert_same_state
+from tests.support.states import assert_same_state, differences
 
 pytestmark = pytest.mark.backends("torch")
 
@@ -171,6 +173,61 @@ def test_record_takes_a_function_as_expert() -> None:
     data = record(lambda observation: 1, lambda: Corridor(), episodes=2)
     assert all((episode.actions == 1).all() and episode.terminated for episode in data.episodes)
     assert data.action_space == DISCRETE
+
+
+class Tracker(gymnasium.Env[Any, Any]):
+    """Observes the action that was executed last; the bounds of its two actions differ."""
+
+    observation_space = spaces.Box(-9.0, 9.0, (2,), np.float32)
+    action_space = spaces.Box(np.float32([-1.0, 0.0]), np.float32([1.0, 4.0]))
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.steps = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        assert self.action_space.contains(action)
+        self.steps += 1
+        return action, 0.0, False, self.steps == 5, {}
+
+
+def test_recorded_actions_are_those_before_the_noise() -> None:
+    def expert(observation: Any) -> Any:
+        return np.float32([0.5, 1.0])
+
+    noise = OrnsteinUhlenbeckProcess(theta=0.2, sigma=0.7, dt=1.0, size=2)
+    before = noise.get_state()
+    data = record(expert, lambda: Tracker(), episodes=2, seed=4, noise=noise)
+    same = noise.copy_with_generator(Generators(4)("demonstrations/noise"))
+    for episode in data.episodes:
+        assert (episode.actions == expert(None)).all()
+        same.reset()
+        samples = np.stack([same.sample() for _ in range(5)])
+        expected = np.clip([0.5, 1.0] + samples * [1.0, 2.0], [-1.0, 0.0], [1.0, 4.0])
+        np.testing.assert_allclose(episode.observations[1:], expected, rtol=1e-6)
+    assert not differences(noise.get_state(), before)
+    assert_same_demonstrations(record(expert, lambda: Tracker(), episodes=2, seed=4, noise=noise), data)
+
+
+def test_noise_keeps_the_starts_of_episodes() -> None:
+    def starts(**options: Any) -> list[Any]:
+        data = record(lambda observation: [0.0], "Pendulum-v1", episodes=3, seed=2, **options)
+        return [episode.observations[0] for episode in data.episodes]
+
+    np.testing.assert_array_equal(starts(noise=GaussianWhiteNoiseProcess()), starts())
+
+
+@pytest.mark.parametrize(
+    ("noise", "env", "message"),
+    [
+        (0.1, "Pendulum-v1", "noise must be one of noterl.noise"),
+        (GaussianWhiteNoiseProcess(size=2), "Pendulum-v1", "noise must have the size of an action"),
+        (GaussianWhiteNoiseProcess(), "CartPole-v1", "noise needs a Box action space with finite bounds"),
+    ],
+)
+def test_noise_that_does_not_fit_raises(noise: Any, env: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        record(lambda observation: 0, env, episodes=1, noise=noise)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,8 @@
 
     KERAS_BACKEND=jax python benchmarks/imitation.py --tasks CartPole Pendulum --seeds 5
 
-One expert is trained for each task. Each seed records five other episodes of it. The score of an agent is its mean
+One expert is trained for each task. Each seed records five other episodes of it. On Pendulum, "BC with noise" clones
+five episodes that were recorded with noise in the executed actions, `record(noise=)`. The score of an agent is its mean
 return over 100 episodes, as a share of the way from a random policy (0) to the expert (1). CartPole and Pendulum have
 the bar 0.95 in every seed; Acrobot has none. Each run is stored when it ends, in benchmarks/results/imitation/.
 """
@@ -31,6 +32,7 @@ from benchmarks.evaluation import EPISODES, evaluate, versions  # noqa: E402
 from benchmarks.processes import RESULTS, machine, store  # noqa: E402
 from benchmarks.report import markdown_table  # noqa: E402
 from noterl.imitation import GAIL, Demonstrations, record  # noqa: E402
+from noterl.noise import NoiseProcess, OrnsteinUhlenbeckProcess  # noqa: E402
 from noterl.schedules import Linear  # noqa: E402
 
 DEMONSTRATIONS = 5
@@ -71,6 +73,7 @@ class Task:
     gail: dict[str, Any]
     bar: float | None = BAR
     clone: Callable[[int], noterl.Agent] | None = None  # the agent that clones; None for `make`
+    noise: NoiseProcess | None = None  # of further demonstrations for cloning
 
 
 TASKS = {
@@ -92,6 +95,7 @@ TASKS = {
         {"updates": 3_000},
         {"reward": "logit"},
         clone=lambda seed: noterl.PPO("Pendulum-v1", hidden=(256, 256), seed=seed),
+        noise=OrnsteinUhlenbeckProcess(theta=0.15, sigma=0.5, dt=1.0),
     ),
     "Acrobot": Task(
         "Acrobot-v1",
@@ -139,9 +143,14 @@ def runs(name: str, seeds: int) -> Iterator[dict[str, Any]]:
         "BC": lambda seed, data: _cloned(task, seed, data),
         "GAIL": lambda seed, data: _trained(task, seed, task.gail_fit, reward_model=GAIL(data, **task.gail)),
     }
+    if task.noise is not None:
+        methods["BC with noise"] = methods["BC"]
     for seed in range(seeds):
-        data = record(expert, episodes=DEMONSTRATIONS, seed=seed)
+        clean = record(expert, episodes=DEMONSTRATIONS, seed=seed)
         for method, train in methods.items():
+            data = clean
+            if method == "BC with noise":
+                data = record(expert, episodes=DEMONSTRATIONS, seed=seed, noise=task.noise)
             start = time.perf_counter()
             agent = train(seed, data)
             seconds, score = time.perf_counter() - start, _returns(agent, task)
@@ -162,6 +171,7 @@ def settings() -> dict[str, Any]:
             "gail_fit": task.gail_fit,
             "pretrain": task.pretrain,
             "gail": task.gail,
+            "noise": repr(task.noise),
             "bar": task.bar,
         }
         for name, task in TASKS.items()

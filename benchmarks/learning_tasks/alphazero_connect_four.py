@@ -16,7 +16,7 @@ import numpy as np
 
 import noterl
 from benchmarks.report import markdown_table
-from noterl.callbacks import Arena, StopOnTime
+from noterl.callbacks import Arena, LearningRateScheduler, StopOnTime
 from noterl.envs.games import ConnectFour, Minimax, play_games
 from noterl.schedules import Linear
 
@@ -25,7 +25,7 @@ DEPTH, GAMES, SIMULATIONS, OPENINGS = 4, 200, 100, 2
 LANES, EVERY = 256, 4_000
 SETTINGS: dict[str, Any] = {"simulations": 32, "gumbel": True, "hidden": (256, 256), "random_moves": 0.1}
 MEMORY, BATCH_SIZE, UPDATE_EVERY = 200_000, 512, 128
-RATES, STEPS = (1e-3, 1e-4), 4_500_000  # the learning rate falls over about the environment steps of 30 minutes
+RATES = 1e-3, 1e-4  # the learning rate at the start and at the end of the training time
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,7 +44,6 @@ def run(seeds: int, *, minutes: float, simulations: int) -> dict[str, Any]:
             "batch_size": BATCH_SIZE,
             "update_every": UPDATE_EVERY,
             "learning_rate": RATES,
-            "learning_rate steps": STEPS,
             "minutes": minutes,
             "depth": DEPTH,
             "games": GAMES,
@@ -58,7 +57,7 @@ def run(seeds: int, *, minutes: float, simulations: int) -> dict[str, Any]:
 def train(seed: int, minutes: float, settings: dict[str, Any]) -> dict[str, Any]:
     game, agent = ConnectFour(), noterl.AlphaZero(ConnectFour(), seed=seed, **settings)
     agent.compile(
-        keras.optimizers.Adam(Linear(*RATES, steps=STEPS)),
+        keras.optimizers.Adam(RATES[0]),
         replay=noterl.Replay(MEMORY, n_step=game.max_length),
         batch_size=BATCH_SIZE,
         update_every=UPDATE_EVERY,
@@ -66,8 +65,12 @@ def train(seed: int, minutes: float, settings: dict[str, Any]) -> dict[str, Any]
     )
     # The network's own move, without a search: the arena takes little of the training time.
     arena = Arena({"minimax": Minimax(depth=2)}, every=EVERY, games=40, openings=OPENINGS)
+    # How many games the time allows depends on the machine, so the rate falls with the time.
+    begun, seconds = time.monotonic(), 60 * minutes
+    schedule = Linear(*RATES, steps=max(round(seconds), 1))
+    rate = LearningRateScheduler(lambda _: schedule(int(time.monotonic() - begun)), unit="episodes")
     processor = time.process_time()
-    agent.fit(num_envs=LANES, callbacks=[arena, StopOnTime(60 * minutes)], verbose=0)
+    agent.fit(num_envs=LANES, callbacks=[arena, rate, StopOnTime(seconds)], verbose=0)
     processor = time.process_time() - processor
     shares = agent.search(game.start(1)[0], simulations=SIMULATIONS).visit_shares
     games = {name: against_minimax(agent, seed, count) for name, count in (("games", 0), ("random openings", OPENINGS))}

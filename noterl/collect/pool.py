@@ -28,7 +28,17 @@ from noterl.collect.ledger import Ledger, is_ahead, warn_restarted
 from noterl.collect.pacing import EpisodePhases, Overlap, Phases
 from noterl.collect.process import Inbox
 from noterl.collect.publisher import Publisher, block_shapes
-from noterl.collect.rows import FIELDS, NEXT_OBSERVATION, OBSERVATION, TEAM_FIELDS, info_at, observation_at, row_specs
+from noterl.collect.rows import (
+    FIELDS,
+    OBSERVATION,
+    TEAM_FIELDS,
+    Row,
+    RowReader,
+    info_at,
+    members,
+    observation_at,
+    row_specs,
+)
 from noterl.collect.shared_memory import ArraySpec, SharedMemory, SharedWeights
 from noterl.collect.worker import (
     CONTROL_SIZE,
@@ -112,12 +122,12 @@ class PoolLanes:
         self.cursor = 0
         self.interrupted: list[int] = []
         self._extra: dict[str, np.ndarray] = {}  # of the actions of the round, if the learner has chosen them
+        self._reads, self._rows = -1, list[Row]()  # the worker of the next lane, and its rows of the round, if read
         self.fields = InfoFields(info_spec, num_envs, source.action_space if source.team is None else None)
         self._info_spec, self.info = self.fields.spec, self.fields.values
         self.acts = self.overlaps = False
         self._space: Any = source.observation_space
         self._encoder = ObservationEncoder(self._space)
-        self._discrete = isinstance(source.action_space, spaces.Discrete)
         agents = 0 if source.team is None else len(source.team)
         self._earned = np.zeros((num_envs, agents))
         self._saved: dict[str, Any] | None = None  # restored at the start
@@ -177,7 +187,8 @@ class PoolLanes:
         arrays = self._memory.arrays
         self._control = [arrays[f"control/{index}"] for index in range(self.num_workers)]
         counts = enumerate(self.lanes_of_workers)
-        self._inboxes = [Inbox(ring_of(arrays, index), count) for index, count in counts]
+        reader = RowReader(self._space, self.source.action_space)
+        self._inboxes = [Inbox(ring_of(arrays, index), count, reader) for index, count in counts]
         self._resets = np.zeros(self.num_envs, np.int64)  # of each lane, since its generator was synchronized
         self._calls = []
         self._expected = np.zeros(self.num_envs, np.bool_)  # lanes whose next row starts an episode
@@ -221,7 +232,7 @@ class PoolLanes:
         if self.acts:
             specs = SharedWeights.specs(self._shapes)
         else:
-            dtype = np.int64 if self._discrete else action.dtype
+            dtype = np.int64 if isinstance(action, spaces.Discrete) else action.dtype
             specs = [
                 ArraySpec("encoded", (self.num_envs, *encoded.shape), encoded.dtype),
                 ArraySpec("actions", (self.num_envs, *(action.shape or ())), dtype),
@@ -360,30 +371,40 @@ class PoolLanes:
         self._end_round()
         self._pacing.prepare_round(step, updates, rounds)
         self._wait_for_rounds(range(self.num_workers))
-        fronts = [inbox.front() for inbox in self._inboxes]
+        rounds_of = [inbox.round() for inbox in self._inboxes]
         if self.settings.collect == "episode":
-            ended = self._gather(fronts, "terminated") | self._gather(fronts, "truncated")
-            for index, own in enumerate(self._own):
-                self._pacing.receive(index, ended[own])
-        begun = self._gather(fronts, "begun")
-        cut = begun & ~self._expected
-        if cut.any():
-            self._cut(np.flatnonzero(cut).tolist())
-            return None
-        self._expected[:] = False
-        self._resets += begun
-        for (fields, first), own in zip(fronts, self._own, strict=True):
-            rows = slice(first, first + own.stop - own.start)
+            for index, own_rows in enumerate(rounds_of):
+                ended = [terminated or truncated for *_, terminated, truncated, _ in own_rows]
+                self._pacing.receive(index, np.array(ended))
+        rows = [row for own_rows in rounds_of for row in own_rows]
+        begun = [row[-1] for row in rows]
+        if any(begun):
+            cut = begun & ~self._expected
+            if cut.any():
+                self._cut(np.flatnonzero(cut).tolist())
+                return None
+            self._expected[:] = False
+            self._resets += begun
+        chosen = self._gather_round()
+        self._publisher.count_steps(self.num_envs)
+        self.actions, self.cursor = [row[2] for row in rows], 0
+        return chosen
+
+    def _gather_round(self) -> np.ndarray:
+        """Update the observations and the staleness by the oldest round, and return its chosen actions, `[N, ...]`."""
+        chosen = []
+        for inbox, own in zip(self._inboxes, self._own, strict=True):
+            fields, first = inbox.front()
+            rows = slice(first, first + inbox.count)
+            chosen.append(fields["chosen"][rows])
             observations = observation_at(fields, OBSERVATION, self._space, rows)
             if self._encoder.is_identity:
                 self._encoded[own] = observations
             else:
                 self._encoder.write(observations, self._encoded[own])
-        self._publisher.count_steps(self.num_envs)
-        if self.overlaps:
-            np.maximum(self._staleness, updates - self._gather(fronts, "updates"), out=self._staleness)
-        self.actions, self.cursor = self._members(self._gather(fronts, "action")), 0
-        return self._gather(fronts, "chosen")
+            if self.overlaps:
+                np.maximum(self._staleness[own], self._updates - fields["updates"][rows], out=self._staleness[own])
+        return np.concatenate(chosen)
 
     def begin_phase(self, step: int, updates: int, rounds: int) -> None:
         """Let workers collect a phase with the current weights, before the learner changes them.
@@ -406,7 +427,8 @@ class PoolLanes:
         """
         self._end_round()
         self._memory.arrays["actions"][:] = actions
-        self.actions, self.cursor, self._extra = self._members(actions), 0, dict(extra or {})
+        self.actions, self.cursor = members(actions, self.source.action_space), 0
+        self._extra = dict(extra or {})
         for index in range(self.num_workers):
             self._crew.send(index, "step", self._step)
 
@@ -414,15 +436,13 @@ class PoolLanes:
         """Return the next lane's transition of the round; () if its worker has failed in the round."""
         lane = self.cursor
         index = self._worker_of[lane]
-        front = self._inboxes[index].front() if self.acts else self._wait_for_front(index)
+        if index != self._reads:
+            self._reads, self._rows = index, self._rows_of(index)
         self._step = step
         self.cursor += 1
-        transitions: tuple[Transition, ...] = ()
-        if front is not None:
-            fields, first = front
-            transitions = (self._transition(lane, fields, first + lane - self._own[index].start),)
+        transitions = (self._transition(lane, lane - self._own[index].start),) if self._rows else ()
         if self.cursor == self.num_envs:
-            self.actions, self._is_over = None, True
+            self.actions, self._is_over, self._reads = None, True, -1
         return transitions
 
     def _end_round(self) -> None:
@@ -434,31 +454,33 @@ class PoolLanes:
                     inbox.release()
             self._cut_lost()
 
-    def _transition(self, lane: int, fields: Mapping[str, Any], row: int) -> Transition:
-        reward = float(fields["reward"][row])
-        extra: dict[str, Any] | None = {name: values[lane] for name, values in self._extra.items()} or None
-        for name in self._info_spec:
-            extra = extra or {}
-            extra |= {each: fields[f"{FIELDS}{each}"][row] for each in (name, f"next_{name}")}
+    def _transition(self, lane: int, position: int) -> Transition:
+        """Return the transition of a lane, whose row is at this position among those of its worker."""
+        observation, next_observation, _, reward, terminated, truncated, _ = self._rows[position]
+        extra = None
+        if self._extra or self._info_spec or self.ledger.reductions or self._team_reward is not None:
+            fields, first = self._inboxes[self._reads].front()
+            extra = self._further_fields(lane, fields, first + position)
+            if self._team_reward is not None:
+                reward = float(extra["reward"].mean())
+        self.ledger.returns[lane] += reward
+        self.ledger.lengths[lane] += 1
+        action = self.actions[lane]
+        return Transition(lane, observation, action, reward, next_observation, terminated, truncated, extra)
+
+    def _further_fields(self, lane: int, fields: Mapping[str, Any], row: int) -> Any:
+        """Return the further fields of a transition, None if there are none, and add its `info` to the episode's."""
         if self.ledger.reductions:
             self.ledger.info[lane].add(info_at(fields, self.ledger.reductions, row))
         if self._team_reward is not None:
             extra = {name: fields[f"team/{name}"][row] for name in TEAM_FIELDS}
             self._earned[lane] += extra["reward"]
             extra["reward"] = rewards_to_learn_from(self._team_reward, extra["reward"], extra["terminated"])
-            reward = float(extra["reward"].mean())
-        self.ledger.returns[lane] += reward
-        self.ledger.lengths[lane] += 1
-        return Transition(
-            lane,
-            observation_at(fields, OBSERVATION, self._space, row),
-            self.actions[lane],
-            reward,
-            observation_at(fields, NEXT_OBSERVATION, self._space, row),
-            bool(fields["terminated"][row]),
-            bool(fields["truncated"][row]),
-            extra,
-        )
+            return extra
+        extra = {name: values[lane] for name, values in self._extra.items()}
+        for name in self._info_spec:
+            extra |= {each: fields[f"{FIELDS}{each}"][row] for each in (name, f"next_{name}")}
+        return extra or None
 
     def logs(self, lane: int) -> dict[str, float]:
         """Return the number of the lane's worker and, with several agents, each agent's return.
@@ -494,25 +516,14 @@ class PoolLanes:
             self._calls.append(call)
         return results
 
-    def _members(self, actions: np.ndarray) -> Any:
-        """Return actions `[N, ...]` as a sequence of members of the action space."""
-        if self._discrete:
-            return actions.tolist()
-        return [actions[lane, ...] for lane in range(len(actions))] if actions.ndim == 1 else actions
-
-    def _gather(self, fronts: Sequence[tuple[Mapping[str, Any], int]], name: str) -> np.ndarray:
-        """Return a field of the oldest round of all lanes, `[N, ...]`."""
-        pairs = zip(fronts, self._own, strict=True)
-        return np.concatenate([fields[name][first : first + own.stop - own.start] for (fields, first), own in pairs])
-
     # Waiting
 
-    def _wait_for_front(self, index: int) -> tuple[Mapping[str, Any], int] | None:
-        """Wait for a worker's rows of the round, if the learner chose the actions; None if the worker has failed."""
+    def _rows_of(self, index: int) -> list[Row]:
+        """Return a worker's rows of the round in progress; [] if it has failed, and the learner chose the actions."""
         inbox = self._inboxes[index]
         if not inbox.rows and index not in self._lost:
             self._wait_for_rounds([index])
-        return inbox.front() if inbox.rows else None
+        return inbox.round() if inbox.rows else []
 
     def _wait_for_rounds(self, indices: Sequence[int]) -> None:
         """Wait until these workers have a round; without an actor in the worker, also until one has failed."""
@@ -647,7 +658,7 @@ class PoolLanes:
         self._saved = state
         self.ledger.set_state(state["ledger"])
         if is_own and state["actions"] is not None:
-            self.actions, self.cursor = self._members(state["actions"]), state["cursor"]
+            self.actions, self.cursor = members(state["actions"], self.source.action_space), state["cursor"]
             self._extra = {name: values.copy() for name, values in state["extra"].items()}
         if self.source.team is not None:
             self._earned[:] = [lane["earned"] for lane in state["lanes"]]

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from noterl.collect import platforms
+from noterl.collect.rows import Row, RowReader
 from noterl.collect.sending import dumps
 from noterl.collect.shared_memory import Ring, SharedMemory
 from noterl.collect.worker import ENTERED, Job
@@ -41,12 +42,15 @@ class Inbox:
     Args:
         ring: of the worker.
         count: number of the worker's lanes, the rows of one round.
+        reader: reads rows; None if `round` is not called.
     """
 
-    def __init__(self, ring: Ring, count: int) -> None:
-        self.ring, self.count = ring, count
+    def __init__(self, ring: Ring, count: int, reader: RowReader | None = None) -> None:
+        self.ring, self.count, self._reader = ring, count, reader
         self._chunks: deque[dict[str, Array]] = deque()
         self._first = 0  # the first row of the first chunk that was not released
+        self._read: list[Row] = []  # rows that were read together
+        self._released = 0  # how many of them were released
 
     @property
     def rows(self) -> int:
@@ -61,8 +65,22 @@ class Inbox:
             return self._chunks[0], self._first
         return self.ring.fields, self.ring.first()
 
+    def round(self) -> list[Row]:
+        """Return the rows of the oldest round, `[count]`; there must be one."""
+        if self._released == len(self._read):
+            self._read, self._released = self._read_together(), 0
+        return self._read[self._released : self._released + self.count]
+
+    def _read_together(self) -> list[Row]:
+        assert self._reader is not None
+        fields, first = self.front()
+        if self._chunks:
+            return self._reader.read(fields, slice(first, None))
+        return self._reader.read(fields, slice(first, min(first + self.ring.unread, self.ring.capacity)))
+
     def release(self) -> None:
         """Remove the oldest round."""
+        self._released = min(self._released + self.count, len(self._read))
         if not self._chunks:
             self.ring.release(self.count)
             return
@@ -77,6 +95,7 @@ class Inbox:
         if rows:
             self._chunks.append(self.ring.copy(self.ring.released, rows))
             self.ring.release(rows)
+            self._read, self._released = [], 0  # views of the ring
 
     def begun(self) -> Array:
         """Return how often each lane was reset in the rows, `[count]`."""

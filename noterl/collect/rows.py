@@ -20,6 +20,9 @@ Array = np.ndarray[Any, Any]
 OBSERVATION, NEXT_OBSERVATION = "observation", "next_observation"
 FIELDS, INFO, HAS_INFO = "fields/", "info/", "has_info/"
 
+# Observation, next observation, action, reward, `terminated`, `truncated`, and whether the lane was reset before.
+Row = tuple[Any, Any, Any, float, bool, bool, bool]
+
 # The fields of `TeamLanes`. "reward" holds the agents' own rewards: the learner computes those to learn from, because
 # `team_reward` is a method of the agent, which a worker does not have.
 TEAM_FIELDS = {"reward": np.float64, "terminated": np.bool_, "present": np.bool_, "remaining": np.bool_}
@@ -118,6 +121,40 @@ class RowWriter:
             self._fields[f"{HAS_INFO}{key}"][row] = has
             if has:
                 self._fields[f"{INFO}{key}"][row] = number_of(key, info[key])
+
+
+class RowReader:
+    """Reads rows of a ring, all at once: in Python, one after another takes three times as long.
+
+    Args:
+        observation_space: of the environments.
+        action_space: of the environments.
+    """
+
+    def __init__(self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> None:
+        self._observation_space, self._action_space = observation_space, action_space
+
+    def read(self, fields: Mapping[str, Array], rows: slice) -> list[Row]:
+        """Return the rows; their observations are views of the fields."""
+        observations, following = (
+            _observations(fields, name, self._observation_space, rows) for name in (OBSERVATION, NEXT_OBSERVATION)
+        )
+        actions = members(fields["action"][rows].copy(), self._action_space)
+        outcome = (fields[name][rows].tolist() for name in ("reward", "terminated", "truncated", "begun"))
+        return list(zip(observations, following, actions, *outcome, strict=True))
+
+
+def _observations(fields: Mapping[str, Array], name: str, space: Any, rows: slice) -> list[Any]:
+    if name in fields:
+        return list(fields[name][rows])
+    return [observation_at(fields, name, space, row) for row in range(rows.start, rows.stop)]
+
+
+def members(actions: Array, space: spaces.Space[Any]) -> list[Any]:
+    """Return actions `[N, ...]` as members of the action space."""
+    if isinstance(space, spaces.Discrete):
+        return actions.tolist()
+    return [actions[row, ...] for row in range(len(actions))]
 
 
 def info_at(fields: Mapping[str, Array], keys: Iterable[str], row: int) -> dict[str, float]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from noterl.collect.crew import Crew
 
 # With overlap, a worker wakes the learner after half of this number of rounds at the latest.
-_MAX_AWAITED = 16
+_MAX_AWAITED = 64
 
 # Seconds between two looks for failed workers while the learner does not wait for rounds.
 _LOOK_SECONDS = 0.25

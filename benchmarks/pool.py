@@ -61,6 +61,7 @@ SECONDS_BAR, MEBIBYTES_BAR = 0.5, 60.0
 RING_BAR = 500_000.0
 WALKER = "BipedalWalker-v3"
 PPO_ROLLOUT = 2_048 * 2 * LANES  # steps
+SLEEP_ROLLOUT = 128  # of an environment
 
 Row = dict[str, Any]
 
@@ -250,17 +251,6 @@ def collecting(part: str, arguments: argparse.Namespace) -> list[Row]:
     return rows
 
 
-def sleeping(arguments: argparse.Namespace) -> list[Row]:
-    """Return the comparisons of 8 workers with none, where each step takes 5 ms."""
-    slow = agent_for(make_sleeping)
-    none = functools.partial(lanes_rate, slow, 8, None, arguments.seconds, 64)
-    rows = []
-    for name, workers in (("8 workers", Workers(8)), ("8 workers with collect=16", Workers(8, collect=16))):
-        eight = functools.partial(lanes_rate, slow, 8, workers, arguments.seconds, 64, 16)
-        rows.append(compare(f"a step of 5 ms: {name} / none", eight, none, arguments.pairs, SLEEP_BAR))
-    return rows
-
-
 # Training
 
 
@@ -299,6 +289,37 @@ def timed(agent: Any, steps: int, warm_up: int, seed: int, **settings: Any) -> S
     watch = Stopwatch(warm_up)
     agent.fit(steps=warm_up + steps, seed=seed, callbacks=[watch], verbose=0, **settings)
     return watch
+
+
+def sleeping(arguments: argparse.Namespace) -> list[Row]:
+    """Return the comparisons of 8 workers with none, where each step takes 5 ms.
+
+    PPO trains: its workers collect a rollout in one phase. The other rows only collect, with a phase for each round, as
+    DQN has by default, with longer phases, and with overlap.
+    """
+    agents = [noterl.PPO(make_sleeping, rollout_steps=SLEEP_ROLLOUT, seed=1) for _ in range(2)]
+    steps = 8 * SLEEP_ROLLOUT
+    for agent, workers in zip(agents, (8, 0), strict=True):
+        agent.fit(steps=steps, num_envs=8, workers=workers, verbose=0)  # compiles the updates
+
+    def trained(pair: int) -> tuple[float, float]:
+        two = zip(agents, (8, 0), strict=True)
+        eight, none = (timed(agent, 4 * steps, steps, pair, num_envs=8, workers=each).rate for agent, each in two)
+        return eight, none
+
+    name = "a step of 5 ms: PPO, 8 workers / none"
+    rows = [row_of(name, [trained(pair) for pair in range(arguments.pairs)], SLEEP_BAR)]
+    slow = agent_for(make_sleeping)
+    none = functools.partial(lanes_rate, slow, 8, None, arguments.seconds, 64)
+    settings = {
+        "8 workers": Workers(8),
+        "with collect=16": Workers(8, collect=16),
+        "with overlap": Workers(8, overlap=True),
+    }
+    for name, workers in settings.items():
+        eight = functools.partial(lanes_rate, slow, 8, workers, arguments.seconds, 64, 16)
+        rows.append(compare(f"a step of 5 ms: collecting, {name} / none", eight, none, arguments.pairs, SLEEP_BAR))
+    return rows
 
 
 def walker_td3() -> Any:

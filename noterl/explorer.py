@@ -24,11 +24,16 @@ class Explorer(Configurable):
     A tunable argument of the constructor may be a `noterl.schedules.Schedule`. The attribute then holds the schedule's
     value at the step of the last `update_schedules`, and cannot be assigned.
 
+    A subclass lists in `counters` those of the tunable attributes that count environment steps.
+
     Attributes:
+        assignments: how often tunable attributes were assigned. Steps that are counted and schedules do not count.
         schedules: the schedules by the names of the attributes that they set.
     """
 
     tunables: ClassVar[Mapping[str, Check]] = {}
+    counters: ClassVar[tuple[str, ...]] = ()
+    assignments = 0
     schedules: Mapping[str, Schedule] = {}
 
     # A property would cost more per read, and could not be assigned.
@@ -49,15 +54,18 @@ class Explorer(Configurable):
             elif name in self.schedules:
                 raise ValueError(f"{name} is set by {self.schedules[name]!r}, which would overwrite {value!r}")
             value = check(name, value)
+            super().__setattr__("assignments", self.assignments + 1)
         elif name == "generator" and not isinstance(value, np.random.Generator):
             raise ValueError(f"generator must be a numpy.random.Generator, got {value!r}")
         super().__setattr__(name, value)
 
     def skip(self, steps: int) -> None:
-        """Count environment steps before `learning_starts`: their actions are random, so nothing is sampled.
+        """Count environment steps for which nothing is sampled: those before `learning_starts`, and of other workers.
 
-        The base class counts nothing.
+        It adds their number to the attributes of `counters`.
         """
+        for name in self.counters:
+            vars(self)[name] += steps
 
     def update_schedules(self, step: int) -> None:
         """Set the scheduled attributes to their values after `step` environment steps."""
@@ -96,3 +104,4 @@ class Explorer(Configurable):
             raise ValueError(f"state['generator'] is not the state of a {kind}: {error}") from error
         for name, value in values.items():
             super().__setattr__(name, value)
+        super().__setattr__("assignments", self.assignments + 1)

@@ -56,6 +56,7 @@ class NoiseProcess(Explorer):
         "n_steps_annealing": check_int,
         "n": partial(check_int, least=0),
     }
+    counters: ClassVar = ("n",)
 
     def __init__(
         self,
@@ -101,12 +102,8 @@ class NoiseProcess(Explorer):
         """
         rows = 1 if lanes is None else check_int("lanes", lanes)
         noise = self.draw(rows).astype(np.float32)
-        self.n += rows
+        self.skip(rows)
         return noise[0] if lanes is None else noise
-
-    def skip(self, steps: int) -> None:
-        """Count environment steps in the annealing without sampling: those before `learning_starts`."""
-        self.n += steps
 
     def draw(self, lanes: int) -> NDArray[np.float64]:
         """Return noise `[lanes, size]` with the standard deviation `current_sigma`; a subclass defines it."""

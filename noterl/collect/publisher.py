@@ -37,6 +37,7 @@ class Publisher:
     def __init__(self, actor: Actor, weights: SharedWeights | None, seen: Sequence[Mapping[str, Any]]) -> None:
         self._actor, self._weights = actor, weights
         self._explorers = actor.worker_explorers or (actor.explorer,)
+        self._assignments = [-1] * len(self._explorers)  # of each, at the last `changes`
         self.seen = [_values(each) for each in self._explorers]
         if len(seen) == len(self.seen):
             self.seen = [{**own, **saved} for own, saved in zip(self.seen, seen, strict=True)]
@@ -55,10 +56,13 @@ class Publisher:
 
     def changes(self, workers: int) -> list[dict[str, Any]]:
         """Return the attributes of each worker's policy or noise that were changed since the last call."""
-        changes = []
+        changes: list[dict[str, Any]] = []
         for position, explorer in enumerate(self._explorers):
+            if explorer.assignments == self._assignments[position]:
+                changes.append({})
+                continue
             values, seen = _values(explorer), self.seen[position]
-            self.seen[position] = dict(values)
+            self._assignments[position], self.seen[position] = explorer.assignments, dict(values)
             changes.append({name: value for name, value in values.items() if not _is_same(value, seen[name])})
         return changes if len(changes) == workers else changes * workers
 
@@ -68,13 +72,9 @@ class Publisher:
         Workers count these steps themselves, so what changes here is not a change by a callback.
         """
         for explorer, seen in zip(self._explorers, self.seen, strict=True):
-            if type(explorer).skip is Explorer.skip:  # it counts nothing
-                continue
-            before = _values(explorer)
             explorer.skip(steps)
-            for name, value in _values(explorer).items():
-                if value is not before[name] and _is_same(before[name], seen[name]):
-                    seen[name] = value
+            for name in explorer.counters:
+                seen[name] += steps
 
 
 def _values(explorer: Explorer) -> dict[str, Any]:

@@ -402,8 +402,9 @@ class PoolLanes:
                 self._encoded[own] = observations
             else:
                 self._encoder.write(observations, self._encoded[own])
-            if self.overlaps:
-                np.maximum(self._staleness[own], self._updates - fields["updates"][rows], out=self._staleness[own])
+            behind = self._updates - int(fields["updates"][first])  # all lanes of a worker have the same weights
+            if self.overlaps and behind > 0:
+                np.maximum(self._staleness[own], behind, out=self._staleness[own])
         return np.concatenate(chosen)
 
     def begin_phase(self, step: int, updates: int, rounds: int) -> None:

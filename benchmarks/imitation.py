@@ -139,18 +139,20 @@ def runs(name: str, seeds: int) -> Iterator[dict[str, Any]]:
     expert = _trained(task, 100, task.fit)
     ends = {"expert": _returns(expert, task), "random": _random_return(task)}
     print(f"{name}: {ends}", flush=True)
-    methods: dict[str, Callable[[int, Demonstrations], noterl.Agent]] = {
-        "BC": lambda seed, data: _cloned(task, seed, data),
-        "GAIL": lambda seed, data: _trained(task, seed, task.gail_fit, reward_model=GAIL(data, **task.gail)),
-    }
+
+    def clone(seed: int, data: Demonstrations) -> noterl.Agent:
+        return _cloned(task, seed, data)
+
+    def imitate(seed: int, data: Demonstrations) -> noterl.Agent:
+        return _trained(task, seed, task.gail_fit, reward_model=GAIL(data, **task.gail))
+
+    methods: dict[str, tuple[Callable[[int, Demonstrations], noterl.Agent], NoiseProcess | None]]
+    methods = {"BC": (clone, None), "GAIL": (imitate, None)}
     if task.noise is not None:
-        methods["BC with noise"] = methods["BC"]
+        methods["BC with noise"] = clone, task.noise
     for seed in range(seeds):
-        clean = record(expert, episodes=DEMONSTRATIONS, seed=seed)
-        for method, train in methods.items():
-            data = clean
-            if method == "BC with noise":
-                data = record(expert, episodes=DEMONSTRATIONS, seed=seed, noise=task.noise)
+        for method, (train, noise) in methods.items():
+            data = record(expert, episodes=DEMONSTRATIONS, seed=seed, noise=noise)
             start = time.perf_counter()
             agent = train(seed, data)
             seconds, score = time.perf_counter() - start, _returns(agent, task)

@@ -20,7 +20,7 @@ from noterl.callbacks import Arena, LearningRateScheduler, StopOnTime
 from noterl.envs.games import ConnectFour, Minimax, play_games
 from noterl.schedules import Linear
 
-SEEDS = 3
+SEEDS = 5
 DEPTH, GAMES, SIMULATIONS, OPENINGS = 4, 200, 100, 2
 LANES, EVERY = 256, 4_000
 SETTINGS: dict[str, Any] = {"simulations": 32, "gumbel": True, "hidden": (256, 256), "random_moves": 0.1}

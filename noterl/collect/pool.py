@@ -122,7 +122,6 @@ class PoolLanes:
         self.cursor = 0
         self.interrupted: list[int] = []
         self._extra: dict[str, np.ndarray] = {}  # of the actions of the round, if the learner has chosen them
-        self._reads, self._rows = -1, list[Row]()  # the worker of the next lane, and its rows of the round, if read
         self.fields = InfoFields(info_spec, num_envs, source.action_space if source.team is None else None)
         self._info_spec, self.info = self.fields.spec, self.fields.values
         self.acts = self.overlaps = False
@@ -437,13 +436,12 @@ class PoolLanes:
         """Return the next lane's transition of the round; () if its worker has failed in the round."""
         lane = self.cursor
         index = self._worker_of[lane]
-        if index != self._reads:
-            self._reads, self._rows = index, self._rows_of(index)
+        rows = self._inboxes[index].current or self._rows_of(index)
         self._step = step
         self.cursor += 1
-        transitions = (self._transition(lane, lane - self._own[index].start),) if self._rows else ()
+        transitions = (self._transition(lane, index, rows),) if rows else ()
         if self.cursor == self.num_envs:
-            self.actions, self._is_over, self._reads = None, True, -1
+            self.actions, self._is_over = None, True
         return transitions
 
     def _end_round(self) -> None:
@@ -455,12 +453,13 @@ class PoolLanes:
                     inbox.release()
             self._cut_lost()
 
-    def _transition(self, lane: int, position: int) -> Transition:
-        """Return the transition of a lane, whose row is at this position among those of its worker."""
-        observation, next_observation, _, reward, terminated, truncated, _ = self._rows[position]
+    def _transition(self, lane: int, index: int, rows: Sequence[Row]) -> Transition:
+        """Return the transition of a lane of a worker, which has these rows in the round."""
+        position = lane - self._own[index].start
+        observation, next_observation, _, reward, terminated, truncated, _ = rows[position]
         extra = None
         if self._extra or self._info_spec or self.ledger.reductions or self._team_reward is not None:
-            fields, first = self._inboxes[self._reads].front()
+            fields, first = self._inboxes[index].front()
             extra = self._further_fields(lane, fields, first + position)
             if self._team_reward is not None:
                 reward = float(extra["reward"].mean())

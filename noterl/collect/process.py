@@ -43,6 +43,9 @@ class Inbox:
         ring: of the worker.
         count: number of the worker's lanes, the rows of one round.
         reader: reads rows; None if `round` is not called.
+
+    Attributes:
+        current: the rows of the oldest round, once `round` has returned them, until it is released or copied.
     """
 
     def __init__(self, ring: Ring, count: int, reader: RowReader | None = None) -> None:
@@ -51,6 +54,7 @@ class Inbox:
         self._first = 0  # the first row of the first chunk that was not released
         self._read: list[Row] = []  # rows that were read together
         self._released = 0  # how many of them were released
+        self.current: list[Row] = []
 
     @property
     def rows(self) -> int:
@@ -69,7 +73,8 @@ class Inbox:
         """Return the rows of the oldest round, `[count]`; there must be one."""
         if self._released == len(self._read):
             self._read, self._released = self._read_together(), 0
-        return self._read[self._released : self._released + self.count]
+        self.current = self._read[self._released : self._released + self.count]
+        return self.current
 
     def _read_together(self) -> list[Row]:
         assert self._reader is not None
@@ -80,6 +85,7 @@ class Inbox:
 
     def release(self) -> None:
         """Remove the oldest round."""
+        self.current = []
         self._released = min(self._released + self.count, len(self._read))
         if not self._chunks:
             self.ring.release(self.count)
@@ -95,7 +101,7 @@ class Inbox:
         if rows:
             self._chunks.append(self.ring.copy(self.ring.released, rows))
             self.ring.release(rows)
-            self._read, self._released = [], 0  # views of the ring
+            self._read, self._released, self.current = [], 0, []  # they are views of the ring
 
     def begun(self) -> Array:
         """Return how often each lane was reset in the rows, `[count]`."""

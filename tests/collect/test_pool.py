@@ -23,10 +23,19 @@ from gymnasium.vector import SyncVectorEnv
 from noterl.collect import WorkerError, Workers
 from noterl.collect import pool as pool_module
 from noterl.collect.checks import check_state
+from noterl.collect.env_calls import EnvCall
 from tests.support.doubles import StatefulEnv
 from tests.support.pools import Pool, children, descriptors, pool, segments, wait_until_gone
 from tests.support.states import differences
-from tests.support.worker_envs import BrokenEnv, DiscreteWalkEnv, FaultyEnv, IdEnv, ResettingEnv, SlowEnv
+from tests.support.worker_envs import (
+    BrokenEnv,
+    CountEnv,
+    DiscreteWalkEnv,
+    FaultyEnv,
+    IdEnv,
+    ResettingEnv,
+    SlowEnv,
+)
 
 pytestmark = pytest.mark.backend_free
 
@@ -149,6 +158,25 @@ class TestCollecting:
             before = copy.deepcopy(views)
             time.sleep(0.1)  # the worker writes as many rounds as it can
             assert same(views, before) and made.lanes._inboxes[0].ring.space == 0
+
+    @pytest.mark.parametrize("look", ["get_state", "env_get"])
+    def test_look_in_the_middle_of_a_round_leaves_its_rows(self, monkeypatch: pytest.MonkeyPatch, look: str) -> None:
+        monkeypatch.setattr(pool_module, "RING_ROUNDS", 3)
+        with pool(CountEnv, 3, Workers(1, collect=40)) as made:
+            made.rounds(2)
+            lanes, found = made.lanes, []
+            lanes.idle()
+            lanes.collect_round(made.steps, None)
+            for _ in range(3):
+                (transition,) = lanes.tick(0)
+                found.append((transition.observation.item(), transition.next_observation.item()))
+                if look == "get_state":
+                    lanes.get_state()
+                else:
+                    lanes.call(EnvCall("steps", None, {}))
+            made.steps += 3
+            assert found == [(2, 3)] * 3
+            assert [transition.observation.item() for transition in made.round()] == [3] * 3
 
     @pytest.mark.filterwarnings("ignore:workers. NumPy")
     def test_observations_stay_valid_during_the_round(self) -> None:

@@ -44,6 +44,33 @@ class IdEnv(gymnasium.Env):
         return np.array([self.process, self.seed], np.float64), 1.0, self.steps == 3, False, {}
 
 
+class CountEnv(gymnasium.Env):
+    """Observes the number of its steps in the episode.
+
+    Args:
+        length: of an episode; 0 for episodes without an end.
+        reset_seconds: how long a reset takes.
+    """
+
+    def __init__(self, length: int = 0, reset_seconds: float = 0.0) -> None:
+        self.observation_space = spaces.Box(0.0, np.inf, (1,), np.float32)
+        self.action_space = spaces.Discrete(2)
+        self.length, self.reset_seconds, self.steps = length, reset_seconds, 0
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None):
+        time.sleep(self.reset_seconds)
+        self.steps = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        return np.full(1, self.steps, np.float32), 1.0, self.steps == self.length, False, {}
+
+    def take(self, data: bytes) -> int:
+        """Return the number of bytes that this method has received."""
+        return len(data)
+
+
 class FaultyEnv(DiscreteWalkEnv):
     """Fails in a step, once for each flag file: it raises, kills its process, or sleeps.
 

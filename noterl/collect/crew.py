@@ -58,8 +58,8 @@ class Crew:
         self._failures = 0
         self._failed: set[int] = set()  # workers whose process has ended and is not replaced
         self._wants_states = self._is_closing = False
-        self._call: tuple[Any, ...] | None = None
-        self._calls = 0  # `_call` waits for answers; `_calls` is their number
+        self._call: bytes | None = None  # the pickled call that waits for answers
+        self._calls = 0  # the number of the last call
 
     def start(self, jobs: Sequence[Job]) -> list[list[bool]]:
         """Start a process for each job; return which lanes of each have an episode in progress.
@@ -149,6 +149,9 @@ class Crew:
     def call(self, call: EnvCall, inboxes: Sequence[Inbox]) -> list[Any]:
         """Call a method of every environment after its current phase; return the results of all lanes in order.
 
+        A worker receives the call once it has answered a question, which it does after its phase. Without the question,
+        a call with large arguments would fill the pipe of a worker that waits for this process to empty its ring.
+
         Args:
             call: the method.
             inboxes: of the workers; all rows are copied to them.
@@ -158,12 +161,11 @@ class Crew:
             ValueError: if the arguments cannot be sent to another process.
             WorkerError: if the method raises, or a worker has failed and is not replaced.
         """
-        pickled = dumps(call, f"{call}: its arguments")
+        self._call = dumps(call, f"{call}: its arguments")
         self._calls += 1
-        self._call = ("call", self._calls, pickled)
         try:
             for index in range(len(self.processes)):
-                self.send(index, *self._call)
+                self.send(index, "await_call", self._calls)
             while any(process.answer[0] != self._calls for process in self.processes):
                 for index in self._failed:  # an earlier error has ended it, so it never answers
                     raise WorkerError(index, f"{call}: {self._describe(index)} has failed")
@@ -212,6 +214,9 @@ class Crew:
             (process.running,) = values
         elif kind == "state":
             (process.state,) = values
+        elif kind == "awaits_call":
+            if self._call is not None and values == [self._calls]:  # otherwise the call was interrupted
+                self.send(index, "call", self._calls, self._call)
         elif kind == "called":
             number, answer = values
             process.answer = number, pickle.loads(answer)
@@ -244,7 +249,7 @@ class Crew:
         if self._wants_states:
             self.send(index, "send_state")
         if self._call is not None:
-            self.send(index, *self._call)
+            self.send(index, "await_call", self._calls)
 
     def _discard(self, process: WorkerHandle) -> None:
         """End a process that has failed."""

@@ -324,6 +324,9 @@ class PoolLanes:
     def idle(self) -> list[int]:
         """Return the lanes that need a reset."""
         self._end_round()
+        return self._idle()
+
+    def _idle(self) -> list[int]:
         running = self.ledger.running
         return [] if all(running) else [lane for lane, runs in enumerate(running) if not runs]
 
@@ -346,12 +349,12 @@ class PoolLanes:
         fresh = self._memory.arrays["fresh"]
         while not fresh[lane]:
             for index, own in enumerate(self._own):
-                idle = [each for each in self.idle() if own.start <= each < own.stop and not self._requested[each]]
+                idle = [each for each in self._idle() if own.start <= each < own.stop and not self._requested[each]]
                 if idle:
                     self._requested[idle] = True
                     self._resets[idle] += 1
                     self._crew.send(index, "reset", [each - own.start for each in idle], self._step)
-            self._crew.wait_until(lambda: bool(fresh[self.idle()].all()) or bool(self._lost))
+            self._crew.wait_until(lambda: bool(fresh[self._idle()].all()) or bool(self._lost))
             self._cut_lost()
         fresh[lane] = self._requested[lane] = False
 
@@ -445,12 +448,16 @@ class PoolLanes:
         return transitions
 
     def _end_round(self) -> None:
-        """Release the rows of the last round, if it is over; until then, transitions are views of them."""
+        """Between rounds, release the rows of the last one, and cut the episodes that failures of workers have ended.
+
+        Transitions are views of these rows until then.
+        """
         if self._is_over:
             self._is_over = False
             for inbox in self._inboxes:
                 if inbox.rows:
                     inbox.release()
+        if self.actions is None:
             self._cut_lost()
 
     def _transition(self, lane: int, index: int, rows: Sequence[Row]) -> Transition:
@@ -597,6 +604,7 @@ class PoolLanes:
             return self._saved  # before `start`
         self._end_round()
         states = self._crew.states(self._inboxes, hurry=hurry)
+        self._end_round()  # it may have found that a worker has failed
         self._pacing.pause()
         lanes: list[dict[str, Any]] = []
         ledgers, infos = [], []

@@ -208,7 +208,7 @@ class Worker:
             if name == "close":
                 self.job.source.close()
                 return
-            # "collect", "run", "change", "reset", "step" or "send_state"
+            # "collect", "run", "change", "reset", "step", "await_call", "call" or "send_state"
             getattr(self, name)(*arguments)
 
     def collect(self, rounds: int | None, step: int, changes: Mapping[str, Any]) -> None:
@@ -286,6 +286,10 @@ class Worker:
         """Step all lanes with the actions that the learner has chosen."""
         actions = self._arrays["actions"][self._own]
         self._step(actions, actions, step)
+
+    def await_call(self, number: int) -> None:
+        """Say that this process receives the call of this number now."""
+        self.pipe.send(("awaits_call", number))
 
     def call(self, number: int, pickled: bytes) -> None:
         """Call a method of every environment, and send the results; an error of it does not end this process.

@@ -140,8 +140,8 @@ class Loop:
         This is the case if training is finished after the begin of an episode, or if a worker process has failed.
         """
         lanes = self.lanes
-        self._end_interrupted_episodes()
         idle = lanes.idle()
+        self._end_interrupted_episodes()  # after `idle`, which may interrupt some, and before others begin
         if idle:
             for lane in idle:
                 self._begin_episode(lane)

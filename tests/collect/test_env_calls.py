@@ -7,6 +7,8 @@ import copy
 import os
 import signal
 import threading
+import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -24,7 +26,7 @@ from noterl.envs.multi_agent.parallel import own_rewards
 from noterl.random import Generators
 from tests.support.doubles import ListTeam
 from tests.support.pools import Pool, children, pool
-from tests.support.worker_envs import LevelEnv, SavedLevelEnv
+from tests.support.worker_envs import CountEnv, LevelEnv, SavedLevelEnv
 
 pytestmark = [pytest.mark.backend_free, pytest.mark.filterwarnings("ignore:workers. NumPy")]
 
@@ -38,6 +40,17 @@ def set_level(level: int, **more: int) -> EnvCall:
 
 
 LEVEL = EnvCall("level", None, {})
+
+
+def interrupt_after(seconds: float) -> Callable[[], None]:
+    """Return a function that raises KeyboardInterrupt once so many seconds have passed."""
+    end = time.monotonic() + seconds
+
+    def check() -> None:
+        if time.monotonic() >= end:
+            raise KeyboardInterrupt
+
+    return check
 
 
 class TestAllLanes:
@@ -84,6 +97,24 @@ class TestAllLanes:
                 made.lanes.call(set_level(7))
                 runs.append([each.reward for each in made.rounds(16)])
         assert runs[0] == runs[1] == [0.0] * 12 + [7.0] * 20
+
+    def test_large_arguments_wait_for_a_phase_that_fills_the_ring(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(pool_module, "RING_ROUNDS", 3)
+        with pool(CountEnv, 2, Workers(1, collect=40)) as made:
+            made.rounds(2)
+            made.lanes.set_check(interrupt_after(10.0))
+            assert made.lanes.call(EnvCall("take", (bytes(1_000_000),), {})) == [1_000_000] * 2
+            assert [each.observation.item() for each in made.rounds(40)[::2]] == list(range(2, 42))
+
+    def test_interrupted_call_leaves_workers_that_go_on(self) -> None:
+        with pool(CountEnv, 2, Workers(2, collect=4)) as made:
+            made.rounds(2)
+            made.lanes.set_check(interrupt_after(0.0))
+            with pytest.raises(KeyboardInterrupt):
+                made.lanes.call(EnvCall("take", (b"",), {}))
+            made.lanes.set_check(interrupt_after(10.0))
+            assert made.lanes.call(EnvCall("take", (b"four",), {})) == [4, 4]
+            assert [each.observation.item() for each in made.rounds(5)[::2]] == list(range(2, 7))
 
     def test_teams_are_looked_through(self) -> None:
         source = envs.resolve(ListTeam)

@@ -432,6 +432,23 @@ class TestFailures:
         resets = [int(resets) for _, resets in survivor]
         assert resets == [1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6]
 
+    @pytest.mark.filterwarnings("ignore:workers. NumPy")
+    @pytest.mark.parametrize(("length", "seconds"), [(0, 0.0), (3, 0.1)])
+    @pytest.mark.parametrize("look", ["get_state", "env_get"])
+    def test_failure_that_a_look_between_rounds_finds(self, length: int, seconds: float, look: str) -> None:
+        with pool(partial(CountEnv, length, seconds), 2, 2, in_numpy=False) as made:
+            made.rounds(3)
+            os.kill(made.processes()[0], signal.SIGKILL)
+            time.sleep(0.1)
+            with pytest.warns(RuntimeWarning, match="SIGKILL"):
+                if look == "get_state":
+                    made.lanes.get_state()
+                else:
+                    made.lanes.call(EnvCall("steps", None, {}))
+                found = [each.observation.item() for each in made.rounds(6) if each.lane == 0]
+        assert found == [0, 1, 2, 0, 1, 2] if length else [0, 1, 2, 3, 4, 5]
+        assert made.cut == ([] if length else [0])
+
     def test_replaced_worker_uses_new_seeds(self) -> None:
         with pool(IdEnv, 2, 2) as made:
             seeds = [each.observation[1] for each in made.rounds(7)]

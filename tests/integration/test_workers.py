@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,6 +20,7 @@ import pytest
 
 import noterl
 from noterl import Callback, policies
+from noterl.callback import Every
 from noterl.collect import WorkerError, Workers
 from noterl.envs import BitFlip
 from noterl.envs.games import TicTacToe
@@ -306,6 +308,29 @@ class TestFailures:
             if agent.replay is not None:
                 check_replay(agent.replay)
             assert not children()
+
+    @pytest.mark.filterwarnings("ignore:workers. NumPy")
+    @pytest.mark.parametrize("last_step", [21, 24], ids=["in a round", "between rounds"])
+    def test_each_episode_that_a_failure_cuts_ends_itself(self, last_step: int, tmp_path: Path) -> None:
+        class Kill(Callback):
+            every, killed = Every(1, "steps"), False
+
+            def on_due(self, logs: Any) -> None:
+                if not self.killed and self.agent.steps == last_step:
+                    self.killed = True
+                    os.kill(children()[0], signal.SIGKILL)
+                    time.sleep(0.1)
+                    self.agent.save(tmp_path / "agent.noterl")
+
+        agent, watcher = noterl.DQN(DiscreteWalkEnv, network=_custom_network(), seed=3), Watcher()
+        agent.compile(replay=500, batch_size=8, learning_starts=10)
+        with pytest.warns(RuntimeWarning, match="SIGKILL"):
+            history = agent.fit(episodes=15, num_envs=4, workers=2, callbacks=[Kill(), watcher], verbose=0)
+        assert len(history) == 15 and sorted(number for number, _ in watcher.ended) == watcher.begun
+        cut = [logs for _, logs in watcher.ended[:-4] if not logs["complete"]]
+        assert 1 <= len(cut) <= 2 and all(logs["length"] > 0 for logs in cut)
+        check_replay(agent.replay)
+        assert not children()
 
     def test_exception_of_an_environment_ends_the_fit(self) -> None:
         agent = dqn(partial(FaultyEnv, "raise", 30))

@@ -103,6 +103,10 @@ class Phases:
     def receive(self, index: int, ended: np.ndarray[Any, Any]) -> None:
         """Called with each round that the loop receives; `ended` holds in which lanes of a worker an episode ends."""
 
+    def unsent(self, index: int) -> dict[str, Any]:
+        """Return the attributes of its policy or noise that a worker receives with its next phase."""
+        return {}
+
     def publish(self, updates: int) -> None:
         """Called after each compiled call of updates; the weights of a phase do not change."""
 
@@ -142,6 +146,10 @@ class EpisodePhases(Phases):
     def receive(self, index: int, ended: np.ndarray[Any, Any]) -> None:
         """Record in which lanes of a worker an episode has ended in the round that the loop has received."""
         self._pending[index] &= ~ended
+
+    def unsent(self, index: int) -> dict[str, Any]:
+        """Return what a callback has changed since the worker's phase began."""
+        return self._changes[index]
 
     def resume(self, index: int, step: int) -> None:
         """Let the process that replaces another one collect a whole phase, if that one had not completed its phase."""

@@ -623,7 +623,11 @@ class PoolLanes:
         pool = {
             "rows": [inbox.get_state() for inbox in self._inboxes],
             "ledgers": ledgers,
-            "explorers": [None if state is None else state["explorer"] for state in states],
+            "explorers": [
+                # An explorer is None if the learner acts, or if the worker has failed.
+                None if state is None or not self.acts else {**state["explorer"], **self._pacing.unsent(index)}
+                for index, state in enumerate(states)
+            ],
             "seen": [
                 {name: list(value) if isinstance(value, tuple) else copy.copy(value) for name, value in each.items()}
                 for each in self._publisher.seen

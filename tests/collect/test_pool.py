@@ -35,6 +35,7 @@ from tests.support.worker_envs import (
     IdEnv,
     ResettingEnv,
     SlowEnv,
+    UnequalEnv,
 )
 
 pytestmark = pytest.mark.backend_free
@@ -264,6 +265,28 @@ class TestState:
         other.start()
         try:
             assert same(other.rounds(4), expected)
+        finally:
+            other.lanes.close()
+
+    def test_change_for_the_next_phase_of_episodes_is_kept(self) -> None:
+        def exploration(made: Pool) -> list[float]:
+            return [each["eps"] for each in made.lanes.get_state()["pool"]["explorers"]]
+
+        with pool(UnequalEnv, 2, Workers(2, collect="episode"), seed=5) as made:
+            made.rounds(2)
+            made.actor.explorer.eps = 0.0
+            made.rounds(4)  # the episodes of worker 0 are short
+            assert [bool(changes) for changes in made.lanes._pacing._changes] == [False, True]
+            state, generators, counts = made.lanes.get_state(), made.generators.get_state(), (made.steps, made.episodes)
+        other = Pool(UnequalEnv, 2, Workers(2, collect="episode"))
+        other.generators.set_state(generators)
+        other.actor.explorer.eps = 0.0
+        other.lanes.set_state(state)
+        other.steps, other.episodes = counts
+        other.start()
+        try:
+            other.rounds(40)
+            assert exploration(other) == [0.0, 0.0]
         finally:
             other.lanes.close()
 

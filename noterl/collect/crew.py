@@ -23,7 +23,11 @@ from noterl.collect.workers import WorkerError, WorkerSettings
 _WAIT_SECONDS = 0.01
 
 # After an error or Ctrl-C: seconds in which workers return the state of their lanes, and in which they end.
-_STATE_SECONDS, _END_SECONDS = 2.0, 1.0
+_STATE_SECONDS, _HURRIED_END_SECONDS = 2.0, 1.0
+
+# Otherwise: seconds in which they close their environments, which may have to write a video or to end a simulator.
+_END_SECONDS = 30.0
+_POLL_SECONDS = 0.002
 
 
 class Crew:
@@ -79,16 +83,23 @@ class Crew:
         self._pipes.add(process.pipe, process)
 
     def close(self) -> None:
-        """Close the environments and end the processes."""
+        """Close the environments and end the processes; those that take too long are killed, with a warning."""
         try:
             for process, control in zip(self.processes, self._control, strict=True):
                 control[STOP] = True
                 process.ask_to_close()
-            deadline = time.monotonic() + _END_SECONDS
-            for process in self.processes:
-                process.end(deadline - time.monotonic())
+            seconds = _HURRIED_END_SECONDS if self._is_closing else _END_SECONDS
+            deadline = time.monotonic() + seconds
+            while time.monotonic() < deadline and not all(process.has_ended() for process in self.processes):
+                if not self._is_closing:
+                    self.check()
+                time.sleep(_POLL_SECONDS)
+            for index, process in enumerate(self.processes):
+                if not process.has_ended() and not self._is_closing:
+                    late = f"did not close its environments within {seconds:g} seconds; its process is killed"
+                    warnings.warn(f"{self._describe(index)} {late}", RuntimeWarning, stacklevel=2)
         finally:
-            self._launcher.close()
+            self.kill()
 
     def kill(self) -> None:
         """End the processes at once."""

@@ -173,8 +173,8 @@ class WorkerHandle(ABC):
             self.send(("close",))
 
     @abstractmethod
-    def end(self, seconds: float) -> None:
-        """Wait until the worker has ended, and kill it after some seconds."""
+    def has_ended(self) -> bool:
+        """Return whether the worker has ended."""
 
     @abstractmethod
     def kill(self) -> None:
@@ -253,13 +253,9 @@ class WorkerProcess(WorkerHandle):
             return f"was killed by {signal.Signals(-code).name}"
         return f"ended with the exit status {code}"
 
-    def end(self, seconds: float) -> None:
-        """Wait until the process has ended, and kill it after some seconds."""
-        try:
-            self._process.wait(max(seconds, 0.0))
-        except subprocess.TimeoutExpired:
-            self.kill()
-        self.pipe.close()
+    def has_ended(self) -> bool:
+        """Return whether the process has ended."""
+        return self._process.poll() is not None
 
     def kill(self) -> None:
         """Kill the process."""

@@ -278,12 +278,14 @@ class RayWorker(WorkerHandle):
         """Describe how the actor has ended."""
         return self._reason
 
-    def end(self, seconds: float) -> None:
-        """Wait until the actor has closed its environments, and kill it."""
-        if not self._is_over and ray.is_initialized():
-            with contextlib.suppress(ray.exceptions.RayError):
-                ray.wait([self._work], timeout=max(seconds, 0.0))
-        self.kill()
+    def has_ended(self) -> bool:
+        """Return whether the actor has closed its environments, or has failed."""
+        if self._is_over or not ray.is_initialized():
+            return True
+        try:
+            return bool(ray.wait([self._work], timeout=0)[0])
+        except ray.exceptions.RayError:
+            return True
 
     def kill(self) -> None:
         """Kill the actor; nothing that it has not yet returned is used."""

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -20,7 +21,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import SyncVectorEnv
 
-from noterl.collect import WorkerError, Workers
+from noterl.collect import WorkerError, Workers, crew
 from noterl.collect import pool as pool_module
 from noterl.collect.checks import check_state
 from noterl.collect.env_calls import EnvCall
@@ -582,6 +583,34 @@ class TestEnding:
             made.lanes.close()
         assert (tmp_path / "closed").exists()
 
+    def test_close_waits_for_environments_that_take_long_to_close(self, tmp_path: Path) -> None:
+        made = Pool(partial(_Closing, str(tmp_path / "closed"), 1.5), 1, 1).start()
+        made.rounds(2)
+        made.lanes.get_state()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            made.lanes.close()
+        assert (tmp_path / "closed").exists() and not children()
+
+    def test_environment_that_does_not_close_is_killed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(crew, "_END_SECONDS", 0.3)
+        made = Pool(partial(_Closing, "", 60.0), 1, 1).start()
+        made.rounds(2)
+        with pytest.warns(RuntimeWarning, match="worker 0 .* did not close its environments within 0.3"):
+            made.lanes.close()
+        assert not children()
+
+    def test_waiting_for_the_end_can_be_interrupted(self) -> None:
+        def interrupt() -> None:
+            raise KeyboardInterrupt
+
+        made = Pool(partial(_Closing, "", 60.0), 1, 1).start()
+        made.rounds(2)
+        made.lanes.set_check(interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            made.lanes.close()
+        assert not children()
+
     @pytest.mark.parametrize("kind", ["step", "sleep"])
     def test_killed_learner_leaves_no_process(self, kind: str) -> None:
         code = f"""
@@ -605,11 +634,12 @@ while True:
 
 
 class _Closing(DiscreteWalkEnv):
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, seconds: float = 0.0) -> None:
         super().__init__()
-        self.path = path
+        self.path, self.seconds = path, seconds
 
     def close(self) -> None:
+        time.sleep(self.seconds)
         open(self.path, "w").close()
 
 

@@ -71,14 +71,6 @@ class CountEnv(gymnasium.Env):
         return len(data)
 
 
-class UnequalEnv(CountEnv):
-    """Episodes have 4 steps after an even seed, and 30 after an odd one."""
-
-    def reset(self, *, seed: int | None = None, options: dict | None = None):
-        self.length = 30 if seed is not None and seed % 2 else 4
-        return super().reset(seed=seed)
-
-
 class FaultyEnv(DiscreteWalkEnv):
     """Fails in a step, once for each flag file: it raises, kills its process, or sleeps.
 

@@ -27,6 +27,7 @@ _SECONDS, _LIMIT = 2.0, 20.0
 _GAIN, _FREE = 0.05, 0.75
 
 _MOST = 64
+_LISTS = ("policy", "noise")  # arguments of `compile` that may be lists with one object for each worker
 
 
 @dataclass(frozen=True)
@@ -117,8 +118,12 @@ def suggest_workers(agent: Agent, env: Any = None, memory: float | None = None) 
     allowed = _FREE * available_bytes() if memory is None else positive("memory", memory)
     cores = available_cores()
     with preserving(agent):
+        arguments = agent.compile_arguments
+        changes = {name: one[0] for name, one in arguments.items() if name in _LISTS and isinstance(one, list | tuple)}
         if agent.memory == "replay":  # otherwise a long warm-up without updates would come first
-            agent.compile(**{**agent.compile_arguments, "learning_starts": 0})
+            changes["learning_starts"] = 0
+        if changes:
+            agent.compile(**{**arguments, **changes})
         factory = agent.new_environment if env is None else env
         _fit(agent, factory, 0)  # compiles the updates
         split, steps, _ = _fit(agent, factory, 0)

@@ -11,6 +11,7 @@ import noterl
 from noterl.envs.games import TicTacToe
 from noterl.finders import worker_count
 from noterl.finders.worker_count import StepCosts
+from noterl.policies import EpsGreedyQPolicy
 from tests.support.pools import children
 from tests.support.states import assert_same_state
 from tests.support.worker_envs import SlowEnv
@@ -54,6 +55,14 @@ def test_slow_environment_is_measured_and_the_agent_does_not_change(
     for agent in agents:
         agent.fit(steps=8, verbose=0)
     assert_same_state(*agents)
+
+
+def test_policies_for_each_worker_are_no_choice_of_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_count, "_SECONDS", 0.05)
+    agent = noterl.DQN(partial(SlowEnv, 0.01), hidden=(4,), seed=3)
+    agent.compile(policy=[EpsGreedyQPolicy(0.1), EpsGreedyQPolicy(0.5)], replay=100, batch_size=4)
+    assert noterl.suggest_workers(agent, memory=1e12) >= 0
+    assert len(agent.compile_arguments["policy"]) == 2
 
 
 def test_agent_that_cannot_use_workers_gets_none(

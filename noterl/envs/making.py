@@ -150,12 +150,18 @@ def importable(env_id: str | EnvSpec) -> EnvSpec:
     An entry point in the script, such as "__main__:MyEnv", is replaced by the class.
 
     Raises:
-        ValueError: if the id is not registered.
+        ValueError: if the id is not registered, or a wrapper is defined in the script.
     """
     try:
         spec = gymnasium.spec(env_id) if isinstance(env_id, str) else env_id
     except gymnasium.error.Error as error:
         raise ValueError(f"env: {error}") from error
+    for wrapper in spec.additional_wrappers:
+        if wrapper.entry_point.startswith("__main__:"):
+            raise ValueError(
+                f"workers: the wrapper {wrapper.name} is defined in the script; pass a factory as env=, such as "
+                f"lambda: {wrapper.name}(gymnasium.make({spec.id!r})), or define it in a module that can be imported"
+            )
     if not isinstance(spec.entry_point, str) or not spec.entry_point.startswith("__main__:"):
         return spec
     spec = copy.deepcopy(spec)

@@ -463,14 +463,14 @@ class PoolLanes:
     def _transition(self, lane: int, index: int, rows: Sequence[Row]) -> Transition:
         """Return the transition of a lane of a worker, which has these rows in the round."""
         position = lane - self._own[index].start
-        observation, next_observation, _, reward, terminated, truncated, _ = rows[position]
+        observation, next_observation, _, reward, earned, terminated, truncated, _ = rows[position]
         extra = None
         if self._extra or self._info_spec or self.ledger.reductions or self._team_reward is not None:
             fields, first = self._inboxes[index].front()
             extra = self._further_fields(lane, fields, first + position)
             if self._team_reward is not None:
-                reward = float(extra["reward"].mean())
-        self.ledger.returns[lane] += reward
+                reward = earned = float(extra["reward"].mean())
+        self.ledger.returns[lane] += earned
         self.ledger.lengths[lane] += 1
         action = self.actions[lane]
         return Transition(lane, observation, action, reward, next_observation, terminated, truncated, extra)

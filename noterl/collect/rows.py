@@ -20,8 +20,8 @@ Array = np.ndarray[Any, Any]
 OBSERVATION, NEXT_OBSERVATION = "observation", "next_observation"
 FIELDS, INFO, HAS_INFO = "fields/", "info/", "has_info/"
 
-# Observation, next observation, action, reward, `terminated`, `truncated`, and whether the lane was reset before.
-Row = tuple[Any, Any, Any, float, bool, bool, bool]
+# Observation, next observation, action, "reward", "unclipped", "terminated", "truncated" and "begun".
+Row = tuple[Any, Any, Any, float, float, bool, bool, bool]
 
 # The fields of `TeamLanes`. "reward" holds the agents' own rewards: the learner computes those to learn from, because
 # `team_reward` is a method of the agent, which a worker does not have.
@@ -35,6 +35,7 @@ def row_specs(source: EnvSource, info_spec: InfoSpec | None = None, info_keys: I
     - "action": what the environment received.
     - "chosen": what the agent chose (`Head.executed`); float32 for a Box, as in rollouts.
     - "reward", "terminated", "truncated": the outcome.
+    - "unclipped": the reward for the logs; see `noterl.envs.ClipRewards`.
     - "begun": whether the lane was reset before this step.
     - "updates": gradient updates in the weights that chose the action; 0 if the learner chose it.
     - "team/...": the outcome of each agent, if there are several.
@@ -58,7 +59,7 @@ def row_specs(source: EnvSource, info_spec: InfoSpec | None = None, info_keys: I
         ArraySpec("action", shape, dtype),
         ArraySpec("chosen", shape, np.float32 if isinstance(space, spaces.Box) else dtype),
     ]
-    specs.append(ArraySpec("reward", (), np.float64))
+    specs += [ArraySpec(name, (), np.float64) for name in ("reward", "unclipped")]
     specs += [ArraySpec(name, (), np.bool_) for name in ("terminated", "truncated", "begun")]
     specs.append(ArraySpec("updates", (), np.int64))
     if source.team is not None:
@@ -88,14 +89,14 @@ class RowWriter:
         self._fields = fields
         self._observation = _writer(fields, OBSERVATION, space)
         self._next_observation = _writer(fields, NEXT_OBSERVATION, space)
-        self._outcome = tuple(fields[name] for name in ("action", "reward", "terminated", "truncated"))
+        self._outcome = tuple(fields[name] for name in ("action", "reward", "unclipped", "terminated", "truncated"))
 
-    def write(self, row: int, transition: Transition) -> None:
-        """Write a transition, except for the fields that `write_round` writes."""
+    def write(self, row: int, transition: Transition, earned: float) -> None:
+        """Write a transition, except for the fields that `write_round` writes, and the reward for the logs."""
         self._observation(row, transition.observation)
         self._next_observation(row, transition.next_observation)
-        action, reward, terminated, truncated = self._outcome
-        action[row], reward[row] = transition.action, transition.reward
+        action, reward, unclipped, terminated, truncated = self._outcome
+        action[row], reward[row], unclipped[row] = transition.action, transition.reward, earned
         terminated[row], truncated[row] = transition.terminated, transition.truncated
 
     def write_round(self, rows: slice, chosen: Array, begun: Array, updates: int) -> None:
@@ -140,7 +141,7 @@ class RowReader:
             _observations(fields, name, self._observation_space, rows) for name in (OBSERVATION, NEXT_OBSERVATION)
         )
         actions = members(fields["action"][rows].copy(), self._action_space)
-        outcome = (fields[name][rows].tolist() for name in ("reward", "terminated", "truncated", "begun"))
+        outcome = (fields[name][rows].tolist() for name in ("reward", "unclipped", "terminated", "truncated", "begun"))
         return list(zip(observations, following, actions, *outcome, strict=True))
 
 

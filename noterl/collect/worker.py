@@ -33,6 +33,7 @@ from noterl.collect.shared_memory import ArraySpec, Ring, SharedMemory, SharedWe
 from noterl.collect.team import TeamLanes
 from noterl.envs import EnvSource
 from noterl.envs.multi_agent.parallel import own_rewards
+from noterl.envs.rewards import unclipped
 from noterl.explorer import Explorer
 from noterl.heads import Head
 from noterl.random import Generators
@@ -352,7 +353,7 @@ class Worker:
             control[ENTERED] = time.monotonic_ns()
             (transition,) = lanes.tick(step + self.job.first + lane + 1)
             control[ENTERED] = 0
-            self._writer.write(first + lane, transition)
+            self._writer.write(first + lane, transition, unclipped(transition.reward, lanes.step_info))
             if transition.extra is not None:
                 self._write_extra(first + lane, transition.extra)
             if self.job.info_keys:

@@ -103,8 +103,6 @@ def _divided(image: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 class ClipRewards(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
     """Returns the sign of the reward: -1, 0 or 1. Logs and evaluations still show the environment's reward.
 
-    Worker processes do not return the environment's reward, so the logs of `fit(workers=)` show the sign.
-
     Args:
         env: the environment.
     """

@@ -253,9 +253,9 @@ class Crew:
         warnings.warn(
             f"{self._describe(index)} {reason}; it is replaced, and its episodes restart", RuntimeWarning, stacklevel=2
         )
-        self._failed.discard(index)
         # A process that was never ready has received nothing but its job, so its successor does the same.
         self._launch(process.job if process.running is None else self.successor_job(index))
+        self._failed.discard(index)
         self.on_replaced(index)
         if self._wants_states:
             self.send(index, "send_state")

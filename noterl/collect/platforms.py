@@ -68,6 +68,13 @@ def start(command: list[str], memory: Handle, pipe: int, **options: Any) -> subp
     return subprocess.Popen(command, pass_fds=[int(memory), pipe], process_group=0, **options)
 
 
+def kill_group(pid: int) -> None:
+    """Kill a process of `start` and those that it has started; on Windows, do nothing."""
+    if sys.platform != "win32":
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(pid, signal.SIGKILL)
+
+
 def open_pipe(pipe: int) -> Any:
     """Return the connection of a pipe that this process has inherited."""
     if sys.platform == "win32":

@@ -227,8 +227,10 @@ class WorkerProcess(WorkerHandle):
         self.pipe, theirs = Pipe()
         try:
             handle = theirs.fileno()
-            command = [sys.executable, "-c", _CODE, json.dumps([sys.path, memory.handle, handle])]
+            paths = [path for path in sys.path if isinstance(path, str)]  # Python ignores others
+            command = [sys.executable, "-c", _CODE, json.dumps([paths, memory.handle, handle])]
             variables = {**os.environ, **dict.fromkeys(_THREADS, "1")}
+            self._has_group = True
             self._process = platforms.start(command, memory.handle, handle, stdin=subprocess.DEVNULL, env=variables)
         except BaseException:
             self.pipe.close()
@@ -255,10 +257,20 @@ class WorkerProcess(WorkerHandle):
 
     def has_ended(self) -> bool:
         """Return whether the process has ended."""
-        return self._process.poll() is not None
+        if self._process.poll() is None:
+            return False
+        self._end_group()
+        return True
 
     def kill(self) -> None:
-        """Kill the process."""
+        """Kill the process, and those that its environments have started."""
+        self._end_group()
         self._process.kill()
         self._process.wait()
         self.pipe.close()
+
+    def _end_group(self) -> None:
+        """Kill the group of the process, once: later, another group could have its number."""
+        if self._has_group:
+            self._has_group = False
+            platforms.kill_group(self.pid)

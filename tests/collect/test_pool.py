@@ -19,6 +19,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.envs.registration import WrapperSpec
 from gymnasium.vector import SyncVectorEnv
 
 from noterl.collect import WorkerError, Workers, crew
@@ -34,9 +35,11 @@ from tests.support.worker_envs import (
     DiscreteWalkEnv,
     FaultyEnv,
     IdEnv,
+    ParentEnv,
     ResettingEnv,
     SlowEnv,
     UnequalEnv,
+    make_clipped,
 )
 
 pytestmark = pytest.mark.backend_free
@@ -191,6 +194,13 @@ class TestCollecting:
             assert np.array_equal(lanes.observations(), before)
             lanes.tick(0)
             assert not np.array_equal(lanes.observations(), before)
+
+    @pytest.mark.filterwarnings("ignore:workers. NumPy")
+    @pytest.mark.parametrize("in_numpy", [True, False])
+    def test_logs_hold_rewards_that_are_not_clipped(self, in_numpy: bool) -> None:
+        with pool(make_clipped, 2, 2, in_numpy=in_numpy) as made:
+            assert {each.reward for each in made.rounds(3)} == {1.0}
+            assert made.lanes.ledger.returns == [15.0, 15.0]
 
     def test_learner_that_acts_gives_the_run_without_workers(self) -> None:
         expected = Pool(DiscreteWalkEnv, 4, in_numpy=False).rounds(40)
@@ -363,6 +373,20 @@ class TestEnvironments:
         with pytest.raises(ValueError, match=r"Mine.*module.*noterl\[workers\]"):
             Pool(kind, 1, 1).start()
 
+    def test_wrapper_of_the_script_raises(self) -> None:
+        environment = gymnasium.make("CartPole-v1")
+        spec = copy.deepcopy(environment.spec)
+        assert spec is not None
+        spec.additional_wrappers = (WrapperSpec("Mine", "__main__:Mine", {}),)
+        environment.unwrapped.spec = spec
+        with pytest.raises(ValueError, match=r"the wrapper Mine is defined in the script; pass a factory"):
+            Pool(environment.unwrapped, 1, 1)
+
+    def test_path_that_is_no_text_is_ignored(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        monkeypatch.setattr(sys, "path", [*sys.path, tmp_path])
+        with pool(DiscreteWalkEnv, 1, 1) as made:
+            assert len(made.rounds(2)) == 2
+
     def test_object_that_cannot_be_sent_raises(self) -> None:
         lock = threading.Lock()
         with pytest.raises(ValueError, match="workers"):
@@ -524,6 +548,17 @@ class TestFailures:
                 made.rounds(20)
             assert len(made.cut) == 1
 
+    def test_worker_that_cannot_be_replaced_leaves_the_state_of_others(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(pool_module, "MAX_CALLS", 0)
+        with pool(CountEnv, 2, 2) as made, pytest.warns(RuntimeWarning, match="SIGKILL"):
+            made.rounds(2)
+            made.lanes.call(EnvCall("take", (b"",), {}))
+            os.kill(made.processes()[0], signal.SIGKILL)
+            with pytest.raises(WorkerError, match="worker 0 cannot be replaced"):
+                made.rounds(2)
+            state = made.lanes.get_state(hurry=True)
+        assert [ledger["running"] for ledger in state["pool"]["ledgers"]] == [[False], [True]]
+
     def test_slow_environment_is_not_hung(self) -> None:
         with pool(partial(SlowEnv, 0.02), 4, Workers(2, step_timeout=0.5, collect=30)) as made:
             made.rounds(30)
@@ -576,6 +611,13 @@ class TestEnding:
             del made
         assert (descriptors(), threading.active_count()) == (before, threads)
         assert segments() == shared
+
+    @pytest.mark.parametrize("end", ["close", "kill"])
+    def test_processes_of_environments_end_with_their_worker(self, end: str) -> None:
+        made = Pool(ParentEnv, 2, 2).start()
+        pids = [int(each.next_observation.item()) for each in made.rounds(1)]
+        getattr(made.lanes, end)()
+        assert len(set(pids)) == 2 and not wait_until_gone(pids)
 
     def test_close_closes_environments(self, tmp_path: Path) -> None:
         with pool(partial(_Closing, str(tmp_path / "closed")), 1, 1) as made:

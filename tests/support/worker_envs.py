@@ -5,13 +5,17 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from gymnasium.wrappers import TransformReward
 
+from noterl.envs import ClipRewards
 from tests.support.doubles import RandomWalkEnv
 
 
@@ -69,6 +73,22 @@ class CountEnv(gymnasium.Env):
     def take(self, data: bytes) -> int:
         """Return the number of bytes that this method has received."""
         return len(data)
+
+
+class ParentEnv(CountEnv):
+    """Starts a process of its own, whose number its observations are, and does not end it."""
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None):
+        self.child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+        return super().reset(seed=seed)
+
+    def step(self, action):
+        return np.full(1, self.child.pid, np.float32), 1.0, False, False, {}
+
+
+def make_clipped() -> gymnasium.Env:
+    """Make an environment whose rewards of 5 agents see as 1."""
+    return ClipRewards(TransformReward(CountEnv(4), lambda reward: 5.0 * reward))
 
 
 class FaultyEnv(DiscreteWalkEnv):

@@ -63,6 +63,7 @@ class Algorithm(Configurable):
     rollout_steps: int = 128
     epochs: int = 4
     supports_replay: bool = True
+    learns_in_prepare: bool = False
     replay_ratio: Any = 4.0
     replay_starts: int = 1_000
     multi_agent: bool = False

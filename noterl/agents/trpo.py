@@ -82,6 +82,7 @@ class TRPO(ActorCritic):
     """
 
     supports_replay = False  # the trust region is one around the policy that collected the rollout
+    learns_in_prepare = True  # the step of the policy
     optimizer_names = ("critic",)
 
     def __init__(

@@ -44,11 +44,20 @@ class ActingPolicy:
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Return a context manager in which the networks have these weights."""
+        """Return a context manager in which the networks have these weights.
+
+        Raises:
+            RuntimeError: if the networks are changed inside of the context: the changes are lost.
+        """
         current = self._current()
         try:
             self._set(self._weights)
             yield
+            if not _are_equal(self._current(), self._weights):
+                raise RuntimeError(
+                    f"prepare of {type(self._algorithm).__name__} changes the networks, so workers must not collect "
+                    "the next rollout meanwhile: set learns_in_prepare = True in the class"
+                )
         finally:
             self._set(current)
 
@@ -83,3 +92,12 @@ class ActingPolicy:
 
 def _copies(arrays: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
     return {name: np.array(array) for name, array in arrays.items()}
+
+
+def _are_equal(first: Mapping[str, list[Any]], second: Mapping[str, list[Any]]) -> bool:
+    """Return whether networks have the same weights; those that are NaN are equal."""
+    return all(
+        np.array_equal(own, other, equal_nan=True)
+        for name, weights in first.items()
+        for own, other in zip(weights, second[name], strict=True)
+    )

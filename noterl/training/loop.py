@@ -178,10 +178,11 @@ class Loop:
     def _collect_while_learning(self, updates: int) -> None:
         """If a rollout is complete, let workers collect the next one before the agent learns from it.
 
-        They do not if its transitions would then be too stale.
+        They do not if its transitions would then be too stale, or if `prepare` changes the policy: see
+        `ActingPolicy.in_place`.
         """
         learner, most = self.learner, self.lanes.settings.max_staleness
-        if learner.rollout is None or (most is not None and updates > most):
+        if learner.rollout is None or learner.algorithm.learns_in_prepare or (most is not None and updates > most):
             return
         rounds = min(learner.rollout.length, self._rounds_of_budget())
         if rounds > 0:

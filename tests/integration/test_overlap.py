@@ -23,6 +23,7 @@ from noterl.collect.shared_memory import SharedWeights
 from noterl.envs import BitFlip
 from noterl.replay import Hindsight, Prioritized
 from tests.integration.test_workers import ROOT, Watcher, _custom_network, dqn, ppo, td3
+from tests.support.doubles import RandomWalkEnv
 from tests.support.pools import children, segments, wait_until_gone
 from tests.support.replay_invariants import check_replay
 from tests.support.states import assert_same_state, differences
@@ -198,6 +199,42 @@ class TestRollouts:
             assert_same_state(*agents)
 
     @on_torch
+    def test_agent_that_learns_in_prepare_makes_workers_wait(self) -> None:
+        agents = [noterl.TRPO(RandomWalkEnv, hidden=(8,), rollout_steps=10, epochs=2, seed=3) for _ in range(2)]
+        changes = []
+
+        class Record(noterl.Callback):
+            def on_batch_end(self, batch: int, logs: Any) -> None:
+                changes.append(agents[1].get_weights()["actor/000"])
+
+        for agent, settings in zip(agents, (Workers(2), overlapping()), strict=True):
+            agent.compile(batch_size=10, jit_compile=False)
+            agent.fit(steps=190, num_envs=3, workers=settings, callbacks=[Record()] * (agent is agents[1]), verbose=0)
+        assert_same_state(*agents)
+        assert len({weights.tobytes() for weights in changes}) == 6  # one step of the policy in each rollout
+
+    @on_torch
+    def test_undeclared_change_of_the_networks_in_prepare_raises(self) -> None:
+        class Undeclared(noterl.PPO):
+            def prepare(self, rollout: Any) -> Any:
+                variable = networks.variables(self.actor)[0]
+                variable.assign(variable + 0.01)
+                return super().prepare(rollout)
+
+        class Declared(Undeclared):
+            learns_in_prepare = True
+
+        declared, undeclared = (
+            kind(RandomWalkEnv, hidden=(8,), rollout_steps=10, seed=3) for kind in (Declared, Undeclared)
+        )
+        for agent in (declared, undeclared):
+            agent.compile(batch_size=10, jit_compile=False)
+        declared.fit(steps=90, num_envs=3, workers=overlapping(), verbose=0)
+        with pytest.raises(RuntimeError, match=r"prepare of Undeclared changes the networks.*learns_in_prepare"):
+            undeclared.fit(steps=90, num_envs=3, workers=overlapping(), verbose=0)
+        assert not children()
+
+    @on_torch
     def test_long_rollout_is_collected_during_learning(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("noterl.collect.pool.RING_ROUNDS", 3)
         agent, ahead = ppo(), []
@@ -299,6 +336,7 @@ class TestFailures:
 import os, signal, sys
 from tests.integration.test_overlap import dqn, overlapping
 from tests.integration.test_workers import Watcher
+from tests.support.doubles import RandomWalkEnv
 from tests.support.pools import children
 
 def act(watcher, episode):

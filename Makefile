@@ -64,7 +64,8 @@ test-faults: $(VENV)/.installed-dev $(VENV)/.installed-torch
 	for repeat in 1 2 3; do \
 	  NOTERL_FAULT_REPEATS=200 KERAS_BACKEND=torch $(python) -m pytest tests/integration/test_worker_leaks.py \
 	    tests/collect/test_pool.py tests/collect/test_env_calls.py tests/collect/test_shared_memory.py \
-	    tests/integration/test_workers.py $(PYTEST_ARGS) || exit 1; \
+	    tests/integration/test_workers.py tests/collect/test_overlap.py tests/integration/test_overlap.py \
+	    $(PYTEST_ARGS) || exit 1; \
 	done
 	KERAS_BACKEND=torch $(python) -m benchmarks.pool --pairs 1 --parts ring weights
 

@@ -17,6 +17,7 @@ from noterl.backends import current
 from noterl.envs.games import ConnectFour, GameEnv, TicTacToe, play_all_lines
 from noterl.types import Batch
 from tests.support import reference_numpy as reference
+from tests.support.masked_env import MaskedWalk
 from tests.support.parts import actor_of, lanes_of, learner_of, run_updates
 from tests.support.representatives import representatives
 from tests.support.states import assert_same_state, run_python
@@ -255,6 +256,10 @@ class TestSearch:
         with pytest.raises(ValueError, match=message):
             agent_of().search(state, simulations)
 
+    def test_mask_of_a_game_raises(self) -> None:
+        with pytest.raises(ValueError, match="action_mask"):
+            agent_of().search(TicTacToe().start(1)[0], action_mask=np.ones(9, np.bool_))
+
 
 class TestAct:
     def test_move_is_the_most_probable_legal_one(self) -> None:
@@ -324,6 +329,22 @@ class TestOnePlayer:
         with pytest.raises(ValueError, match="state"):
             agent.search(observation)
         agent.close()
+
+    @pytest.mark.parametrize("gumbel", [False, True])
+    def test_search_visits_legal_actions_only(self, gumbel: bool) -> None:
+        agent = noterl.AlphaZero(MaskedWalk, simulations=8, gumbel=gumbel, hidden=(8,), seed=4)
+        env = MaskedWalk()  # raises if an action is illegal
+        for seed in range(3):
+            observation, info = env.reset(seed=seed)
+            shares = agent.search((env, observation), action_mask=info["action_mask"]).visit_shares
+            assert (shares[env.legal()] > 0).any() and (shares[~env.legal()] == 0).all()
+
+    @pytest.mark.parametrize("mask", [np.ones(3, np.bool_), np.zeros(2, np.bool_), np.ones(2)])
+    def test_mask_that_does_not_fit_raises(self, mask: np.ndarray) -> None:
+        env = gymnasium.make("CartPole-v1")
+        observation, _ = env.reset(seed=1)
+        with pytest.raises(ValueError, match="action_mask"):
+            self.agent().search((env, observation), action_mask=mask)
 
     def test_vector_environment_raises(self) -> None:
         agent = self.agent()

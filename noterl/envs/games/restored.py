@@ -17,6 +17,7 @@ from noterl.envs.games.game import Array, Game, Outcome
 from noterl.envs.observation import ObservationEncoder
 from noterl.envs.snapshots import equal, get_state, set_state
 from noterl.envs.wrappers.classic import layers
+from noterl.utils.masks import ACTION_MASK, read_mask
 
 # How many steps `RestoredEnv` takes to check that a restored environment repeats what it did.
 _CHECKED_STEPS = 8
@@ -52,7 +53,7 @@ class RestoredEnv(Game):
         space: Any = env.action_space
         if not isinstance(space, spaces.Discrete):
             raise ValueError(f"env: a search needs Discrete actions, got {space}")
-        self.num_actions, self.max_length = int(space.n), 0
+        self.num_actions, self.max_length, self._action_space = int(space.n), 0, space
         self._encoder = ObservationEncoder(env.observation_space)
         self.observation_space = self._encoder.space
         self._env = env
@@ -77,6 +78,21 @@ class RestoredEnv(Game):
         for row, snapshot in enumerate(snapshots):
             states[row] = snapshot
         return states
+
+    def root(self, pair: Any, action_mask: Any = None) -> Array:
+        """Return the current state of an environment, as an array `[1]`.
+
+        Args:
+            pair: the environment, which must not be stepped while the state is used, and its current observation.
+            action_mask: the legal actions `[A]`; None if all are legal.
+
+        Raises:
+            ValueError: if `pair` is not a pair, or the mask does not fit the actions.
+        """
+        if not (isinstance(pair, tuple) and len(pair) == 2 and hasattr(pair[0], "step")):
+            raise ValueError(f"state must be a pair (environment, current observation), got {pair!r}")
+        mask = None if action_mask is None else read_mask(action_mask, self._action_space, name=ACTION_MASK)
+        return self.pack([self.snapshot(pair[0], self._encoder(pair[1]), mask)])
 
     def _restore(self, snapshot: Snapshot) -> Any:
         """Return an environment in the state of a snapshot."""

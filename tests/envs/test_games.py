@@ -245,6 +245,25 @@ class TestRestoredEnv:
         with pytest.raises(ValueError, match="env: Counter cannot be restored"):
             RestoredEnv(env)
 
+    @pytest.mark.parametrize("mask", [np.zeros(2, np.bool_), np.ones(3, np.bool_), np.ones(2)])
+    def test_mask_that_does_not_fit_raises(self, mask: np.ndarray) -> None:
+        class Masked(Counter):
+            def step(self, action: int) -> Any:
+                return *super().step(action)[:4], {"action_mask": mask if self.count > 1 else np.ones(2, np.int8)}
+
+        env = Masked()
+        with pytest.raises(ValueError, match="action_mask"):
+            RestoredEnv(env)
+
+    def test_mask_of_a_terminated_state_may_forbid_everything(self) -> None:
+        class Short(Counter):
+            def step(self, action: int) -> Any:
+                return *super().step(action)[:2], True, False, {"action_mask": np.zeros(2, np.int8)}
+
+        game = RestoredEnv(Short())
+        outcome = game.advance(game.start(1), np.array([0]))
+        assert outcome.terminated.all()
+
     def test_continuous_actions_raise(self) -> None:
         env = Counter()
         env.action_space = spaces.Box(-1, 1, (1,))

@@ -59,17 +59,24 @@ class RestoredEnv(Game):
         self._env = env
         observation, info = env.reset(seed=0)
         self._restores = get_state(env) is not None
-        self._check(self.snapshot(env, self._encoder(observation), info.get("action_mask")))
+        self._check(self.snapshot(env, self._encoder(observation), info.get(ACTION_MASK)))
 
-    def snapshot(self, env: Any, observation: Any, action_mask: Any = None) -> Snapshot:
+    def snapshot(self, env: Any, observation: Any, action_mask: Any = None, terminated: bool = False) -> Snapshot:
         """Return the state of an environment like this one, which must not be stepped while the snapshot is used.
 
         Args:
             env: the environment.
             observation: its current observation, encoded.
             action_mask: the legal actions `[A]`; None if all are legal.
+            terminated: whether the episode is over, so that the mask may forbid all actions.
+
+        Raises:
+            ValueError: if the mask does not fit the actions.
         """
-        legal = np.ones(self.num_actions, np.bool_) if action_mask is None else np.array(action_mask, np.bool_)
+        if action_mask is None:
+            legal = np.ones(self.num_actions, np.bool_)
+        else:
+            legal = read_mask(action_mask, self._action_space, terminated=terminated)
         return Snapshot(get_state(env) if self._restores else env, np.array(observation), legal)
 
     def pack(self, snapshots: list[Snapshot]) -> Array:
@@ -136,7 +143,7 @@ class RestoredEnv(Game):
         """Return `count` states after a reset with the seed 0."""
         observation, info = self._env.reset(seed=0)
         env = self._env if self._restores else copy.deepcopy(self._env)
-        return self.pack([self.snapshot(env, self._encoder(observation), info.get("action_mask"))] * count)
+        return self.pack([self.snapshot(env, self._encoder(observation), info.get(ACTION_MASK))] * count)
 
     def legal_actions(self, states: Array) -> Array:
         """Return the legal actions, bool `[N, A]`: `info["action_mask"]`, or all of them."""
@@ -161,7 +168,8 @@ class RestoredEnv(Game):
         for row, (state, action) in enumerate(zip(states, actions.tolist(), strict=True)):
             env = self._restore(state)
             observation, rewards[row], terminated[row], truncated[row], info = env.step(action)
-            following.append(self.snapshot(env, self._encoder(observation), info.get("action_mask")))
+            mask = info.get(ACTION_MASK)
+            following.append(self.snapshot(env, self._encoder(observation), mask, bool(terminated[row])))
         return Outcome(self.pack(following), rewards, terminated, truncated & ~terminated)
 
 

@@ -84,7 +84,7 @@ class AlphaZero(Agent):
 
     memory, head = "replay", heads.PolicyValue()
     action_spaces = ("Discrete",)
-    actor_fields = ("visit_shares",)
+    actor_fields, searches = ("visit_shares",), True
 
     def __init__(
         self,

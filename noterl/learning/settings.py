@@ -258,6 +258,11 @@ def _check_reward_model(model: Any, algorithm: Algorithm, replay: Replay | None)
         raise ValueError(f"reward_model is for agents that act alone, but {type(algorithm).__name__} has several")
     if algorithm.memory == "sequences":
         raise ValueError(f"reward_model is not supported for {type(algorithm).__name__}, which learns from sequences")
+    if algorithm.searches:
+        raise ValueError(
+            f"reward_model is not supported for {type(algorithm).__name__}, whose search adds up the environment's "
+            "rewards: use reward_model=None"
+        )
     if replay is not None and (replay.n_step > 1 or isinstance(replay.relabel, Triplets)):
         raise ValueError(
             "reward_model needs a replay memory of single steps, because it rewards one action: use n_step=1 and no "

@@ -318,3 +318,11 @@ def test_several_agents_are_refused() -> None:
     env = spaces.Tuple([OBSERVATIONS] * 2), spaces.Tuple([CONTINUOUS] * 2)
     with pytest.raises(ValueError, match="reward_model"):
         noterl.MADDPG(env, hidden=(4,), seed=3).compile(reward_model=gail())
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize(("kind", "reason"), [(noterl.AlphaZero, "search"), (noterl.ACER, "sequences")])
+def test_agents_that_cannot_use_a_reward_model_are_refused(kind: Any, reason: str) -> None:
+    agent = kind((OBSERVATIONS, DISCRETE), hidden=(4,), seed=3)
+    with pytest.raises(ValueError, match=f"reward_model .*{kind.__name__}.*{reason}"):
+        agent.compile(reward_model=gail())

@@ -165,7 +165,7 @@ class Agent(Algorithm):
             _settings=None,
             _actor=None,
             _session=self._new_session(),
-            _act_generator=Generators(self.generators.seed)("act"),  # used by `act`; not saved
+            _act_generator=Generators(self.generators.seed)("act"),  # used by `act` and `search`; not saved
         )
 
     @classmethod

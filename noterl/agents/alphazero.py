@@ -10,7 +10,8 @@ Differs: a share of the moves in self-play is uniformly random, with unchanged t
 positions unseen that an opponent can reach. `c_puct` is constant. N(s) in the score counts the evaluation of the node,
 so the prior decides the first visit. The noise parameter is 10 divided by the number of actions by default. Each search
 starts with a new tree. Updates follow self-play in one process, and no second network is evaluated against the first.
-Moves have the same temperature in the whole game.
+Moves have the same temperature in the whole game. The tree has no chance nodes: in a stochastic environment of one
+player, each search samples one outcome of each action of a node, from copies with new seeds.
 """
 
 from __future__ import annotations
@@ -192,7 +193,8 @@ class AlphaZero(Agent):
 
         Args:
             state: for a game, a state `[...]` or states `[N, ...]` of it, or its `GameEnv`. For an environment of one
-                player, a pair (environment, current observation); the environment is not changed.
+                player, a pair (environment, current observation); the environment is not changed. If it is stochastic,
+                each search samples what happens by chance.
             simulations: by default as many as in training.
             action_mask: for an environment of one player, the legal actions `[A]`, such as `info["action_mask"]`; None
                 if all are legal.
@@ -208,7 +210,7 @@ class AlphaZero(Agent):
         actor.mark_stale()
         game: Any = actor.game_of(self._source)  # type: ignore[attr-defined]
         if self.players == 1:
-            states, single = game.root(state, action_mask), True
+            states, single = game.root(state, self._act_generator, action_mask), True
         elif action_mask is not None:
             raise ValueError(f"action_mask must be None, because the game has legal_actions, got {action_mask!r}")
         else:

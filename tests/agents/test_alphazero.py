@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import Any
 
@@ -355,6 +356,79 @@ class TestOnePlayer:
     def test_gamma_must_be_below_1(self) -> None:
         with pytest.raises(ValueError, match="gamma"):
             noterl.AlphaZero("CartPole-v1", gamma=1.0)
+
+
+class Coin(gymnasium.Env[Any, Any]):
+    """Rewards an action that equals the next toss of a coin; it has state methods if `restores`."""
+
+    observation_space, action_space = spaces.Box(0, 9, (1,), np.float32), spaces.Discrete(2)
+
+    def __init__(self, generator: Any = None) -> None:
+        self.generator, self.count = generator, 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.count = 0
+        if seed is not None and self.generator is not None:
+            self.generator.seed(seed)
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        self.count += 1
+        toss = self.np_random.random() if self.generator is None else self.generator.random()
+        return np.zeros(1, np.float32), float(action == (toss < 0.5)), False, self.count == 9, {}
+
+
+class SavedCoin(Coin):
+    def get_state(self) -> dict[str, Any]:
+        return {"count": self.count}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self.count = state["count"]
+
+
+COINS: dict[str, Any] = {
+    "copied": Coin,
+    "restored": SavedCoin,
+    "RandomState": lambda: Coin(np.random.RandomState()),
+    "Random": lambda: Coin(random.Random()),
+}
+
+
+@pytest.mark.backends("torch")
+class TestChance:
+    """A search samples chance; it does not foresee what the environment will do."""
+
+    def agent(self, env: Any, **options: Any) -> noterl.AlphaZero:
+        return noterl.AlphaZero(env, simulations=8, gamma=0.0, hidden=(8,), seed=4, **options)
+
+    @pytest.mark.parametrize("name", COINS)
+    def test_training_actions_do_not_follow_tosses_to_come(self, name: str) -> None:
+        agent = self.agent(COINS[name], temperature=0.0, dirichlet_share=0.0)
+        agent.compile(replay=noterl.Replay(1_000), learning_starts=10_000)
+        agent.fit(steps=400, num_envs=8, verbose=0)
+        storage = agent.replay._storage
+        indices = storage.stored_indices()
+        assert 0.4 < storage.reward[indices].mean() < 0.6
+        env = COINS[name]()
+        env.reset(seed=int(noterl.random.Generators(4)("environment/0").integers(2**31)))
+        rows = indices[storage.lane[indices] == 0][:9].tolist()
+        assert [env.step(storage.action[row])[1] for row in rows] == storage.reward[rows].tolist()
+
+    def test_searches_sample_different_futures_and_leave_the_environment(self) -> None:
+        agent, env, other = self.agent(Coin), Coin(), Coin()
+        observation, _ = env.reset(seed=1)
+        other.reset(seed=1)
+        best = [agent.search((env, observation)).visit_shares.argmax() for _ in range(20)]
+        assert set(best) == {0, 1}
+        assert [env.step(0)[1] for _ in range(9)] == [other.step(0)[1] for _ in range(9)]
+
+    def test_search_of_a_deterministic_environment_repeats(self) -> None:
+        agent, env = self.agent("CartPole-v1"), gymnasium.make("CartPole-v1")
+        observation, _ = env.reset(seed=1)
+        first, second = (agent.search((env, observation)) for _ in range(2))
+        np.testing.assert_array_equal(first.visit_shares, second.visit_shares)
+        assert first.value == second.value
 
 
 LOAD = """

@@ -235,6 +235,18 @@ class TestRestoredEnv:
         np.testing.assert_array_equal(again.reward, second.reward)
         assert env.step(0)[0].tolist() == [1.0], "the environment itself was not stepped"
 
+    @pytest.mark.parametrize("kind", [Counter, SavedCounter])
+    def test_new_seeds_change_the_chance_of_a_state_only(self, kind: type[Counter]) -> None:
+        env, game, generator = kind(), RestoredEnv(kind()), np.random.default_rng(0)
+        observation, info = env.reset(seed=4)
+        snapshot = game.snapshot(env, observation, info["action_mask"])
+        states = game.pack([snapshot, *(game.with_new_seeds(snapshot, generator) for _ in range(3))])
+        outcome = game.advance(states, np.zeros(4, np.int64))
+        assert (game.observe(outcome.states) == 1).all() and len(set(outcome.reward.tolist())) == 4
+        again = game.advance(states, np.zeros(4, np.int64))
+        np.testing.assert_array_equal(again.reward, outcome.reward)
+        assert env.step(0)[1] == outcome.reward[0]
+
     def test_environment_that_does_not_repeat_raises(self) -> None:
         with pytest.raises(ValueError, match="env: Counter does not repeat"):
             RestoredEnv(Counter(drifts=True))

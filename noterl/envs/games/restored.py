@@ -1,7 +1,8 @@
 """A single-agent environment as a game, so that a search can simulate it.
 
 If `noterl.envs.get_state` returns the environment's state, it is restored by `set_state`. Any other environment is
-copied by `copy.deepcopy`, with everything that it holds: the elapsed steps of a time limit, and its generator.
+copied by `copy.deepcopy`, with everything that it holds: the elapsed steps of a time limit, and its generator. Each
+search starts from a state with new seeds, so that it does not foresee what the environment will do.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from gymnasium import spaces
 
 from noterl.envs.games.game import Array, Game, Outcome
 from noterl.envs.observation import ObservationEncoder
-from noterl.envs.snapshots import equal, get_state, set_state
+from noterl.envs.snapshots import equal, get_state, reseed, set_state
 from noterl.envs.wrappers.classic import layers
 from noterl.utils.masks import ACTION_MASK, read_mask
 
@@ -86,11 +87,21 @@ class RestoredEnv(Game):
             states[row] = snapshot
         return states
 
-    def root(self, pair: Any, action_mask: Any = None) -> Array:
-        """Return the current state of an environment, as an array `[1]`.
+    def with_new_seeds(self, snapshot: Snapshot, generator: np.random.Generator) -> Snapshot:
+        """Return the same state with new seeds, drawn from `generator`, so that chance differs from the environment's.
+
+        A search from the environment's own seeds would foresee what the environment will do.
+        """
+        env = self._restore(snapshot)
+        reseed(env, generator)
+        return snapshot._replace(saved=get_state(env) if self._restores else env)
+
+    def root(self, pair: Any, generator: np.random.Generator, action_mask: Any = None) -> Array:
+        """Return the current state of an environment with new seeds, as an array `[1]`.
 
         Args:
-            pair: the environment, which must not be stepped while the state is used, and its current observation.
+            pair: the environment and its current observation.
+            generator: of the seeds.
             action_mask: the legal actions `[A]`; None if all are legal.
 
         Raises:
@@ -99,7 +110,7 @@ class RestoredEnv(Game):
         if not (isinstance(pair, tuple) and len(pair) == 2 and hasattr(pair[0], "step")):
             raise ValueError(f"state must be a pair (environment, current observation), got {pair!r}")
         mask = None if action_mask is None else read_mask(action_mask, self._action_space, name=ACTION_MASK)
-        return self.pack([self.snapshot(pair[0], self._encoder(pair[1]), mask)])
+        return self.pack([self.with_new_seeds(self.snapshot(pair[0], self._encoder(pair[1]), mask), generator)])
 
     def _restore(self, snapshot: Snapshot) -> Any:
         """Return an environment in the state of a snapshot."""

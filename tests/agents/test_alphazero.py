@@ -431,6 +431,22 @@ class TestChance:
         assert first.value == second.value
 
 
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("env", ["FrozenLake-v1", Coin, SavedCoin])
+def test_resumed_run_of_one_player_equals_an_uninterrupted_one(env: Any, tmp_path: Path) -> None:
+    def trained(steps: int) -> noterl.AlphaZero:
+        agent = agent_of(env, replay=noterl.Replay(100, n_step=3))
+        agent.fit(steps=steps, num_envs=3, verbose=0)
+        return agent
+
+    whole = trained(91)
+    trained(50).save(tmp_path / "half.noterl")  # ends in the middle of a round
+    resumed = noterl.load(tmp_path / "half.noterl")
+    resumed.fit(env, steps=41, num_envs=3, verbose=0)
+    assert whole.updates > 5
+    assert_same_state(resumed, whole)
+
+
 LOAD = """
 import sys, noterl
 agent = noterl.load(f"{sys.argv[1]}/agent.noterl")

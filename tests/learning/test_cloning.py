@@ -77,6 +77,12 @@ LOSSES: dict[str, tuple[Any, Any, int, Any]] = {
             )
         ),
     ),
+    "Bernoulli": (
+        heads.Bernoulli(),
+        spaces.MultiBinary(3),
+        3,
+        lambda values, action: np.logaddexp(0, (1 - 2 * action) * values).sum(axis=1),
+    ),
     "Gaussian": (heads.Gaussian(), CONTINUOUS, 4, gaussian),
     "SquashedGaussian": (heads.SquashedGaussian(), CONTINUOUS, 4, squashed),
     "Deterministic": (
@@ -130,6 +136,7 @@ AGENTS: dict[str, tuple[Any, Any, dict[str, Any], set[str]]] = {
     "TD3": (noterl.TD3, CONTINUOUS, {}, {"actor", "target_actor"}),
     "SAC": (noterl.SAC, CONTINUOUS, {}, {"actor"}),
     "TRPO": (noterl.TRPO, CONTINUOUS, {}, {"actor"}),
+    "TRPO with MultiBinary actions": (noterl.TRPO, spaces.MultiBinary(2), {}, {"actor"}),
     "ACER": (noterl.ACER, DISCRETE, {}, {"actor", "average_actor"}),
     "ACER with Box actions": (noterl.ACER, CONTINUOUS, {}, {"actor", "average_actor"}),
     "AlphaZero": (noterl.AlphaZero, DISCRETE, {}, {"network"}),

@@ -66,6 +66,11 @@ class Settings:
         self.replay: Replay | None = arguments.get("replay")
         if self.replay is not None and not isinstance(self.replay, Replay):
             raise ValueError(f"replay must be a noterl.Replay, or its capacity, got {self.replay!r}")
+        if self.replay is not None and self.replay.relabel is not None and algorithm.searches:
+            raise ValueError(
+                f"relabel must be None for {type(algorithm).__name__}: the stored results of a search are those of the "
+                f"episode's own goal; got {self.replay.relabel!r}"
+            )
         if algorithm.memory == "replay":
             self.replay, self.schedule = _from_replay(arguments, defaults, algorithm)
         elif algorithm.memory == "sequences":

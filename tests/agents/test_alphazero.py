@@ -16,6 +16,7 @@ import noterl
 from noterl import envs, networks, saving
 from noterl.backends import current
 from noterl.envs.games import ConnectFour, GameEnv, TicTacToe, play_all_lines
+from noterl.replay import Hindsight
 from noterl.types import Batch
 from tests.support import reference_numpy as reference
 from tests.support.masked_env import MaskedWalk
@@ -352,6 +353,11 @@ class TestOnePlayer:
         vector = gymnasium.make_vec("CartPole-v1", 2, vectorization_mode="vector_entry_point")
         with pytest.raises(ValueError, match="env"):
             agent.fit(vector, steps=10, verbose=0)
+
+    def test_hindsight_raises(self) -> None:
+        agent = noterl.AlphaZero(lambda: envs.BitFlip(4), hidden=(4,), seed=4)
+        with pytest.raises(ValueError, match=r"relabel.*AlphaZero"):
+            agent.compile(replay=noterl.Replay(100, relabel=Hindsight()), batch_size=8)
 
     def test_gamma_must_be_below_1(self) -> None:
         with pytest.raises(ValueError, match="gamma"):

@@ -167,7 +167,7 @@ class Agent(Algorithm):
             _settings=None,
             _actor=None,
             _session=self._new_session(),
-            _act_generator=Generators(self.generators.seed)("act"),  # used by `act`; not saved
+            _act_generator=Generators(self.generators.seed)("act"),  # used by `act` and `search`; not saved
         )
 
     @classmethod
@@ -245,7 +245,8 @@ class Agent(Algorithm):
             target_unit: what an int `target_update` counts: environment "steps", or gradient "updates". A hard copy
                 precedes the updates that are due at its step, and follows the update whose number it is.
             reward_model: replaces the environment's reward in updates, or adds to it: a `noterl.imitation.GAIL`. Logs
-                and evaluations still show the environment's reward.
+                and evaluations still show the environment's reward. ACER, AlphaZero and `noterl.MultiAgent` have no
+                reward model.
             jit_compile: False runs updates without compilation, for debugging.
             precision: "bfloat16" makes the layers of networks compute in bfloat16 in updates, which is faster on some
                 processors and GPUs; see docs/speed.md. Weights, outputs, losses and optimizers stay float32.

@@ -56,6 +56,7 @@ class Algorithm(Configurable):
     observation_spaces: tuple[str, ...] = ("Box", "Discrete", "MultiDiscrete", "MultiBinary", "Dict")
     extra_spec: Mapping[str, tuple[tuple[int, ...], Any]] = {}
     actor_fields: tuple[str, ...] = ()  # the fields of `extra_spec` that the agent's own actor returns
+    searches: bool = False  # whether its actor is one that searches
     info_spec: Mapping[str, tuple[tuple[int, ...], Any, Any]] = {}
     random_spec: Mapping[str, tuple[tuple[int, ...], str]] = {}
     update_period: int = 1

@@ -161,5 +161,6 @@ class SearchActor(Actor):
         if game.players == 2:
             return np.stack([environment.state for environment in lanes.environments])
         rows = zip(lanes.environments, lanes.observations(), lanes.info["action_mask"], strict=True)
-        states: np.ndarray = game.pack([game.snapshot(*row) for row in rows])
+        generator = self.generators("search")
+        states: np.ndarray = game.pack([game.with_new_seeds(game.snapshot(*row), generator) for row in rows])
         return states

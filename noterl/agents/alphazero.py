@@ -10,7 +10,8 @@ Differs: a share of the moves in self-play is uniformly random, with unchanged t
 positions unseen that an opponent can reach. `c_puct` is constant. N(s) in the score counts the evaluation of the node,
 so the prior decides the first visit. The noise parameter is 10 divided by the number of actions by default. Each search
 starts with a new tree. Updates follow self-play in one process, and no second network is evaluated against the first.
-Moves have the same temperature in the whole game.
+Moves have the same temperature in the whole game. The tree has no chance nodes: in a stochastic environment of one
+player, each search samples one outcome of each action of a node, from copies with new seeds.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ class AlphaZero(Agent):
 
     memory, head = "replay", heads.PolicyValue()
     action_spaces = ("Discrete",)
-    actor_fields = ("visit_shares",)
+    actor_fields, searches = ("visit_shares",), True
 
     def __init__(
         self,
@@ -187,26 +188,31 @@ class AlphaZero(Agent):
         feedback = {"td_error": metrics.pop("td_error")}
         return {"loss": loss, **metrics}, feedback
 
-    def search(self, state: Any, simulations: int | None = None) -> SearchResult:
+    def search(self, state: Any, simulations: int | None = None, *, action_mask: Any = None) -> SearchResult:
         """Search from a state without noise; training is not affected.
 
         Args:
             state: for a game, a state `[...]` or states `[N, ...]` of it, or its `GameEnv`. For an environment of one
-                player, a pair (environment, current observation); the environment is not changed.
+                player, a pair (environment, current observation); the environment is not changed. If it is stochastic,
+                each search samples what happens by chance.
             simulations: by default as many as in training.
+            action_mask: for an environment of one player, the legal actions `[A]`, such as `info["action_mask"]`; None
+                if all are legal.
 
         Returns:
             The visit shares `[A]` and the value for the player to move; for states `[N, ...]`, `[N, A]` and `[N]`.
 
         Raises:
-            ValueError: if `simulations` is not a positive int, the game is over, or `state` is not one of these.
+            ValueError: if the game is over, or an argument is not one of these.
         """
         count = self.simulations if simulations is None else check_positive("simulations", simulations)
         _, actor = self._build()
         actor.mark_stale()
         game: Any = actor.game_of(self._source)  # type: ignore[attr-defined]
         if self.players == 1:
-            states, single = self._packed(game, state), True
+            states, single = game.root(state, self._act_generator, action_mask), True
+        elif action_mask is not None:
+            raise ValueError(f"action_mask must be None, because the game has legal_actions, got {action_mask!r}")
         else:
             states = np.asarray(state.state if isinstance(state, GameEnv) else state)
             shape = game.start(1).shape[1:]
@@ -218,12 +224,6 @@ class AlphaZero(Agent):
                 raise ValueError(f"state must be one in which the game is not over, got {state!r}")
         result: SearchResult = actor.search(game, states, count)  # type: ignore[attr-defined]
         return SearchResult(result.visit_shares[0], float(result.value[0])) if single else result
-
-    def _packed(self, game: Any, state: Any) -> Any:
-        if not (isinstance(state, tuple) and len(state) == 2 and hasattr(state[0], "step")):
-            raise ValueError(f"state must be a pair (environment, current observation), got {state!r}")
-        environment, observation = state
-        return game.pack([game.snapshot(environment, self._encoder(observation))])
 
     def close(self) -> None:
         """Close the environments; a later `fit` opens them again and continues their episodes."""

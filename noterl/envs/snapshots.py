@@ -10,6 +10,7 @@ replayed: they are reset with the same seed, and the actions since then are repe
 from __future__ import annotations
 
 import inspect
+import random as python_random
 from collections.abc import Callable, Iterable
 from operator import attrgetter
 from typing import Any
@@ -110,6 +111,22 @@ def set_state(env: gymnasium.Env[Any, Any], state: dict[str, Any]) -> None:
             owner, _, name = path.rpartition(".")
             setattr(attrgetter(owner)(layer) if owner else layer, name, value)
     _set_random(stack[-1], random)
+
+
+def reseed(env: gymnasium.Env[Any, Any], generator: np.random.Generator) -> None:
+    """Set new seeds, drawn from `generator`, for the generators of NumPy and Python that an environment holds.
+
+    These are the attributes of the environment and of the wrappers around it, such as `np_random`.
+    """
+    held = (value for layer in layers(env) for value in getattr(layer, "__dict__", {}).values())
+    kinds = (np.random.Generator, np.random.RandomState, python_random.Random)
+    for found in {id(value): value for value in held if isinstance(value, kinds)}.values():
+        seed = int(generator.integers(2**32))
+        if isinstance(found, np.random.Generator):
+            bits: Any = found.bit_generator
+            bits.state = type(bits)(seed).state  # in place, because the environment may have other references to it
+        else:
+            found.seed(seed)
 
 
 def has_state_methods(env: gymnasium.Env[Any, Any]) -> bool:

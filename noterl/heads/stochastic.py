@@ -252,6 +252,10 @@ class Bernoulli(Head):
         # log sigmoid(x) = -softplus(-x) for 1, and log sigmoid(-x) for 0.
         return -ops.sum(ops.softplus((1.0 - 2.0 * chosen) * values), axis=-1)
 
+    def cloning_loss(self, values: Tensor, action: Tensor) -> Tensor:
+        """Return the cross entropy `[B]` of an expert's actions `[B, ...]`."""
+        return -self.log_prob(values, action)
+
     def entropy(self, values: Tensor) -> Tensor:
         """Return the entropy `[B]` of outputs `[B, A]`, in nats, summed over the values."""
         return ops.sum(ops.softplus(values) - values * ops.sigmoid(values), axis=-1)

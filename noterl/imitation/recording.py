@@ -6,7 +6,7 @@ Paper: Laskey et al., "DART: Noise Injection for Robust Imitation Learning", 201
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from noterl.noise import NoiseProcess
 from noterl.random import Generators
 from noterl.utils.checks import check_bool, check_positive
 from noterl.utils.files import PathLike, check_writable
+from noterl.utils.masks import ACTION_MASK
 
 
 def record(
@@ -33,6 +34,8 @@ def record(
     noise: NoiseProcess | None = None,
 ) -> Demonstrations:
     """Play episodes and return them as demonstrations; the agent does not learn, and its training is not affected.
+
+    If the environment reports `info["action_mask"]`, an agent takes legal actions only. A function receives no mask.
 
     Args:
         agent: the expert: an agent, or a function that returns the action for an observation.
@@ -89,11 +92,15 @@ def record(
     return demonstrations
 
 
-def _acting(agent: Any, deterministic: bool) -> Callable[[Any], Any]:
-    """Return a function from observations to actions."""
+def _acting(agent: Any, deterministic: bool) -> Callable[[Any, Mapping[str, Any]], Any]:
+    """Return a function from an observation and its `info` to an action."""
     if not isinstance(agent, Agent):
-        return agent
-    return lambda observation: agent.act(observation, deterministic=deterministic)
+        return lambda observation, _: agent(observation)
+    if not agent.head.takes_mask:
+        return lambda observation, _: agent.act(observation, deterministic=deterministic)
+    return lambda observation, info: agent.act(
+        observation, deterministic=deterministic, action_mask=info.get(ACTION_MASK)
+    )
 
 
 class _Disturbance:
@@ -129,10 +136,14 @@ class _Disturbance:
 
 
 def _play(
-    environment: Any, space: Space[Any], act: Callable[[Any], Any], disturbance: _Disturbance | None, seed: int
+    environment: Any,
+    space: Space[Any],
+    act: Callable[[Any, Mapping[str, Any]], Any],
+    disturbance: _Disturbance | None,
+    seed: int,
 ) -> tuple[Any, list[Any], list[float], bool]:
     """Play one episode; return its observations, the expert's actions, the rewards, and whether it terminated."""
-    observation, _ = environment.reset(seed=seed)
+    observation, info = environment.reset(seed=seed)
     if disturbance is not None:
         disturbance.reset()
     observations: list[Any] = [copy_observation(space, observation)]
@@ -140,10 +151,10 @@ def _play(
     rewards: list[float] = []
     terminated = truncated = False
     while not (terminated or truncated):
-        action = act(observation)
+        action = act(observation, info)
         actions.append(action.copy() if hasattr(action, "copy") else action)
         executed = action if disturbance is None else disturbance(action)
-        observation, reward, terminated, truncated, _ = environment.step(executed)
+        observation, reward, terminated, truncated, info = environment.step(executed)
         observations.append(copy_observation(space, observation))
         rewards.append(float(reward))
     return stack_observations(space, observations), actions, rewards, bool(terminated)

@@ -66,6 +66,11 @@ class Settings:
         self.replay: Replay | None = arguments.get("replay")
         if self.replay is not None and not isinstance(self.replay, Replay):
             raise ValueError(f"replay must be a noterl.Replay, or its capacity, got {self.replay!r}")
+        if self.replay is not None and self.replay.relabel is not None and algorithm.searches:
+            raise ValueError(
+                f"relabel must be None for {type(algorithm).__name__}: the stored results of a search are those of the "
+                f"episode's own goal; got {self.replay.relabel!r}"
+            )
         if algorithm.memory == "replay":
             self.replay, self.schedule = _from_replay(arguments, defaults, algorithm)
         elif algorithm.memory == "sequences":
@@ -258,6 +263,11 @@ def _check_reward_model(model: Any, algorithm: Algorithm, replay: Replay | None)
         raise ValueError(f"reward_model is for agents that act alone, but {type(algorithm).__name__} has several")
     if algorithm.memory == "sequences":
         raise ValueError(f"reward_model is not supported for {type(algorithm).__name__}, which learns from sequences")
+    if algorithm.searches:
+        raise ValueError(
+            f"reward_model is not supported for {type(algorithm).__name__}, whose search adds up the environment's "
+            "rewards: use reward_model=None"
+        )
     if replay is not None and (replay.n_step > 1 or isinstance(replay.relabel, Triplets)):
         raise ValueError(
             "reward_model needs a replay memory of single steps, because it rewards one action: use n_step=1 and no "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ import noterl
 from noterl import envs, networks, saving
 from noterl.backends import current
 from noterl.envs.games import ConnectFour, GameEnv, TicTacToe, play_all_lines
+from noterl.replay import Hindsight
 from noterl.types import Batch
 from tests.support import reference_numpy as reference
+from tests.support.masked_env import MaskedWalk
 from tests.support.parts import actor_of, lanes_of, learner_of, run_updates
 from tests.support.representatives import representatives
 from tests.support.states import assert_same_state, run_python
@@ -255,6 +258,10 @@ class TestSearch:
         with pytest.raises(ValueError, match=message):
             agent_of().search(state, simulations)
 
+    def test_mask_of_a_game_raises(self) -> None:
+        with pytest.raises(ValueError, match="action_mask"):
+            agent_of().search(TicTacToe().start(1)[0], action_mask=np.ones(9, np.bool_))
+
 
 class TestAct:
     def test_move_is_the_most_probable_legal_one(self) -> None:
@@ -325,15 +332,125 @@ class TestOnePlayer:
             agent.search(observation)
         agent.close()
 
+    @pytest.mark.parametrize("gumbel", [False, True])
+    def test_search_visits_legal_actions_only(self, gumbel: bool) -> None:
+        agent = noterl.AlphaZero(MaskedWalk, simulations=8, gumbel=gumbel, hidden=(8,), seed=4)
+        env = MaskedWalk()  # raises if an action is illegal
+        for seed in range(3):
+            observation, info = env.reset(seed=seed)
+            shares = agent.search((env, observation), action_mask=info["action_mask"]).visit_shares
+            assert (shares[env.legal()] > 0).any() and (shares[~env.legal()] == 0).all()
+
+    @pytest.mark.parametrize("mask", [np.ones(3, np.bool_), np.zeros(2, np.bool_), np.ones(2)])
+    def test_mask_that_does_not_fit_raises(self, mask: np.ndarray) -> None:
+        env = gymnasium.make("CartPole-v1")
+        observation, _ = env.reset(seed=1)
+        with pytest.raises(ValueError, match="action_mask"):
+            self.agent().search((env, observation), action_mask=mask)
+
     def test_vector_environment_raises(self) -> None:
         agent = self.agent()
         vector = gymnasium.make_vec("CartPole-v1", 2, vectorization_mode="vector_entry_point")
         with pytest.raises(ValueError, match="env"):
             agent.fit(vector, steps=10, verbose=0)
 
+    def test_hindsight_raises(self) -> None:
+        agent = noterl.AlphaZero(lambda: envs.BitFlip(4), hidden=(4,), seed=4)
+        with pytest.raises(ValueError, match=r"relabel.*AlphaZero"):
+            agent.compile(replay=noterl.Replay(100, relabel=Hindsight()), batch_size=8)
+
     def test_gamma_must_be_below_1(self) -> None:
         with pytest.raises(ValueError, match="gamma"):
             noterl.AlphaZero("CartPole-v1", gamma=1.0)
+
+
+class Coin(gymnasium.Env[Any, Any]):
+    """Rewards an action that equals the next toss of a coin; it has state methods if `restores`."""
+
+    observation_space, action_space = spaces.Box(0, 9, (1,), np.float32), spaces.Discrete(2)
+
+    def __init__(self, generator: Any = None) -> None:
+        self.generator, self.count = generator, 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.count = 0
+        if seed is not None and self.generator is not None:
+            self.generator.seed(seed)
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        self.count += 1
+        toss = self.np_random.random() if self.generator is None else self.generator.random()
+        return np.zeros(1, np.float32), float(action == (toss < 0.5)), False, self.count == 9, {}
+
+
+class SavedCoin(Coin):
+    def get_state(self) -> dict[str, Any]:
+        return {"count": self.count}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self.count = state["count"]
+
+
+COINS: dict[str, Any] = {
+    "copied": Coin,
+    "restored": SavedCoin,
+    "RandomState": lambda: Coin(np.random.RandomState()),
+    "Random": lambda: Coin(random.Random()),
+}
+
+
+@pytest.mark.backends("torch")
+class TestChance:
+    """A search samples chance; it does not foresee what the environment will do."""
+
+    def agent(self, env: Any, **options: Any) -> noterl.AlphaZero:
+        return noterl.AlphaZero(env, simulations=8, gamma=0.0, hidden=(8,), seed=4, **options)
+
+    @pytest.mark.parametrize("name", COINS)
+    def test_training_actions_do_not_follow_tosses_to_come(self, name: str) -> None:
+        agent = self.agent(COINS[name], temperature=0.0, dirichlet_share=0.0)
+        agent.compile(replay=noterl.Replay(1_000), learning_starts=10_000)
+        agent.fit(steps=400, num_envs=8, verbose=0)
+        storage = agent.replay._storage
+        indices = storage.stored_indices()
+        assert 0.4 < storage.reward[indices].mean() < 0.6
+        env = COINS[name]()
+        env.reset(seed=int(noterl.random.Generators(4)("environment/0").integers(2**31)))
+        rows = indices[storage.lane[indices] == 0][:9].tolist()
+        assert [env.step(storage.action[row])[1] for row in rows] == storage.reward[rows].tolist()
+
+    def test_searches_sample_different_futures_and_leave_the_environment(self) -> None:
+        agent, env, other = self.agent(Coin), Coin(), Coin()
+        observation, _ = env.reset(seed=1)
+        other.reset(seed=1)
+        best = [agent.search((env, observation)).visit_shares.argmax() for _ in range(20)]
+        assert set(best) == {0, 1}
+        assert [env.step(0)[1] for _ in range(9)] == [other.step(0)[1] for _ in range(9)]
+
+    def test_search_of_a_deterministic_environment_repeats(self) -> None:
+        agent, env = self.agent("CartPole-v1"), gymnasium.make("CartPole-v1")
+        observation, _ = env.reset(seed=1)
+        first, second = (agent.search((env, observation)) for _ in range(2))
+        np.testing.assert_array_equal(first.visit_shares, second.visit_shares)
+        assert first.value == second.value
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("env", ["FrozenLake-v1", Coin, SavedCoin])
+def test_resumed_run_of_one_player_equals_an_uninterrupted_one(env: Any, tmp_path: Path) -> None:
+    def trained(steps: int) -> noterl.AlphaZero:
+        agent = agent_of(env, replay=noterl.Replay(100, n_step=3))
+        agent.fit(steps=steps, num_envs=3, verbose=0)
+        return agent
+
+    whole = trained(91)
+    trained(50).save(tmp_path / "half.noterl")  # ends in the middle of a round
+    resumed = noterl.load(tmp_path / "half.noterl")
+    resumed.fit(env, steps=41, num_envs=3, verbose=0)
+    assert whole.updates > 5
+    assert_same_state(resumed, whole)
 
 
 LOAD = """

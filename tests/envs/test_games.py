@@ -235,6 +235,18 @@ class TestRestoredEnv:
         np.testing.assert_array_equal(again.reward, second.reward)
         assert env.step(0)[0].tolist() == [1.0], "the environment itself was not stepped"
 
+    @pytest.mark.parametrize("kind", [Counter, SavedCounter])
+    def test_new_seeds_change_the_chance_of_a_state_only(self, kind: type[Counter]) -> None:
+        env, game, generator = kind(), RestoredEnv(kind()), np.random.default_rng(0)
+        observation, info = env.reset(seed=4)
+        snapshot = game.snapshot(env, observation, info["action_mask"])
+        states = game.pack([snapshot, *(game.with_new_seeds(snapshot, generator) for _ in range(3))])
+        outcome = game.advance(states, np.zeros(4, np.int64))
+        assert (game.observe(outcome.states) == 1).all() and len(set(outcome.reward.tolist())) == 4
+        again = game.advance(states, np.zeros(4, np.int64))
+        np.testing.assert_array_equal(again.reward, outcome.reward)
+        assert env.step(0)[1] == outcome.reward[0]
+
     def test_environment_that_does_not_repeat_raises(self) -> None:
         with pytest.raises(ValueError, match="env: Counter does not repeat"):
             RestoredEnv(Counter(drifts=True))
@@ -244,6 +256,25 @@ class TestRestoredEnv:
         env.handle = (number for number in range(3))  # type: ignore[attr-defined]
         with pytest.raises(ValueError, match="env: Counter cannot be restored"):
             RestoredEnv(env)
+
+    @pytest.mark.parametrize("mask", [np.zeros(2, np.bool_), np.ones(3, np.bool_), np.ones(2)])
+    def test_mask_that_does_not_fit_raises(self, mask: np.ndarray) -> None:
+        class Masked(Counter):
+            def step(self, action: int) -> Any:
+                return *super().step(action)[:4], {"action_mask": mask if self.count > 1 else np.ones(2, np.int8)}
+
+        env = Masked()
+        with pytest.raises(ValueError, match="action_mask"):
+            RestoredEnv(env)
+
+    def test_mask_of_a_terminated_state_may_forbid_everything(self) -> None:
+        class Short(Counter):
+            def step(self, action: int) -> Any:
+                return *super().step(action)[:2], True, False, {"action_mask": np.zeros(2, np.int8)}
+
+        game = RestoredEnv(Short())
+        outcome = game.advance(game.start(1), np.array([0]))
+        assert outcome.terminated.all()
 
     def test_continuous_actions_raise(self) -> None:
         env = Counter()

@@ -12,11 +12,13 @@ from gymnasium import spaces
 
 import noterl
 from noterl import saving
+from noterl.envs.games import PettingZooGame
 from noterl.imitation import Demonstrations, record
 from noterl.noise import GaussianWhiteNoiseProcess, OrnsteinUhlenbeckProcess
 from noterl.random import Generators
 from tests.support.batches import Corridor
 from tests.support.demonstrations import CONTINUOUS, DISCRETE, OBSERVATIONS, demonstrations
+from tests.support.masked_env import MaskedWalk, legal_actions
 from tests.support.states import assert_same_state, differences
 
 pytestmark = pytest.mark.backends("torch")
@@ -175,6 +177,21 @@ def test_record_takes_a_function_as_expert() -> None:
     assert data.action_space == DISCRETE
 
 
+@pytest.mark.parametrize("deterministic", [True, False])
+@pytest.mark.parametrize("kind", [noterl.DQN, noterl.AlphaZero])
+def test_recorded_actions_are_legal(kind: Any, deterministic: bool) -> None:
+    data = record(kind(MaskedWalk, hidden=(8,), seed=3), episodes=9, deterministic=deterministic)
+    for episode in data.episodes:
+        assert legal_actions(episode.observations[:-1])[np.arange(len(episode.actions)), episode.actions].all()
+
+
+def test_games_without_legal_actions_in_observations_are_recorded() -> None:
+    pytest.importorskip("pettingzoo")
+    agent = noterl.AlphaZero(PettingZooGame("tictactoe_v3"), hidden=(8,), seed=3)
+    for episode in record(agent, episodes=3).episodes:
+        assert len(set(episode.actions.tolist())) == len(episode.actions) >= 5, "a cell that is played twice is illegal"
+
+
 class Tracker(gymnasium.Env[Any, Any]):
     """Observes the action that was executed last; the bounds of its two actions differ."""
 
@@ -207,6 +224,17 @@ def test_recorded_actions_are_those_before_the_noise() -> None:
         np.testing.assert_allclose(episode.observations[1:], expected, rtol=1e-6)
     assert not differences(noise.get_state(), before)
     assert_same_demonstrations(record(expert, lambda: Tracker(), episodes=2, seed=4, noise=noise), data)
+
+
+def test_masks_are_ignored_for_box_actions() -> None:
+    class Masked(Tracker):
+        def reset(self, **options: Any) -> Any:
+            return super().reset(**options)[0], {"action_mask": np.ones(2, np.int8)}
+
+    data = record(
+        noterl.SAC(lambda: Masked(), hidden=(4,), seed=3), episodes=1, noise=GaussianWhiteNoiseProcess(size=2)
+    )
+    assert len(data) == 5
 
 
 def test_noise_keeps_the_starts_of_episodes() -> None:

@@ -60,6 +60,12 @@ LOSSES: dict[str, tuple[Any, Any, int, Any]] = {
         3,
         lambda values, action: -log_softmax(values)[np.arange(len(values)), action],
     ),
+    "PolicyValue": (
+        heads.PolicyValue(),
+        spaces.Discrete(3),
+        4,
+        lambda values, action: -log_softmax(values[:, :3])[np.arange(len(values)), action],
+    ),
     "MultiDiscrete": (
         heads.Categorical(),
         spaces.MultiDiscrete([2, 3]),
@@ -70,6 +76,12 @@ LOSSES: dict[str, tuple[Any, Any, int, Any]] = {
                 + log_softmax(values[:, 2:])[np.arange(len(values)), action[:, 1]]
             )
         ),
+    ),
+    "Bernoulli": (
+        heads.Bernoulli(),
+        spaces.MultiBinary(3),
+        3,
+        lambda values, action: np.logaddexp(0, (1 - 2 * action) * values).sum(axis=1),
     ),
     "Gaussian": (heads.Gaussian(), CONTINUOUS, 4, gaussian),
     "SquashedGaussian": (heads.SquashedGaussian(), CONTINUOUS, 4, squashed),
@@ -123,6 +135,16 @@ AGENTS: dict[str, tuple[Any, Any, dict[str, Any], set[str]]] = {
     "PPO with a shared trunk": (noterl.PPO, DISCRETE, {"shared": True}, {"actor", "critic"}),
     "TD3": (noterl.TD3, CONTINUOUS, {}, {"actor", "target_actor"}),
     "SAC": (noterl.SAC, CONTINUOUS, {}, {"actor"}),
+    "TRPO": (noterl.TRPO, CONTINUOUS, {}, {"actor"}),
+    "TRPO with MultiBinary actions": (noterl.TRPO, spaces.MultiBinary(2), {}, {"actor"}),
+    "ACER": (noterl.ACER, DISCRETE, {}, {"actor", "average_actor"}),
+    "ACER with Box actions": (noterl.ACER, CONTINUOUS, {}, {"actor", "average_actor"}),
+    "AlphaZero": (noterl.AlphaZero, DISCRETE, {}, {"network"}),
+}
+TARGETS = {
+    noterl.DQN: ("q", "target_q"),
+    noterl.TD3: ("actor", "target_actor"),
+    noterl.ACER: ("actor", "average_actor"),
 }
 
 
@@ -140,9 +162,8 @@ def test_pretraining_changes_the_policy_and_its_target_only(name: str) -> None:
         if not all(map(np.array_equal, weights, before["variables"][key]))
     }
     assert moved == changed
-    if kind in (noterl.DQN, noterl.TD3):
-        network = min(changed, key=len)
-        for own, target in zip(*(after["variables"][key] for key in (network, f"target_{network}")), strict=True):
+    if kind in TARGETS:
+        for own, target in zip(*(after["variables"][key] for key in TARGETS[kind]), strict=True):
             np.testing.assert_array_equal(own, target)
     for part in ("counters", "hyperparameters", "optimizers", "replay", "rollout"):
         assert not differences(before[part], after[part])

@@ -21,7 +21,7 @@ from tests.support.batches import Corridor, random_batch, row
 from tests.support.demonstrations import CONTINUOUS, DISCRETE, OBSERVATIONS, ReferenceDiscriminator, demonstrations
 from tests.support.parts import learner_of, run_updates
 from tests.support.representatives import representatives
-from tests.support.states import assert_same_state, run_python
+from tests.support.states import assert_same_state, differences, run_python
 
 RATE, PENALTY, SIZE = 0.05, 2.0, 6
 REWARDS = {
@@ -148,27 +148,30 @@ KINDS: dict[str, tuple[Any, Any]] = {
     "TD3": (CONTINUOUS, lambda: noterl.Replay(30)),
     "PPO": (DISCRETE, None),
     "PPO with a replay memory": (DISCRETE, lambda: noterl.Replay(30)),
+    "TRPO": (CONTINUOUS, None),
 }
+ON_POLICY = (noterl.PPO, noterl.TRPO)
 
 
 class Steps(Corridor):
     """A `Corridor` with another action space, of which the sign of the first value is the direction."""
 
-    def __init__(self, action_space: Any) -> None:
+    def __init__(self, action_space: Any, reward: float = 1.0) -> None:
         super().__init__()
-        self.action_space = action_space
+        self.action_space, self.reward = action_space, reward
         self.observation_space = OBSERVATIONS
 
     def step(self, action: Any) -> Any:
-        return super().step(int(np.ravel(action)[0] > 0))
+        observation, reward, *rest = super().step(int(np.ravel(action)[0] > 0))
+        return observation, self.reward * reward, *rest
 
 
-def agent_of(name: str, seed: int = 3, **changes: Any) -> noterl.Agent:
+def agent_of(name: str, seed: int = 3, reward: float = 1.0, **changes: Any) -> noterl.Agent:
     action_space, make_replay = KINDS[name]
     kind = getattr(noterl, name.split()[0])
-    options = {"rollout_steps": 5, "epochs": 2} if kind is noterl.PPO else {}
-    agent = kind(lambda: Steps(action_space), hidden=(4,), seed=seed, **options)
-    schedule = {} if kind is noterl.PPO else {"learning_starts": 8, "update_every": 4, "updates": 4}
+    options = {"rollout_steps": 5, "epochs": 2} if kind in ON_POLICY else {}
+    agent = kind(lambda: Steps(action_space, reward), hidden=(4,), seed=seed, **options)
+    schedule = {} if kind in ON_POLICY else {"learning_starts": 8, "update_every": 4, "updates": 4}
     replay = {} if make_replay is None else {"replay": make_replay()}
     model = {"reward_model": gail(action_space, optimizer=1e-3)}
     agent.compile(**{"batch_size": 4, **model, **schedule, **replay, **changes})
@@ -185,7 +188,19 @@ def test_grouping_of_updates_does_not_change_a_run() -> None:
     assert_same_state(*agents)
 
 
-@pytest.mark.parametrize("name", ["TD3", "PPO with a replay memory"])
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("name", KINDS)
+def test_rewards_of_the_environment_do_not_reach_updates(name: str) -> None:
+    agents = [agent_of(name, reward=reward) for reward in (1.0, -30.0)]
+    for agent in agents:
+        agent.fit(steps=40, verbose=0)
+        assert agent.updates > 0
+    first, second = (agent.get_state() for agent in agents)
+    assert not differences(first["variables"], second["variables"])
+    assert not differences(first["reward_model"], second["reward_model"])
+
+
+@pytest.mark.parametrize("name", ["TD3", "PPO with a replay memory", "TRPO"])
 @pytest.mark.backends("torch")
 def test_logs_hold_both_rewards(name: str) -> None:
     seen: list[dict[str, Any]] = []
@@ -203,7 +218,7 @@ def test_logs_hold_both_rewards(name: str) -> None:
 RESUME = """
 import sys, noterl
 from tests.learning.test_reward_model import KINDS, Steps
-for name in ("DQN", "PPO"):
+for name in ("DQN", "PPO", "TRPO"):
     agent = noterl.load(f"{sys.argv[1]}/{name}.noterl")
     agent.fit(lambda: Steps(KINDS[name][0]), steps=17, num_envs=2, verbose=0)
     agent.save(f"{sys.argv[1]}/{name}-resumed.noterl")
@@ -213,7 +228,7 @@ for name in ("DQN", "PPO"):
 @pytest.mark.backends("torch")
 def test_loaded_runs_continue_as_if_uninterrupted(tmp_path: Path) -> None:
     uninterrupted = {}
-    for name in ("DQN", "PPO"):
+    for name in ("DQN", "PPO", "TRPO"):
         agent = agent_of(name)
         agent.fit(steps=17, num_envs=2, verbose=0)
         agent.save(tmp_path / f"{name}.noterl")
@@ -318,3 +333,11 @@ def test_several_agents_are_refused() -> None:
     env = spaces.Tuple([OBSERVATIONS] * 2), spaces.Tuple([CONTINUOUS] * 2)
     with pytest.raises(ValueError, match="reward_model"):
         noterl.MADDPG(env, hidden=(4,), seed=3).compile(reward_model=gail())
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize(("kind", "reason"), [(noterl.AlphaZero, "search"), (noterl.ACER, "sequences")])
+def test_agents_that_cannot_use_a_reward_model_are_refused(kind: Any, reason: str) -> None:
+    agent = kind((OBSERVATIONS, DISCRETE), hidden=(4,), seed=3)
+    with pytest.raises(ValueError, match=f"reward_model .*{kind.__name__}.*{reason}"):
+        agent.compile(reward_model=gail())

@@ -1,7 +1,8 @@
 """A single-agent environment as a game, so that a search can simulate it.
 
 If `noterl.envs.get_state` returns the environment's state, it is restored by `set_state`. Any other environment is
-copied by `copy.deepcopy`, with everything that it holds: the elapsed steps of a time limit, and its generator.
+copied by `copy.deepcopy`, with everything that it holds: the elapsed steps of a time limit, and its generator. Each
+search starts from a state with new seeds, so that it does not foresee what the environment will do.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from gymnasium import spaces
 
 from noterl.envs.games.game import Array, Game, Outcome
 from noterl.envs.observation import ObservationEncoder
-from noterl.envs.snapshots import equal, get_state, set_state
+from noterl.envs.snapshots import equal, get_state, reseed, set_state
 from noterl.envs.wrappers.classic import layers
+from noterl.utils.masks import ACTION_MASK, read_mask
 
 # How many steps `RestoredEnv` takes to check that a restored environment repeats what it did.
 _CHECKED_STEPS = 8
@@ -52,23 +54,30 @@ class RestoredEnv(Game):
         space: Any = env.action_space
         if not isinstance(space, spaces.Discrete):
             raise ValueError(f"env: a search needs Discrete actions, got {space}")
-        self.num_actions, self.max_length = int(space.n), 0
+        self.num_actions, self.max_length, self._action_space = int(space.n), 0, space
         self._encoder = ObservationEncoder(env.observation_space)
         self.observation_space = self._encoder.space
         self._env = env
         observation, info = env.reset(seed=0)
         self._restores = get_state(env) is not None
-        self._check(self.snapshot(env, self._encoder(observation), info.get("action_mask")))
+        self._check(self.snapshot(env, self._encoder(observation), info.get(ACTION_MASK)))
 
-    def snapshot(self, env: Any, observation: Any, action_mask: Any = None) -> Snapshot:
+    def snapshot(self, env: Any, observation: Any, action_mask: Any = None, terminated: bool = False) -> Snapshot:
         """Return the state of an environment like this one, which must not be stepped while the snapshot is used.
 
         Args:
             env: the environment.
             observation: its current observation, encoded.
             action_mask: the legal actions `[A]`; None if all are legal.
+            terminated: whether the episode is over, so that the mask may forbid all actions.
+
+        Raises:
+            ValueError: if the mask does not fit the actions.
         """
-        legal = np.ones(self.num_actions, np.bool_) if action_mask is None else np.array(action_mask, np.bool_)
+        if action_mask is None:
+            legal = np.ones(self.num_actions, np.bool_)
+        else:
+            legal = read_mask(action_mask, self._action_space, terminated=terminated)
         return Snapshot(get_state(env) if self._restores else env, np.array(observation), legal)
 
     def pack(self, snapshots: list[Snapshot]) -> Array:
@@ -77,6 +86,31 @@ class RestoredEnv(Game):
         for row, snapshot in enumerate(snapshots):
             states[row] = snapshot
         return states
+
+    def with_new_seeds(self, snapshot: Snapshot, generator: np.random.Generator) -> Snapshot:
+        """Return the same state with new seeds, drawn from `generator`, so that chance differs from the environment's.
+
+        A search from the environment's own seeds would foresee what the environment will do.
+        """
+        env = self._restore(snapshot)
+        reseed(env, generator)
+        return snapshot._replace(saved=get_state(env) if self._restores else env)
+
+    def root(self, pair: Any, generator: np.random.Generator, action_mask: Any = None) -> Array:
+        """Return the current state of an environment with new seeds, as an array `[1]`.
+
+        Args:
+            pair: the environment and its current observation.
+            generator: of the seeds.
+            action_mask: the legal actions `[A]`; None if all are legal.
+
+        Raises:
+            ValueError: if `pair` is not a pair, or the mask does not fit the actions.
+        """
+        if not (isinstance(pair, tuple) and len(pair) == 2 and hasattr(pair[0], "step")):
+            raise ValueError(f"state must be a pair (environment, current observation), got {pair!r}")
+        mask = None if action_mask is None else read_mask(action_mask, self._action_space, name=ACTION_MASK)
+        return self.pack([self.with_new_seeds(self.snapshot(pair[0], self._encoder(pair[1]), mask), generator)])
 
     def _restore(self, snapshot: Snapshot) -> Any:
         """Return an environment in the state of a snapshot."""
@@ -120,7 +154,7 @@ class RestoredEnv(Game):
         """Return `count` states after a reset with the seed 0."""
         observation, info = self._env.reset(seed=0)
         env = self._env if self._restores else copy.deepcopy(self._env)
-        return self.pack([self.snapshot(env, self._encoder(observation), info.get("action_mask"))] * count)
+        return self.pack([self.snapshot(env, self._encoder(observation), info.get(ACTION_MASK))] * count)
 
     def legal_actions(self, states: Array) -> Array:
         """Return the legal actions, bool `[N, A]`: `info["action_mask"]`, or all of them."""
@@ -145,7 +179,8 @@ class RestoredEnv(Game):
         for row, (state, action) in enumerate(zip(states, actions.tolist(), strict=True)):
             env = self._restore(state)
             observation, rewards[row], terminated[row], truncated[row], info = env.step(action)
-            following.append(self.snapshot(env, self._encoder(observation), info.get("action_mask")))
+            mask = info.get(ACTION_MASK)
+            following.append(self.snapshot(env, self._encoder(observation), mask, bool(terminated[row])))
         return Outcome(self.pack(following), rewards, terminated, truncated & ~terminated)
 
 

@@ -64,6 +64,49 @@ class Tape(Callback):
         self.events.append(("batch", batch, dict(logs)))
 
 
+class Stopping(Callback):
+    """Stops training in one kind of event, and records the ends of episodes before and after it."""
+
+    stops_training = True
+
+    def __init__(self, agent: Any, event: str, number: int) -> None:
+        self.agent, self.event, self.number = agent, event, number
+        self.before: list[tuple[int, bool]] = []
+        self.after: list[tuple[int, bool]] = []
+        self.last, self.is_set = -1, False
+
+    def on_episode_begin(self, episode: int, logs: Any) -> None:
+        self.stop("begin", episode)
+
+    def on_batch_end(self, batch: int, logs: Any) -> None:
+        self.stop("batch", batch)
+
+    def on_episode_end(self, episode: int, logs: Any) -> None:
+        (self.after if self.is_set else self.before).append((logs["steps"], logs["complete"]))
+        self.last = episode if logs["complete"] else self.last
+        self.stop("end", episode)
+
+    def stop(self, event: str, number: int) -> None:
+        if (event, number) == (self.event, self.number):
+            self.agent.stop(event)
+            self.is_set = True
+
+
+def check_stop(agent: Any, event: str, number: int) -> None:
+    """Check that the ends before a stop count, and after it only those of the round in progress.
+
+    The three episodes of `line(limit=2)` end at the steps 4, 5 and 6, then 10, 11 and 12. Updates begin at step 12.
+    """
+    stopping = Stopping(agent, event, number)
+    history = fit(agent, 1000, callbacks=[stopping])
+    of_same_round = [] if event == "begin" else [12]
+    assert stopping.is_set and len(stopping.after) > 10
+    assert all(complete for _, complete in stopping.before)
+    assert [steps for steps, complete in stopping.after if complete] == of_same_round
+    assert len(history) == agent.episodes == len(stopping.before) + len(of_same_round)
+    assert history.stop_reason == f"{event} (at episode {stopping.last})"
+
+
 @pytest.fixture(scope="module")
 def whole() -> Any:
     """An uninterrupted run of 100 steps, its tape and its history."""
@@ -247,6 +290,10 @@ class TestBudgetsOfEpisodesAndStops:
         saved = noterl.load(newest)
         assert saved.steps == agent.steps
         assert same(saved, agent)
+
+    @pytest.mark.parametrize(("event", "number"), [("begin", 5), ("batch", 1), ("end", 4)])
+    def test_ends_after_the_round_of_a_stop_do_not_count(self, event: str, number: int) -> None:
+        check_stop(ppo(line(limit=2)), event, number)
 
 
 class TestResume:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from keras import ops
 
 import noterl
 from noterl.backends.common import GatheredRows, NonFiniteError
@@ -406,6 +407,47 @@ class TestAgents:
         fit(first, 24, seed=8)
         assert first.steps == 54
         assert first._session.lanes.position == 0
+
+
+class Discounting(noterl.Agent):
+    """Returns the mean discount of a batch as its loss; `gamma` is a plain number."""
+
+    def __init__(self, env: Any, *, seed: int | None = None) -> None:
+        super().__init__(env, seed=seed)
+        self.network = noterl.networks.mlp(self.observation_size, (4,), self.action_size)
+        self.gamma = 0.5
+
+    def forward(self, observation: Any) -> Any:
+        return self.network(observation)
+
+    def loss(self, batch: Any) -> Any:
+        return ops.mean(batch.discount) + 0.0 * ops.mean(self.network(batch.observation))
+
+
+class DiscountingRollouts(Discounting):
+    memory, head, rollout_steps = "rollout", noterl.heads.Categorical(), ROUNDS
+
+
+class DiscountingReplay(Discounting):
+    memory, head = "replay", noterl.heads.Q()
+
+
+class TestPlainDiscount:
+    @pytest.mark.parametrize("kind", [DiscountingRollouts, DiscountingReplay])
+    def test_assignment_between_fits_takes_effect(self, kind: type[Discounting]) -> None:
+        agent = kind(line(), seed=1)
+        if kind is DiscountingReplay:
+            agent.compile(batch_size=4, learning_starts=SIZE - 1, update_every=SIZE, updates=1)
+        losses: list[float] = []
+        record = LambdaCallback(on_batch_end=lambda batch, logs: losses.append(logs["loss"]))
+        fit(agent, SIZE, callbacks=[record])
+        assert 0.0 < losses[-1] <= 0.5
+        agent.gamma = 0.0
+        fit(agent, SIZE, callbacks=[record])
+        assert losses[-1] == 0.0
+        fit(agent, SIZE)
+        assert agent.trace_counts["device"] == 2
+        assert isinstance(agent._session.lanes, DeviceLanes)
 
 
 class TestStopsAndFaults:

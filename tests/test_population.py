@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 import noterl
 from noterl.schedules import Linear
-from tests.support.functional import line
+from tests.support.demonstrations import demonstrations
+from tests.support.functional import LINE, line
 
 pytestmark = pytest.mark.backends("jax")
 
@@ -165,6 +167,25 @@ def test_bad_arguments_are_named(arguments: dict[str, Any]) -> None:
 def test_members_have_whole_numbers(number: Any) -> None:
     with pytest.raises(ValueError, match="number must be"):
         noterl.Population(make(), seeds=2).member(number)
+
+
+def test_agent_that_has_trained_is_refused(tmp_path: Path) -> None:
+    trained, restored = make(), make()
+    trained.fit(steps=SIZE, num_envs=3, verbose=0)
+    trained.save(tmp_path / "trained.noterl")
+    restored.restore(tmp_path / "trained.noterl")
+    for agent in (trained, restored):
+        with pytest.raises(ValueError, match=f"agent must not have trained.*{SIZE} steps"):
+            noterl.Population(agent)
+
+
+def test_agent_with_changed_weights_is_refused() -> None:
+    pretrained, loaded = make(), make()
+    pretrained.pretrain(demonstrations(spaces.Discrete(2), observation_space=LINE), updates=1, verbose=0)
+    loaded.set_weights(make(seed=4).get_weights())
+    for agent in (pretrained, loaded):
+        with pytest.raises(ValueError, match="agent must have the initial weights"):
+            noterl.Population(agent)
 
 
 def test_agents_that_cannot_train_on_the_device_are_refused() -> None:

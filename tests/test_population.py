@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,21 @@ def test_members_equal_single_runs(trained: Any) -> None:
         assert record["steps"] == history.history["steps"]
         assert record["updates"] == history.history["updates"]
         np.testing.assert_allclose(record["reward"], history.history["reward"], rtol=1e-4)
+
+
+def test_members_train_at_the_same_time_after_the_first_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = importlib.import_module("noterl.backends.jax.population")
+    monkeypatch.setattr(module, "available_cores", lambda: 2)
+    monkeypatch.setattr(importlib.import_module("noterl.backends.jax.core"), "make_members", module.ThreadedMembers)
+    population, both = noterl.Population(make(), seeds=2), threading.Barrier(2, timeout=30)
+    population.fit(steps=SIZE, num_envs=3)
+    population.evaluate(1)
+    for name in ("_run", "_play"):
+        program = getattr(population._members, name)
+        waiting = lambda *arguments, program=program: (both.wait(), program(*arguments))[1]  # noqa: E731
+        monkeypatch.setattr(population._members, name, waiting)
+    population.fit(steps=SIZE)
+    population.evaluate(1)
 
 
 @pytest.mark.parametrize("kind", [noterl.A2C, noterl.TRPO])

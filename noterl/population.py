@@ -239,6 +239,9 @@ class Population:
     def evaluate(self, episodes: int = 10, *, seed: int | None = None) -> dict[str, np.ndarray]:
         """Play whole episodes with every member, without exploration, on the device; training is not affected.
 
+        The call returns when all episodes have ended, and Ctrl-C does not end it earlier. So every episode must end:
+        give an environment without a time limit `max_episode_steps`, see `noterl.envs.functional`.
+
         Args:
             episodes: episodes of each member; they start alike for all members.
             seed: seed of the episodes; by default that of the agent.

@@ -58,13 +58,15 @@ class Population:
     without normalization. A member makes the same updates as a single agent with its seed.
 
     Args:
-        agent: the agent that the members are copies of; it does not train itself.
+        agent: the agent that the members are copies of; it does not train itself. Each member starts with the initial
+            weights of its seed, so the agent must not have trained or changed its weights.
         seeds: the number of members, whose seeds count from that of the agent; or the list of their seeds.
         hyperparameters: values that differ by member: a list of S numbers for the name of a hyperparameter, or for
             "learning_rate".
 
     Raises:
-        ValueError: if an argument is not one of the allowed values, or the agent cannot train on the device.
+        ValueError: if an argument is not one of the allowed values, or the agent cannot train on the device or has
+            trained.
 
     Attributes:
         agent: the agent of the constructor.
@@ -87,6 +89,7 @@ class Population:
         if obstacle is not None:
             raise ValueError(obstacle)
         self.agent, self.seeds = agent, _check_seeds(seeds, agent)
+        self._check_untrained()
         self.history: PopulationHistory | None = None
         self.steps, self.failed = 0, dict[int, int]()
         self._updates = np.zeros(len(self.seeds), np.int64)
@@ -98,6 +101,25 @@ class Population:
 
     def __len__(self) -> int:
         return len(self.seeds)
+
+    def _check_untrained(self) -> None:
+        """Check that the agent's state is the initial one: the members would continue from only a part of it.
+
+        Raises:
+            ValueError: if the agent has trained, or its weights were changed, such as by `pretrain` or `restore`.
+        """
+        steps, updates = self.agent.steps, self.agent.updates
+        if steps or updates:
+            raise ValueError(
+                f"agent must not have trained, because its members start with initial weights; it has made {steps:,} "
+                f"steps and {updates:,} updates: pass a new agent with the same arguments"
+            )
+        initial = self._copy(self.agent.generators.seed).get_weights()
+        if not all(np.array_equal(value, initial[name]) for name, value in self.agent.get_weights().items()):
+            raise ValueError(
+                "agent must have the initial weights of its seed, because its members start with those of their seeds; "
+                "they were changed, such as by pretrain, restore or load_weights: pass a new agent"
+            )
 
     def _initial_states(self, values: dict[int, np.ndarray]) -> list[list[np.ndarray]]:
         """Return the variables of each member; `values` holds those of hyperparameters `[S]`, by id."""
@@ -216,6 +238,9 @@ class Population:
 
     def evaluate(self, episodes: int = 10, *, seed: int | None = None) -> dict[str, np.ndarray]:
         """Play whole episodes with every member, without exploration, on the device; training is not affected.
+
+        The call returns when all episodes have ended, and Ctrl-C does not end it earlier. So every episode must end:
+        give an environment without a time limit `max_episode_steps`, see `noterl.envs.functional`.
 
         Args:
             episodes: episodes of each member; they start alike for all members.

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import importlib
+import threading
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 import noterl
 from noterl.schedules import Linear
-from tests.support.functional import line
+from tests.support.demonstrations import demonstrations
+from tests.support.functional import LINE, line
 
 pytestmark = pytest.mark.backends("jax")
 
@@ -52,6 +55,21 @@ def test_members_equal_single_runs(trained: Any) -> None:
         assert record["steps"] == history.history["steps"]
         assert record["updates"] == history.history["updates"]
         np.testing.assert_allclose(record["reward"], history.history["reward"], rtol=1e-4)
+
+
+def test_members_train_at_the_same_time_after_the_first_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = importlib.import_module("noterl.backends.jax.population")
+    monkeypatch.setattr(module, "available_cores", lambda: 2)
+    monkeypatch.setattr(importlib.import_module("noterl.backends.jax.core"), "make_members", module.ThreadedMembers)
+    population, both = noterl.Population(make(), seeds=2), threading.Barrier(2, timeout=30)
+    population.fit(steps=SIZE, num_envs=3)
+    population.evaluate(1)
+    for name in ("_run", "_play"):
+        program = getattr(population._members, name)
+        waiting = lambda *arguments, program=program: (both.wait(), program(*arguments))[1]  # noqa: E731
+        monkeypatch.setattr(population._members, name, waiting)
+    population.fit(steps=SIZE)
+    population.evaluate(1)
 
 
 @pytest.mark.parametrize("kind", [noterl.A2C, noterl.TRPO])
@@ -165,6 +183,25 @@ def test_bad_arguments_are_named(arguments: dict[str, Any]) -> None:
 def test_members_have_whole_numbers(number: Any) -> None:
     with pytest.raises(ValueError, match="number must be"):
         noterl.Population(make(), seeds=2).member(number)
+
+
+def test_agent_that_has_trained_is_refused(tmp_path: Path) -> None:
+    trained, restored = make(), make()
+    trained.fit(steps=SIZE, num_envs=3, verbose=0)
+    trained.save(tmp_path / "trained.noterl")
+    restored.restore(tmp_path / "trained.noterl")
+    for agent in (trained, restored):
+        with pytest.raises(ValueError, match=f"agent must not have trained.*{SIZE} steps"):
+            noterl.Population(agent)
+
+
+def test_agent_with_changed_weights_is_refused() -> None:
+    pretrained, loaded = make(), make()
+    pretrained.pretrain(demonstrations(spaces.Discrete(2), observation_space=LINE), updates=1, verbose=0)
+    loaded.set_weights(make(seed=4).get_weights())
+    for agent in (pretrained, loaded):
+        with pytest.raises(ValueError, match="agent must have the initial weights"):
+            noterl.Population(agent)
 
 
 def test_agents_that_cannot_train_on_the_device_are_refused() -> None:

@@ -23,12 +23,15 @@ def runs_on_device(learner: Learner, actor: Actor, source: EnvSource) -> bool:
 
 
 def find_runner(learner: Any, actor: Actor, source: EnvSource, num_envs: int) -> RolloutRunner | ReplayRunner:
-    """Return the runner of a learner for a number of lanes; it is made once for the same sizes."""
-    schedule, size = learner.schedule, learner.batch_size
+    """Return the runner of a learner for a number of lanes; it is made once for the same sizes and constants."""
+    algorithm, schedule = learner.algorithm, learner.schedule
+    # A plain number `self.gamma` is a constant of the program.
+    gamma = None if "gamma" in algorithm.hyperparameters else learner.gamma
+    key: tuple[Any, ...] = source.functions, num_envs, learner.batch_size, gamma
     if isinstance(learner, RolloutLearner):
-        key: tuple[Any, ...] = source.functions, num_envs, size, learner.algorithm.epochs
+        key += (algorithm.epochs,)
     else:
-        key = source.functions, num_envs, size, schedule.update_every, schedule.updates, schedule.hard_copy_updates
+        key += schedule.update_every, schedule.updates, schedule.hard_copy_updates
     if learner.device is None or learner.device[0] != key:
         if learner.device is not None:
             learner.device[1].close()

@@ -32,7 +32,8 @@ class DeviceLoop(Loop):
         self._is_single, self.live = self.live, False
         self.clock["device"] = 0.0
         self._own_steps: int | None = None
-        self._cut: int | None = None  # the number of the episode after which the events of a call no longer count
+        self._counted: int | None = None  # the number of the last episode that counts
+        self._cut: float = math.inf  # from this position on, the ends of the last call do not count
         self.runner: Any = None
 
     def _find_runner(self) -> Any:
@@ -47,8 +48,8 @@ class DeviceLoop(Loop):
 
     def _is_finished(self) -> bool:
         finished = super()._is_finished()
-        if finished and self._cut is not None:
-            self.history.stop_reason = f"{self.history.stop_reason} (at episode {self._cut})"
+        if finished and self._cut < math.inf and self._counted is not None:
+            self.history.stop_reason = f"{self.history.stop_reason} (at episode {self._counted})"
         return finished
 
     def _begin_round(self) -> bool:
@@ -68,7 +69,7 @@ class DeviceLoop(Loop):
     def _tick(self) -> None:
         """Make one call on the device, and call the hooks of its events."""
         # A callback may have changed the size of minibatches.
-        self.runner = self._find_runner()
+        self.runner, self._cut = self._find_runner(), math.inf
         lanes, runner, counters = self.lanes, self.runner, self.counters
         begin, iterations = lanes.position, 1 if self._is_single else runner.iterations
         end = int(min(iterations * runner.size, begin + self.budget.last_step - counters.steps))
@@ -89,6 +90,7 @@ class DeviceLoop(Loop):
         if events is None:
             return
         num_envs, firsts = self.lanes.num_envs, np.cumsum(events.due) - events.due
+        self._cut_if_stopped(0)
         while True:
             end = int(events.ends[events.next_end]) if events.next_end < len(events.ends) else math.inf
             learn = int(events.learns[events.next_learn]) if events.next_learn < len(events.learns) else math.inf
@@ -96,18 +98,26 @@ class DeviceLoop(Loop):
             if events.next_end and events.ends[events.next_end - 1] // num_envs < position // num_envs:
                 for lane in self.lanes.idle():
                     self._begin_episode(lane)
+                self._cut_if_stopped(position)
             if position == learn:
                 self._report_learned(events, int(firsts[events.next_learn]))
             elif position == end:
                 self._end_on_device(events, int(end))
             else:
                 break
+            # As in a vector environment, all lanes have made their step of the round before its hooks are called.
+            self._cut_if_stopped((position // num_envs + 1) * num_envs)
         ledger = self.lanes.ledger
         for lane, running in enumerate(ledger.running):
             if running:
                 ledger.returns[lane] = float(events.returns_after[lane])
                 ledger.lengths[lane] = int(events.lengths_after[lane])
         self.lanes.pending = self._own_steps = None
+
+    def _cut_if_stopped(self, position: float) -> None:
+        """If training has been stopped, do not count the ends of this call from this position on."""
+        if self.stop.is_set:
+            self._cut = min(self._cut, position)
 
     def _report_learned(self, events: PendingEvents, first: int) -> None:
         """Count a group of updates and call their hooks; raise if one is not finite.
@@ -125,17 +135,19 @@ class DeviceLoop(Loop):
         self._report_updates(result, due)
 
     def _end_on_device(self, events: PendingEvents, position: int) -> None:
-        """Count an episode and fire its end; if training has ended before it, it is not complete and does not count."""
+        """Fire the end of an episode; it is complete and counts unless training has ended before this position."""
         number, lane, ledger = events.next_end, position % self.lanes.num_envs, self.lanes.ledger
         events.next_end += 1
         ledger.returns[lane], ledger.lengths[lane] = float(events.returns[number]), int(events.lengths[number])
         ledger.finish(lane)
         self._own_steps = events.first_step + position + 1
-        complete = self._cut is None
+        complete = position < self._cut
         self.counters.episodes += complete
         self._fire_episode_end(lane, complete)
-        if complete and (self.stop.is_set or self.counters.episodes >= self.budget.last_episode):
-            self._cut = ledger.numbers[lane]
+        if complete:
+            self._counted = ledger.numbers[lane]
+        if self.counters.episodes >= self.budget.last_episode:
+            self._cut = min(self._cut, position + 1)
 
     def _episode_logs(self, lane: int, complete: bool) -> Logs:
         logs = super()._episode_logs(lane, complete)

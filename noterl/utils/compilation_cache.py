@@ -23,7 +23,7 @@ from noterl.utils.cores import available_cores
 # TensorFlow ends a run if it cannot write a program, so a disk that is almost full is not used.
 FREE = 2**30
 _CHECKSUM = 4
-_VARIABLES = ("XLA_FLAGS", "NPROC", "CUDA_VISIBLE_DEVICES", "JAX_PLATFORMS")
+_VARIABLES = ("XLA_FLAGS", "NPROC", "TF_NUM_INTRAOP_THREADS", "CUDA_VISIBLE_DEVICES", "JAX_PLATFORMS")
 
 
 def root() -> Path | None:
@@ -37,7 +37,7 @@ def root() -> Path | None:
 def folder(framework: str, version: str) -> Path | None:
     """Create and return the folder of one version of a framework on this machine.
 
-    Machine code depends on the processor and on the number of cores, which the frameworks' own keys do not contain.
+    Machine code depends on the processor and on the number of threads, which the frameworks' own keys do not contain.
 
     Returns:
         the folder, or None if the cache is switched off or cannot be written. If `NOTERL_CACHE` names a folder that

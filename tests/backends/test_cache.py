@@ -138,3 +138,24 @@ class TestSession:
         assert left == {running.folder.name, cache._session.folder.name, ".tensorflow-starting"}
         cache._session.close()
         running.close()
+
+    @pytest.mark.skipif(sys.platform == "win32", reason="there are no locks")
+    def test_folder_is_kept_while_its_process_starts(
+        self, cache: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Another process starts immediately before the lock is taken."""
+        lock = cache.fcntl.flock
+
+        def starting(*arguments: Any) -> None:
+            with monkeypatch.context() as patch:
+                patch.setattr(cache.fcntl, "flock", lock)
+                cache._remove_abandoned(tmp_path)
+            lock(*arguments)
+
+        monkeypatch.setattr(cache.fcntl, "flock", starting)
+        cache.enable()
+        monkeypatch.setattr(cache.fcntl, "flock", lock)
+        cache._remove_abandoned(tmp_path)
+        assert cache._session is not None and cache._session.folder.exists()
+        cache._session.close()
+        assert not list(tmp_path.glob(".tensorflow-*"))

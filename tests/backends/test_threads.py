@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 import pytest
 
@@ -15,6 +17,8 @@ from tests.support.parts import learner_of, run_updates  # noqa: E402
 
 pytestmark = pytest.mark.backends("torch")
 
+T = TypeVar("T")
+
 
 @pytest.fixture(autouse=True)
 def two_cores(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
@@ -22,6 +26,7 @@ def two_cores(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(threads, "_defaults", lambda: {2})
+    monkeypatch.setattr(threads, "_process", threads._Process())
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     yield
@@ -70,6 +75,66 @@ def test_choice_of_the_user_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     run_updates(agent, random_batch(1, 64), 1)
     assert set(agent.seen) == {2, 3}
+
+
+def started_in_update(function: Callable[[], T]) -> T:
+    """Return the result of a function in a Python thread that starts and calls torch during an update."""
+    found, started, ended = [], threading.Event(), threading.Event()
+
+    def run() -> None:
+        torch.get_num_threads()
+        started.set()
+        ended.wait()
+        found.append(function())
+
+    thread = threading.Thread(target=run)
+    with threads.limited(1):
+        thread.start()
+        started.wait()
+    ended.set()
+    thread.join()
+    return found[0]
+
+
+@pytest.mark.parametrize(("width", "expected"), [(256, 1), (363, 2)])
+def test_python_thread_that_starts_in_an_update_does_not_keep_its_limit(width: int, expected: int) -> None:
+    agent = watching(width)
+
+    def update() -> int:
+        run_updates(agent, random_batch(1, 64), 1)
+        return int(torch.get_num_threads())
+
+    assert started_in_update(update) == 2
+    assert agent.seen == [expected]
+
+
+def test_acting_in_a_python_thread_that_starts_in_an_update_uses_all_threads() -> None:
+    """The forward pass of images is that of torch."""
+    seen: list[int] = []
+
+    class Acting(noterl.DQN):
+        def forward(self, observation):
+            seen.append(torch.get_num_threads())
+            return super().forward(observation)
+
+    agent = Acting(IMAGE, hidden=(8,), seed=1)
+    agent.build()
+    seen.clear()
+    started_in_update(lambda: agent.act(agent.observation_space.sample()))
+    assert set(seen) == {2}
+
+
+def test_choice_in_a_python_thread_is_kept() -> None:
+    """Also that of one thread, if noterl has seen another number in this Python thread."""
+    agent = watching(363)
+
+    def update() -> None:
+        for number in (2, 1, 3):
+            torch.set_num_threads(number)
+            run_updates(agent, random_batch(1, 64), 1)
+
+    started_in_update(update)
+    assert agent.seen == [2, 1, 3]
 
 
 def test_number_of_threads_is_restored_after_an_error() -> None:

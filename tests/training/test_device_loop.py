@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from keras import ops
 
 import noterl
 from noterl.backends.common import GatheredRows, NonFiniteError
@@ -62,6 +63,49 @@ class Tape(Callback):
 
     def on_batch_end(self, batch: int, logs: Any) -> None:
         self.events.append(("batch", batch, dict(logs)))
+
+
+class Stopping(Callback):
+    """Stops training in one kind of event, and records the ends of episodes before and after it."""
+
+    stops_training = True
+
+    def __init__(self, agent: Any, event: str, number: int) -> None:
+        self.agent, self.event, self.number = agent, event, number
+        self.before: list[tuple[int, bool]] = []
+        self.after: list[tuple[int, bool]] = []
+        self.last, self.is_set = -1, False
+
+    def on_episode_begin(self, episode: int, logs: Any) -> None:
+        self.stop("begin", episode)
+
+    def on_batch_end(self, batch: int, logs: Any) -> None:
+        self.stop("batch", batch)
+
+    def on_episode_end(self, episode: int, logs: Any) -> None:
+        (self.after if self.is_set else self.before).append((logs["steps"], logs["complete"]))
+        self.last = episode if logs["complete"] else self.last
+        self.stop("end", episode)
+
+    def stop(self, event: str, number: int) -> None:
+        if (event, number) == (self.event, self.number):
+            self.agent.stop(event)
+            self.is_set = True
+
+
+def check_stop(agent: Any, event: str, number: int) -> None:
+    """Check that the ends before a stop count, and after it only those of the round in progress.
+
+    The three episodes of `line(limit=2)` end at the steps 4, 5 and 6, then 10, 11 and 12. Updates begin at step 12.
+    """
+    stopping = Stopping(agent, event, number)
+    history = fit(agent, 1000, callbacks=[stopping])
+    of_same_round = [] if event == "begin" else [12]
+    assert stopping.is_set and len(stopping.after) > 10
+    assert all(complete for _, complete in stopping.before)
+    assert [steps for steps, complete in stopping.after if complete] == of_same_round
+    assert len(history) == agent.episodes == len(stopping.before) + len(of_same_round)
+    assert history.stop_reason == f"{event} (at episode {stopping.last})"
 
 
 @pytest.fixture(scope="module")
@@ -248,6 +292,10 @@ class TestBudgetsOfEpisodesAndStops:
         assert saved.steps == agent.steps
         assert same(saved, agent)
 
+    @pytest.mark.parametrize(("event", "number"), [("begin", 5), ("batch", 1), ("end", 4)])
+    def test_ends_after_the_round_of_a_stop_do_not_count(self, event: str, number: int) -> None:
+        check_stop(ppo(line(limit=2)), event, number)
+
 
 class TestResume:
     @pytest.mark.parametrize("episode", [0, 3, 9])
@@ -359,6 +407,47 @@ class TestAgents:
         fit(first, 24, seed=8)
         assert first.steps == 54
         assert first._session.lanes.position == 0
+
+
+class Discounting(noterl.Agent):
+    """Returns the mean discount of a batch as its loss; `gamma` is a plain number."""
+
+    def __init__(self, env: Any, *, seed: int | None = None) -> None:
+        super().__init__(env, seed=seed)
+        self.network = noterl.networks.mlp(self.observation_size, (4,), self.action_size)
+        self.gamma = 0.5
+
+    def forward(self, observation: Any) -> Any:
+        return self.network(observation)
+
+    def loss(self, batch: Any) -> Any:
+        return ops.mean(batch.discount) + 0.0 * ops.mean(self.network(batch.observation))
+
+
+class DiscountingRollouts(Discounting):
+    memory, head, rollout_steps = "rollout", noterl.heads.Categorical(), ROUNDS
+
+
+class DiscountingReplay(Discounting):
+    memory, head = "replay", noterl.heads.Q()
+
+
+class TestPlainDiscount:
+    @pytest.mark.parametrize("kind", [DiscountingRollouts, DiscountingReplay])
+    def test_assignment_between_fits_takes_effect(self, kind: type[Discounting]) -> None:
+        agent = kind(line(), seed=1)
+        if kind is DiscountingReplay:
+            agent.compile(batch_size=4, learning_starts=SIZE - 1, update_every=SIZE, updates=1)
+        losses: list[float] = []
+        record = LambdaCallback(on_batch_end=lambda batch, logs: losses.append(logs["loss"]))
+        fit(agent, SIZE, callbacks=[record])
+        assert 0.0 < losses[-1] <= 0.5
+        agent.gamma = 0.0
+        fit(agent, SIZE, callbacks=[record])
+        assert losses[-1] == 0.0
+        fit(agent, SIZE)
+        assert agent.trace_counts["device"] == 2
+        assert isinstance(agent._session.lanes, DeviceLanes)
 
 
 class TestStopsAndFaults:

@@ -23,7 +23,7 @@ from noterl.schedules import Linear
 from noterl.types import Batch, Transition
 from tests.support.functional import FakeBrax, FakeJumanji, line
 from tests.support.replay_invariants import check_replay
-from tests.training.test_device_loop import Tape, same
+from tests.training.test_device_loop import Tape, check_stop, same
 
 pytestmark = pytest.mark.backends("jax")
 
@@ -422,6 +422,10 @@ class TestBudgetsAndResume:
         assert len(history) == agent.episodes == 5
         assert [event[2]["complete"] for event in ends[:6]] == [True] * 5 + [False]
         assert history.stop_reason == f"episodes (at episode {ends[4][1]})"
+
+    @pytest.mark.parametrize(("event", "number"), [("begin", 5), ("batch", 1), ("end", 4)])
+    def test_ends_after_the_round_of_a_stop_do_not_count(self, event: str, number: int) -> None:
+        check_stop(dqn(env=line(limit=2)), event, number)
 
     @pytest.mark.parametrize("episode", [0, 6])
     def test_run_saved_in_a_hook_continues_exactly(self, whole: Any, tmp_path: Path, episode: int) -> None:

@@ -7,7 +7,7 @@ use all cores.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -34,6 +34,7 @@ class ThreadedMembers:
         self._carries = [program.start(key) for key in keys]
         self._run = compiler(program.jit_compile)(partial(program.run, ends_early=False))
         self._play = jax.jit(program.play, static_argnums=2)
+        self._compiled: set[Any] = set()  # the programs that were called
 
     def run(self, begin: int, end: int, scheduled: np.ndarray) -> list[Report]:
         """Train all members from one position to another; return their reports on the host.
@@ -41,16 +42,17 @@ class ThreadedMembers:
         A member whose update is not finite keeps its state from before that rollout until the call ends.
         """
         results = self._map(
+            "run",
             lambda member: self._run(
                 self._states[member], self._carries[member], np.int32(begin), np.int32(end), scheduled
-            )
+            ),
         )
         self._states, self._carries = [each[0] for each in results], [each[1] for each in results]
         return [jax.tree.map(np.asarray, each[2]) for each in results]
 
     def play(self, key: np.ndarray, episodes: int) -> tuple[np.ndarray, np.ndarray]:
         """Play the same episodes with each member; return returns and lengths, `[S, episodes]`."""
-        results = self._map(lambda member: self._play(self._states[member], key, episodes))
+        results = self._map(("play", episodes), lambda member: self._play(self._states[member], key, episodes))
         returns, lengths = (np.stack([np.asarray(each[k]) for each in results]) for k in (0, 1))
         return returns, lengths
 
@@ -62,13 +64,22 @@ class ThreadedMembers:
         """Return what the next call of a member receives."""
         return self._carries[member]
 
-    def _map(self, function: Any) -> list[Any]:
-        """Return the results of a function of each member, which are complete."""
+    def _map(self, program: Any, function: Callable[[int], Any]) -> list[Any]:
+        """Return the results of a function of each member, which are complete.
+
+        Args:
+            program: identifies the compiled program that the function calls.
+            function: the function of a member's number.
+        """
+
+        def complete(member: int) -> Any:
+            return jax.block_until_ready(function(member))
+
         with ThreadPoolExecutor(available_cores()) as pool:
-            # The first call compiles; the others then find the program.
-            first = jax.block_until_ready(function(0))
-            rest = pool.map(lambda member: jax.block_until_ready(function(member)), range(1, len(self._states)))
-            return [first, *rest]
+            # The first call of a program compiles it; the other members then find it.
+            first = [] if program in self._compiled else [complete(0)]
+            self._compiled.add(program)
+            return [*first, *pool.map(complete, range(len(first), len(self._states)))]
 
 
 class VectorizedMembers:

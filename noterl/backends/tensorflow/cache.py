@@ -26,7 +26,7 @@ if sys.platform != "win32":
 _LIMIT = 64 * 2**20
 _FLAG = "--tf_xla_persistent_cache_directory"
 _PREFIX, _LOCK = ".tensorflow-", ".lock"
-# A folder without a lock, such as one on a file system without locks, is abandoned after this time.
+# A folder without a lock is abandoned after this time: on Windows, and if its process ended while it started.
 _SECONDS = 7 * 24 * 3600
 _session: Session | None = None
 
@@ -41,10 +41,12 @@ class Session:
     def __init__(self, store: compilation_cache.Store) -> None:
         self._store, self._process = store, os.getpid()
         self.folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=store.folder.parent))
-        self._lock = open(self.folder / _LOCK, "wb")  # noqa: SIM115  # until the process ends
+        self._lock = open(self.folder / f"{_LOCK}.part", "wb")  # noqa: SIM115  # until the process ends
         if sys.platform != "win32":
             with contextlib.suppress(OSError):
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # The file gets its name when it is locked: other processes remove a folder whose lock they can take.
+            os.rename(self._lock.name, self.folder / _LOCK)
         self._stored: set[str] = set()
         for key in store.names():
             content = store.get(key, used=False)

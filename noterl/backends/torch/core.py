@@ -16,7 +16,7 @@ from noterl.backends.torch.gradients import calling, gradients, hessian_product,
 from noterl.backends.torch.rollback import restoring
 from noterl.backends.torch.seeding import SeededCalls
 from noterl.backends.torch.tensors import device_name, device_names, fetch, to_device
-from noterl.backends.torch.threads import update_threads
+from noterl.backends.torch.threads import number_of_python_thread, update_threads
 from noterl.backends.torch.tracing import TracedGradients, is_tracing
 from noterl.backends.torch.updates import Updates
 
@@ -67,6 +67,7 @@ class Call(CallProgram):
 
     def __call__(self, inputs: Any) -> Any:
         """Return the result of the function."""
+        number_of_python_thread()  # sets it in a new Python thread; results depend on it
         with torch.no_grad(), calling(self._traces), self._mode():
             if not self.acting:
                 return self._seeded(self.function, to_device(inputs, self._device))

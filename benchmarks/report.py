@@ -422,12 +422,12 @@ def start_table(results: Iterable[dict[str, Any]]) -> str:
     for result in results:
         for task, one in result["summary"].items():
             if task.startswith("import"):
-                cells = ["", f"{one['seconds']:.2f}"]
+                cells = ["", f"{one['seconds']:.2f}", ""]
             else:
-                cells = [f"{one[cache]:.2f}" for cache in ("cold", "warm")]
+                cells = [f"{one[time]:.2f}" if time in one else "" for time in ("cold", "warm", "later")]
             verdict = "met" if one["met"] else "missed"
             rows.append((NAMES[result["backend"]], task, *cells, f"{one['bar']:g}: {verdict}"))
-    return markdown_table(("backend", "task", "cold", "warm", "bar"), rows)
+    return markdown_table(("backend", "task", "cold", "warm", "later", "bar"), rows)
 
 
 def equivalence_table(results: Iterable[dict[str, Any]]) -> str:

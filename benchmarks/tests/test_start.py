@@ -54,8 +54,20 @@ def test_each_pair_begins_with_an_empty_cache(processes: FakeProcesses, tmp_path
     assert (summary["import noterl"]["met"], summary["import agents"]["met"]) == (True, False)
     table = report.start_table([{"backend": "jax", "summary": summary}])
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()[2:]]
-    assert cells[0] == ["JAX", "demo", "3.00", "0.50", "0.7: met"]
-    assert cells[-1] == ["JAX", "import agents", "", "0.40", "0.3: missed"]
+    assert cells[0] == ["JAX", "demo", "3.00", "0.50", "", "0.7: met"]
+    assert cells[-1] == ["JAX", "import agents", "", "0.40", "", "0.3: missed"]
+
+
+@pytest.mark.backend_free
+def test_time_of_tracing_is_shown_on_torch() -> None:
+    runs = [{"task": "imports", "noterl": 0.1, "agents": 0.2}]
+    runs += [
+        {"task": task, "cache": cache, "seconds": 0.3, "later": 0.4} for task in start.TASKS for cache in start.CACHES
+    ]
+    summary = start.summarize("torch", runs)
+    assert summary["ppo"] == {"cold": 0.3, "warm": 0.3, "later": 0.4, "bar": 0.5, "met": True}
+    table = report.start_table([{"backend": "torch", "summary": summary}])
+    assert [cell.strip() for cell in table.splitlines()[3].split("|")[1:-1]][1:5] == ["ppo", "0.30", "0.30", "0.40"]
 
 
 @pytest.mark.backend_free
@@ -88,5 +100,5 @@ def test_stored_summary_follows_from_the_stored_runs(path: Path) -> None:
 def test_fit_ends_with_the_second_call(task: str) -> None:
     agent = start.make_agent(task)
     found = start.first_update(agent)
-    assert 0 < found["seconds"] < 30
+    assert 0 < found["seconds"] < 30 and found["later"] > -0.1
     assert 0 < agent.updates <= 800 and agent.steps < 100_000

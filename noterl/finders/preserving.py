@@ -32,8 +32,10 @@ def train(agent: Agent, logger: FinderLogger, env: Any, fit: dict[str, Any]) -> 
         fit: further arguments of `Agent.fit`.
     """
     arguments = {"verbose": 0, **fit, "callbacks": [*fit.get("callbacks", ()), logger]}
+    if env is None and not fit.get("workers"):  # worker processes make environments of their own
+        env = agent.new_environment
     try:
-        history = agent.fit(agent.new_environment if env is None else env, **arguments)
+        history = agent.fit(env, **arguments)
     except NonFiniteError as error:
         return str(error), str(error)
     return history.stop_reason, None

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 
 import gymnasium
 import numpy as np
@@ -73,6 +74,20 @@ class CountEnv(gymnasium.Env):
     def take(self, data: bytes) -> int:
         """Return the number of bytes that this method has received."""
         return len(data)
+
+
+class WithModules(gymnasium.Wrapper):
+    """Can be asked for the modules of its process.
+
+    Args:
+        make: makes the environment.
+    """
+
+    def __init__(self, make: Callable[[], gymnasium.Env]) -> None:
+        super().__init__(make())
+
+    def modules(self) -> list[str]:
+        return list(sys.modules)
 
 
 class ParentEnv(CountEnv):

@@ -3,7 +3,8 @@
     python benchmarks/compare.py cartpole-dqn --backends tensorflow jax torch --peers sb3 sbx --seeds 5
 
 Each run is a process of its own. `make peers` creates the peers' environment. benchmarks/README.md explains the result,
-which is printed and stored in benchmarks/results/.
+which is printed and stored in benchmarks/results/. The backends "jax-warm" and "tensorflow-warm" have a compilation
+cache, which a run before the others fills; all others compile in each run.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import argparse
 import datetime
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,17 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.processes import BACKENDS, PEERS, RESULTS, command, execute, machine, store, warn_if_busy  # noqa: E402
+from benchmarks.processes import (  # noqa: E402
+    BACKENDS,
+    PEERS,
+    RESULTS,
+    WARM,
+    command,
+    execute,
+    machine,
+    store,
+    warn_if_busy,
+)
 from benchmarks.report import speed_section  # noqa: E402
 from benchmarks.summaries import summarize_speed  # noqa: E402
 from benchmarks.tasks import TASKS  # noqa: E402
@@ -44,12 +56,23 @@ def compare(arguments: argparse.Namespace, execute: Callable[..., dict[str, Any]
     start = machine()
     warn_if_busy(start)
     runs = []
-    for seed in range(arguments.seeds):
-        for who in run_order(arguments.backends, arguments.peers, seed):
-            run = execute(*command(who, arguments.task, seed, steps, arguments.peer_python))
-            runs.append({"who": who, "seed": seed, **run})
-            mean = sum(run["returns"]) / len(run["returns"])
-            print(f"seed {seed} {who}: {run['steps_per_second']:,.0f} steps/s, return {mean:.1f}", file=sys.stderr)
+    with tempfile.TemporaryDirectory(prefix="noterl-compare-") as cache:
+
+        def run(who: str, seed: int) -> dict[str, Any]:
+            words, added = command(who, arguments.task, seed, steps, arguments.peer_python)
+            return execute(words, {**added, "NOTERL_CACHE": cache} if who.endswith(WARM) else added)
+
+        for backend in arguments.backends:
+            if backend.endswith(WARM):
+                run(f"noterl-{backend}", 0)
+        for seed in range(arguments.seeds):
+            for who in run_order(arguments.backends, arguments.peers, seed):
+                found = run(who, seed)
+                runs.append({"who": who, "seed": seed, **found})
+                mean = sum(found["returns"]) / len(found["returns"])
+                print(
+                    f"seed {seed} {who}: {found['steps_per_second']:,.0f} steps/s, return {mean:.1f}", file=sys.stderr
+                )
     return {
         "task": arguments.task,
         "source": task.source,

@@ -19,7 +19,10 @@ BACKENDS = {
     "jax": {"KERAS_BACKEND": "jax"},
     "torch": {"KERAS_BACKEND": "torch"},
     "torch-inductor": {"KERAS_BACKEND": "torch", "JIT_COMPILE": "1"},
+    "tensorflow-warm": {"KERAS_BACKEND": "tensorflow"},
+    "jax-warm": {"KERAS_BACKEND": "jax"},
 }
+WARM = "-warm"  # the ending of backends whose runs find their programs in the compilation cache
 PEERS = ("sb3", "sbx")
 # If the one-minute load average is above this, other processes distort the measured times.
 BUSY = 0.5

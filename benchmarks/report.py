@@ -36,7 +36,14 @@ POOL_PARTS = {
     "ring": "Transitions through shared memory",
     "weights": "Weights through shared memory",
 }
-NAMES = {"tensorflow": "TensorFlow", "jax": "JAX", "torch": "PyTorch", "torch-inductor": "PyTorch (inductor)"}
+NAMES = {
+    "tensorflow": "TensorFlow",
+    "jax": "JAX",
+    "torch": "PyTorch",
+    "torch-inductor": "PyTorch (inductor)",
+    "tensorflow-warm": "TensorFlow (warm cache)",
+    "jax-warm": "JAX (warm cache)",
+}
 
 
 def speed_tables(results: Path = RESULTS) -> str:

@@ -87,6 +87,31 @@ def test_fewer_than_five_pairs_are_not_judged(seeds: str) -> None:
     assert "met" not in text
 
 
+def test_runs_with_a_warm_cache_share_a_folder_that_another_run_fills() -> None:
+    caches: list[str] = []
+
+    def execute(words: list[str], variables: dict[str, str]) -> dict[str, Any]:
+        caches.append(variables["NOTERL_CACHE"])
+        assert caches[-1] == "0" or Path(caches[-1]).is_dir()
+        return FakeProcesses()(words, variables)
+
+    words = [
+        "cartpole-ppo",
+        "--backends",
+        "jax",
+        "jax-warm",
+        "--peers",
+        "--seeds",
+        "2",
+        "--peer-python",
+        sys.executable,
+    ]
+    result = compare.compare(compare.parse(words), execute)
+    folder = caches[0]
+    assert caches == [folder, "0", folder, folder, "0"] and not Path(folder).exists()
+    assert [run["who"] for run in result["runs"]] == ["noterl-jax", "noterl-jax-warm", "noterl-jax-warm", "noterl-jax"]
+
+
 def test_steps_are_passed_to_all_participants() -> None:
     processes = FakeProcesses()
     compare.compare(arguments("--seeds", "1", "--steps", "123"), processes)

@@ -11,6 +11,21 @@ from noterl.registry import register
 _ROWS, _COLUMNS = 6, 7
 
 
+def _lines() -> Array:
+    """Return which cells are in each line of four, float32 `[42, 69]`."""
+    lines = []
+    for row, column in np.ndindex(_ROWS, _COLUMNS):
+        for down, right in ((0, 1), (1, 0), (1, 1), (1, -1)):
+            if row + 3 * down < _ROWS and 0 <= column + 3 * right < _COLUMNS:
+                line = np.zeros((_ROWS, _COLUMNS), np.float32)
+                line[row + down * np.arange(4), column + right * np.arange(4)] = 1.0
+                lines.append(line.ravel())
+    return np.stack(lines, axis=1)
+
+
+_LINES = _lines()
+
+
 @register
 class ConnectFour(Game):
     """Connect Four: stones drop into seven columns of six cells, and four in a row win.
@@ -63,16 +78,12 @@ class ConnectFour(Game):
 
     def result(self, states: Array) -> Array:
         """Return 1 or -1 if a player has four in a row, 0 for other full boards, else NaN."""
-        # 12 additions of boards take less time than a gather of all 69 lines.
-        sums = [
-            states[:, :, :-3] + states[:, :, 1:-2] + states[:, :, 2:-1] + states[:, :, 3:],
-            states[:, :-3] + states[:, 1:-2] + states[:, 2:-1] + states[:, 3:],
-            states[:, :-3, :-3] + states[:, 1:-2, 1:-2] + states[:, 2:-1, 2:-1] + states[:, 3:, 3:],
-            states[:, 3:, :-3] + states[:, 2:-1, 1:-2] + states[:, 1:-2, 2:-1] + states[:, :-3, 3:],
-        ]
-        lines = np.concatenate([part.reshape(len(states), -1) for part in sums], axis=1)
-        drawn = np.where(states[:, -1].all(axis=1), 0.0, np.nan)
-        return np.where(lines.max(axis=1) == 4, 1.0, np.where(lines.min(axis=1) == -4, -1.0, drawn))
+        # A product of matrices takes a fifth of the time that additions of shifted boards take.
+        stones = states.reshape(len(states), -1).astype(np.float32) @ _LINES
+        results = np.where(states[:, -1].all(axis=1), 0.0, np.nan)
+        results[(stones == 4).any(axis=1)] = 1.0
+        results[(stones == -4).any(axis=1)] = -1.0
+        return results
 
     def observe(self, states: Array) -> Array:
         """Return the own and the other player's stones, float32 `[N, 84]`."""

@@ -169,8 +169,7 @@ class DeviceLanes:
 
     def idle(self) -> list[int]:
         """Return the lanes whose next episode can start; its environment is reset already."""
-        running = self.ledger.running
-        return [] if all(running) else [lane for lane, runs in enumerate(running) if not runs]
+        return self.ledger.idle()
 
     def logs(self, lane: int) -> dict[str, float]:
         """Return the logs of a lane's episode besides its return and length."""

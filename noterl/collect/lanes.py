@@ -108,8 +108,7 @@ class Lanes:
 
     def idle(self) -> list[int]:
         """Return the lanes that need a reset."""
-        running = self.ledger.running
-        return [] if all(running) else [lane for lane, runs in enumerate(running) if not runs]
+        return self.ledger.idle()
 
     def reset(self, lane: int, number: int, step: int) -> None:
         """Start episode `number` in a lane, with a new seed."""

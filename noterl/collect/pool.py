@@ -324,11 +324,7 @@ class PoolLanes:
     def idle(self) -> list[int]:
         """Return the lanes that need a reset."""
         self._end_round()
-        return self._idle()
-
-    def _idle(self) -> list[int]:
-        running = self.ledger.running
-        return [] if all(running) else [lane for lane, runs in enumerate(running) if not runs]
+        return self.ledger.idle()
 
     def reset(self, lane: int, number: int, step: int) -> None:
         """Start episode `number` in a lane.
@@ -349,12 +345,14 @@ class PoolLanes:
         fresh = self._memory.arrays["fresh"]
         while not fresh[lane]:
             for index, own in enumerate(self._own):
-                idle = [each for each in self._idle() if own.start <= each < own.stop and not self._requested[each]]
+                idle = [
+                    each for each in self.ledger.idle() if own.start <= each < own.stop and not self._requested[each]
+                ]
                 if idle:
                     self._requested[idle] = True
                     self._resets[idle] += 1
                     self._crew.send(index, "reset", [each - own.start for each in idle], self._step)
-            self._crew.wait_until(lambda: bool(fresh[self._idle()].all()) or bool(self._lost))
+            self._crew.wait_until(lambda: bool(fresh[self.ledger.idle()].all()) or bool(self._lost))
             self._cut_lost()
         fresh[lane] = self._requested[lane] = False
 

@@ -74,7 +74,7 @@ class ConnectFour(Game):
 
     def to_play(self, states: Array) -> Array:
         """Return the player to move: the first one if the number of stones is even."""
-        return np.count_nonzero(states.reshape(len(states), -1), axis=1) & 1
+        return np.bitwise_xor.reduce(states.reshape(len(states), -1), axis=1) & 1
 
     def result(self, states: Array) -> Array:
         """Return 1 or -1 if a player has four in a row, 0 for other full boards, else NaN."""

@@ -66,7 +66,7 @@ class TicTacToe(Game):
 
     def to_play(self, states: Array) -> Array:
         """Return the player to move: the first one if the number of stones is even."""
-        return np.count_nonzero(states, axis=1) & 1
+        return np.bitwise_xor.reduce(states, axis=1) & 1
 
     def result(self, states: Array) -> Array:
         """Return 1 or -1 if a player has three in a row, 0 for other full boards, else NaN."""

@@ -146,6 +146,7 @@ def test_seed_generator_of_the_agent_advances() -> None:
     assert differences(first, agent.get_state()) == []
 
 
+@pytest.mark.usefixtures("checked_by")
 @pytest.mark.parametrize("optimizer", representatives(["adam", "sgd", "rmsprop"], "adam"))
 def test_non_finite_update_is_undone(optimizer: str) -> None:
     batch = random_batch(8, 4)
@@ -165,6 +166,7 @@ def test_non_finite_update_is_undone(optimizer: str) -> None:
     assert differences(expected, agent.get_state())
 
 
+@pytest.mark.usefixtures("checked_by")
 def test_non_finite_gradient_of_a_finite_loss_is_undone() -> None:
     def term(agent, batch):  # the square root of 0 has an infinite gradient
         return ops.sqrt(ops.square(agent.parts) * batch.discount[0])
@@ -181,6 +183,7 @@ def test_non_finite_gradient_of_a_finite_loss_is_undone() -> None:
     assert differences(expected, agent.get_state()) == []
 
 
+@pytest.mark.usefixtures("checked_by")
 def test_assignments_of_the_loss_are_undone() -> None:
     """For example a running mean, which is updated before the loss is computed."""
 
@@ -212,6 +215,7 @@ class Exploding(Corridor):
         return observation, 1e30 if self.lifetime == self.at else reward, terminated, truncated, info
 
 
+@pytest.mark.usefixtures("checked_by")
 @pytest.mark.parametrize("updates", representatives([1, 4], 4))
 def test_fit_raises_with_update_and_step_and_can_continue(updates: int) -> None:
     agent = noterl.DQN(lambda: Exploding(60), hidden=(8,), loss="squared", seed=2)
@@ -329,6 +333,7 @@ OVERFLOWS = {
 }
 
 
+@pytest.mark.usefixtures("checked_by")
 @pytest.mark.parametrize("size", representatives([1, 4], 4))
 @pytest.mark.parametrize("name", representatives(OVERFLOWS, "a large rate of Adam", "weight decay"))
 def test_update_that_overflows_the_state_is_not_applied(name: str, size: int) -> None:
@@ -344,6 +349,7 @@ def test_update_that_overflows_the_state_is_not_applied(name: str, size: int) ->
         assert not differences(before["variables"], after)
 
 
+@pytest.mark.usefixtures("checked_by")
 def test_large_gradient_that_overflows_the_slots_is_not_applied() -> None:
     """The squares of RMSprop overflow, its weights do not."""
     agent, batch = small_dqn(optimizer=keras.optimizers.RMSprop(1e-3)), random_batch(3, 8)
@@ -366,6 +372,7 @@ class SecondOverflows(Losing):
         return {"loss": loss, "second": second}, feedback
 
 
+@pytest.mark.usefixtures("checked_by")
 def test_overflow_of_the_second_optimizer_undoes_the_first() -> None:
     agent = SecondOverflows(VECTOR, seed=1)
     rate = keras.optimizers.SGD(1e-3)

@@ -46,6 +46,7 @@ class Two(noterl.Agent):
         return ops.mean(ops.square(value)), {"td_error": value}
 
 
+@pytest.mark.usefixtures("checked_by")
 @pytest.mark.parametrize("field", ["reward", "discount"])
 def test_whole_update_is_undone_if_one_loss_is_not_finite(field: str) -> None:
     agent, batch = Two(VECTOR, seed=1), random_batch(6, 4)
@@ -86,6 +87,7 @@ def delayed() -> Delayed:
     return agent
 
 
+@pytest.mark.usefixtures("checked_by")
 @pytest.mark.parametrize(
     ("field", "k"), representatives([("reward", 4), ("reward", 5), ("discount", 5)], ("discount", 5))
 )

@@ -15,7 +15,16 @@ from noterl.backends.torch import modules
 from noterl.backends.torch.gradients import calling, gradients, hessian_product, minimize
 from noterl.backends.torch.rollback import restoring
 from noterl.backends.torch.seeding import SeededCalls
-from noterl.backends.torch.tensors import device_name, device_names, fetch, to_device
+from noterl.backends.torch.tensors import (
+    device_name,
+    device_names,
+    empty_table,
+    fetch,
+    take_rows,
+    take_rows_of_two,
+    to_device,
+    write_rows,
+)
 from noterl.backends.torch.threads import number_of_python_thread, update_threads
 from noterl.backends.torch.tracing import TracedGradients, is_tracing
 from noterl.backends.torch.updates import Updates
@@ -61,7 +70,8 @@ class Call(CallProgram):
     """A function that records no gradients; see `CallProgram`."""
 
     def __post_init__(self) -> None:
-        self._device, self._seeded = device_name(), SeededCalls(self.torch_seed)
+        self._device = device_name()
+        self._seeded = SeededCalls(self.torch_seed, self._device)
         self._traces = TracedGradients(self.variables, self.jit_compile, self.on_trace)
         self._modules = [part for module in modules.modules_with(self.variables) for part in module.modules()]
 

@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 from noterl.backends import replicas
 from noterl.backends.common import NonFiniteError, Stack
 from noterl.backends.torch.rollback import Rollback
+from noterl.backends.torch.tensors import host_number, increment
 from noterl.backends.torch.tracing import TracedGradients, eager_gradients
 
 # If the sum of |loss| and the gradients' norms is above this, the squares that optimizers accumulate may overflow.
@@ -24,19 +25,29 @@ _BOUNDED = ("SGD", "RMSprop", "Adam", "AdamW")
 
 
 class _Call(NamedTuple):
-    """What the compiled call in progress provides to `minimize`."""
+    """What the compiled call in progress provides to `minimize`.
+
+    Attributes:
+        traces: of losses.
+        rollback: undoes an update; None outside of updates.
+        totals: receives the sum of |loss| and the gradients' norms, which the caller checks. None to check each sum
+            before the optimizer is applied; this waits for the device.
+    """
 
     traces: TracedGradients
     rollback: Rollback | None
+    totals: list[torch.Tensor] | None
 
 
 _calls = Stack()
 
 
 @contextmanager
-def calling(traces: TracedGradients, rollback: Rollback | None = None) -> Iterator[None]:
-    """Make `minimize` use these traces and this rollback inside the context."""
-    _calls.push(_Call(traces, rollback))
+def calling(
+    traces: TracedGradients, rollback: Rollback | None = None, totals: list[torch.Tensor] | None = None
+) -> Iterator[None]:
+    """Make `minimize` use these inside the context; see `_Call`."""
+    _calls.push(_Call(traces, rollback, totals))
     try:
         yield
     finally:
@@ -78,19 +89,22 @@ def minimize(
         loss, found = _averaged(loss, found)
     pairs = [(gradient, variable) for gradient, variable in zip(found, trained, strict=True) if gradient is not None]
     with torch.no_grad():
-        total = float(torch.stack(torch._foreach_norm([gradient for gradient, _ in pairs])).sum() + loss.abs())
+        total = torch.stack(torch._foreach_norm([gradient for gradient, _ in pairs])).sum() + loss.abs()
+        changed, may_overflow = [variable for _, variable in pairs], False
         if rollback is not None:
             rollback.check_assignments()
-        if not math.isfinite(total):
+        if call is not None and call.totals is not None:
+            call.totals.append(total)
+        elif not math.isfinite(number := float(total)):
             raise NonFiniteError(float(loss))
-        changed = [variable for _, variable in pairs]
-        may_overflow = rollback is not None and (total > _LARGE_GRADIENT or not _has_bounded_steps(optimizer))
+        else:
+            may_overflow = rollback is not None and (number > _LARGE_GRADIENT or not _has_bounded_steps(optimizer))
         if rollback is not None:
             rollback.before_apply(optimizer, changed, may_overflow=may_overflow)
         _apply(optimizer, [gradient for gradient, _ in pairs], changed)
         if rollback is not None:
             rollback.after_apply()
-        if may_overflow and not _is_finite(optimizer, changed):
+        if may_overflow and not all_finite(_state(optimizer, changed)):
             raise NonFiniteError(float(loss))
     return loss, aux
 
@@ -167,19 +181,28 @@ def _has_bounded_steps(optimizer: Any) -> bool:
         epsilon, centered = getattr(optimizer, "epsilon", 1.0), getattr(optimizer, "centered", False)
         rules = [(optimizer.learning_rate, optimizer.weight_decay, epsilon, centered)]
     return all(
-        float(rate) <= 1.0 and (decay or 0.0) <= 1.0 and epsilon >= 1e-12 and not centered
+        host_number(rate) <= 1.0 and host_number(decay or 0.0) <= 1.0 and host_number(epsilon) >= 1e-12 and not centered
         for rate, decay, epsilon, centered in rules
     )
 
 
-def _is_finite(optimizer: Any, variables: list[keras.Variable]) -> bool:
-    """Return whether the variables and the optimizer's own tensors are finite."""
+def _state(optimizer: Any, variables: list[keras.Variable]) -> list[Any]:
+    """Return the values of the variables and everything that the optimizer holds."""
     tensors = [variable.value for variable in variables]
     if isinstance(optimizer, torch.optim.Optimizer):
-        tensors += pytree.tree_leaves(optimizer.state_dict()["state"])
-    else:
-        tensors += [variable.value for variable in optimizer.variables]
-    return all(bool(torch.isfinite(tensor).all()) for tensor in tensors if isinstance(tensor, torch.Tensor))
+        return tensors + state_of_native(optimizer)
+    return tensors + [variable.value for variable in optimizer.variables]
+
+
+def state_of_native(optimizer: torch.optim.Optimizer) -> list[Any]:
+    """Return what an optimizer of torch holds for its parameters."""
+    return pytree.tree_leaves(optimizer.state_dict()["state"])
+
+
+def all_finite(values: Sequence[Any]) -> bool:
+    """Return whether all tensors are finite; the device is waited for once. Other values are ignored."""
+    found = [torch.isfinite(value).all() for value in values if isinstance(value, torch.Tensor)]
+    return bool(torch.stack([flag.to(found[0].device) for flag in found]).all())
 
 
 def _apply(optimizer: Any, found: list[torch.Tensor], variables: list[keras.Variable]) -> None:
@@ -222,21 +245,21 @@ def _fused_adam(optimizer: keras.optimizers.Adam, found: list[torch.Tensor], var
     if optimizer.global_clipnorm:
         norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(found)))
         found = torch._foreach_mul(found, torch.clamp(optimizer.global_clipnorm / norm, max=1.0))
-    step = int(optimizer.iterations._value) + 1
-    beta_1, beta_2 = float(optimizer.beta_1), float(optimizer.beta_2)
+    step = host_number(optimizer.iterations) + 1.0
+    beta_1, beta_2 = host_number(optimizer.beta_1), host_number(optimizer.beta_2)
     torch._fused_adam_(
         weights,
         found,
         [optimizer._momentums[index]._value for index in indices],
         [optimizer._velocities[index]._value for index in indices],
         [],
-        [torch.tensor(float(step))] * len(weights),
-        lr=float(optimizer.learning_rate),
+        [torch.full((), step, device=weights[0].device)] * len(weights),
+        lr=host_number(optimizer.learning_rate),
         beta1=beta_1,
         beta2=beta_2,
         weight_decay=0.0,
-        eps=float(optimizer.epsilon) / (1.0 - beta_2**step) ** 0.5,
+        eps=host_number(optimizer.epsilon) / (1.0 - beta_2**step) ** 0.5,
         amsgrad=False,
         maximize=False,
     )
-    optimizer.iterations.value.add_(1)
+    increment(optimizer.iterations)

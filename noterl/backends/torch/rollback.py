@@ -62,16 +62,26 @@ class Rollback:
 
     def __init__(self, variables: Sequence[keras.Variable]) -> None:
         self._variables = variables
-        self._copies_all = False
+        self._copies_all = self._is_group = False
         self._num_applied: dict[int, int] = {}  # optimizers that an update applies, by its index
         self._index = self._count = 0
         self._versions: list[int] | None = None  # of all tensors, during the first update of an index
         self._copies: list[_Copy] = []
         self._memory: dict[tuple[int, int], list[torch.Tensor]] = {}
 
+    def begin_group(self) -> None:
+        """Start a group of updates that are undone together."""
+        self._copies, self._versions, self._is_group = [], None, True
+        self._copy((-1, -1), _tensors(self._variables))
+
+    @property
+    def native_optimizers(self) -> list[torch.optim.Optimizer]:
+        """The torch optimizers that were applied since the start and are copied."""
+        return [optimizer for copied in self._copies for optimizer, _ in copied.native]
+
     def begin(self, index: int) -> None:
         """Start an update of this index within the period."""
-        self._index, self._count, self._copies, self._versions = index, 0, [], None
+        self._index, self._count, self._copies, self._versions, self._is_group = index, 0, [], None, False
         first = index not in self._num_applied
         if first or self._copies_all:
             self._copy((-1, -1), _tensors(self._variables))
@@ -89,9 +99,8 @@ class Rollback:
         """Copy what applying an optimizer to the variables will change, if the update may be undone afterwards."""
         self._count += 1
         native = optimizer if isinstance(optimizer, torch.optim.Optimizer) else None
-        if self._versions is not None or self._copies_all:
-            copied = any(native is other for each in self._copies for other, _ in each.native)
-            if native is not None and not copied:
+        if self._versions is not None or self._copies_all or self._is_group:
+            if native is not None and not any(native is other for other in self.native_optimizers):
                 self._copies.append(_Copy([], [], [_saved(native)]))
         elif may_overflow or self._count < self._num_applied.get(self._index, 0):
             held = variables if native is not None else [*variables, *optimizer.variables]
@@ -108,7 +117,7 @@ class Rollback:
         self._copies_all |= may_restore
 
     def restore(self) -> None:
-        """Return to the state at the start of the update."""
+        """Return to the state at the start of the update, or of the group."""
         for copied in reversed(self._copies):
             copied.restore()
 

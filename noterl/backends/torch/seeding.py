@@ -9,31 +9,45 @@ import torch
 
 from noterl.random import GLOBAL_GENERATORS
 
+_OTHERS = ("cuda", "xpu")  # types of devices whose generators can be restored
+
 
 class SeededCalls:
-    """Seeds torch's global generator during calls, and restores it afterwards. Other threads wait until then.
+    """Seeds torch's global generators during calls, and restores them afterwards. Other threads wait until then.
 
     If a call samples no number, later calls are not seeded.
 
     Args:
         seed: `seed(advance)` returns the seed of the next call. It is called with False before a call, and with True
             after a call that sampled numbers. If it is None, calls are not seeded.
+        device: the name of the device whose generator the calls use, beside the CPU's.
     """
 
-    def __init__(self, seed: Callable[[bool], int] | None) -> None:
-        self._seed = seed
+    def __init__(self, seed: Callable[[bool], int] | None, device: str) -> None:
+        self._seed, where = seed, torch.device(device)
+        self._type, self._devices = where.type, [] if where.type not in _OTHERS else [where.index or 0]
+
+    @property
+    def may_sample(self) -> bool:
+        """Whether later calls may sample numbers."""
+        return self._seed is not None
 
     def __call__(self, function: Callable[..., Any], *args: Any) -> Any:
         """Return `function(*args)`."""
         if self._seed is None:
             return function(*args)
-        with GLOBAL_GENERATORS, torch.random.fork_rng(devices=[]):
+        kind = self._type if self._devices else "cuda"  # ignored without devices
+        with GLOBAL_GENERATORS, torch.random.fork_rng(devices=self._devices, device_type=kind):
             torch.manual_seed(self._seed(False))
-            before = torch.get_rng_state()
+            before = self._states()
             result = function(*args)
-            drew = not torch.equal(before, torch.get_rng_state())
+            drew = not all(map(torch.equal, before, self._states()))
         if drew:
             self._seed(True)
         else:
             self._seed = None
         return result
+
+    def _states(self) -> list[torch.Tensor]:
+        others = [torch.get_device_module(self._type).get_rng_state(index) for index in self._devices]
+        return [torch.get_rng_state(), *others]

@@ -18,6 +18,29 @@ def fetch(value: Any) -> np.ndarray:
     return np.array(tensor.detach().cpu().numpy() if isinstance(tensor, torch.Tensor) else tensor)
 
 
+def host_number(value: Any) -> float:
+    """Return a number, or the value of a scalar variable.
+
+    The variable is read from the device only if it was assigned since the last call: reading waits for the device.
+    """
+    if not isinstance(value, keras.Variable):
+        return float(value)
+    tensor = value._value
+    known = value.__dict__.get("_host_number")
+    if known is None or known[0] is not tensor or known[1] != tensor._version:
+        known = value._host_number = (tensor, tensor._version, tensor.item())
+    return float(known[2])
+
+
+def increment(counter: keras.Variable) -> None:
+    """Add 1 to an integer variable; `host_number` then knows its value."""
+    number = host_number(counter) + 1.0
+    tensor = counter._value
+    with torch.no_grad():
+        tensor.add_(1)
+    counter._host_number = (tensor, tensor._version, number)
+
+
 def device_name() -> str:
     """Return the device that Keras places tensors on."""
     return str(keras.ops.zeros(()).device)
@@ -33,8 +56,10 @@ def device_names() -> list[str]:
 
 
 def to_device(value: Any, device: str) -> Any:
-    """Return a host array, or a batch or dict of them, as tensors on the device."""
-    return map_arrays(lambda array: torch.from_numpy(array).to(device), value)
+    """Return an array, or a batch or dict of them, as tensors on the device; tensors are there already."""
+    return map_arrays(
+        lambda array: array if isinstance(array, torch.Tensor) else torch.from_numpy(array).to(device), value
+    )
 
 
 def unbind(batch: Batch, count: int) -> list[Batch]:
@@ -52,6 +77,36 @@ def unbind(batch: Batch, count: int) -> list[Batch]:
 def take(value: Any, indices: torch.Tensor) -> Any:
     """Return these rows of a tensor, or of each tensor in a batch or dict."""
     return map_arrays(lambda tensor: tensor.index_select(0, indices), value)
+
+
+def empty_table(shape: tuple[int, ...], dtype: np.dtype[Any]) -> torch.Tensor:
+    """Return a tensor on the device whose values are not set."""
+    return torch.empty(shape, dtype=torch.from_numpy(np.empty(0, dtype)).dtype, device=device_name())
+
+
+def write_rows(table: torch.Tensor, rows: np.ndarray, values: np.ndarray) -> torch.Tensor:
+    """Write host arrays `[n, ...]` to rows `[n]` of a table, and return it."""
+    return table.index_copy_(0, _on_device_of(table, rows).long(), _on_device_of(table, values))
+
+
+def take_rows(table: torch.Tensor, rows: np.ndarray) -> torch.Tensor:
+    """Return the rows `[...]` of a table, `[..., *row]`."""
+    taken = table.index_select(0, _on_device_of(table, rows.reshape(-1)))
+    return taken.reshape(*rows.shape, *table.shape[1:])
+
+
+def take_rows_of_two(first: torch.Tensor, second: torch.Tensor, rows: np.ndarray) -> torch.Tensor:
+    """Return rows `[...]` of two tables, of which the second one follows the first one."""
+    taken = take_rows(first, np.where(rows < len(first), rows, 0))
+    (positions,) = np.nonzero(rows.reshape(-1) >= len(first))
+    if len(positions):
+        others = take_rows(second, rows.reshape(-1)[positions] - len(first))
+        write_rows(taken.view(-1, *first.shape[1:]), positions, others)
+    return taken
+
+
+def _on_device_of(table: torch.Tensor, array: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(np.ascontiguousarray(array)).to(table.device)
 
 
 def stack(dicts: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from noterl.backends.common import GatheredRows, GroupResult, NonFiniteError, Rows, UpdateProgram, transitions_of_update
-from noterl.backends.torch.gradients import calling
+from noterl.backends.torch.gradients import all_finite, calling, state_of_native
 from noterl.backends.torch.rollback import Rollback
 from noterl.backends.torch.seeding import SeededCalls
 from noterl.backends.torch.tensors import device_name, stack, take, to_device, unbind
@@ -23,31 +23,64 @@ from noterl.types import Batch
 EAGER_UPDATES = 100
 
 
+def waits_for_device(device: str) -> bool:
+    """Return whether the host waits for all work of the device when it reads a number."""
+    return not device.startswith("cpu")
+
+
 class Updates(UpdateProgram):
     """Updates one by one, with traces from update `EAGER_UPDATES` on; see `UpdateProgram`.
+
+    On an accelerator, a group of updates runs without reading a number from the device until its end.
 
     Attributes:
         rollback: undoes an update.
     """
 
     def __post_init__(self) -> None:
-        self._device, self._seeded = device_name(), SeededCalls(self.torch_seed)
+        self._device = device_name()
+        self._seeded = SeededCalls(self.torch_seed, self._device)
         self._traces = TracedGradients(self.variables, self.jit_compile, self.on_trace)
         self.rollback = Rollback(self.variables)
         self._threads = UpdateThreads(self.variables)
 
     def __call__(self, rows: Rows, count: int, first: int = 0) -> GroupResult:
         """Make `count` updates, of which the first has the number `first`."""
-        rollback, batch = self.rollback, self._batches(rows, count)
+        batch = self._batches(rows, count)
+        with limited(self._threads.number(transitions_of_update(rows))):
+            result = self._checked_together(batch, count, first) if self._can_be_checked_together(count) else None
+            return self._checked_one_by_one(batch, count, first) if result is None else result
+
+    def _can_be_checked_together(self, count: int) -> bool:
+        """Return whether a failed group can be repeated: each update does the same again, and no other stops it.
+
+        On the CPU, a check does not wait, so each update is checked, and copies of the state are avoided.
+        """
+        return count > 1 and waits_for_device(self._device) and self.stop is None and not self._seeded.may_sample
+
+    def _checked_together(self, batch: Callable[[int], Batch], count: int, first: int) -> GroupResult | None:
+        """Make all updates, and wait for the device once; if one is not finite, undo them all and return None."""
+        rollback, totals = self.rollback, list[torch.Tensor]()
+        rollback.begin_group()
+        with calling(self._traces, rollback, totals):
+            results = [self._update(batch(k), first + k) for k in range(count)]
+        native = [value for optimizer in rollback.native_optimizers for value in state_of_native(optimizer)]
+        if not all_finite([*totals, *(variable.value for variable in self.variables), *native]):
+            rollback.restore()
+            return None
+        logs, feedback = zip(*results, strict=True)
+        return GroupResult(stack(logs), stack(feedback), count)
+
+    def _checked_one_by_one(self, batch: Callable[[int], Batch], count: int, first: int) -> GroupResult:
+        """Make updates until one is not finite or `stop` is true; that one is undone."""
+        rollback = self.rollback
         logs: list[dict[str, Any]] = []
         feedback: list[dict[str, Any]] = []
-        with calling(self._traces, rollback), limited(self._threads.number(transitions_of_update(rows))):
+        with calling(self._traces, rollback):
             for k in range(count):
-                index = (first + k) % self.period
-                self._traces.are_due = self.jit_compile is True or first + k >= EAGER_UPDATES
-                rollback.begin(index)
+                rollback.begin((first + k) % self.period)
                 try:
-                    result = self._seeded(self.step, batch(k), index)
+                    result = self._update(batch(k), first + k)
                 except NonFiniteError as error:
                     rollback.restore()
                     return GroupResult(stack([*logs, self._logs_of_failed(error)]), {}, k)
@@ -58,6 +91,12 @@ class Updates(UpdateProgram):
                     rollback.restore()
                     return GroupResult(stack(logs), {}, k, stopped_early=True)
         return GroupResult(stack(logs), stack(feedback), count)
+
+    def _update(self, batch: Batch, number: int) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Make the update with this number."""
+        self._traces.are_due = self.jit_compile is True or number >= EAGER_UPDATES
+        result: tuple[dict[str, Any], dict[str, Any]] = self._seeded(self.step, batch, number % self.period)
+        return result
 
     def _logs_of_failed(self, error: NonFiniteError) -> dict[str, torch.Tensor]:
         """Return the logs of an update that was undone: only its loss is known."""

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from noterl import backends
 from noterl.backends.common import GroupResult
+from noterl.learning.device_observations import DeviceObservations
 from noterl.learning.learner import Learner, pad
 from noterl.learning.schedule import Due
 from noterl.learning.update import add_random_numbers, stored_fields
@@ -35,6 +37,7 @@ class ReplayLearner(Learner):
     def __init__(self, algorithm: Algorithm, *, replay: Replay, **settings: Any) -> None:
         super().__init__(algorithm, **settings)
         self.replay = self.memory = replay
+        self._observations: DeviceObservations | None = None
 
     def build_memory(self) -> None:
         """Allocate the replay memory.
@@ -49,6 +52,27 @@ class ReplayLearner(Learner):
         agents = 0 if source.team is None else len(source.team)
         spec = stored_fields(algorithm, self.actor_fields)
         self.replay.build(source.observation_space, source.action_space, extra_spec=spec, agents=agents)
+        if self.replay.on_device:
+            self._check_on_device()
+            self._observations = DeviceObservations(self.replay)
+
+    def _check_on_device(self) -> None:
+        """Check that batches can be gathered on the device as networks receive them.
+
+        Raises:
+            ValueError: if they cannot.
+        """
+        algorithm, reason = self.algorithm, ""
+        if backends.name() == "tensorflow":
+            reason = "the TensorFlow backend"
+        elif not algorithm._encoder.is_identity:
+            reason = f"observations of {algorithm.observation_space}, which are encoded on the host"
+        elif algorithm._normalizers is not None and algorithm._normalizers.observation is not None:
+            reason = "normalize_observation"
+        elif self.replay.relabel is not None:
+            reason = f"relabel={type(self.replay.relabel).__name__}(...)"
+        if reason:
+            raise ValueError(f"on_device must be False with {reason}, got True")
 
     def attach(self, source: EnvSource, num_envs: int, processes: int = 1) -> None:
         """Attach the memory's relabelling to the agent and the environments."""
@@ -110,7 +134,7 @@ class ReplayLearner(Learner):
         """Return the batches `[K, B, ...]` of a sample, encoded and normalized as networks receive them."""
         algorithm = self.algorithm
         assert sample.gamma is not None
-        batch = self.replay.gather(sample, gamma=sample.gamma)
+        batch = self.replay.gather(sample, gamma=sample.gamma, observations=self._observations)
         if not algorithm._encoder.is_identity:
             encoded = {name: algorithm._encoder(getattr(batch, name)) for name in ("observation", "next_observation")}
             batch = batch._replace(**encoded)  # type: ignore[arg-type]
@@ -153,5 +177,5 @@ class ReplayLearner(Learner):
 
 def describe_replay(replay: Replay) -> str:
     """Return a line about a replay memory, for summaries."""
-    size = f"{replay.nbytes / 2**20:,.1f} MiB allocated"
+    size = f"{replay.nbytes / 2**20:,.1f} MiB allocated{', observations also on the device' * replay.on_device}"
     return f"replay: {len(replay):,} of {replay.capacity:,} transitions, {size}"

@@ -313,7 +313,8 @@ class ReplayedRolloutLearner(RolloutLearner):
         **settings: see `Learner`.
 
     Raises:
-        ValueError: if the memory relabels or has n-step returns, or the agent may stop epochs early (`stop_epochs`).
+        ValueError: if the memory relabels, has n-step returns or is on the device, or the agent may stop epochs early
+            (`stop_epochs`).
     """
 
     replay: Replay
@@ -327,6 +328,8 @@ class ReplayedRolloutLearner(RolloutLearner):
             raise ValueError(f"replay must have n_step=1, because returns are prepared already, got {replay!r}")
         if algorithm.stop_epochs(defaultdict(float)) is not None:
             raise ValueError("replay is not supported for an agent that may stop epochs early (`target_kl`)")
+        if replay.on_device:
+            raise ValueError(f"replay must have on_device=False, because it stores prepared rollouts, got {replay!r}")
         self.replay = self.memory = replay
 
     def compile_programs(self, report: Sequence[Any]) -> None:

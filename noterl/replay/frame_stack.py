@@ -66,6 +66,14 @@ class StackLayout:
         """Return the frames `[k, ...]` of one observation."""
         return self.split(np.asarray(self.part(observation), self._leaf.dtype))
 
+    def join(self, frames: Any) -> Any:
+        """Return stacks `[n, ...]` of frames `[n, k, ...]`, which are an array of any library."""
+        if self.first:
+            return frames
+        for axis in range(1, frames.ndim - 2):
+            frames = frames.swapaxes(axis, axis + 1)  # torch has no `moveaxis` method
+        return frames.reshape(*frames.shape[:-2], self.frames * self._size)
+
     def with_part(self, observation: Any, part: Any) -> Any:
         """Return an observation, or a batch of observations, with `part` in place of the stacked part."""
         return {**observation, "observation": part} if self.nested else part
@@ -169,17 +177,36 @@ class FrameStackStorage(Storage):
         """Return the stacked true next observations `[n, ...]`."""
         return self._with_stacks(super().next_observations(indices), indices, 1)
 
+    def observation_rows(self, indices: Array) -> Array:
+        """Return the rows of the frames, the newest last, `[n, k]`."""
+        return np.stack([*self._older_frames(indices, 0), super().observation_rows(indices)], axis=1)
+
+    def next_observation_rows(self, indices: Array) -> Array:
+        """Return the rows of the frames of the true next observations, `[n, k]`."""
+        return np.stack([*self._older_frames(indices, 1), super().next_observation_rows(indices)], axis=1)
+
+    def join(self, gathered: Any) -> Any:
+        """Return the observations `[n, ...]` of gathered frames `[n, k, ...]`."""
+        return self._stack.join(gathered)
+
     def _with_stacks(self, newest: Any, indices: Array, later: int) -> Any:
         """Return the stacks that end `later` steps after `indices`; `newest` holds their last frames `[n, ...]`."""
-        layout, episodes, last = self._stack, self.episodes, self.frames - 1
-        table, before = layout.part(self.observation), episodes.before(indices)
-        stacks = layout.empty_stacks(len(indices))
+        layout = self._stack
+        table, stacks = layout.part(self.observation), layout.empty_stacks(len(indices))
         frames = layout.split(stacks)
-        for i in range(last):  # where the episode has too few frames, its first frame is repeated
-            back = np.minimum(before, last - later - i)
-            frames[i] = table.take(episodes.shifted(indices, -back), axis=0, mode="clip")
-        frames[last] = layout.part(newest)
+        for frame, rows in zip(frames, self._older_frames(indices, later), strict=False):
+            frame[...] = table.take(rows, axis=0, mode="clip")
+        frames[-1] = layout.part(newest)
         return layout.with_part(newest, stacks)
+
+    def _older_frames(self, indices: Array, later: int) -> list[Array]:
+        """Return the indices `[n]` of each frame but the newest in the stacks that end `later` steps after `indices`.
+
+        Where the episode has too few frames, its first frame is repeated.
+        """
+        episodes, last = self.episodes, self.frames - 1
+        before = episodes.before(indices)
+        return [episodes.shifted(indices, -np.minimum(before, last - later - i)) for i in range(last)]
 
 
 def _is_padded(frames: Array) -> bool:

@@ -6,7 +6,7 @@ is gathered, with the discount of that moment.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -16,6 +16,16 @@ from noterl.types import Batch
 
 # Fields of `extra` in `Replay.add` for several agents, `[agents]` each; see `noterl.envs.multi_agent.parallel.Outcome`.
 TEAM_FIELDS = {"reward": np.float32, "terminated": np.bool_, "present": np.bool_, "remaining": np.bool_}
+
+
+class Observations(Protocol):
+    """Gathers the observations of a batch, as a `Storage` does."""
+
+    def observations(self, indices: Array) -> Any:
+        """Return the observations `[n, ...]`."""
+
+    def next_observations(self, indices: Array) -> Any:
+        """Return the true next observations `[n, ...]`."""
 
 
 class Steps(NamedTuple):
@@ -80,12 +90,17 @@ def _sum_steps(counted: Array, reward: Array, terminated: Array, gamma: float) -
     return total.astype(np.float32), discount.astype(np.float32), last
 
 
-def gather_transitions(storage: Storage, indices: Array, gamma: float, n_step: int) -> Batch:
-    """Return the batch of indices `[m]`, with fields `[m, ...]` and without `weight`."""
+def gather_transitions(
+    storage: Storage, indices: Array, gamma: float, n_step: int, observations: Observations | None = None
+) -> Batch:
+    """Return the batch of indices `[m]`, with fields `[m, ...]` and without `weight`.
+
+    `observations` gathers the observations; None for the storage itself.
+    """
     steps = successors(storage, indices, n_step)
     outcomes = storage.reward.take(steps.indices), storage.terminated.take(steps.indices)
     reward, discount, last = n_step_return(steps, *outcomes, gamma)
-    return make_batch(storage, indices, last, reward, discount)
+    return make_batch(storage, indices, last, reward, discount, observations)
 
 
 def gather_team_transitions(storage: Storage, indices: Array, gamma: float, n_step: int) -> Batch:
@@ -123,7 +138,14 @@ def team_layout(extra_spec: ExtraSpec | None, agents: int) -> dict[str, Leaf]:
     return extra_layout({**(extra_spec or {}), **fields})
 
 
-def make_batch(storage: Storage, indices: Array, last: Array, reward: Array, discount: Array) -> Batch:
+def make_batch(
+    storage: Storage,
+    indices: Array,
+    last: Array,
+    reward: Array,
+    discount: Array,
+    observations: Observations | None = None,
+) -> Batch:
     """Return the batch of indices `[m]` with the next observations of indices `last`, this reward and this discount.
 
     Extra fields named `next_...` describe the next observation, so they come from `last` too. `weight` is None;
@@ -133,11 +155,12 @@ def make_batch(storage: Storage, indices: Array, last: Array, reward: Array, dis
         name: gather(storage.extra[name], last if name.startswith("next_") else indices, leaf)
         for name, leaf in storage.extra_layout.items()
     }
+    observations = observations or storage
     return Batch(
-        observation=storage.observations(indices),
+        observation=observations.observations(indices),
         action=gather(storage.action, indices, storage.action_layout),
         reward=reward,
-        next_observation=storage.next_observations(last),
+        next_observation=observations.next_observations(last),
         discount=discount,
         weight=None,
         index=indices,

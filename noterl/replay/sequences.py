@@ -51,13 +51,15 @@ class Sequences:
 
     @staticmethod
     def check(replay: Replay) -> None:
-        """Raise a ValueError if the memory relabels, has n-step returns, or does not sample uniformly."""
+        """Raise a ValueError if the memory relabels, has n-step returns, is on the device or samples non-uniformly."""
         if replay.relabel is not None:
             raise ValueError(f"replay must not relabel, because sequences keep their rewards, got {replay!r}")
         if replay.n_step > 1:
             raise ValueError(f"replay must have n_step=1, because sequences hold every step, got {replay!r}")
         if type(replay.sampler) is not Uniform:
             raise ValueError(f"replay must have sampler=Uniform(), the only one for sequences, got {replay!r}")
+        if replay.on_device:
+            raise ValueError(f"replay must have on_device=False, because it stores rollouts, got {replay!r}")
 
     def sample(self, updates: int, lanes: int, *, generator: np.random.Generator) -> Sample:
         """Return `updates` times `lanes` random sequences, as indices `[K, T, N]`.

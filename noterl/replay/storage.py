@@ -338,6 +338,22 @@ class Storage:
             scatter(observations, positions, gather(self.final_observations, -1 - successor[positions], layout))
         return observations
 
+    def observation_rows(self, indices: Array) -> Array:
+        """Return the rows of the observations, `[n]`, or `[n, k]` for stacks of k frames.
+
+        A row below `capacity` is one of `observation`; row `capacity + slot` is that slot of `final_observations`.
+        """
+        return indices
+
+    def next_observation_rows(self, indices: Array) -> Array:
+        """Return the rows of the true next observations; see `observation_rows`."""
+        successor = self.successor.take(indices, mode="clip")
+        return np.where(successor < 0, self.capacity - 1 - successor, successor)
+
+    def join(self, gathered: Any) -> Any:
+        """Return the observations `[n, ...]` of the rows in `observation_rows`, gathered in an array of any library."""
+        return gathered
+
     def allocate_slots(self, count: int) -> Table:
         """Return a table for `count` final observations."""
         return allocate(self.observation_layout, count, self._empty)

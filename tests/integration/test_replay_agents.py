@@ -151,3 +151,11 @@ def test_reduced_default_memory_warns_and_its_capacity_is_saved(
     again = noterl.load(tmp_path / "small.noterl")
     assert (again.replay.capacity, len(again.replay)) == (20_000, 20)
     assert_same_state(agent, again)
+
+
+@pytest.mark.backends("tensorflow")
+def test_tensorflow_keeps_observations_on_the_host() -> None:
+    agent = noterl.DQN("CartPole-v1")
+    agent.compile(replay=Replay(1_000, on_device=True))
+    with pytest.raises(ValueError, match="on_device must be False with the TensorFlow backend"):
+        agent.build()

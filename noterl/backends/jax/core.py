@@ -26,6 +26,7 @@ from noterl.backends.jax.scope import (
     minimize,
     read_values,
 )
+from noterl.backends.jax.tables import empty_table, take_rows, take_rows_of_two, write_rows
 from noterl.backends.jax.updates import Updates
 from noterl.utils.cores import available_cores
 

@@ -1,0 +1,76 @@
+"""A copy of a replay memory's observations on the device that makes the updates.
+
+The memory stays on the host: it samples, and computes rewards, discounts and weights. The copy receives the
+observations that were added since the last batch, and gathers those of a batch, so they cross once instead of once for
+each sample.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from noterl import backends
+from noterl.replay import Replay
+from noterl.replay.columns import Array, Leaf, gather
+from noterl.replay.storage import Storage
+
+# The most bytes that are sent in one transfer.
+CHUNK = 2**25
+
+
+class DeviceObservations:
+    """The observations of a memory in two tables on the device: those of the ring, and the final ones.
+
+    Args:
+        replay: a built memory of Box observations.
+    """
+
+    def __init__(self, replay: Replay) -> None:
+        self._replay, self._backend = replay, backends.current()
+        self._ring: Any = None
+        self._final: Any = None
+        self._epoch, self._count = -1, 0  # of the storage, when its observations were last copied
+
+    def observations(self, indices: Array) -> Any:
+        """Return the observations `[n, ...]` as a tensor on the device."""
+        storage = self._updated()
+        rows = storage.observation_rows(indices).astype(np.int32)
+        return storage.join(self._backend.take_rows(self._ring, rows))
+
+    def next_observations(self, indices: Array) -> Any:
+        """Return the true next observations `[n, ...]` as a tensor on the device."""
+        storage = self._updated()
+        rows = storage.next_observation_rows(indices).astype(np.int32)
+        return storage.join(self._backend.take_rows_of_two(self._ring, self._final, rows))
+
+    def _updated(self) -> Storage:
+        """Copy what has been added since the last call, and return the storage."""
+        storage = self._replay.sampler.storage
+        if self._ring is None:
+            self._ring = self._new_table(storage, storage.capacity)
+        start = storage.begin if storage.epoch != self._epoch else max(self._count, storage.begin)
+        slots = len(storage.final_observations)
+        if self._final is None or slots != self._final.shape[0]:
+            self._final, start = self._new_table(storage, slots), storage.begin
+        rows = np.arange(start, storage.count) % storage.capacity
+        self._ring = self._copied(self._ring, storage.observation, rows, storage.observation_layout)
+        successor = storage.successor[rows]
+        slots_used = -1 - successor[successor < 0]
+        self._final = self._copied(self._final, storage.final_observations, slots_used, storage.observation_layout)
+        self._epoch, self._count = storage.epoch, storage.count
+        return storage
+
+    def _new_table(self, storage: Storage, rows: int) -> Any:
+        leaf = storage.observation_layout
+        assert isinstance(leaf, Leaf)
+        return self._backend.empty_table((rows, *leaf.shape), leaf.batch_dtype)
+
+    def _copied(self, table: Any, source: Any, rows: Array, layout: Any) -> Any:
+        """Return the table on the device with these rows of a table on the host."""
+        size = max(1, CHUNK // max(1, source[:1].nbytes))
+        for first in range(0, len(rows), size):
+            part = rows[first : first + size]
+            table = self._backend.write_rows(table, part.astype(np.int32), gather(source, part, layout))
+        return table

@@ -25,10 +25,11 @@ class DeviceObservations:
 
     Args:
         replay: a built memory of Box observations.
+        variable: one that updates use; the tables are on its device.
     """
 
-    def __init__(self, replay: Replay) -> None:
-        self._replay, self._backend = replay, backends.current()
+    def __init__(self, replay: Replay, variable: Any) -> None:
+        self._replay, self._variable, self._backend = replay, variable, backends.current()
         self._ring: Any = None
         self._final: Any = None
         self._epoch, self._count = -1, 0  # of the storage, when its observations were last copied
@@ -48,24 +49,31 @@ class DeviceObservations:
     def _updated(self) -> Storage:
         """Copy what has been added since the last call, and return the storage."""
         storage = self._replay.sampler.storage
-        if self._ring is None:
-            self._ring = self._new_table(storage, storage.capacity)
-        start = storage.begin if storage.epoch != self._epoch else max(self._count, storage.begin)
-        slots = len(storage.final_observations)
-        if self._final is None or slots != self._final.shape[0]:
-            self._final, start = self._new_table(storage, slots), storage.begin
-        rows = np.arange(start, storage.count) % storage.capacity
-        self._ring = self._copied(self._ring, storage.observation, rows, storage.observation_layout)
-        successor = storage.successor[rows]
-        slots_used = -1 - successor[successor < 0]
-        self._final = self._copied(self._final, storage.final_observations, slots_used, storage.observation_layout)
+        epoch, self._epoch = self._epoch, -1  # if an exception follows, the next call copies everything again
+        try:
+            self._copy_since(storage.begin if storage.epoch != epoch else max(self._count, storage.begin), storage)
+        except BaseException:
+            self._ring = self._final = None  # JAX may have consumed them
+            raise
         self._epoch, self._count = storage.epoch, storage.count
         return storage
+
+    def _copy_since(self, number: int, storage: Storage) -> None:
+        """Copy the observations of the transitions with this insertion number and later ones."""
+        layout, slots = storage.observation_layout, len(storage.final_observations)
+        if self._ring is None:
+            self._ring = self._new_table(storage, storage.capacity)
+        rows = np.arange(number, storage.count) % storage.capacity
+        self._ring = self._copied(self._ring, storage.observation, rows, layout)
+        if self._final is None or slots != self._final.shape[0]:
+            self._final, rows = self._new_table(storage, slots), storage.stored_indices()
+        successor = storage.successor[rows]
+        self._final = self._copied(self._final, storage.final_observations, -1 - successor[successor < 0], layout)
 
     def _new_table(self, storage: Storage, rows: int) -> Any:
         leaf = storage.observation_layout
         assert isinstance(leaf, Leaf)
-        return self._backend.empty_table((rows, *leaf.shape), leaf.batch_dtype)
+        return self._backend.empty_table((rows, *leaf.shape), leaf.batch_dtype, self._variable)
 
     def _copied(self, table: Any, source: Any, rows: Array, layout: Any) -> Any:
         """Return the table on the device with these rows of a table on the host."""

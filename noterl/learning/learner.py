@@ -505,12 +505,8 @@ class Learner(ABC):
 def pad(rows: Any, size: int) -> Any:
     """Return a `Batch` or array `[K, B, ...]`, padded with zeros to `size` batches, so that few shapes are compiled."""
 
-    def extend(array: Any) -> Any:
-        shape = (size - len(array), *array.shape[1:])
-        if isinstance(array, np.ndarray):
-            return np.concatenate([array, np.zeros(shape, array.dtype)])
-        dtype = backends.keras.backend.standardize_dtype(array.dtype)
-        return backends.ops.concatenate([array, backends.ops.zeros(shape, dtype)])  # on the device
+    def extend(array: np.ndarray) -> np.ndarray:
+        return np.concatenate([array, np.zeros((size - len(array), *array.shape[1:]), array.dtype)])
 
     length = len(rows.reward if isinstance(rows, Batch) else rows)
     return rows if length == size else map_arrays(extend, rows)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
@@ -51,28 +52,36 @@ class ReplayLearner(Learner):
             raise ValueError(f"extra_spec declares {', '.join(missing)}, but forward does not return it")
         agents = 0 if source.team is None else len(source.team)
         spec = stored_fields(algorithm, self.actor_fields)
+        on_device = self.replay.on_device and self._check_on_device()
         self.replay.build(source.observation_space, source.action_space, extra_spec=spec, agents=agents)
-        if self.replay.on_device:
-            self._check_on_device()
-            self._observations = DeviceObservations(self.replay)
+        if on_device:
+            self._observations = DeviceObservations(self.replay, self.find_variables()[0])
 
-    def _check_on_device(self) -> None:
-        """Check that batches can be gathered on the device as networks receive them.
+    def _check_on_device(self) -> bool:
+        """Return whether the backend can gather batches on the device.
 
         Raises:
-            ValueError: if they cannot.
+            ValueError: if networks would not receive them as they are stored.
         """
         algorithm, reason = self.algorithm, ""
-        if backends.name() == "tensorflow":
-            reason = "the TensorFlow backend"
+        normalizers, space = algorithm._normalizers, algorithm._source.observation_space
+        if algorithm._source.team is not None:
+            reason = "several agents"
         elif not algorithm._encoder.is_identity:
-            reason = f"observations of {algorithm.observation_space}, which are encoded on the host"
-        elif algorithm._normalizers is not None and algorithm._normalizers.observation is not None:
+            reason = f"observations of {space}, which are encoded on the host"
+        elif normalizers is not None and normalizers.observation is not None:
             reason = "normalize_observation"
         elif self.replay.relabel is not None:
             reason = f"relabel={type(self.replay.relabel).__name__}(...)"
+        elif np.dtype(space.dtype) in (np.uint16, np.uint32, np.uint64):
+            reason = f"observations of {space.dtype}, which torch cannot gather"
         if reason:
             raise ValueError(f"on_device must be False with {reason}, got True")
+        if backends.name() != "tensorflow":
+            return True
+        message = "Replay(on_device=True) changes nothing on TensorFlow: observations stay on the host"
+        warnings.warn(message, UserWarning, stacklevel=2)
+        return False
 
     def attach(self, source: EnvSource, num_envs: int, processes: int = 1) -> None:
         """Attach the memory's relabelling to the agent and the environments."""
@@ -128,7 +137,13 @@ class ReplayLearner(Learner):
 
     def batches(self, samples: Sequence[Sample], size: int) -> AbstractContextManager[Iterator[Batch]]:
         """Return a context manager that yields an iterator over the batches `[K, B, ...]` of each part."""
-        return self.replay.gather_ahead(lambda part: pad(self.gather(part), size), samples)
+        return self.replay.gather_ahead(lambda part: self._gather_padded(part, size), samples)
+
+    def _gather_padded(self, part: Sample, size: int) -> Batch:
+        if self._observations is None:
+            return pad(self.gather(part), size)
+        # The last batch is repeated, so that the device gathers few numbers of rows, each of which is compiled.
+        return self.gather(part[np.minimum(np.arange(size), len(part) - 1)])
 
     def gather(self, sample: Sample) -> Batch:
         """Return the batches `[K, B, ...]` of a sample, encoded and normalized as networks receive them."""

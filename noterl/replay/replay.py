@@ -63,9 +63,9 @@ class Replay(Configurable):
             (`steps_per_execution`). Results do not change. It saves time if updates run on another device; see
             `gather_ahead`. Reward functions that relabel are then called on that thread. 0 disables it.
         on_device: whether an agent keeps a copy of the observations on the device that makes its updates. Batches are
-            then gathered there, and only indices and numbers are sent. For large observations, such as images, and a
-            GPU with room for them. Results do not change. On JAX and torch, for Box observations that are neither
-            normalized nor relabeled.
+            then gathered there, instead of being sent. For large observations, such as images, and a GPU with room for
+            `capacity` of them. Results do not change. On JAX and torch, for Box observations of a single agent that are
+            neither normalized nor relabeled.
 
     Attributes:
         capacity: how many transitions can be stored.

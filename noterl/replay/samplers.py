@@ -21,7 +21,9 @@ from noterl.replay.storage import Storage, StorageUser
 
 @dataclass(slots=True, eq=False)
 class Sample:
-    """The indices of a group of updates, with the random choices for relabeling; a slice takes some of the updates.
+    """The indices of a group of updates, with the random choices for relabeling.
+
+    `sample[updates]` takes some of the updates, by a slice or by their positions.
 
     Args:
         indices: int64 `[K, B]`.
@@ -42,7 +44,7 @@ class Sample:
     def __len__(self) -> int:
         return len(self.indices)
 
-    def __getitem__(self, updates: slice) -> Sample:
+    def __getitem__(self, updates: slice | Array) -> Sample:
         choices = {name: array[updates] for name, array in self.choices.items()}
         return replace(self, indices=self.indices[updates], weight=self.weight[updates], choices=choices)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,7 +12,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from keras.src.backend.common import global_state  # noqa: E402  (needs torch)
+import keras  # noqa: E402  (needs torch)
+from keras.src.backend.common import global_state  # noqa: E402
 
 import noterl  # noqa: E402
 from noterl.backends.torch import tensors, updates  # noqa: E402
@@ -75,7 +77,7 @@ def on_meta(agent: noterl.Agent) -> Iterator[None]:
         number = None if variable.shape else tensors.host_number(variable)
         variable._value = value = on_device(variable._value)
         if number is not None:  # it was read before the group
-            variable._host_number = (value, value._version, number)
+            tensors._numbers[value] = value._version, number
     learner._update._device = "meta"
     global_state.set_global_attribute("torch_device", META)
     try:
@@ -90,6 +92,7 @@ def test_group_reads_no_number_from_the_device(name: str, monkeypatch: pytest.Mo
     agent.fit(steps=64, verbose=0)
     batch, program = batches_of(agent), learner_of(agent)._update  # type: ignore[attr-defined]
     checked: list[int] = []
+    monkeypatch.setattr(updates, "waits_for_device", lambda device: True)
     monkeypatch.setattr(updates, "all_finite", lambda values: not checked.append(len(values)))
     with on_meta(agent):
         on_device = map_arrays(lambda array: torch.from_numpy(np.ascontiguousarray(array)).to(META), batch)
@@ -135,3 +138,57 @@ def test_group_is_repeated_until_the_update_that_fails(monkeypatch: pytest.Monke
     agent.set_state(start)
     assert program(with_fault(batch, 3, "reward", np.nan), 6, 2).applied == 3
     assert differences(expected, agent.get_state()) == []
+
+
+class Raising(noterl.DQN):
+    """Raises an error of its own if weights are not finite; counts its losses."""
+
+    calls = 0
+
+    def loss(self, batch: Any) -> Any:
+        self.calls += 1
+        loss, feedback = super().loss(batch)
+        distribution = torch.distributions.Normal(self.q(batch.observation), 1.0)  # checks its arguments
+        return loss - 0.1 * distribution.log_prob(torch.zeros(())).mean(), feedback
+
+
+def raising(**networks: Any) -> tuple[Raising, Any]:
+    agent = Raising(VECTOR, hidden=(8,), seed=1, **networks)
+    agent.compile(replay=noterl.Replay(64), batch_size=4, jit_compile=False)
+    agent.build()
+    program = learner_of(agent)._update  # type: ignore[attr-defined]
+    program(random_batch(1, 4), 1, 0)  # it samples no numbers, so later groups can be repeated
+    agent.calls = 0
+    return agent, program
+
+
+def test_error_after_weights_that_are_not_finite_repeats_the_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(updates, "waits_for_device", lambda device: True)
+    agent, program = raising()
+    assert program(with_fault(random_batch(6, 4), 2, "reward", np.nan), 6, 1).applied == 2
+    assert agent.calls > 3
+    assert all(torch.isfinite(variable.value).all() for variable in learner_of(agent).variables)
+
+
+def test_constants_that_are_not_finite_repeat_no_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(updates, "waits_for_device", lambda device: True)
+    network = torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
+    network.register_buffer("mask", torch.full((3,), -torch.inf))
+    agent, program = raising(network=network)
+    assert program(random_batch(6, 4), 6, 1).applied == 6
+    assert agent.calls == 6
+
+
+def test_numbers_of_copied_variables_are_their_own() -> None:
+    variable = keras.Variable(1.0)
+    assert tensors.host_number(variable) == 1.0
+    other = copy.deepcopy(variable)
+    for value in (2.0, 3.0):
+        other.assign(value)
+    assert (tensors.host_number(variable), tensors.host_number(other)) == (1.0, 3.0)
+
+
+def test_rows_of_two_tables_are_taken_on_the_device() -> None:
+    tables = [torch.empty((count, 3), device=META) for count in (10, 4)]
+    taken = tensors.take_rows_of_two(*tables, np.array([[1, 12], [3, 0]], np.int32))
+    assert taken.is_meta and taken.shape == (2, 2, 3)

@@ -6,17 +6,21 @@ import copy
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 from gymnasium import spaces
 
 import noterl
+from noterl import backends
 from noterl.learning import device_observations
 from noterl.learning.device_observations import DeviceObservations
 from noterl.replay import Prioritized, Replay, Triplets
 from tests.integration.test_replay_agents import stacked
-from tests.support.doubles import ImageEnv
+from tests.support.doubles import ImageEnv, LeavingTeam
 from tests.support.states import assert_same_state, one_lane
+
+WIDE = (spaces.Box(0, 999, (3,), np.uint16), spaces.Discrete(2))
 
 pytestmark = pytest.mark.backends("jax", "torch")
 
@@ -82,7 +86,7 @@ def test_rows_equal_those_of_the_memory_after_any_history(kind: str, frames: int
     generator = np.random.default_rng(5)
     replay = Replay(50, frame_stack=frames, on_device=True)
     replay.build(spaces.Box(0, 255, shape, np.uint8), spaces.Discrete(2))
-    observations, stacks = DeviceObservations(replay), {}
+    observations, stacks = DeviceObservations(replay, keras.Variable(0.0)), {}
     saved = copy.deepcopy(replay.get_state())
     for step in range(400):
         lane = int(generator.integers(3))
@@ -136,6 +140,8 @@ def _next(generator: np.random.Generator, before: np.ndarray, kind: str) -> np.n
     [
         (lambda: noterl.DQN("CartPole-v1", normalize_observation=True), Replay(9999, on_device=True), "normalize"),
         (lambda: noterl.DQN("CartPole-v1"), Replay(9999, relabel=Triplets(), on_device=True), "relabel=Triplets"),
+        (lambda: noterl.MADDPG(LeavingTeam, hidden=(8,)), Replay(9999, on_device=True), "several agents"),
+        (lambda: noterl.DQN(WIDE, hidden=(8,)), Replay(9999, on_device=True), "uint16"),
         (lambda: noterl.DQN("FrozenLake-v1"), Replay(9999, on_device=True), "encoded on the host"),
         (lambda: noterl.PPO("CartPole-v1", rollout_steps=8), Replay(9999, on_device=True), "prepared rollouts"),
         (lambda: noterl.ACER("CartPole-v1"), Replay(9999, on_device=True), "stores rollouts"),
@@ -146,3 +152,42 @@ def test_agents_that_change_observations_on_the_host_are_refused(make: Any, repl
     with pytest.raises(ValueError, match=f"on_device.*{reason}"):
         agent.compile(replay=replay)
         agent.build()
+
+
+def test_error_while_observations_are_sent_loses_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    replay = Replay(64, on_device=True)
+    replay.build(spaces.Box(-np.inf, np.inf, (2,)), spaces.Discrete(2))
+    observations = DeviceObservations(replay, keras.Variable(0.0))
+    monkeypatch.setattr(device_observations, "CHUNK", 24)  # bytes: several transfers
+    generator = np.random.default_rng(0)
+    for count in (10, 20):  # episodes of one step, which need more than the first 16 slots
+        for _ in range(count):
+            replay.add(0, generator.random(2), 0, 0.0, generator.random(2), True, False)
+        sample = replay.sample(3, 8, generator=generator)
+        if count == 20:
+            sent, calls = device_observations.gather, []
+
+            def interrupted(*arguments: Any, sent: Any = sent, calls: list[int] = calls) -> Any:
+                calls.append(1)
+                if len(calls) == 12:
+                    raise KeyboardInterrupt
+                return sent(*arguments)
+
+            monkeypatch.setattr(device_observations, "gather", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                replay.gather(sample, gamma=0.9, observations=observations)
+        expected = replay.gather(sample, gamma=0.9)
+        found = replay.gather(sample, gamma=0.9, observations=observations)
+        for name in ("observation", "next_observation"):
+            np.testing.assert_array_equal(np.asarray(getattr(found, name)), getattr(expected, name))
+
+
+@pytest.mark.backends("jax")
+def test_few_sizes_of_batches_are_compiled() -> None:
+    agent = noterl.DQN("CartPole-v1", hidden=(8,), seed=1)
+    agent.compile(replay=Replay(500, on_device=True), batch_size=8, learning_starts=8, updates="pass", update_every=32)
+    before = backends.current().take_rows_of_two._cache_size()
+    agent.fit(steps=400, verbose=0)
+    sizes = agent.trace_counts["update"]
+    assert sizes <= 6
+    assert backends.current().take_rows_of_two._cache_size() - before <= 2 * sizes  # and the final observations' sizes

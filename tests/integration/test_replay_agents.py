@@ -154,8 +154,12 @@ def test_reduced_default_memory_warns_and_its_capacity_is_saved(
 
 
 @pytest.mark.backends("tensorflow")
-def test_tensorflow_keeps_observations_on_the_host() -> None:
-    agent = noterl.DQN("CartPole-v1")
-    agent.compile(replay=Replay(1_000, on_device=True))
-    with pytest.raises(ValueError, match="on_device must be False with the TensorFlow backend"):
-        agent.build()
+def test_tensorflow_keeps_observations_on_the_host(tmp_path: Path) -> None:
+    """A file does not depend on the backend, so the agent of such a file can be loaded here."""
+    agent = noterl.DQN("CartPole-v1", hidden=(8,), seed=1)
+    agent.compile(replay=Replay(1_000, on_device=True), batch_size=8, learning_starts=8)
+    with pytest.warns(UserWarning, match="on_device=True.* changes nothing on TensorFlow"):
+        agent.fit(steps=40, verbose=0)
+    agent.save(tmp_path / "agent.noterl")
+    with pytest.warns(UserWarning, match="on_device"):
+        assert noterl.load(tmp_path / "agent.noterl").replay.on_device

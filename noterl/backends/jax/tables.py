@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 
-def empty_table(shape: tuple[int, ...], dtype: np.dtype[Any]) -> jax.Array:
-    """Return an array on the device whose values do not matter."""
+def empty_table(shape: tuple[int, ...], dtype: np.dtype[Any], variable: Any) -> jax.Array:
+    """Return an array on the default device, whose values do not matter; `variable` is not used."""
     return jnp.zeros(shape, dtype)
 
 
@@ -35,7 +35,7 @@ def take_rows(table: jax.Array, rows: np.ndarray) -> jax.Array:
 
 @jax.jit
 def take_rows_of_two(first: jax.Array, second: jax.Array, rows: np.ndarray) -> jax.Array:
-    """Return rows `[...]` of two tables, of which the second one follows the first one."""
+    """Return rows `[...]` of two tables; row `len(first) + i` is row i of the second one."""
     others = rows - first.shape[0]
     is_second = (others >= 0).reshape(*rows.shape, *[1] * (first.ndim - 1))
     return jnp.where(is_second, take_rows(second, others), take_rows(first, rows))

@@ -104,7 +104,7 @@ def minimize(
         _apply(optimizer, [gradient for gradient, _ in pairs], changed)
         if rollback is not None:
             rollback.after_apply()
-        if may_overflow and not all_finite(_state(optimizer, changed)):
+        if may_overflow and not all_finite(state_of(optimizer, changed)):
             raise NonFiniteError(float(loss))
     return loss, aux
 
@@ -186,21 +186,16 @@ def _has_bounded_steps(optimizer: Any) -> bool:
     )
 
 
-def _state(optimizer: Any, variables: list[keras.Variable]) -> list[Any]:
+def state_of(optimizer: Any, variables: Sequence[keras.Variable]) -> list[Any]:
     """Return the values of the variables and everything that the optimizer holds."""
     tensors = [variable.value for variable in variables]
     if isinstance(optimizer, torch.optim.Optimizer):
-        return tensors + state_of_native(optimizer)
+        return tensors + pytree.tree_leaves(optimizer.state_dict()["state"])
     return tensors + [variable.value for variable in optimizer.variables]
 
 
-def state_of_native(optimizer: torch.optim.Optimizer) -> list[Any]:
-    """Return what an optimizer of torch holds for its parameters."""
-    return pytree.tree_leaves(optimizer.state_dict()["state"])
-
-
 def all_finite(values: Sequence[Any]) -> bool:
-    """Return whether all tensors are finite; the device is waited for once. Other values are ignored."""
+    """Return whether all tensors are finite; waits for the device once. Other values are ignored."""
     found = [torch.isfinite(value).all() for value in values if isinstance(value, torch.Tensor)]
     return bool(torch.stack([flag.to(found[0].device) for flag in found]).all())
 

@@ -58,6 +58,9 @@ class Rollback:
 
     Args:
         variables: all variables that an update may assign.
+
+    Attributes:
+        applied: the optimizers that were applied in the current group, each with the variables that it changed.
     """
 
     def __init__(self, variables: Sequence[keras.Variable]) -> None:
@@ -67,17 +70,13 @@ class Rollback:
         self._index = self._count = 0
         self._versions: list[int] | None = None  # of all tensors, during the first update of an index
         self._copies: list[_Copy] = []
+        self.applied: dict[tuple[int, ...], tuple[Any, Sequence[keras.Variable]]] = {}
         self._memory: dict[tuple[int, int], list[torch.Tensor]] = {}
 
     def begin_group(self) -> None:
         """Start a group of updates that are undone together."""
-        self._copies, self._versions, self._is_group = [], None, True
+        self._copies, self._versions, self._is_group, self.applied = [], None, True, {}
         self._copy((-1, -1), _tensors(self._variables))
-
-    @property
-    def native_optimizers(self) -> list[torch.optim.Optimizer]:
-        """The torch optimizers that were applied since the start and are copied."""
-        return [optimizer for copied in self._copies for optimizer, _ in copied.native]
 
     def begin(self, index: int) -> None:
         """Start an update of this index within the period."""
@@ -98,9 +97,12 @@ class Rollback:
     def before_apply(self, optimizer: Any, variables: Sequence[keras.Variable], *, may_overflow: bool) -> None:
         """Copy what applying an optimizer to the variables will change, if the update may be undone afterwards."""
         self._count += 1
+        if self._is_group:
+            self.applied[id(optimizer), *map(id, variables)] = optimizer, variables
         native = optimizer if isinstance(optimizer, torch.optim.Optimizer) else None
         if self._versions is not None or self._copies_all or self._is_group:
-            if native is not None and not any(native is other for other in self.native_optimizers):
+            copied = any(native is other for each in self._copies for other, _ in each.native)
+            if native is not None and not copied:
                 self._copies.append(_Copy([], [], [_saved(native)]))
         elif may_overflow or self._count < self._num_applied.get(self._index, 0):
             held = variables if native is not None else [*variables, *optimizer.variables]

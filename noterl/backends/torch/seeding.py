@@ -9,7 +9,7 @@ import torch
 
 from noterl.random import GLOBAL_GENERATORS
 
-_OTHERS = ("cuda", "xpu")  # types of devices whose generators can be restored
+SEEDED_DEVICES = ("cuda", "xpu")  # types, beside the CPU, whose generators can be restored
 
 
 class SeededCalls:
@@ -25,7 +25,7 @@ class SeededCalls:
 
     def __init__(self, seed: Callable[[bool], int] | None, device: str) -> None:
         self._seed, where = seed, torch.device(device)
-        self._type, self._devices = where.type, [] if where.type not in _OTHERS else [where.index or 0]
+        self._type, self._devices = where.type, [] if where.type not in SEEDED_DEVICES else [where.index or 0]
 
     @property
     def may_sample(self) -> bool:

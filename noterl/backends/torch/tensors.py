@@ -8,6 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 import torch
+from torch.utils.weak import WeakIdKeyDictionary
 
 from noterl.types import Batch, map_arrays
 
@@ -18,27 +19,32 @@ def fetch(value: Any) -> np.ndarray:
     return np.array(tensor.detach().cpu().numpy() if isinstance(tensor, torch.Tensor) else tensor)
 
 
+# The number in a tensor, and the tensor's version when it was read.
+_numbers: Any = WeakIdKeyDictionary()
+
+
 def host_number(value: Any) -> float:
     """Return a number, or the value of a scalar variable.
 
-    The variable is read from the device only if it was assigned since the last call: reading waits for the device.
+    Reading a variable waits for its device. So a number is kept until an operation changes the tensor in place; torch
+    counts these changes, except those through `tensor.data`.
     """
     if not isinstance(value, keras.Variable):
         return float(value)
     tensor = value._value
-    known = value.__dict__.get("_host_number")
-    if known is None or known[0] is not tensor or known[1] != tensor._version:
-        known = value._host_number = (tensor, tensor._version, tensor.item())
-    return float(known[2])
+    version, number = _numbers.get(tensor, (None, 0.0))
+    if version != tensor._version:
+        number = float(tensor.item())
+        _numbers[tensor] = tensor._version, number
+    return number
 
 
 def increment(counter: keras.Variable) -> None:
-    """Add 1 to an integer variable; `host_number` then knows its value."""
-    number = host_number(counter) + 1.0
-    tensor = counter._value
+    """Add 1 to an integer variable, and to the number that `host_number` keeps of it."""
+    number, tensor = host_number(counter) + 1.0, counter._value
     with torch.no_grad():
         tensor.add_(1)
-    counter._host_number = (tensor, tensor._version, number)
+    _numbers[tensor] = tensor._version, number
 
 
 def device_name() -> str:
@@ -56,7 +62,7 @@ def device_names() -> list[str]:
 
 
 def to_device(value: Any, device: str) -> Any:
-    """Return an array, or a batch or dict of them, as tensors on the device; tensors are there already."""
+    """Return an array, or a batch or dict of them, as tensors on the device; tensors are returned as they are."""
     return map_arrays(
         lambda array: array if isinstance(array, torch.Tensor) else torch.from_numpy(array).to(device), value
     )
@@ -79,9 +85,9 @@ def take(value: Any, indices: torch.Tensor) -> Any:
     return map_arrays(lambda tensor: tensor.index_select(0, indices), value)
 
 
-def empty_table(shape: tuple[int, ...], dtype: np.dtype[Any]) -> torch.Tensor:
-    """Return a tensor on the device whose values are not set."""
-    return torch.empty(shape, dtype=torch.from_numpy(np.empty(0, dtype)).dtype, device=device_name())
+def empty_table(shape: tuple[int, ...], dtype: np.dtype[Any], variable: keras.Variable) -> torch.Tensor:
+    """Return a tensor on the device of the variable, whose values are not set."""
+    return torch.empty(shape, dtype=torch.from_numpy(np.empty(0, dtype)).dtype, device=variable.value.device)
 
 
 def write_rows(table: torch.Tensor, rows: np.ndarray, values: np.ndarray) -> torch.Tensor:
@@ -96,12 +102,12 @@ def take_rows(table: torch.Tensor, rows: np.ndarray) -> torch.Tensor:
 
 
 def take_rows_of_two(first: torch.Tensor, second: torch.Tensor, rows: np.ndarray) -> torch.Tensor:
-    """Return rows `[...]` of two tables, of which the second one follows the first one."""
+    """Return rows `[...]` of two tables; row `len(first) + i` is row i of the second one."""
     taken = take_rows(first, np.where(rows < len(first), rows, 0))
     (positions,) = np.nonzero(rows.reshape(-1) >= len(first))
     if len(positions):
         others = take_rows(second, rows.reshape(-1)[positions] - len(first))
-        write_rows(taken.view(-1, *first.shape[1:]), positions, others)
+        taken.view(-1, *first.shape[1:]).index_copy_(0, _on_device_of(first, positions), others)
     return taken
 
 

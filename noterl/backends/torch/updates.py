@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from noterl.backends.common import GatheredRows, GroupResult, NonFiniteError, Rows, UpdateProgram, transitions_of_update
-from noterl.backends.torch.gradients import all_finite, calling, state_of_native
+from noterl.backends.torch.gradients import all_finite, calling, state_of
 from noterl.backends.torch.rollback import Rollback
-from noterl.backends.torch.seeding import SeededCalls
+from noterl.backends.torch.seeding import SEEDED_DEVICES, SeededCalls
 from noterl.backends.torch.tensors import device_name, stack, take, to_device, unbind
 from noterl.backends.torch.threads import UpdateThreads, limited
 from noterl.backends.torch.tracing import TracedGradients
@@ -25,13 +25,13 @@ EAGER_UPDATES = 100
 
 def waits_for_device(device: str) -> bool:
     """Return whether the host waits for all work of the device when it reads a number."""
-    return not device.startswith("cpu")
+    return torch.device(device).type in SEEDED_DEVICES
 
 
 class Updates(UpdateProgram):
     """Updates one by one, with traces from update `EAGER_UPDATES` on; see `UpdateProgram`.
 
-    On an accelerator, a group of updates runs without reading a number from the device until its end.
+    On CUDA and XPU devices, a group of updates is checked once, at its end; it needs room for a copy of all variables.
 
     Attributes:
         rollback: undoes an update.
@@ -52,7 +52,7 @@ class Updates(UpdateProgram):
             return self._checked_one_by_one(batch, count, first) if result is None else result
 
     def _can_be_checked_together(self, count: int) -> bool:
-        """Return whether a failed group can be repeated: each update does the same again, and no other stops it.
+        """Return whether a group that fails can be repeated: no update samples numbers, and none stops the group.
 
         On the CPU, a check does not wait, so each update is checked, and copies of the state are avoided.
         """
@@ -62,10 +62,15 @@ class Updates(UpdateProgram):
         """Make all updates, and wait for the device once; if one is not finite, undo them all and return None."""
         rollback, totals = self.rollback, list[torch.Tensor]()
         rollback.begin_group()
-        with calling(self._traces, rollback, totals):
-            results = [self._update(batch(k), first + k) for k in range(count)]
-        native = [value for optimizer in rollback.native_optimizers for value in state_of_native(optimizer)]
-        if not all_finite([*totals, *(variable.value for variable in self.variables), *native]):
+        try:
+            with calling(self._traces, rollback, totals):
+                results = [self._update(batch(k), first + k) for k in range(count)]
+        except Exception:
+            # After weights that are not finite, an update may raise anything; its own errors are raised again.
+            rollback.restore()
+            return None
+        state = [value for applied in rollback.applied.values() for value in state_of(*applied)]
+        if not all_finite([*totals, *state]):
             rollback.restore()
             return None
         logs, feedback = zip(*results, strict=True)

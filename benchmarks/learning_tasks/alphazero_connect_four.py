@@ -3,6 +3,9 @@
 The agent trains for a fixed time. Then it plays 200 games with a search of 100 simulations against minimax of depth 4,
 which chooses at random between moves of equal value. The agent moves first in half of the games, and a draw counts
 half. It plays 200 more games in which the first two moves are random, so that it meets positions that it would avoid.
+
+The network begins with a convolution of 4x4 windows, each of which holds ten lines of four. Two dense layers of 256
+units scored between 0.85 and 0.94 after 30 minutes, in seven runs.
 """
 
 from __future__ import annotations
@@ -23,8 +26,9 @@ from noterl.schedules import Linear
 SEEDS = 5
 DEPTH, GAMES, SIMULATIONS, OPENINGS = 4, 200, 100, 2
 LANES, EVERY = 256, 4_000
-SETTINGS: dict[str, Any] = {"simulations": 32, "gumbel": True, "hidden": (256, 256), "random_moves": 0.1}
-MEMORY, BATCH_SIZE, UPDATE_EVERY = 200_000, 512, 128
+SETTINGS: dict[str, Any] = {"simulations": 32, "gumbel": True, "random_moves": 0.1}
+FILTERS, WINDOW, UNITS = 64, 4, 128
+MEMORY, BATCH_SIZE, UPDATE_EVERY = 200_000, 512, 64
 RATES = 1e-3, 1e-4  # the learning rate at the start and at the end of the training time
 
 
@@ -39,6 +43,9 @@ def run(seeds: int, *, minutes: float, simulations: int) -> dict[str, Any]:
         "title": "AlphaZero, Connect Four",
         "settings": {
             **settings,
+            "filters": FILTERS,
+            "window": WINDOW,
+            "units": UNITS,
             "num_envs": LANES,
             "replay": MEMORY,
             "batch_size": BATCH_SIZE,
@@ -54,8 +61,26 @@ def run(seeds: int, *, minutes: float, simulations: int) -> dict[str, Any]:
     }
 
 
+def network(game: ConnectFour) -> keras.Model:
+    """Return a network for the observations of the game: a convolution and a dense layer, then logits and value."""
+    layers, rows, columns = keras.layers, 6, 7
+    return keras.Sequential(
+        [
+            layers.Input(game.observation_space.shape),
+            layers.Reshape((2, rows, columns)),
+            layers.Permute((2, 3, 1)),
+            layers.Conv2D(FILTERS, WINDOW, activation="relu"),
+            layers.Flatten(),
+            layers.Dense(UNITS, activation="relu"),
+            layers.Dense(game.num_actions + 1),
+        ]
+    )
+
+
 def train(seed: int, minutes: float, settings: dict[str, Any]) -> dict[str, Any]:
-    game, agent = ConnectFour(), noterl.AlphaZero(ConnectFour(), seed=seed, **settings)
+    keras.utils.set_random_seed(seed)  # of the initial weights
+    game = ConnectFour()
+    agent = noterl.AlphaZero(game, network=network(game), seed=seed, **settings)
     agent.compile(
         keras.optimizers.Adam(RATES[0]),
         replay=noterl.Replay(MEMORY, n_step=game.max_length),

@@ -63,7 +63,7 @@ def run(seeds: int, *, minutes: float, simulations: int) -> dict[str, Any]:
 
 def network(game: ConnectFour) -> keras.Model:
     """Return a network for the observations of the game: a convolution and a dense layer, then logits and value."""
-    layers, rows, columns = keras.layers, 6, 7
+    layers, (rows, columns) = keras.layers, game.start(1).shape[1:]
     return keras.Sequential(
         [
             layers.Input(game.observation_space.shape),

@@ -181,7 +181,7 @@ def _has_bounded_steps(optimizer: Any) -> bool:
         epsilon, centered = getattr(optimizer, "epsilon", 1.0), getattr(optimizer, "centered", False)
         rules = [(optimizer.learning_rate, optimizer.weight_decay, epsilon, centered)]
     return all(
-        host_number(rate) <= 1.0 and host_number(decay or 0.0) <= 1.0 and host_number(epsilon) >= 1e-12 and not centered
+        host_number(rate) <= 1.0 and (decay or 0.0) <= 1.0 and epsilon >= 1e-12 and not centered
         for rate, decay, epsilon, centered in rules
     )
 
@@ -241,7 +241,7 @@ def _fused_adam(optimizer: keras.optimizers.Adam, found: list[torch.Tensor], var
         norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(found)))
         found = torch._foreach_mul(found, torch.clamp(optimizer.global_clipnorm / norm, max=1.0))
     step = host_number(optimizer.iterations) + 1.0
-    beta_1, beta_2 = host_number(optimizer.beta_1), host_number(optimizer.beta_2)
+    beta_1, beta_2 = float(optimizer.beta_1), float(optimizer.beta_2)
     torch._fused_adam_(
         weights,
         found,
@@ -253,7 +253,7 @@ def _fused_adam(optimizer: keras.optimizers.Adam, found: list[torch.Tensor], var
         beta1=beta_1,
         beta2=beta_2,
         weight_decay=0.0,
-        eps=host_number(optimizer.epsilon) / (1.0 - beta_2**step) ** 0.5,
+        eps=float(optimizer.epsilon) / (1.0 - beta_2**step) ** 0.5,
         amsgrad=False,
         maximize=False,
     )

@@ -60,27 +60,28 @@ class Rollback:
         variables: all variables that an update may assign.
 
     Attributes:
-        applied: the optimizers that were applied in the current group, each with the variables that it changed.
+        applied: the optimizers that were applied in the current group, each with the variables that it changed; None
+            if updates are undone one by one.
     """
 
     def __init__(self, variables: Sequence[keras.Variable]) -> None:
         self._variables = variables
-        self._copies_all = self._is_group = False
+        self._copies_all = False
         self._num_applied: dict[int, int] = {}  # optimizers that an update applies, by its index
         self._index = self._count = 0
         self._versions: list[int] | None = None  # of all tensors, during the first update of an index
         self._copies: list[_Copy] = []
-        self.applied: dict[tuple[int, ...], tuple[Any, Sequence[keras.Variable]]] = {}
+        self.applied: dict[tuple[int, ...], tuple[Any, Sequence[keras.Variable]]] | None = None
         self._memory: dict[tuple[int, int], list[torch.Tensor]] = {}
 
     def begin_group(self) -> None:
         """Start a group of updates that are undone together."""
-        self._copies, self._versions, self._is_group, self.applied = [], None, True, {}
+        self._copies, self._versions, self.applied = [], None, {}
         self._copy((-1, -1), _tensors(self._variables))
 
     def begin(self, index: int) -> None:
         """Start an update of this index within the period."""
-        self._index, self._count, self._copies, self._versions, self._is_group = index, 0, [], None, False
+        self._index, self._count, self._copies, self._versions, self.applied = index, 0, [], None, None
         first = index not in self._num_applied
         if first or self._copies_all:
             self._copy((-1, -1), _tensors(self._variables))
@@ -97,10 +98,10 @@ class Rollback:
     def before_apply(self, optimizer: Any, variables: Sequence[keras.Variable], *, may_overflow: bool) -> None:
         """Copy what applying an optimizer to the variables will change, if the update may be undone afterwards."""
         self._count += 1
-        if self._is_group:
+        if self.applied is not None:
             self.applied[id(optimizer), *map(id, variables)] = optimizer, variables
         native = optimizer if isinstance(optimizer, torch.optim.Optimizer) else None
-        if self._versions is not None or self._copies_all or self._is_group:
+        if self._versions is not None or self._copies_all or self.applied is not None:
             copied = any(native is other for each in self._copies for other, _ in each.native)
             if native is not None and not copied:
                 self._copies.append(_Copy([], [], [_saved(native)]))

@@ -25,7 +25,8 @@ class SeededCalls:
 
     def __init__(self, seed: Callable[[bool], int] | None, device: str) -> None:
         self._seed, where = seed, torch.device(device)
-        self._type, self._devices = where.type, [] if where.type not in SEEDED_DEVICES else [where.index or 0]
+        self._devices = [where.index or 0] if where.type in SEEDED_DEVICES else []
+        self._type = where.type if self._devices else "cuda"  # not used without devices
 
     @property
     def may_sample(self) -> bool:
@@ -36,8 +37,7 @@ class SeededCalls:
         """Return `function(*args)`."""
         if self._seed is None:
             return function(*args)
-        kind = self._type if self._devices else "cuda"  # ignored without devices
-        with GLOBAL_GENERATORS, torch.random.fork_rng(devices=self._devices, device_type=kind):
+        with GLOBAL_GENERATORS, torch.random.fork_rng(devices=self._devices, device_type=self._type):
             torch.manual_seed(self._seed(False))
             before = self._states()
             result = function(*args)

@@ -69,7 +69,7 @@ class Updates(UpdateProgram):
             # After weights that are not finite, an update may raise anything; its own errors are raised again.
             rollback.restore()
             return None
-        state = [value for applied in rollback.applied.values() for value in state_of(*applied)]
+        state = [value for applied in (rollback.applied or {}).values() for value in state_of(*applied)]
         if not all_finite([*totals, *state]):
             rollback.restore()
             return None

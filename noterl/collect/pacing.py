@@ -183,10 +183,10 @@ class Overlap(Phases):
             self._limits[index] = inbox.ring.published - inbox.rows + allowed * inbox.count
             # After `publish`, so that workers that read this limit also find these weights.
             self.control[index][LIMIT] = self._limits[index]
+            if changes[index]:  # first, because a worker collects as soon as it is told to run
+                self.crew.send(index, "change", changes[index])
             if starts:
                 self.crew.send(index, "run", step + inbox.rows // inbox.count * self._num_envs)
-            if changes[index]:
-                self.crew.send(index, "change", changes[index])
         now = time.monotonic()
         if now >= self._next_look:
             self._next_look = now + _LOOK_SECONDS

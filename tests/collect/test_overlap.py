@@ -94,6 +94,23 @@ class TestCollecting:
             made.actor.explorer.eps = 1.0
             assert {each.action for each in made.rounds(30)} == {0, 1}
 
+    def test_first_round_has_the_changed_exploration(self) -> None:
+        """Also if a worker begins before the learner sends its next command."""
+        with pool(DiscreteWalkEnv, 2, overlapping()) as made:
+            crew: Any = made.lanes._crew
+            send = crew.send
+
+            def send_slowly(index: int, name: str, *arguments: Any) -> None:
+                send(index, name, *arguments)
+                if name == "run":
+                    time.sleep(0.1)
+
+            crew.send = send_slowly
+            made.ahead = 12
+            made.actor.forward.set(0.0)
+            made.actor.explorer.eps = 0.0
+            assert {each.action for each in made.rounds(12)} == {0}
+
     def test_staleness_and_ratio_are_logged(self) -> None:
         with pool(DiscreteWalkEnv, 2, overlapping()) as made:
             made.ahead = 6

@@ -18,6 +18,9 @@ warnings.simplefilter("error", UserWarning)
 import noterl
 import noterl.backends
 
+for _ in range(int(os.environ.get("TENSORS", 0))):
+    noterl.backends.keras.ops.zeros(1)
+
 def inodes():
     words = [word for word in os.environ.get("TF_XLA_FLAGS", "").split() if "persistent_cache_directory=" in word]
     folder = words[0].split("=")[1] if words else None
@@ -28,7 +31,7 @@ if os.environ["KERAS_BACKEND"] == "jax":
     import jax
     jax.monitoring.register_event_listener(lambda name, **_: hits.append(name) if name.endswith("cache_hits") else None)
 copied = inodes()
-agent = noterl.DQN("CartPole-v1", hidden=(8,), seed=1)
+agent = noterl.DQN("CartPole-v1", hidden=(8,), seed=int(os.environ.get("SEED", 1)))
 agent.compile(learning_starts=8, batch_size=8, update_every=4, updates=4)
 agent.fit(steps=32, verbose=0)
 weights = hashlib.sha256(b"".join(array.tobytes() for array in agent.q.get_weights())).hexdigest()
@@ -69,6 +72,16 @@ def test_second_process_loads_what_is_not_damaged(tmp_path: Path, backend: str) 
     assert all(after[name] == stored[name] for name in stored if name != damaged.name)
     assert first["weights"] == second["weights"]
     assert [path for path in tmp_path.iterdir() if path.name.startswith(".")] == [], "a process left its folder"
+
+
+@pytest.mark.backends("tensorflow")
+def test_another_seed_and_other_work_before_find_the_same_programs(tmp_path: Path, backend: str) -> None:
+    """The key of a program contains TensorFlow's number of its function, which counts all tensors of the process."""
+    train(tmp_path)
+    stored = programs(tmp_path)
+    other = train(tmp_path, SEED="2", TENSORS="9")
+    assert other["loaded"] == len(stored)
+    assert programs(tmp_path).keys() == stored.keys()
 
 
 @pytest.mark.backends("jax")

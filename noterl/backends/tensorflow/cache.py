@@ -25,6 +25,8 @@ if sys.platform != "win32":
 # A program takes 0.3 to 1.7 MB, and each process copies all of them.
 _LIMIT = 64 * 2**20
 _FLAG = "--tf_xla_persistent_cache_directory"
+# More than the tensors that a process makes before the first program, or while it traces one.
+_ALIGNMENT = 2**16
 _PREFIX, _LOCK = ".tensorflow-", ".lock"
 # A folder without a lock is abandoned after this time: on Windows, and if its process ended while it started.
 _SECONDS = 7 * 24 * 3600
@@ -95,6 +97,22 @@ def publish() -> None:
     """Store what was compiled, so that a process that is killed later does not lose it."""
     if _session is not None:
         _session.publish()
+
+
+def align_names() -> None:
+    """Let the names in the next program that is traced not depend on what this process has computed before.
+
+    The key of a stored program contains the names of functions, and they contain TensorFlow's counter of tensors and
+    functions. So the counter moves on to a multiple of `_ALIGNMENT`, which takes a few milliseconds.
+    """
+    if _session is None:
+        return
+    try:
+        from tensorflow.python.framework.ops import uid
+    except ImportError:  # not public: programs are then found less often
+        return
+    while (uid() + 1) % _ALIGNMENT:
+        pass
 
 
 def _version(flags: str) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from noterl.backends.common import CallProgram, Program, SeparateUpdates, Step, is_dense
+from noterl.backends.tensorflow.cache import align_names
 from noterl.backends.tensorflow.gradients import gradients, hessian_product, isolated, minimize
 from noterl.backends.tensorflow.updates import EagerUpdates, Updates
 from noterl.utils.cores import available_cores
@@ -134,6 +135,8 @@ class Call(CallProgram):
             self.on_trace()
             return self.function(tf.nest.pack_sequence_as(structure, flat))
 
+        if not self.acting:
+            align_names()
         jit_compile = None if self.acting else True
         return tf.function(traced, jit_compile=jit_compile, autograph=False).get_concrete_function(*specs)
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from noterl.backends.common import GatheredRows, GroupResult, Rows, UpdateProgram, apply_finite, is_single, num_updates
 from noterl.backends.finite import finiteness_probes
-from noterl.backends.tensorflow.cache import publish
+from noterl.backends.tensorflow.cache import align_names, publish
 from noterl.backends.tensorflow.gradients import FiniteFlag
 from noterl.backends.transfer import HostReport, pack, unpack
 from noterl.types import Batch
@@ -199,6 +199,7 @@ class _Compiled:
             return self._function(inputs, count, start)
 
         specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in tensors]
+        align_names()
         program = tf.function(run, jit_compile=self._xla, autograph=False).get_concrete_function(*specs)
         return program, program.captured_inputs
 

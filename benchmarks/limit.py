@@ -292,7 +292,8 @@ def prepare(case: Case) -> tuple[Any, dict[str, np.ndarray]]:
     agent, arrays = make_agent(case), make_arrays(case)
     learner = agent._build()[0]
     fill(learner, case, arrays)
-    agent._counters.updates = 1_000  # as in a long run: torch does not trace losses in the first updates
+    # As in a long run, because torch does not trace losses in the first updates. At this number it chooses its threads.
+    agent._counters.updates = max(128 * case.updates, 1_024)
     if case.algorithm == "ppo":
         learner.sample(case.updates)  # prepares the rollout
     return agent, arrays
@@ -306,6 +307,7 @@ def make_ours(case: Case, agent: Any) -> Callable[[], None]:
         sample = permutations(case, generator) if case.algorithm == "ppo" else learner.sample(count)
         with learner.batches([sample], learner.call_size(count)) as batches:
             applied = sum(learner.update(batch, count).applied for batch in batches)
+        agent._counters.updates += count
         assert applied == count, f"{applied} of {count} updates were finite"
 
     return ours

@@ -11,7 +11,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import noterl  # noqa: E402  (needs torch)
-from noterl.backends.torch import threads  # noqa: E402
+from noterl.backends.torch import threads, updates  # noqa: E402
+from noterl.backends.torch.threads import PERIOD, PROBE  # noqa: E402
 from tests.support.batches import IMAGE, VECTOR, copied, differences, random_batch, small_dqn  # noqa: E402
 from tests.support.parts import learner_of, run_updates  # noqa: E402
 
@@ -48,6 +49,7 @@ def watching(width: int, env: object = VECTOR) -> Watching:
     agent.seen = []
     agent.compile(batch_size=64, jit_compile=False)
     agent.build()
+    agent._counters.updates = 2 * PROBE  # nothing is timed
     agent.seen.clear()
     return agent
 
@@ -65,6 +67,75 @@ def test_convolutions_use_all_threads() -> None:
     agent = watching(8, IMAGE)
     run_updates(agent, random_batch(1, 2, IMAGE), 1)
     assert set(agent.seen) == {2}
+
+
+class Clock:
+    """The time of a machine on which an update takes `one` second with one thread, and `together` with two."""
+
+    one, together = 1.0, 0.7
+
+    def __init__(self) -> None:
+        self._now = 0.0
+
+    def __call__(self) -> float:
+        self._now += self.one if torch.get_num_threads() == 1 else self.together
+        return self._now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    found = Clock()
+    monkeypatch.setattr(updates, "perf_counter", found)
+    return found
+
+
+def numbers(agent: Watching, first: int, stop: int, size: int = 1) -> list[int]:
+    """Return the number of threads of each update from number `first` on, in groups of `size` updates."""
+    agent.seen.clear()
+    for update in range(first, stop, size):
+        agent._counters.updates = update
+        run_updates(agent, random_batch(size, 64), size)
+    return list(agent.seen)
+
+
+def test_large_products_use_one_thread_while_the_threads_wait_for_cores(
+    clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    agent, period = watching(363), PERIOD * PROBE
+    assert numbers(agent, 0, 20) == [1] * 8 + [2] * 12
+    clock.together = 3.0
+    assert set(numbers(agent, 40, 50)) == {2}, "the next measurement comes at the next period"
+    assert numbers(agent, period, period + 20) == [1] * 8 + [2] * 8 + [1] * 4
+    agent.summary()
+    assert "threads of updates on the CPU: 1" in capsys.readouterr().out
+    clock.together = 1.2
+    assert numbers(agent, 2 * period - 2, 2 * period + 20) == [1] * 10 + [2] * 12
+
+
+def test_large_groups_are_timed_by_the_update(clock: Clock) -> None:
+    agent = watching(363)
+    clock.together = 3.0
+    assert numbers(agent, 0, 48, size=12) == [1] * 12 + [2] * 12 + [1] * 24
+
+
+def test_run_that_resumes_within_a_measurement_keeps_its_threads(clock: Clock) -> None:
+    agent = watching(363)
+    clock.together = 3.0
+    assert numbers(agent, 10, 20) == [2] * 10
+    assert numbers(agent, PERIOD * PROBE, PERIOD * PROBE + 20) == [1] * 8 + [2] * 8 + [1] * 4
+
+
+@pytest.mark.parametrize("chosen", ["2", None])
+def test_nothing_is_timed_if_the_user_has_chosen(
+    chosen: str | None, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = watching(363)
+    clock.together = 3.0
+    if chosen is None:
+        torch.set_num_threads(3)
+    else:
+        monkeypatch.setenv("OMP_NUM_THREADS", chosen)
+    assert numbers(agent, 0, 20) == [int(chosen or 3)] * 20
 
 
 def test_choice_of_the_user_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:

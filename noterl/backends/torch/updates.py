@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -47,7 +48,7 @@ class Updates(UpdateProgram):
     def __call__(self, rows: Rows, count: int, first: int = 0) -> GroupResult:
         """Make `count` updates, of which the first has the number `first`."""
         batch = self._batches(rows, count)
-        with limited(self._threads.number(transitions_of_update(rows))):
+        with limited(self._threads.number_of_group(transitions_of_update(rows), first, count)):
             result = self._checked_together(batch, count, first) if self._can_be_checked_together(count) else None
             return self._checked_one_by_one(batch, count, first) if result is None else result
 
@@ -83,12 +84,14 @@ class Updates(UpdateProgram):
         feedback: list[dict[str, Any]] = []
         with calling(self._traces, rollback):
             for k in range(count):
+                started = perf_counter()
                 rollback.begin((first + k) % self.period)
                 try:
                     result = self._update(batch(k), first + k)
                 except NonFiniteError as error:
                     rollback.restore()
                     return GroupResult(stack([*logs, self._logs_of_failed(error)]), {}, k)
+                self._threads.add_time(perf_counter() - started)
                 logs.append(result[0])
                 feedback.append(result[1])
                 rollback.end(may_restore=self.stop is not None)

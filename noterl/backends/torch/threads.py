@@ -1,7 +1,8 @@
-"""The number of threads of an update: one for small products, and one beside programs that use the cores.
+"""The number of threads of updates on the CPU: one for small products, and one beside programs that use the cores.
 
 For small products, a second thread saves little time. If another program uses one of the cores, the threads wait for
 each other, and an update takes three to four times as long. One thread also leaves cores to worker processes.
+Convolutions use all threads, because the last bits of their gradients depend on the number.
 """
 
 from __future__ import annotations
@@ -60,8 +61,8 @@ _python_thread, _process = _PythonThread(), _Process()
 class UpdateThreads:
     """Chooses the number of threads of updates.
 
-    Updates of large products are timed in regular intervals. Which ones depends only on their numbers, so on a machine
-    that is equally busy, a resumed run has the same number of threads in each update.
+    Updates of large products are timed at regular intervals. Which ones depends only on their numbers, so a resumed run
+    has the same number of threads in each update if the machine is as busy as before.
 
     Args:
         variables: all variables of the updates.
@@ -69,8 +70,9 @@ class UpdateThreads:
 
     def __init__(self, variables: Sequence[Any]) -> None:
         shapes = [tuple(variable.shape) for variable in variables]
-        self._is_on_cpu = all(variable.value.device.type == "cpu" for variable in variables)
-        is_dense = self._is_on_cpu and all(len(shape) <= 2 for shape in shapes)
+        is_dense = all(
+            len(shape) <= 2 and each.value.device.type == "cpu" for shape, each in zip(shapes, variables, strict=True)
+        )
         self._largest = max(map(math.prod, shapes), default=0) if is_dense else math.inf  # weights of a layer
         self._times: tuple[list[float], list[float]] = ([], [])  # seconds of updates with one thread and with all
         self._timed: list[float] | None = None  # the list of the current group
@@ -78,14 +80,14 @@ class UpdateThreads:
     def number(self, batch_size: int) -> int:
         """Return the current number for updates on so many transitions; the user's choice if there is one."""
         current = number_of_python_thread()
-        if _is_chosen(current):
+        if _is_chosen(current) or self._largest == math.inf:
             return current
-        return 1 if self._is_small(batch_size) or (self._is_on_cpu and _process.is_crowded) else current
+        return 1 if self._is_small(batch_size) or _process.is_crowded else current
 
     def number_of_group(self, batch_size: int, first: int, count: int) -> int:
         """Return the number for a group of `count` updates, of which the first has the number `first`."""
         self._timed, current = None, number_of_python_thread()
-        if _is_chosen(current) or self._is_small(batch_size) or not self._is_on_cpu:
+        if _is_chosen(current) or self._largest == math.inf or self._is_small(batch_size):
             return self.number(batch_size)
         turn = first // max(count, PROBE) % PERIOD
         if turn < 2:

@@ -103,12 +103,12 @@ def test_large_products_use_one_thread_while_the_threads_wait_for_cores(
 ) -> None:
     agent, period = watching(363), PERIOD * PROBE
     assert numbers(agent, 0, 20) == [1] * 8 + [2] * 12
-    clock.together = 3.0
+    clock.together = 1.1
     assert set(numbers(agent, 40, 50)) == {2}, "the next measurement comes at the next period"
     assert numbers(agent, period, period + 20) == [1] * 8 + [2] * 8 + [1] * 4
     agent.summary()
     assert "threads of updates on the CPU: 1" in capsys.readouterr().out
-    clock.together = 1.2
+    clock.together = 0.9
     assert numbers(agent, 2 * period - 2, 2 * period + 20) == [1] * 10 + [2] * 12
 
 

@@ -27,10 +27,9 @@ from noterl.utils.cores import available_cores
 SMALL_PRODUCT = 2**24
 
 # Of each `PERIOD` groups of updates, the first runs on one thread and the second on all; groups of fewer than `PROBE`
-# updates are taken together. Until the next such pair, updates run on one thread if all took `WAITING` times as long.
-# On two quiet cores, they take 0.7 to 0.9 times as long as one; beside a busy program 1.6 times, and 10 times now and
-# then.
-PERIOD, PROBE, WAITING = 128, 8, 1.25
+# updates are taken together. Until the next such pair, updates run on one thread if all took longer. On two quiet cores,
+# they take 0.6 to 0.9 times as long as one; beside a busy program 1.05 to 1.6 times, and now and then ten times.
+PERIOD, PROBE = 128, 8
 
 _VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -95,7 +94,7 @@ class UpdateThreads:
             return (1, current)[turn]
         if all(self._times):
             one, together = map(_typical, self._times)
-            _process.is_crowded = together > WAITING * one
+            _process.is_crowded = together > one
             self._times = ([], [])
         return self.number(batch_size)
 

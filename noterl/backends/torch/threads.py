@@ -27,8 +27,8 @@ from noterl.utils.cores import available_cores
 SMALL_PRODUCT = 2**24
 
 # Of each `PERIOD` groups of updates, the first runs on one thread and the second on all; groups of fewer than `PROBE`
-# updates are taken together. Until the next such pair, updates run on one thread if all took longer. On two quiet cores,
-# they take 0.6 to 0.9 times as long as one; beside a busy program 1.05 to 1.6 times, and now and then ten times.
+# updates are taken together. Until the next such pair, updates run on one thread if all took longer. On two quiet
+# cores, they take 0.6 to 0.9 times as long as one; beside a busy program 1.05 to 1.6 times, and now and then ten times.
 PERIOD, PROBE = 128, 8
 
 _VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")

@@ -343,24 +343,15 @@ class Learner(ABC):
         return result
 
     def feed_back(self, sample: Any, results: Sequence[GroupResult]) -> None:
-        """Give the memory the feedback of a whole group of updates in one call.
-
-        Raises:
-            ValueError: if `loss` or `update` does not return a field that the memory's sampler needs.
-        """
+        """Give the memory the feedback of a whole group of updates in one call."""
         fields = self.memory.feedback_fields
         if not fields:
             return
-        missing = [name for name in fields if name not in results[0].feedback]
-        if missing:
-            raise ValueError(
-                f"feedback must hold {', '.join(missing)} [B] for {type(self.memory.sampler).__name__}, but "
-                f"{type(self.algorithm).__name__} returns {', '.join(results[0].feedback) or 'nothing'}"
-            )
         fetch = backends.current().fetch
-        # The last call may be padded with batches beyond the sample.
+        # A call of fewer updates than usual is padded, and so is its feedback.
         values = {
-            name: np.concatenate([fetch(result.feedback[name]) for result in results])[: len(sample)] for name in fields
+            name: np.concatenate([fetch(result.feedback[name])[: result.applied] for result in results])
+            for name in fields
         }
         self.memory.feedback(sample, values)
 
@@ -407,6 +398,9 @@ class Learner(ABC):
 
         Returns:
             `(logs, feedback)`; logs hold at least "loss", feedback holds what the memory needs.
+
+        Raises:
+            ValueError: if `loss` or `update` does not return a field that the memory's sampler needs.
         """
         algorithm = self.algorithm
         model_logs: dict[str, Any] = {}
@@ -429,6 +423,12 @@ class Learner(ABC):
             if isinstance(value, float | int)
         }
         wanted = self.memory.feedback_fields
+        missing = [name for name in wanted if name not in feedback]
+        if missing:
+            raise ValueError(
+                f"feedback must hold {', '.join(missing)} [B] for {type(self.memory.sampler).__name__}, but "
+                f"{type(algorithm).__name__} returns {', '.join(feedback) or 'nothing'}"
+            )
         return {**logs, **numbers, **model_logs}, {name: value for name, value in feedback.items() if name in wanted}
 
     def with_model_reward(self, batch: Batch) -> Batch:

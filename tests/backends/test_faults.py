@@ -17,6 +17,7 @@ import noterl
 from noterl import losses, networks
 from noterl.backends import current
 from noterl.backends.common import NonFiniteError
+from noterl.replay import Prioritized, RatioScore
 from tests.support.batches import VECTOR, Corridor, copied, differences, flat, part, random_batch, small_dqn, with_fault
 from tests.support.parts import learner_of, run_updates
 from tests.support.representatives import representatives
@@ -385,3 +386,14 @@ def test_overflow_of_the_second_optimizer_undoes_the_first() -> None:
     before = copied(agent.get_state())
     assert int(run_updates(agent, part(batch, 2, 3), 1).applied) == 0
     assert not differences(before, agent.get_state())
+
+
+def test_missing_feedback_raises_before_weights_change() -> None:
+    agent = noterl.DQN("CartPole-v1", hidden=(8,), seed=1)
+    sampler = Prioritized(score=RatioScore())
+    agent.compile(replay=noterl.Replay(100, sampler=sampler), learning_starts=10, batch_size=4)
+    before = copied(agent.get_weights())
+    with pytest.raises(ValueError, match=r"^feedback must hold ratio \[B\] for Prioritized, but DQN returns td_error"):
+        agent.fit(steps=60, verbose=0)
+    assert agent.updates == 0
+    assert differences(before, agent.get_weights()) == []

@@ -15,6 +15,7 @@ from noterl import networks
 from noterl.backends import current
 from noterl.learning.metrics import MetricMeans
 from noterl.policies import EpsGreedyQPolicy
+from noterl.replay import Prioritized
 from tests.integration.test_parity import assert_all_close
 from tests.support import reference_numpy as reference
 from tests.support.batches import IMAGE, VECTOR, copied, differences, part, random_batch, row, small_dqn
@@ -30,8 +31,9 @@ def cartpole_agent(seed: int = 11, **settings: Any) -> noterl.DQN:
         "update_every": 10,
         "updates": 7,
         "target_update": 30,
+        "replay": noterl.Replay(400),
     } | settings
-    agent.compile(policy=EpsGreedyQPolicy(0.2), replay=noterl.Replay(400), **arguments)
+    agent.compile(policy=EpsGreedyQPolicy(0.2), **arguments)
     return agent
 
 
@@ -80,6 +82,21 @@ def test_hard_copies_count_updates_within_a_group() -> None:
         weights = agent.get_weights()
         assert agent.updates == 35
         assert all((weights[f"target_q/{n:03d}"] == weights[f"q/{n:03d}"]).all() for n in range(4))
+        states.append(copied(agent.get_state()))
+    assert differences(*states) == []
+
+
+def test_hard_copies_within_a_group_do_not_change_priorities() -> None:
+    """The copies cut a group of seven into calls of different sizes, which may be padded."""
+    states = []
+    for size in ("auto", 1):
+        agent = cartpole_agent(
+            replay=noterl.Replay(400, sampler=Prioritized()),
+            target_update=5,
+            target_unit="updates",
+            steps_per_execution=size,
+        )
+        agent.fit(steps=200, verbose=0)
         states.append(copied(agent.get_state()))
     assert differences(*states) == []
 
@@ -239,6 +256,16 @@ def test_rules_of_plain_adam_can_change_without_retracing() -> None:
         agent.set_rule("weight_decay", 0.1)
     with pytest.raises(ValueError, match="momentum"):
         agent.set_rule("momentum", 0.1)
+
+
+def test_constraints_of_weights_hold() -> None:
+    constraint = keras.constraints.MaxNorm(0.1)
+    layers = [keras.layers.Dense(8, "relu", kernel_constraint=constraint), keras.layers.Dense(3)]
+    agent = noterl.DQN(VECTOR, network=keras.Sequential([keras.Input((5,)), *layers]), seed=3)
+    agent.compile("adam", replay=noterl.Replay(64), batch_size=4)
+    agent.build()
+    run_updates(agent, random_batch(4, 8), 4)
+    assert np.linalg.norm(networks.get_weights(agent.q)[0], axis=0).max() <= 0.1 + 1e-6
 
 
 class Discounting(noterl.DQN):

@@ -206,7 +206,7 @@ def _apply(optimizer: Any, found: list[torch.Tensor], variables: list[keras.Vari
             variable.value.grad = gradient
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-    elif _is_plain_adam(optimizer):
+    elif _is_plain_adam(optimizer) and not any(variable.constraint for variable in variables):
         _fused_adam(optimizer, found, variables)
     else:
         optimizer.apply(found, variables)

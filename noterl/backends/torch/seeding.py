@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -12,21 +13,34 @@ from noterl.random import GLOBAL_GENERATORS
 SEEDED_DEVICES = ("cuda", "xpu")  # types, beside the CPU, whose generators can be restored
 
 
+def _numbers(device: str) -> tuple[list[int], str]:
+    """Return a list of the device's number, empty if it has no generator that can be restored, and the device's type."""
+    where = torch.device(device)
+    return ([where.index or 0], where.type) if where.type in SEEDED_DEVICES else ([], "cuda")
+
+
+def restored_generators(device: str) -> AbstractContextManager[None]:
+    """Return a context at whose end torch's generators of the CPU and of a device are as at its start."""
+    numbers, kind = _numbers(device)
+    context: AbstractContextManager[None] = torch.random.fork_rng(devices=numbers, device_type=kind)
+    return context
+
+
 class SeededCalls:
     """Seeds torch's global generators during calls, and restores them afterwards. Other threads wait until then.
 
-    If a call samples no number, later calls are not seeded.
+    If some calls in a row sample no number, later calls are not seeded.
 
     Args:
         seed: `seed(advance)` returns the seed of the next call. It is called with False before a call, and with True
             after a call that sampled numbers. If it is None, calls are not seeded.
         device: the name of the device whose generator the calls use, beside the CPU's.
+        calls: number of these calls in a row.
     """
 
-    def __init__(self, seed: Callable[[bool], int] | None, device: str) -> None:
-        self._seed, where = seed, torch.device(device)
-        self._devices = [where.index or 0] if where.type in SEEDED_DEVICES else []
-        self._type = where.type if self._devices else "cuda"  # not used without devices
+    def __init__(self, seed: Callable[[bool], int] | None, device: str, calls: int = 1) -> None:
+        self._seed, self._device = seed, device
+        self._calls = self._calls_left = calls
 
     @property
     def may_sample(self) -> bool:
@@ -37,17 +51,21 @@ class SeededCalls:
         """Return `function(*args)`."""
         if self._seed is None:
             return function(*args)
-        with GLOBAL_GENERATORS, torch.random.fork_rng(devices=self._devices, device_type=self._type):
+        with GLOBAL_GENERATORS, restored_generators(self._device):
             torch.manual_seed(self._seed(False))
             before = self._states()
             result = function(*args)
             drew = not all(map(torch.equal, before, self._states()))
         if drew:
             self._seed(True)
+            self._calls_left = self._calls
         else:
-            self._seed = None
+            self._calls_left -= 1
+            if not self._calls_left:
+                self._seed = None
         return result
 
     def _states(self) -> list[torch.Tensor]:
-        others = [torch.get_device_module(self._type).get_rng_state(index) for index in self._devices]
+        numbers, kind = _numbers(self._device)
+        others = [torch.get_device_module(kind).get_rng_state(number) for number in numbers]
         return [torch.get_rng_state(), *others]

@@ -20,6 +20,8 @@ from torch.utils import _pytree as pytree
 from noterl.backends.common import Stack, split_loss
 from noterl.backends.torch.modules import modules_with
 from noterl.backends.torch.rollback import restoring
+from noterl.backends.torch.seeding import restored_generators
+from noterl.backends.torch.tensors import device_name
 from noterl.random import GLOBAL_GENERATORS
 
 _traces_in_progress = Stack()
@@ -126,7 +128,7 @@ class TracedGradients:
         _traces_in_progress.push(loss_fn)
         try:
             # The random state is restored, because tracing runs the function an extra time.
-            with torch.random.fork_rng(devices=[]):
+            with restored_generators(device_name()):
                 with _one_fake_mode():
                     traced = make_fx(pure)(*examples)
                 module, used = _simplified(traced)
@@ -221,7 +223,7 @@ def eager_gradients(
 
 def _with_rollback(run: Callable[[], Any], state: list[torch.Tensor]) -> tuple[Any, list[torch.Tensor]]:
     """Return the result of `run` and the state after it; then restore the state and torch's random numbers."""
-    with restoring(state), torch.random.fork_rng(devices=[]):
+    with restoring(state), restored_generators(device_name()):
         result = run()
         return result, [tensor.clone() for tensor in state]
 

@@ -400,3 +400,54 @@ def test_non_finite_update_restores_all_optimizers() -> None:
         faulty.reward[bad, 1] = np.inf
         assert int(run_updates(agent, faulty, 4).applied) == bad
         assert differences(expected, agent.get_state()) == []
+
+
+def test_dropout_of_an_actor_that_learns_in_every_second_update_is_seeded() -> None:
+    """The first update of TD3's period trains only the critics and samples no numbers."""
+
+    def weights(global_seed: int) -> dict[str, np.ndarray]:
+        torch.manual_seed(0)
+        actor = nn.Sequential(nn.Linear(3, 16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 1))
+        agent = noterl.TD3("Pendulum-v1", network=(actor, None, None), hidden=(8,), seed=1)
+        agent.compile(learning_starts=20, batch_size=8)
+        torch.manual_seed(global_seed)
+        agent.fit(steps=60, verbose=0)
+        return copied(agent.get_weights())
+
+    assert differences(weights(1), weights(2)) == []
+
+
+class FailingDDPG(noterl.DDPG):
+    fails = False
+
+    def actor_loss(self, batch):
+        if self.fails:
+            raise RuntimeError("the actor's loss failed")
+        return super().actor_loss(batch)
+
+
+@pytest.mark.parametrize("updates", [0, 30])
+def test_update_whose_second_loss_raises_is_undone(updates: int) -> None:
+    agent = FailingDDPG("Pendulum-v1", hidden=(8,), seed=1)
+    agent.compile(learning_starts=20, batch_size=8, update_every=1, updates=1, jit_compile=False)
+    agent.fit(steps=20 + updates, verbose=0)
+    before, agent.fails = copied(agent.get_weights()), True
+    with pytest.raises(RuntimeError, match="the actor's loss failed"):
+        agent.fit(steps=5, verbose=0)
+    assert agent.updates == updates
+    assert differences(before, agent.get_weights()) == []
+
+
+class LoggingDQN(NativeDQN):
+    def update(self, batch):
+        loss, feedback = self.minimize(self.loss, self.q, "optimizer", batch)
+        return {"loss": loss, "q": self.q(batch.observation).mean(0).detach()}, feedback
+
+
+def test_failed_update_of_an_agent_that_logs_arrays_is_reported() -> None:
+    agent = LoggingDQN("CartPole-v1", seed=1)
+    agent.compile("sgd", learning_starts=20, batch_size=8, update_every=4, updates=4)
+    agent.fit(steps=24, verbose=0)
+    agent.set_rule("learning_rate", 1e25)
+    with pytest.raises(FloatingPointError, match="not finite"):
+        agent.fit(steps=20, verbose=0)

@@ -124,6 +124,12 @@ class Rollback:
         for copied in reversed(self._copies):
             copied.restore()
 
+    def restore_after_error(self) -> None:
+        """Undo an update that has raised, unless its last optimizer was applied, before which nothing is copied."""
+        is_copied = self._versions is not None or self._copies_all
+        if is_copied or self._count < self._num_applied.get(self._index, 0):
+            self.restore()
+
     def _read_versions(self) -> None:
         self._versions = [tensor._version for tensor in _tensors(self._variables)]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any
 
@@ -40,7 +40,7 @@ class Updates(UpdateProgram):
 
     def __post_init__(self) -> None:
         self._device = device_name()
-        self._seeded = SeededCalls(self.torch_seed, self._device)
+        self._seeded = SeededCalls(self.torch_seed, self._device, calls=self.period)
         self._traces = TracedGradients(self.variables, self.jit_compile, self.on_trace)
         self.rollback = Rollback(self.variables)
         self._threads = UpdateThreads(self.variables)
@@ -90,7 +90,10 @@ class Updates(UpdateProgram):
                     result = self._update(batch(k), first + k)
                 except NonFiniteError as error:
                     rollback.restore()
-                    return GroupResult(stack([*logs, self._logs_of_failed(error)]), {}, k)
+                    return GroupResult(stack([*logs, self._logs_of_failed(error, logs)]), {}, k)
+                except BaseException:
+                    rollback.restore_after_error()
+                    raise
                 self._threads.add_time(perf_counter() - started)
                 logs.append(result[0])
                 feedback.append(result[1])
@@ -106,10 +109,11 @@ class Updates(UpdateProgram):
         result: tuple[dict[str, Any], dict[str, Any]] = self._seeded(self.step, batch, number % self.period)
         return result
 
-    def _logs_of_failed(self, error: NonFiniteError) -> dict[str, torch.Tensor]:
-        """Return the logs of an update that was undone: only its loss is known."""
+    def _logs_of_failed(self, error: NonFiniteError, before: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        """Return the logs of an update that was undone: only its loss is known. `before` are the logs before it."""
         values = dict.fromkeys(self.log_names, math.nan) | {"loss": error.loss}
-        return {name: torch.tensor(value, device=self._device) for name, value in values.items()}
+        shapes = {name: torch.as_tensor(value).shape for name, value in before[-1].items()} if before else {}
+        return {name: torch.full(shapes.get(name, ()), value, device=self._device) for name, value in values.items()}
 
     def _batches(self, rows: Rows, count: int) -> Callable[[int], Batch]:
         """Return a function that returns the batch of the k-th update of this call."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from noterl.backends.common import NonFiniteError
 from noterl.callback import Callback
 from noterl.types import Logs
@@ -27,7 +25,7 @@ class TerminateOnNaN(Callback):
     """
 
     def on_batch_end(self, batch: int, logs: Logs) -> None:
-        """Stop if the update was not applied."""
-        if self.agent.updates <= batch:
-            error = NonFiniteError(logs.get("loss", math.nan), update=batch, step=self.agent.steps)
+        """Stop if the update was not applied because it was not finite."""
+        if logs and self.agent.updates <= batch and not self.agent.stop_epochs(logs):
+            error = NonFiniteError(logs["loss"], update=batch, step=self.agent.steps)
             self.agent.stop(str(error).partition(";")[0])

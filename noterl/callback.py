@@ -109,6 +109,9 @@ class AgentView(Protocol):
     def stop(self, reason: str) -> None:
         """End training after the step in progress."""
 
+    def stop_epochs(self, logs: Logs) -> Any:
+        """Return whether an update with these logs ends the updates on a rollout, and is undone; None if none does."""
+
     def show_message(self, message: str) -> None:
         """Write a line to standard error, unless `fit` was called with `verbose=0`."""
 

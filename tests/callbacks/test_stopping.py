@@ -13,6 +13,7 @@ import noterl
 from noterl.callbacks import (
     Checkpoint,
     EarlyStopping,
+    HyperparameterScheduler,
     LambdaCallback,
     ReduceLROnPlateau,
     StopOnSteps,
@@ -328,3 +329,13 @@ class TestTerminateOnNaN:
         plain.fit(steps=30, verbose=0)
         assert observed.fit(steps=30, callbacks=[TerminateOnNaN()], verbose=0).stop_reason == "steps"
         assert_same_state(*({**each.get_state(), "callbacks": None} for each in (plain, observed)))
+
+    @every_backend
+    def test_epochs_that_stop_early_are_finite(self) -> None:
+        """With a live callback, the update that is undone is reported, too."""
+        agent = noterl.PPO("CartPole-v1", hidden=(8,), target_kl=1e-9, rollout_steps=16, epochs=4, seed=1)
+        agent.compile(batch_size=4)
+        live = HyperparameterScheduler("clip", lambda step: 0.2, live=True)
+        history = agent.fit(steps=64, callbacks=[live, TerminateOnNaN()], verbose=0)
+        assert history.stop_reason == "steps"
+        assert 0 < agent.updates < 64

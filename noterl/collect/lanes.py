@@ -16,7 +16,7 @@ from noterl import envs
 from noterl.collect.action_log import ActionLog
 from noterl.collect.env_calls import EnvCall, call_all
 from noterl.collect.fields import InfoFields
-from noterl.collect.ledger import Ledger, is_ahead, is_owner, set_owner, warn_restarted, warn_too_long
+from noterl.collect.ledger import Ledger, is_ahead, is_owner, joint_kind, set_owner, warn_restarted, warn_too_long
 from noterl.envs.checking.checker import Checker
 from noterl.envs.observation import ObservationEncoder, copy_observation, zeros
 from noterl.envs.rewards import unclipped
@@ -236,9 +236,10 @@ class Lanes:
         A state of another number of lanes is ignored. No warning is given if the user chose the number (`num_envs`).
         """
         lanes = state["lanes"]
-        if "vector" in state or "device" in state or (len(lanes) != self.num_envs and self.source.num_envs is not None):
-            kinds = {"vector": "a vector environment", "device": "environments on the device"}
-            kind = next((name for key, name in kinds.items() if key in state), f"{len(lanes)} environments")
+        kind = joint_kind(state)
+        if kind is None and len(lanes) != self.num_envs and self.source.num_envs is not None:
+            kind = f"{len(lanes)} environments"
+        if kind is not None:
             warn_restarted("the environments", f"the state is of {kind}", "Their episodes restart")
         elif len(lanes) == self.num_envs and is_ahead(state):
             warn_restarted("the environments", "their workers had collected further", "Their episodes restart")

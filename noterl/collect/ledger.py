@@ -71,6 +71,12 @@ def is_ahead(state: Mapping[str, Any]) -> bool:
     return "pool" in state and any(len(rows["reward"]) for rows in state["pool"]["rows"])
 
 
+def joint_kind(state: Mapping[str, Any]) -> str | None:
+    """Return whose state it is if the environments are stepped together, so that no lane has a state of its own."""
+    kinds = {"vector": "a vector environment", "device": "environments on the device"}
+    return next((name for key, name in kinds.items() if key in state), None)
+
+
 def warn_restarted(what: str, reason: str, restarts: str = "Its episode restarts") -> None:
     """Warn that saved episodes could not be restored.
 

@@ -24,7 +24,7 @@ from gymnasium import spaces
 from noterl.collect.crew import Crew
 from noterl.collect.env_calls import EnvCall
 from noterl.collect.fields import InfoFields, check_info_spec
-from noterl.collect.ledger import Ledger, is_ahead, warn_restarted
+from noterl.collect.ledger import Ledger, is_ahead, joint_kind, warn_restarted
 from noterl.collect.pacing import EpisodePhases, Overlap, Phases
 from noterl.collect.process import Inbox
 from noterl.collect.publisher import Publisher, block_shapes
@@ -656,8 +656,9 @@ class PoolLanes:
         A state of another number of lanes is ignored. If workers had collected further than the loop, all episodes
         restart with another number of workers, with a warning.
         """
-        if "vector" in state:
-            warn_restarted("the environments", "the state is of a vector environment", "Their episodes restart")
+        kind = joint_kind(state)
+        if kind is not None:
+            warn_restarted("the environments", f"the state is of {kind}", "Their episodes restart")
             return
         if len(state["lanes"]) != self.num_envs:
             return

@@ -55,6 +55,18 @@ def inboxes_of(made: Pool) -> Any:
     return made.lanes._inboxes
 
 
+@pytest.mark.parametrize("kind", ["vector", "device"])
+def test_state_of_environments_stepped_together_restarts_their_episodes(kind: str) -> None:
+    made = Pool(CountEnv, 2, 2)
+    try:
+        with pytest.warns(RuntimeWarning, match="the state is of (a vector environment|environments on the device)"):
+            made.lanes.set_state({kind: {}, "lanes": [{}, {}], "ledger": {}})
+        made.start()
+        assert made.lanes.idle() == [0, 1]
+    finally:
+        made.lanes.close()
+
+
 class TestCollecting:
     @pytest.mark.parametrize("workers", [1, 2, 3])
     def test_lanes_have_the_same_seeds_for_any_number_of_workers(self, workers: int) -> None:

@@ -70,7 +70,7 @@ def _ports(count: int, first: int | None) -> list[int]:
     """Return free ports, or those from `first` on.
 
     Raises:
-        UsageError: if one of them is in use.
+        UsageError: if the first one is in use. Not every strategy uses the others.
     """
     sockets: list[socket.socket] = []
     try:

@@ -112,7 +112,7 @@ def options_of_agent(name: str, others: Sequence[Option]) -> list[Option]:
 def train(name: str, options: Sequence[Option], given: Mapping[str, Given]) -> Path:
     """Train an agent as options say, and return the folder of the run.
 
-    It writes `run.toml` before training, and the agent's file at its end, also after Ctrl-C.
+    It writes `run.toml` before training, and the agent's file at its end, also after Ctrl-C or an error.
 
     Raises:
         UsageError: if an option has a wrong value.
@@ -214,12 +214,14 @@ def _fit(agent: Any, fit: dict[str, Any], callbacks: list[Any], folder: Path) ->
     fits = agent.fits
     try:
         history = agent.fit(callbacks=callbacks, **fit)
-    except (TypeError, ValueError) as error:
+    except BaseException as error:
+        from noterl.training.dispatch import keep_first_error
+
         if agent.fits > fits:  # training has started
-            raise
-        raise UsageError(str(error)) from error
-    except (KeyboardInterrupt, SystemExit):
-        agent.save(folder / AGENT_FILE, replay=False)
+            with keep_first_error(error):
+                agent.save(folder / AGENT_FILE, replay=False)
+        elif isinstance(error, TypeError | ValueError):
+            raise UsageError(str(error)) from error
         raise
     agent.save(folder / AGENT_FILE, replay=False)
     rewards = history.history["reward"][-100:]

@@ -168,6 +168,16 @@ def test_interrupted_run_saves_the_agent(monkeypatch: pytest.MonkeyPatch) -> Non
     assert 0 < noterl.load("a/agent.noterl").steps < 80
 
 
+def test_failed_run_saves_the_agent(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def fail(self: Any, episode: int, logs: Any) -> None:
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(callback_options.offered()["csv"], "on_episode_end", fail)
+    assert main(["train", "dqn", *SMALL, "--out", "a", "--quiet"]) == 1
+    assert "the disk is full" in capsys.readouterr().err
+    assert 0 < noterl.load("a/agent.noterl").steps < 80
+
+
 def test_help_shows_the_options_of_the_agent(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "ppo", "--help"]) == 0
     text = " ".join(capsys.readouterr().out.replace("│", " ").split())

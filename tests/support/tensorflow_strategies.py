@@ -203,8 +203,12 @@ def compared_in_float64(word: str) -> dict[str, Any]:
         keras.config.set_dtype_policy("float32")
 
 
-def fit_with_network_of_scope() -> int:
-    """Train with a network that was built in the scope of a strategy; return the number of updates."""
+def fit_with_network_of_scope() -> dict[str, Any]:
+    """Train with a network that was built in the scope of a strategy.
+
+    Returns:
+        the number of updates, and whether a target that was copied in the scope is still copied.
+    """
     import keras
     import tensorflow as tf
 
@@ -218,7 +222,16 @@ def fit_with_network_of_scope() -> int:
         agent.compile(1e-3, learning_starts=32, batch_size=16, replay=1000, updates=4, update_every=4)
     agent.fit(steps=40, strategy=strategy, verbose=0)
     agent.fit(steps=8, verbose=0)
-    return agent.updates
+    updates = agent.updates
+    with strategy.scope():
+        agent = noterl.DQN("CartPole-v1", hidden=(8,), seed=1)
+        noterl.networks.copy(agent.q, agent.target_q)
+        agent.compile(1e-2, learning_starts=16, batch_size=16, replay=1000, target_update=8)
+    agent.fit(steps=41, verbose=0)  # it has learned since the last copy, but less than since its beginning
+    start = noterl.DQN("CartPole-v1", hidden=(8,), seed=1).get_weights()
+    weights = agent.get_weights()
+    moved = [float(np.abs(weights[f"target_q/{n:03d}"] - start[f"q/{n:03d}"]).max()) for n in range(4)]
+    return {"updates": updates, "moved": max(moved)}
 
 
 def _mirrored_fit() -> dict[str, Any]:

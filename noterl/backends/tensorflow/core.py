@@ -93,6 +93,7 @@ def leave_scope(variables: Sequence[keras.Variable], optimizers: Iterable[Any]) 
         value = variable.value
         if isinstance(value, tf.distribute.DistributedValues):
             variable._value = tf.Variable(value.values[0].read_value(), trainable=value.trainable, name=variable.name)
+            _hard_copies.clear()  # they hold the values of before
     for optimizer in optimizers:
         if isinstance(optimizer, keras.optimizers.Optimizer):
             optimizer._distribution_strategy = tf.distribute.get_strategy()

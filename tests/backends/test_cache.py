@@ -140,6 +140,14 @@ class TestSession:
         assert os.environ["TF_XLA_FLAGS"].split()[0] == "--tf_xla_enable_lazy_compilation=false"
         cache._session.close()
 
+    def test_folder_of_the_parent_is_not_used_without_a_cache(
+        self, cache: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("NOTERL_CACHE", "0")
+        monkeypatch.setenv("TF_XLA_FLAGS", f"--a=1 --tf_xla_persistent_cache_directory={tmp_path / '.tensorflow-x'}")
+        cache.enable()
+        assert cache._session is None and os.environ["TF_XLA_FLAGS"] == "--a=1"
+
     def test_folders_of_killed_processes_are_removed(self, cache: Any, tmp_path: Path) -> None:
         cache.enable()
         running = cache._session

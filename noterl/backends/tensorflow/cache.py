@@ -77,8 +77,10 @@ class Session:
 def enable() -> None:
     """Store compiled programs in noterl's folder, unless `TF_XLA_FLAGS` contains another one."""
     global _session
-    # A process that was started by another one of noterl inherits its folder.
-    words = [word for word in os.environ.get("TF_XLA_FLAGS", "").split() if f"{os.sep}{_PREFIX}" not in word]
+    inherited = os.environ.get("TF_XLA_FLAGS", "").split()
+    words = [word for word in inherited if f"{os.sep}{_PREFIX}" not in word]
+    if len(words) < len(inherited):  # the folder of the process that started this one, which removes it when it ends
+        os.environ["TF_XLA_FLAGS"] = " ".join(words)
     if any(word.lstrip("-").startswith("tf_xla_persistent_cache") for word in words):
         return
     folder = compilation_cache.folder("tensorflow", _version(" ".join(words)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import pickle
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
@@ -27,9 +28,12 @@ def spawn(target: Callable[..., None], *arguments: Any, name: str) -> tuple[Any,
     process = context.Process(target=target, args=(theirs, *arguments), name=f"noterl-{name}", daemon=True)
     try:
         process.start()
-    except (AttributeError, TypeError) as error:
+    except (AttributeError, TypeError, pickle.PicklingError) as error:
         ours.close()
         raise ValueError(f"{name}: the arguments of a process must be picklable: {error}") from error
+    except BaseException:
+        ours.close()
+        raise
     finally:
         theirs.close()
     return process, ours

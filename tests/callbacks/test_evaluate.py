@@ -23,6 +23,8 @@ from tests.support.tape import Tape, TapeAgent, rewarded, taped
 
 pytestmark = pytest.mark.backends("torch")
 
+OF_MODULE = lambda: None  # noqa: E731
+
 
 @pytest.fixture(scope="module")
 def agent() -> noterl.DQN:
@@ -155,8 +157,9 @@ class TestEvaluate:
         assert len(agent.fit(episodes=9, callbacks=[Evaluate(every=2, episodes=1), stopper], verbose=0)) == 2
 
     def test_errors_of_the_background_process_raise(self) -> None:
-        with pytest.raises(ValueError, match=r"evaluate: the arguments of a process must be picklable"):
-            rewarded([0]).fit(episodes=1, callbacks=[Evaluate(lambda: None, background=True)], verbose=0)
+        for factory in (lambda: None, OF_MODULE):  # pickle raises a different error for each
+            with pytest.raises(ValueError, match=r"evaluate: the arguments of a process must be picklable"):
+                rewarded([0]).fit(episodes=1, callbacks=[Evaluate(factory, background=True)], verbose=0)
         ours, theirs = multiprocessing.Pipe()
         serving = threading.Thread(target=_serve, args=(theirs, "missing.noterl", {}, {"episodes": 1}))
         serving.start()

@@ -222,6 +222,11 @@ class OrnsteinUhlenbeckProcess(NoiseProcess):
         elif lane < len(self.x):
             self.x[lane] = self._start(1)[0]
 
+    def remove_lane(self, lane: int) -> None:
+        """Forget a lane; the lanes after it move up by one."""
+        if lane < len(self.x):
+            self.x = np.delete(self.x, lane, axis=0)
+
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restore a state of `get_state`.
 

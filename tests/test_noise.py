@@ -392,3 +392,14 @@ def test_bad_lanes_change_nothing(cls: type[NoiseProcess], arguments: dict[str, 
         with pytest.raises(ValueError, match="lanes must be a positive int, got"):
             noise.sample(lanes)
     assert frozen(noise) == before
+
+
+def test_removed_lane_leaves_the_noise_of_the_others() -> None:
+    noise = OrnsteinUhlenbeckProcess(theta=0.1, sigma=0.5, size=2)
+    noise.generator = np.random.default_rng(1)
+    noise.draw(3)
+    before = noise.x.copy()
+    noise.remove_lane(1)
+    np.testing.assert_array_equal(noise.x, before[[0, 2]])
+    noise.remove_lane(5)
+    assert len(noise.x) == 2

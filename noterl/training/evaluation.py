@@ -181,13 +181,15 @@ def _play(player: Player, episodes: list[Episode], num_envs: int, explorer: Expl
     with contextlib.ExitStack() as closing:
         environments = [closing.enter_context(contextlib.closing(player.make_environment())) for _ in range(num_envs)]
         playing: dict[int, Episode] = {}
-        reset_noise = getattr(explorer, "reset", None)
+        reset_noise, drop_noise = (getattr(explorer, name, None) for name in ("reset", "remove_lane"))
         if reset_noise is not None:
             reset_noise()  # the copy of the training noise begins again in all lanes
 
         def begin_next(lane: int) -> None:
             episode = next(waiting, None)
             if episode is None:
+                if drop_noise is not None:
+                    drop_noise(list(playing).index(lane))
                 del playing[lane]
                 return
             if reset_noise is not None and lane in playing:

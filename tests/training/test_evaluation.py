@@ -442,3 +442,25 @@ class TestClosing:
         agent.evaluate(episodes=2)
         assert [len(environment.seeds) for environment in seeded.instances[:2]] == resets
         assert not any(environment.closed for environment in seeded.instances[:2])
+
+
+def test_noise_of_a_lane_does_not_move_to_another_one_when_an_episode_ends() -> None:
+    class Recording(OrnsteinUhlenbeckProcess):
+        rows: ClassVar[list[np.ndarray]] = []
+
+        def draw(self, lanes):
+            self.rows.append(super().draw(lanes).copy())
+            return self.rows[-1]
+
+    lengths = iter([9, 3, 9, 9])  # the first environment shows the spaces
+    agent = noterl.DDPG("Pendulum-v1", hidden=(4,), seed=1)
+    agent.compile(noise=Recording(theta=0.0, sigma=1.0, dt=1e-12), learning_starts=10, batch_size=4)
+    agent.evaluate(
+        lambda: gymnasium.wrappers.TimeLimit(gymnasium.make("Pendulum-v1").unwrapped, next(lengths)),
+        episodes=3,
+        num_envs=3,
+        deterministic=False,
+    )
+    rows = Recording.rows  # without reversion and with tiny steps, the noise of a lane stays where it begins
+    assert [len(row) for row in rows] == [3] * 3 + [2] * 6
+    np.testing.assert_allclose(rows[-1], rows[0][1:], atol=1e-3)

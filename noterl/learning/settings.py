@@ -223,7 +223,7 @@ def _limit_updates(schedule: UpdateSchedule, default_every: int | str) -> None:
     """Reduce the default of `updates`, so that a smaller `update_every` does not raise the updates per step."""
     updates, every = schedule.updates, schedule.update_every
     if not isinstance(updates, str) and not isinstance(every, str) and not isinstance(default_every, str):
-        schedule.updates = min(updates, max(1, updates * every // default_every))
+        schedule.limit_updates(max(1, updates * every // default_every))
 
 
 def _warn_of_many_updates(schedule: UpdateSchedule) -> None:
@@ -313,7 +313,7 @@ def _explorers(name: str, value: Any, kind: type, head: Head) -> list[Any]:
 
 
 def _explorer(name: str, value: Any, kind: type, head: Head) -> Any:
-    """Return the policy or noise of `compile`.
+    """Return a copy of the policy or noise of `compile`, which agents do not share.
 
     Raises:
         ValueError: if it is not of this kind, or the head does not explore with this kind.
@@ -322,7 +322,7 @@ def _explorer(name: str, value: Any, kind: type, head: Head) -> Any:
         raise ValueError(f"{name} must be one of {kind.__module__}, got {value!r}")
     if value is not None and not (head.acts_on if kind is Policy else head.takes_noise):
         raise ValueError(f"{name} is not supported: the head {type(head).__name__} {_exploration(head)}; got {value!r}")
-    return value
+    return None if value is None else value.copy_with_generator(np.random.default_rng())
 
 
 def _check_explores(head: Head, policy: Policy | None, noise: NoiseProcess | None) -> None:

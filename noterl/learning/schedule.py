@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,11 +19,15 @@ class Due(NamedTuple):
 
 
 _NOTHING = Due(0, False)
+SETTABLE = ("batch_size", "update_every", "updates")
 MOST_SAMPLED = 2**27  # transitions of a group: 1 GiB of indices
 
 
 class UpdateSchedule:
     """When to update, and how often; the arguments are those of `Agent.compile`.
+
+    Attributes:
+        compiled: the values of `batch_size`, `update_every` and `updates` before they were set during training.
 
     Raises:
         ValueError: if an argument is not one of the allowed values.
@@ -58,6 +62,28 @@ class UpdateSchedule:
             )
         self.hard_copy_every = 0 if counts_updates else every
         self.hard_copy_updates = every if counts_updates else 0
+        self.compiled: dict[str, Any] = {name: getattr(self, name) for name in SETTABLE}
+
+    def limit_updates(self, most: int) -> None:
+        """Reduce the number of updates of a group to `most`, as a setting of `compile`."""
+        self.updates = self.compiled["updates"] = min(int(self.updates), most)
+
+    def changes(self) -> dict[str, Any]:
+        """Return what was set during training, by name."""
+        values = {name: getattr(self, name) for name in SETTABLE if getattr(self, name) != self.compiled[name]}
+        return {name: value if isinstance(value, str) else int(value) for name, value in values.items()}
+
+    def set_changes(self, changes: Mapping[str, Any]) -> None:
+        """Restore what `changes` returned.
+
+        Raises:
+            ValueError: if a name or a value is not one of the allowed ones.
+        """
+        words = {"batch_size": "rollout", "update_every": "episode", "updates": "pass"}
+        for name, value in changes.items():
+            check_int_or_word(name, value, words[check_word("schedule", name, SETTABLE)])
+        for name, value in {**self.compiled, **changes}.items():
+            setattr(self, name, value)
 
     @property
     def polyak(self) -> bool:

@@ -77,6 +77,7 @@ def _core_state(parts: Parts) -> dict[str, Any]:
         "worker_explorers": [_without_generator(each) for each in parts.actor.worker_explorers],
         "normalizers": None if normalizers is None else normalizers.get_state(),
         "polyak": learner.schedule.polyak,
+        "schedule": learner.schedule.changes(),
         "reward_model": None if learner.reward_model is None else learner.reward_model.get_state(),
     }
 
@@ -113,6 +114,8 @@ def set_state(parts: Parts, state: Any) -> None:
     Raises:
         ValueError: if the state is malformed or does not fit this agent; the agent is then unchanged.
     """
+    if isinstance(state, Mapping):
+        state = {"schedule": {}, **state}  # which older files lack
     before, learner = _core_state(parts), parts.learner
     memories, info_spec = _memories(learner), learner.info_spec
     try:
@@ -150,6 +153,7 @@ def _check(parts: Parts, state: Any) -> None:
         "worker_explorers": [dict] * len(parts.actor.worker_explorers),
         "normalizers": None if algorithm._normalizers is None else dict,
         "polyak": bool,
+        "schedule": DictOf((int, str)),
         "reward_model": _model_schema(learner),
         "masked": bool,
         "replay": (dict, None),
@@ -187,6 +191,7 @@ def _set_core_state(parts: Parts, state: dict[str, Any]) -> None:
         networks.set_weights(network, state["variables"][name])
     if learner.reward_model is not None:
         learner.reward_model.set_state(state["reward_model"])
+    learner.schedule.set_changes(state["schedule"])
     # Polyak averaging is a setting, not a state: its coefficient does not apply to an agent with hard copies.
     settings = () if state["polyak"] == learner.schedule.polyak else ("tau",)
     for name, value in state["hyperparameters"].items():

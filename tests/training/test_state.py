@@ -110,6 +110,23 @@ def test_load_restores_hyperparameters_that_changed(tmp_path: Path) -> None:
     assert other.learning_rate == 0.5 and noterl.learning.optimizers.get_rule(other.optimizer, "beta_1") == 0.375
 
 
+def test_load_restores_a_schedule_that_changed(tmp_path: Path) -> None:
+    agent = noterl.DQN("CartPole-v1", hidden=(4,), seed=1)
+    agent.compile(batch_size=4, learning_starts=10, update_every=4)
+    agent.fit(steps=20, verbose=0)
+    agent.schedule.batch_size, agent.schedule.updates = np.int64(8), "pass"
+    agent.save(tmp_path / "agent.noterl")
+    loaded = noterl.load(tmp_path / "agent.noterl")
+    assert (loaded.schedule.batch_size, loaded.schedule.update_every, loaded.schedule.updates) == (8, 4, "pass")
+    for each in (agent, loaded):
+        each.fit(steps=20, verbose=0)
+    assert not differences(agent.get_weights(), loaded.get_weights())
+    other = noterl.DQN("CartPole-v1", hidden=(4,), seed=2)
+    other.compile(batch_size=16, learning_starts=10, update_every=2)
+    other.restore(tmp_path / "agent.noterl")
+    assert (other.schedule.batch_size, other.schedule.update_every) == (8, 2), "what did not change is that of compile"
+
+
 def test_load_restores_an_environment_id_with_arguments(tmp_path: Path) -> None:
     for env in (gymnasium.make("CartPole-v1", max_episode_steps=7), lambda: gymnasium.make("CartPole-v1", 7)):
         again = through_file(small(env), tmp_path)

@@ -14,7 +14,7 @@ SEEDED_DEVICES = ("cuda", "xpu")  # types, beside the CPU, whose generators can 
 
 
 def _numbers(device: str) -> tuple[list[int], str]:
-    """Return a list of the device's number, empty if it has no generator that can be restored, and the device's type."""
+    """Return the number of a device, in a list that is empty if its generator cannot be restored, and its type."""
     where = torch.device(device)
     return ([where.index or 0], where.type) if where.type in SEEDED_DEVICES else ([], "cuda")
 

@@ -16,6 +16,7 @@ from noterl.envs.functional import FunctionalEnv
 from noterl.envs.functional_adapters import find_functional
 from noterl.envs.games.game import Game, GameEnv
 from noterl.envs.multi_agent.parallel import as_team
+from noterl.envs.packages import named_packages
 from noterl.envs.spaces import is_space, show
 from noterl.envs.wrappers.classic import ClassicEnv, is_classic, layers
 
@@ -103,9 +104,8 @@ def make_registered(env_id: str | EnvSpec, render_mode: str | None, **keywords: 
     if render_mode is not None:
         keywords["render_mode"] = render_mode
     try:
-        made = gymnasium.make(env_id, disable_env_checker=True, **keywords)
-    except gymnasium.error.DependencyNotInstalled as error:
-        raise ImportError(f"env: {show(env_id)} cannot be made: {error}") from error
+        with named_packages(f"env: {show(env_id)} cannot be made"):
+            made = gymnasium.make(env_id, disable_env_checker=True, **keywords)
     except (gymnasium.error.Error, ValueError) as error:
         raise ValueError(f"env: {error}") from error
     return as_team(made) or made

@@ -9,6 +9,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 
 from noterl.envs.making import make_registered
+from noterl.envs.packages import named_packages
 from noterl.envs.spaces import show
 from noterl.registry import Configurable
 
@@ -77,13 +78,11 @@ class RegisteredVector(VectorMaker):
         Raises:
             ImportError: if it needs a package that is not installed.
         """
-        try:
+        with named_packages(f"env: {show(self._spec.id)} cannot be made"):
             vector = gymnasium.make_vec(self._spec, num_envs, vectorization_mode="vector_entry_point")
-            # ale-py writes the autoreset mode into a dict that all vector environments share.
-            vector.metadata = dict(vector.metadata)
-            return vector
-        except gymnasium.error.DependencyNotInstalled as error:
-            raise ImportError(f"env: {show(self._spec.id)} cannot be made: {error}") from error
+        # ale-py writes the autoreset mode into a dict that all vector environments share.
+        vector.metadata = dict(vector.metadata)
+        return vector
 
     def make_single(self, render_mode: str | None = None) -> gymnasium.Env[Any, Any]:
         """Return one environment of this id."""

@@ -18,6 +18,7 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 
 from noterl import saving
 from noterl.envs.observation import copy_observation
+from noterl.envs.packages import named_packages
 from noterl.explorer import Explorer
 from noterl.training.evaluation import Episode, Player
 from noterl.training.video import annotate, find_encoder, write_video
@@ -128,6 +129,7 @@ class Show:
         """
         view = self.view
         with contextlib.ExitStack() as stack:
+            stack.enter_context(named_packages("env: the environment cannot be rendered"))
             environment = stack.enter_context(contextlib.closing(self.player.make_environment(view.render_mode)))
             window = None
             if view.render and view.render_mode == "rgb_array":

@@ -11,6 +11,7 @@ import pytest
 from gymnasium import spaces
 
 from noterl.envs import autoreset_mode, resolve
+from noterl.envs.packages import named_packages
 from tests.support import doubles
 from tests.support.doubles import BranchingEnv, CountingEnv, Gym021Env, Gym026Env
 
@@ -96,6 +97,17 @@ class TestResolve:
         monkeypatch.setitem(gymnasium.registry, spec.id, spec)
         with pytest.raises(ImportError, match=r"^env: NeedsMore-v0 cannot be made: box2d is not installed"):
             resolve("NeedsMore-v0")
+
+    @pytest.mark.parametrize(
+        ("theirs", "ours"), [("box2d", "box2d"), ("classic_control", "classic-control"), ("mujoco", "robotics")]
+    )
+    def test_missing_package_names_the_extra(self, theirs, ours):
+        message = f'it is not installed, run `pip install "gymnasium[{theirs}]"`'
+        with (
+            pytest.raises(ImportError, match=rf'^env: X cannot be made: it is .*pip install "noterl\[{ours}\]"$'),
+            named_packages("env: X cannot be made"),
+        ):
+            raise gymnasium.error.DependencyNotInstalled(message)
 
     def test_missing_module_of_an_id_is_an_import_error(self):
         with pytest.raises(ImportError, match="no_such_module"):

@@ -89,7 +89,7 @@ class Store:
 
     A file is written under a temporary name and renamed, and it begins with a checksum. A file that is damaged counts
     as absent and is removed. If the folders of a framework exceed the limit, the files that were not used for the
-    longest time are removed.
+    longest time are removed; `get` can leave the time of use unchanged.
 
     Args:
         folder: what `folder` returned.

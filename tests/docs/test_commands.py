@@ -94,6 +94,13 @@ def is_supported(arguments: list[str], missing: set[str]) -> bool:
     return not missing or not (arguments[0] == "play" or any(word in each for each in arguments for word in missing))
 
 
+@pytest.mark.parametrize("page", PAGES)
+def test_training_has_a_budget(page: str) -> None:
+    budgets = {"--steps", "--episodes", "--config", "--help"}
+    trained = [each for each in commands(page) if each[0] == "train"]
+    assert [each for each in trained if not budgets & {word.partition("=")[0] for word in each}] == []
+
+
 @pytest.fixture(scope="module")
 def failures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Run the commands of all pages and return the failures by page."""

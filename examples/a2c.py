@@ -4,6 +4,7 @@ import os
 
 import noterl
 
+# The tests of noterl set this variable to shorten the run.
 EPISODES = int(os.environ.get("NOTERL_MAX_EPISODES", "0")) or None
 
 agent = noterl.A2C("CartPole-v1", rollout_steps=5, gae_lambda=1.0, normalize_observation=True, seed=1)

@@ -4,6 +4,7 @@ import os
 
 import noterl
 
+# The tests of noterl set this variable to shorten the run.
 EPISODES = int(os.environ.get("NOTERL_MAX_EPISODES", "0")) or None
 
 agent = noterl.ACER("CartPole-v1", replay_ratio=4, entropy_coefficient=0.0, seed=1)

@@ -9,6 +9,7 @@ from noterl.envs.games import Minimax, RandomPlayer, TicTacToe, play_all_lines
 
 import matplotlib.pyplot as plt
 
+# The tests of noterl set this variable to shorten the run.
 EPISODES = min(48_000, int(os.environ.get("NOTERL_MAX_EPISODES", "48000")))
 
 game = TicTacToe()

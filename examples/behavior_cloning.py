@@ -9,6 +9,7 @@ from noterl.imitation import record
 
 from matplotlib.figure import Figure
 
+# The tests of noterl set this variable to shorten the run.
 SHORT = "NOTERL_MAX_EPISODES" in os.environ
 EPISODES = min(1_000, int(os.environ.get("NOTERL_MAX_EPISODES", "1000")))
 

@@ -8,6 +8,7 @@ from noterl import losses
 import keras
 from keras import ops
 
+# The tests of noterl set this variable to shorten the run.
 EPISODES = int(os.environ.get("NOTERL_MAX_EPISODES", "0")) or None
 
 

@@ -9,6 +9,7 @@ import noterl
 import torch
 from torch import nn
 
+# The tests of noterl set this variable to shorten the run.
 EPISODES = int(os.environ.get("NOTERL_MAX_EPISODES", "0")) or None
 
 

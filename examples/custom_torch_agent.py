@@ -9,6 +9,7 @@ import noterl
 import torch
 from torch import nn
 
+# The tests of noterl set this variable to shorten the run.
 EPISODES = min(300, int(os.environ.get("NOTERL_MAX_EPISODES", "300")))
 
 

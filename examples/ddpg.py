@@ -8,6 +8,7 @@ from noterl.replay import Prioritized
 
 import keras
 
+# The tests of noterl set this variable to shorten the run.
 EPISODES = min(60, int(os.environ.get("NOTERL_MAX_EPISODES", "60")))
 
 agent = noterl.DDPG("Pendulum-v1", hidden=(64, 64), gamma=0.98, seed=1)

@@ -40,6 +40,7 @@ def main() -> int:
     stopping = EarlyStopping(trial_count=10, criterion=SOLVED)
     started = time.perf_counter()
     history = agent.fit(
+        # The tests of noterl set this variable to shorten the run.
         episodes=int(os.environ.get("NOTERL_MAX_EPISODES", "0")) or None,
         steps=MAX_STEPS,
         callbacks=[stopping, checkpoint],

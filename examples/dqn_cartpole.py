@@ -8,6 +8,7 @@ from noterl.policies import LinearEpsGreedyPolicy
 
 import keras
 
+# The tests of noterl set this variable to shorten the run.
 EPISODES = min(400, int(os.environ.get("NOTERL_MAX_EPISODES", "400")))
 
 agent = noterl.DQN("CartPole-v1", double=True, hidden=(128, 128), seed=1)

@@ -8,6 +8,7 @@ from noterl.imitation import GAIL, record
 
 from matplotlib.figure import Figure
 
+# The tests of noterl set this variable to shorten the run.
 EPISODES = min(100, int(os.environ.get("NOTERL_MAX_EPISODES", "100")))
 
 

@@ -13,6 +13,7 @@ from noterl.replay import Hindsight
 
 import keras
 
+# The tests of noterl set this variable to shorten the run.
 EPISODES = min(1_500, int(os.environ.get("NOTERL_MAX_EPISODES", "1500")))
 BITS = 15
 

@@ -6,6 +6,7 @@ import noterl
 
 from mpe2 import simple_speaker_listener_v4
 
+# The tests of noterl set this variable to shorten the run.
 EPISODES = min(3_000, int(os.environ.get("NOTERL_MAX_EPISODES", "3000")))
 
 

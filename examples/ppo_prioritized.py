@@ -13,6 +13,7 @@ from noterl.schedules import Linear
 
 import keras
 
+# The tests of noterl set this variable to shorten the run.
 EPISODES = int(os.environ.get("NOTERL_MAX_EPISODES", "0")) or None
 STEPS = 100_000
 

@@ -15,6 +15,7 @@ from noterl.replay import Prioritized, Uniform
 import keras
 import numpy as np
 
+# The tests of noterl set this variable to shorten the run.
 EPISODES = min(50_000, int(os.environ.get("NOTERL_MAX_EPISODES", "50000")))
 STATES, GAMMA = 12, 0.9
 TRUTH = BlindCliffwalk(STATES).action_values(GAMMA)

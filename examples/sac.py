@@ -8,6 +8,7 @@ from noterl.schedules import Linear
 
 import keras
 
+# The tests of noterl set this variable to shorten the run.
 EPISODES = min(60, int(os.environ.get("NOTERL_MAX_EPISODES", "60")))
 
 agent = noterl.SAC("Pendulum-v1", hidden=(64, 64), seed=1)

@@ -8,6 +8,7 @@ from noterl.schedules import Linear
 
 import keras
 
+# The tests of noterl set this variable to shorten the run.
 EPISODES = min(100, int(os.environ.get("NOTERL_MAX_EPISODES", "100")))
 
 agent = noterl.TD3("Pendulum-v1", hidden=(64, 64), gamma=0.98, seed=1)

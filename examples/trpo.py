@@ -7,6 +7,7 @@ import noterl
 
 from matplotlib.figure import Figure
 
+# The tests of noterl set this variable to shorten the run.
 EPISODES = int(os.environ.get("NOTERL_MAX_EPISODES", "0")) or None
 FOLDER = Path("runs/trpo")
 

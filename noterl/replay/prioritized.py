@@ -105,11 +105,11 @@ class Prioritized(Sampler):
     Args:
         alpha: exponent of the scores: 0 samples uniformly, 1 in proportion to the score.
         beta: how much of the bias is corrected: 0 nothing, 1 all.
+        initial_td: the assumed error of new transitions until the first feedback.
+        score: a `Score` other than |td_error|, such as `RatioScore()`.
         beta_steps: number of environment steps (stored transitions) in which `beta` rises linearly to 1; None keeps it
             constant. In the paper it rises until the end of training, but then two calls of `fit(n)` would differ from
             `fit(2 n)`.
-        initial_td: the assumed error of new transitions until the first feedback.
-        score: a `Score` other than |td_error|, such as `RatioScore()`.
 
     Raises:
         ValueError: if an argument is out of range.
@@ -126,9 +126,9 @@ class Prioritized(Sampler):
         self,
         alpha: float = 0.7,
         beta: float = 0.4,
-        beta_steps: int | None = None,
         initial_td: float = 7.0,
         score: Score | None = None,
+        beta_steps: int | None = None,
     ) -> None:
         self.alpha, self.beta = alpha, beta
         self.beta_steps = check_positive("beta_steps", beta_steps, none=True)

@@ -10,6 +10,7 @@ import numpy as np
 
 from noterl import policies
 from noterl.algorithm import Algorithm, Defaults
+from noterl.explorer import Explorer
 from noterl.heads import Head
 from noterl.learning import optimizers
 from noterl.learning.dry_run import uses_default_update
@@ -299,7 +300,7 @@ def _exploration_of(arguments: Mapping[str, Any], defaults: Defaults, head: Head
     return of_policy[0], of_noise[0], lists[0] if lists else ()
 
 
-def _explorers(name: str, value: Any, kind: type, head: Head) -> list[Any]:
+def _explorers(name: str, value: Any, kind: type[Explorer], head: Head) -> list[Any]:
     """Return the policies or noises of `compile`, of which there is one for each worker, or only one.
 
     Raises:
@@ -312,7 +313,7 @@ def _explorers(name: str, value: Any, kind: type, head: Head) -> list[Any]:
     return [_explorer(name, each, kind, head) for each in value]
 
 
-def _explorer(name: str, value: Any, kind: type, head: Head) -> Any:
+def _explorer(name: str, value: Any, kind: type[Explorer], head: Head) -> Any:
     """Return a copy of the policy or noise of `compile`, which agents do not share.
 
     Raises:

@@ -312,9 +312,9 @@ def test_one_optimizer_may_take_several_gradient_steps() -> None:
         optimizer_names = ("only",)
 
         def update(self, batch):
-            first, _ = self.minimize(self.critic_loss, self.critic, "only", batch)
+            first, feedback = self.minimize(self.critic_loss, self.critic, "only", batch)
             second, _ = self.minimize(self.actor_loss, self.q, "only", batch, 1.0)
-            return {"loss": first + second}, {}
+            return {"loss": first + second}, feedback
 
     agent = pair("sgd", Shared)
     before = copied(agent.get_state()["variables"])

@@ -228,10 +228,10 @@ class Agent(Algorithm):
                 functions `parameters -> optimizer` also work. A name, such as "adam", is one of Keras's with its
                 defaults. A number is the learning rate of the algorithm's default optimizer.
             policy: exploration policy for discrete actions, from `noterl.policies`, or its name, such as
-                "epsilon_greedy"; `noterl.policies.get` lists the names. The agent explores with a copy, `agent.policy`.
-                A list gives each worker process of `fit` its own; `agent.policy` is then that of the first.
-            noise: exploration noise for continuous actions, from `noterl.noise`; or a list, as for `policy`. The agent
-                explores with a copy, `agent.noise`.
+                "epsilon_greedy"; `noterl.policies.get` lists the names. A list gives each worker process of `fit` its
+                own; `agent.policy` is then the first. If another agent has used the object, `agent.policy` is a new one
+                with the same arguments.
+            noise: exploration noise for continuous actions, from `noterl.noise`; or a list, as for `policy`.
             replay: the memory, a `noterl.Replay`, or its capacity.
             batch_size: transitions per gradient update, or "rollout" for a whole rollout. Larger batches have less
                 gradient noise and cost more; 32 to 256 are usual. `fit` raises an error if it exceeds a rollout. A

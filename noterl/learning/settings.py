@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -27,6 +28,9 @@ from noterl.policies import Policy
 from noterl.replay import Replay, Triplets
 from noterl.replay.replay import default_capacity
 from noterl.utils.checks import check_int, check_int_or_word, check_word, whole
+
+# The agent that first used a policy or noise. It alone anneals it and draws from its generator.
+_users: weakref.WeakKeyDictionary[Explorer, weakref.ref[Algorithm]] = weakref.WeakKeyDictionary()
 
 
 class Settings:
@@ -58,7 +62,7 @@ class Settings:
         self.arguments, self.head = arguments, head
         self.policy: Policy | None
         self.noise: NoiseProcess | None
-        self.policy, self.noise, self.worker_explorers = _exploration_of(arguments, defaults, head)
+        self.policy, self.noise, self.worker_explorers = _exploration_of(arguments, defaults, head, algorithm)
         if algorithm.memory != "replay" and head.samples and self.policy is not None:
             raise ValueError(
                 f"policy is not supported for an agent that learns from rollouts: {type(algorithm).__name__} needs the "
@@ -284,11 +288,13 @@ def _replace_names(policy: Any) -> Any:
     return policies.get(policy) if isinstance(policy, str) else policy
 
 
-def _exploration_of(arguments: Mapping[str, Any], defaults: Defaults, head: Head) -> tuple[Any, Any, Sequence[Any]]:
+def _exploration_of(
+    arguments: Mapping[str, Any], defaults: Defaults, head: Head, algorithm: Algorithm
+) -> tuple[Any, Any, Sequence[Any]]:
     """Return the policy, the noise, and those of the workers, which are empty unless `compile` received a list."""
     values = {name: arguments.get(name, getattr(defaults, name)) for name in ("policy", "noise")}
-    of_policy = _explorers("policy", values["policy"], Policy, head)
-    of_noise = _explorers("noise", values["noise"], NoiseProcess, head)
+    of_policy = _explorers("policy", values["policy"], Policy, head, algorithm)
+    of_noise = _explorers("noise", values["noise"], NoiseProcess, head, algorithm)
     for policy in of_policy:
         for noise in of_noise:
             _check_explores(head, policy, noise)
@@ -300,21 +306,21 @@ def _exploration_of(arguments: Mapping[str, Any], defaults: Defaults, head: Head
     return of_policy[0], of_noise[0], lists[0] if lists else ()
 
 
-def _explorers(name: str, value: Any, kind: type[Explorer], head: Head) -> list[Any]:
+def _explorers(name: str, value: Any, kind: type[Explorer], head: Head, algorithm: Algorithm) -> list[Any]:
     """Return the policies or noises of `compile`, of which there is one for each worker, or only one.
 
     Raises:
         ValueError: as `_explorer`, or if a list is empty or holds an object twice.
     """
     if not isinstance(value, list | tuple):
-        return [_explorer(name, value, kind, head)]
+        return [_explorer(name, value, kind, head, algorithm)]
     if not value or len({id(each) for each in value}) < len(value) or any(each is None for each in value):
         raise ValueError(f"{name} must be a list with a different object for each worker, got {value!r}")
-    return [_explorer(name, each, kind, head) for each in value]
+    return [_explorer(name, each, kind, head, algorithm) for each in value]
 
 
-def _explorer(name: str, value: Any, kind: type[Explorer], head: Head) -> Any:
-    """Return a copy of the policy or noise of `compile`, which agents do not share.
+def _explorer(name: str, value: Any, kind: type[Explorer], head: Head, algorithm: Algorithm) -> Any:
+    """Return the policy or noise of `compile`; if another agent has used it, a new one with the same arguments.
 
     Raises:
         ValueError: if it is not of this kind, or the head does not explore with this kind.
@@ -323,7 +329,9 @@ def _explorer(name: str, value: Any, kind: type[Explorer], head: Head) -> Any:
         raise ValueError(f"{name} must be one of {kind.__module__}, got {value!r}")
     if value is not None and not (head.acts_on if kind is Policy else head.takes_noise):
         raise ValueError(f"{name} is not supported: the head {type(head).__name__} {_exploration(head)}; got {value!r}")
-    return None if value is None else value.copy_with_generator(np.random.default_rng())
+    if value is not None and _users.setdefault(value, weakref.ref(algorithm))() is not algorithm:
+        return value.from_config(value.get_config())
+    return value
 
 
 def _check_explores(head: Head, policy: Policy | None, noise: NoiseProcess | None) -> None:

@@ -40,4 +40,5 @@ def test_agents_do_not_share_their_exploration(kind: str) -> None:
     agent.fit(steps=20, verbose=0)
     other.fit(steps=40, verbose=0)
     assert not differences(agent.get_weights(), other.get_weights())
-    assert getattr(agent, kind) is not shared
+    assert getattr(agent, kind) is shared, "the first agent uses the object itself"
+    assert getattr(other, kind) is not shared

@@ -96,7 +96,7 @@ def is_supported(arguments: list[str], missing: set[str]) -> bool:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_training_has_a_budget(page: str) -> None:
-    budgets = {"--steps", "--episodes", "--config", "--help"}
+    budgets = {"--steps", "--episodes", "--config", "--help", "--early-stopping.criterion"}
     trained = [each for each in commands(page) if each[0] == "train"]
     assert [each for each in trained if not budgets & {word.partition("=")[0] for word in each}] == []
 

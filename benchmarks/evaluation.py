@@ -47,8 +47,9 @@ class Clock:
 
 
 def num_evaluation_episodes(task: Task) -> int:
-    """Return the number of evaluation episodes in `learning.py`: more if the task is compared with peers."""
-    return EPISODES if task.learning is not None and task.learning.peers else 20
+    """Return the number of evaluation episodes in `learning.py`: more if runs of peers or of another task are beside."""
+    is_compared = task.learning is not None and (task.learning.peers or "precision" in task.settings)
+    return EPISODES if is_compared else 20
 
 
 def evaluate(act: Callable[[np.ndarray], Any], environment: str, episodes: int = EPISODES) -> list[float]:

@@ -47,7 +47,7 @@ class Clock:
 
 
 def num_evaluation_episodes(task: Task) -> int:
-    """Return the number of evaluation episodes in `learning.py`: more if runs of peers or of another task are beside."""
+    """Return the number of evaluation episodes in `learning.py`: more if the runs are compared with others."""
     is_compared = task.learning is not None and (task.learning.peers or "precision" in task.settings)
     return EPISODES if is_compared else 20
 

@@ -19,7 +19,8 @@ class Due(NamedTuple):
 
 
 _NOTHING = Due(0, False)
-SETTABLE = ("batch_size", "update_every", "updates")
+# What can be set during training, and the word that it may be instead of a number.
+SETTABLE = {"batch_size": "rollout", "update_every": "episode", "updates": "pass"}
 MOST_SAMPLED = 2**27  # transitions of a group: 1 GiB of indices
 
 
@@ -79,9 +80,8 @@ class UpdateSchedule:
         Raises:
             ValueError: if a name or a value is not one of the allowed ones.
         """
-        words = {"batch_size": "rollout", "update_every": "episode", "updates": "pass"}
         for name, value in changes.items():
-            check_int_or_word(name, value, words[check_word("schedule", name, SETTABLE)])
+            check_int_or_word(name, value, SETTABLE[check_word("schedule", name, tuple(SETTABLE))])
         for name, value in {**self.compiled, **changes}.items():
             setattr(self, name, value)
 

@@ -15,10 +15,10 @@ from noterl.callback import Budget
 from noterl.distribute import Strategy, StrategyError
 from noterl.learning import optimizers
 from noterl.learning.learner import Learner
+from noterl.learning.schedule import SETTABLE
 from noterl.training.state import Parts, set_shared_state, shared_state
 
 _RULES = ("learning_rate", "beta_1", "beta_2", "weight_decay")
-_SCHEDULE = ("batch_size", "update_every", "updates")
 
 
 def synchronize(strategy: Strategy, parts: Parts, budget: Budget, num_envs: int, is_live: bool) -> bool:
@@ -42,7 +42,7 @@ def synchronize(strategy: Strategy, parts: Parts, budget: Budget, num_envs: int,
         "class": type(parts.algorithm).__name__,
         "num_envs": num_envs,
         "steps_per_execution": learner.steps_per_execution,
-        **{name: getattr(learner.schedule, name) for name in _SCHEDULE},
+        **{name: getattr(learner.schedule, name) for name in SETTABLE},
     }
     own = {"settings": settings, "live": is_live, "budget": [budget.last_episode, budget.last_step]}
     everyone = [json.loads(message) for message in strategy.gather(json.dumps(own).encode())]
@@ -109,7 +109,7 @@ class ChiefSettings:
             (optimizer, rule) for optimizer in learner.optimizers.values() for rule in _RULES if _has(optimizer, rule)
         ]
         schedule = learner.schedule
-        self._scheduled = [name for name in _SCHEDULE if not isinstance(getattr(schedule, name), str)]
+        self._scheduled = [name for name in SETTABLE if not isinstance(getattr(schedule, name), str)]
         self.size = len(self._hyperparameters) + len(self._rules) + len(self._scheduled)
 
     def read(self) -> list[float]:

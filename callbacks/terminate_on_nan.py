@@ -24,6 +24,8 @@ class TerminateOnNaN(Callback):
     'the loss (...), a gradient of it or the state after the step is not finite at update ... (environment step ...)'
     """
 
+    all_ranks = True  # each process of a strategy would raise the error
+
     def on_batch_end(self, batch: int, logs: Logs) -> None:
         """Stop if the update was not applied because it was not finite."""
         if logs and self.agent.updates <= batch and not self.agent.stop_epochs(logs):

@@ -24,9 +24,9 @@ launch = partial(launch_ranks, "ddp")
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of four runs of two processes, in which each of them has recorded what it did."""
+    """Return the folder of five runs of two processes, in which each of them has recorded what it did."""
     folder = tmp_path_factory.mktemp("ddp")
-    code, output, _ = launch(RANK_RUN, "train,stop,rollouts,sequences", folder)
+    code, output, _ = launch(RANK_RUN, "train,stop,rollouts,sequences,diverge", folder)
     assert code == 0, output
     return folder
 
@@ -100,6 +100,12 @@ def test_rollouts_that_begin_at_different_steps_are_learned_together(folder: Pat
     assert [each["steps"] for each in chief] == [1101, 2102]
     # Two updates on each rollout: the first one needs 28 + 128 more steps, each further one 2 * 128.
     assert [each["updates"] for each in chief] == [2 * (1 + 845 // 256), 2 * (1 + (845 + 1001) // 256)]
+
+
+def test_ranks_end_together_at_a_loss_that_is_not_finite(folder: Path) -> None:
+    chief, other = (each["fits"][0] for each in recorded(folder, "diverge"))
+    assert "is not finite" in chief["reason"] and chief["steps"] == other["steps"] < 400
+    assert chief["weights"] == other["weights"]
 
 
 def test_ranks_make_the_same_random_number_of_updates_on_sequences(folder: Path) -> None:

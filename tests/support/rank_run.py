@@ -95,6 +95,16 @@ def replay_sequences() -> None:
     (FOLDER / f"sequences-{RANK}.json").write_text(json.dumps({"fits": [result]}))
 
 
+def diverge() -> None:
+    """Train until a loss is not finite, which `TerminateOnNaN` makes the end of the run."""
+    agent = noterl.DQN("CartPole-v1", hidden=(8,), seed=1)
+    agent.compile(optimizer="sgd", batch_size=16, learning_starts=64, update_every=16)
+    agent.set_rule("learning_rate", 1e30)
+    callbacks = [noterl.callbacks.TerminateOnNaN()]
+    result = summary(agent, agent.fit(steps=400, strategy=STRATEGY, callbacks=callbacks, verbose=0))
+    (FOLDER / f"diverge-{RANK}.json").write_text(json.dumps({"fits": [result]}))
+
+
 def strategy_of(mode: str) -> Any:
     """Return the argument of `fit`; on JAX, one of the modes connects the processes by Keras, and uses its object."""
     if STRATEGY == "data_parallel" and mode == "raise":
@@ -129,6 +139,11 @@ def train(mode: str) -> None:
 
 if __name__ == "__main__":
     equivalence = partial(main, STRATEGY, ["PPO"])
-    others = {"rollouts": continue_rollouts, "sequences": replay_sequences, "equivalence": equivalence}
+    others = {
+        "rollouts": continue_rollouts,
+        "sequences": replay_sequences,
+        "diverge": diverge,
+        "equivalence": equivalence,
+    }
     for each in MODES:
         others[each]() if each in others else train(each)

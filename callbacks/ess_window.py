@@ -85,6 +85,7 @@ class ESSWindow(Callback):
 
     every: Every
 
+    adds = ("ess", "window")
     all_ranks = True  # each process has its own memory
 
     def __init__(

@@ -97,7 +97,8 @@ class Evaluate(Callback):
 
     def on_train_begin(self, logs: Logs) -> None:
         """Check that the best agent can be saved, and start the process if `background` is set."""
-        self.adds = (*type(self).adds, *(f"evaluation_reward_mean/{name}" for name in getattr(self.agent, "names", ())))
+        names = (*(f"reward_mean/{name}" for name in getattr(self.agent, "names", ())), *self.agent.recorded_info)
+        self.adds = (*type(self).adds, *(f"evaluation_{name}" for name in names))
         if isinstance(self.on_best, str | Path):
             saving.check_writable(self.on_best)
         if self.background:

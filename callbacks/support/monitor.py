@@ -42,17 +42,19 @@ class Monitor:
     def update(self, logs: Logs, agent: AgentView | None) -> bool:
         """Add the metric of an episode to the mean; return whether the logs hold the metric.
 
-        A metric of updates is missing before the first update. A metric that another callback adds may be missing in
-        some episodes.
+        A metric of updates is missing before the first update. A metric that another callback adds, or that comes from
+        `fit(info=)`, may be missing in some episodes.
 
         Raises:
-            ValueError: if the metric is missing, and neither updates nor a callback add it.
+            ValueError: if the metric is missing, and neither updates, `info` nor a callback add it.
         """
         if self.name in logs:
             self.recent.append(float(logs[self.name]))
             return True
         if agent is None or not (
-            self.name in agent.metric_names or any(self.name in other.adds for other in agent.callbacks)
+            self.name in agent.metric_names
+            or self.name in agent.recorded_info
+            or any(self.name in other.adds for other in agent.callbacks)
         ):
             raise ValueError(f"monitor: the episode's logs have no {self.name!r}; they have {', '.join(sorted(logs))}")
         return False

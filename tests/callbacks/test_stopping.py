@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -13,6 +14,7 @@ import noterl
 from noterl.callbacks import (
     Checkpoint,
     EarlyStopping,
+    Evaluate,
     HyperparameterScheduler,
     LambdaCallback,
     ReduceLROnPlateau,
@@ -339,3 +341,34 @@ class TestTerminateOnNaN:
         history = agent.fit(steps=64, callbacks=[live, TerminateOnNaN()], verbose=0)
         assert history.stop_reason == "steps"
         assert 0 < agent.updates < 64
+
+
+class Reports(gymnasium.Env[Any, Any]):
+    """Reports the coverage at the end of every second episode."""
+
+    observation_space, action_space = gymnasium.spaces.Box(-1, 1, (2,)), gymnasium.spaces.Discrete(2)
+    count = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.count += 1
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        info = {"coverage": 0.5} if self.count % 2 == 0 else {}
+        return np.zeros(2, np.float32), 1.0, True, False, info
+
+
+def test_episodes_without_a_monitored_info_are_not_counted() -> None:
+    agent = noterl.DQN(Reports, hidden=(4,), seed=1)
+    stopper = EarlyStopping(2, criterion=0.4, monitor="coverage")
+    history = agent.fit(episodes=9, info=["coverage"], callbacks=[stopper], verbose=0)
+    assert len(history.history["reward"]) == 4
+
+
+def test_metrics_that_come_later_can_be_monitored() -> None:
+    agent = noterl.DQN(Reports, hidden=(4,), seed=1)
+    evaluate = Evaluate(every=3, episodes=2)
+    stopper = EarlyStopping(1, criterion=0.4, monitor="evaluation_coverage")
+    history = agent.fit(episodes=9, info=["coverage"], callbacks=[evaluate, stopper], verbose=0)
+    assert len(history.history["reward"]) == 3

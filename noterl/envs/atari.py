@@ -207,8 +207,8 @@ class AtariVector(VectorEnv[Any, Any, Any]):
         frames, rewards, terminated, truncated, raw_info = self._env.step(np.asarray(actions))
         lives = raw_info["lives"].astype(int)
         over = terminated | truncated
-        # A game that ends is reset, so its lives are no fewer than before.
-        life_lost = over & (lives < self._lives)
+        # A game that ends is reset, so its lives are no fewer than before, unless a truncated one had won lives.
+        life_lost = terminated & ~truncated & (lives < self._lives)
         self._lives = lives
         self._game_rewards += rewards
         info: dict[str, Any] = {"lives": lives.copy()}

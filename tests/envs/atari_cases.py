@@ -17,6 +17,7 @@ from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation
 
 from noterl.collect import open_lanes
 from noterl.envs import Atari, EnvSource, check, resolve
+from noterl.envs.rewards import GAME_REWARD
 from noterl.random import Generators
 from noterl.replay import Replay
 from noterl.replay.replay import bytes_needed
@@ -126,6 +127,18 @@ class TestFrames:
         ends = [(vector.step(np.array([0]))[2:4], env.step(0)[2:4]) for _ in range(10)]
         assert [(bool(a[0]), bool(b[0])) for (a, b), _ in ends] == [(False, False)] * 9 + [(False, True)]
         assert [single for _, single in ends] == [(False, False)] * 9 + [(False, True)]
+
+    def test_time_limit_after_a_won_life_is_no_lost_life(self) -> None:
+        vector = Atari("Breakout", max_frames=40, noop_max=0).make_vector(1)
+        vector.reset(seed=0)
+        vector._lives[:] = 9  # as after a bonus
+        for _ in range(9):
+            vector.step(np.array([0]))
+            vector._lives[:] = 9
+        *_, truncated, info = vector.step(np.array([0]))
+        assert truncated[0] and vector._game_rewards[0] == 0
+        assert info["final_info"][f"_{GAME_REWARD}"][0]
+        vector.close()
 
 
 class TestLanes:

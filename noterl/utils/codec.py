@@ -50,7 +50,15 @@ def copy(value: Any) -> Any:
 
 
 def generator(state: dict[str, Any]) -> np.random.Generator:
-    """Return a new generator in the given state of a bit generator."""
+    """Return a new generator in the given state of a bit generator.
+
+    Raises:
+        ValueError: if the position in a buffer is outside of it; NumPy does not check it, and would read beyond.
+    """
+    inner = state["state"] if state["bit_generator"] == "MT19937" else state
+    for name, size in (("pos", 624), ("buffer_pos", 4)):
+        if name in inner and not 0 <= inner[name] <= size:
+            raise ValueError(f"generator: {name} must be from 0 to {size}, got {inner[name]}")
     bits = _GENERATORS[state["bit_generator"]](0)
     bits.state = state
     return np.random.Generator(bits)

@@ -244,6 +244,9 @@ def binary(shape: Any) -> dict[str, Any]:
     return {"$space": ["MultiBinary", {"shape": shape, "flat": False}]}
 
 
+MERSENNE, PHILOX = (
+    json.loads(json.dumps(kind(0).state, default=np.ndarray.tolist)) for kind in (np.random.MT19937, np.random.Philox)
+)
 MALFORMED = [
     ({"$new": 1}, "does not write"),
     ({"$tuple": [1], "more": 2}, "does not write"),
@@ -274,6 +277,8 @@ MALFORMED = [
     ({"$generator": {}}, "KeyError"),
     ({"$generator": 3}, "TypeError"),
     ({"$generator": {"bit_generator": "os.system"}}, "KeyError"),
+    ({"$generator": MERSENNE | {"state": MERSENNE["state"] | {"pos": 2**30}}}, "pos must be from 0 to 624"),
+    ({"$generator": PHILOX | {"buffer_pos": 2**30}}, "buffer_pos must be from 0 to 4"),
     ({"$generator": {"bit_generator": "PCG64", "state": {"state": -1, "inc": 2**200}}}, "generator"),
     ({"$space": ["Text", {"max_length": 3}]}, "Text"),
     ({"$space": ["Discrete", {"n": -1, "start": {"$scalar": ["<i8", "00" * 8]}}]}, "space"),

@@ -186,3 +186,10 @@ class TestRollouts:
         agent = noterl.A2C("CartPole-v1", hidden=(4,), rollout_steps=8, seed=4)
         agent.fit(steps=8, verbose=0)
         assert agent.gradient_noise(3)().batch_size == 4
+
+
+def test_batch_of_sequences_counts_the_transitions_of_all_lanes() -> None:
+    agent = noterl.ACER("CartPole-v1", rollout_steps=5, replay_starts=0, hidden=(4,), seed=1)
+    agent.fit(steps=60, num_envs=3, verbose=0)
+    spread = agent.gradient_noise(4)()
+    assert spread is not None and spread.batch_size == agent.update_batch_size == 15

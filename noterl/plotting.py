@@ -143,7 +143,8 @@ def _expand(runs: Any) -> Any:
 
 def _is_run(runs: Mapping[str, Any]) -> bool:
     """Return whether a dict holds the columns of one run: lists or arrays of numbers."""
-    return any(len(values) and isinstance(values[0], int | float | np.number) for values in runs.values())
+    columns = [values for values in runs.values() if isinstance(values, list | tuple | np.ndarray)]
+    return any(len(values) and isinstance(values[0], int | float | np.number) for values in columns)
 
 
 def _columns(run: Any) -> Mapping[str, Sequence[Any]]:

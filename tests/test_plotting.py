@@ -131,6 +131,7 @@ def test_pattern_stands_for_the_files_that_match(tmp_path: Path) -> None:
     assert band(tmp_path / "run-2.csv", window=1, points=2).median.tolist() == [0.0, 20.0]
     axes = compare(pattern, window=1).axes[0]
     assert [line.get_label() for line in axes.lines] == ["median of 3 runs"]
+    assert len(compare({"ours": tmp_path / "run-*.csv"}, window=1).axes[0].lines) == 1
     axes = compare({"ours": pattern, "one": [tmp_path / "run-0.csv"]}, window=1).axes[0]
     assert [line.get_label() for line in axes.lines] == ["ours (3 runs)", "one (1 runs)"]
 

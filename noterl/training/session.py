@@ -188,7 +188,9 @@ class Session:
     def _keep_open(self, source: envs.EnvSource, num_envs: int | None, restart: bool, on_device: bool) -> bool:
         """Return whether the open environments serve the next `fit`; if not, close them and keep their state."""
         count, lanes = self.count(source, num_envs), self.lanes
-        assert not isinstance(lanes, PoolLanes), "workers end with each fit"
+        if isinstance(lanes, PoolLanes):  # of a `fit` that failed before training
+            self.suspend()
+            return False
         if lanes is not None and lanes.source is source and restart and source.num_envs is not None:
             lanes.restart()  # a vector environment can be reset without making it again
         elif lanes is not None and (

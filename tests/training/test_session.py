@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -256,3 +257,23 @@ def test_fit_with_updates_does_not_warn() -> None:
         warnings.filterwarnings("error", "fit ended without")
         agent.fit(steps=8, verbose=0)
         agent.fit(steps=2, verbose=0)
+
+
+class Refuses(noterl.callbacks.Callback):
+    def set_state(self, state: Any) -> None:
+        raise ValueError("state of another version")
+
+    def get_state(self) -> Any:
+        return {"kind": 1}
+
+
+def test_fit_goes_on_after_one_with_workers_that_failed_before_training(tmp_path: Path) -> None:
+    agent = acting(steps=7, callbacks=[Refuses()])
+    agent.save(tmp_path / "agent.noterl")
+    agent = noterl.load(tmp_path / "agent.noterl")
+    with pytest.raises(ValueError, match="state of another version"):
+        agent.fit(steps=4, workers=1, callbacks=[Refuses()], verbose=0)
+    steps = agent.steps
+    agent.fit(steps=4, verbose=0)
+    assert agent.steps == steps + 4
+    check_replay(agent.replay)

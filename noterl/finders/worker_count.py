@@ -127,6 +127,9 @@ def suggest_workers(agent: Agent, env: Any = None, memory: float | None = None) 
         factory = agent.new_environment if env is None else env
         _fit(agent, factory, 0)  # compiles the updates
         split, steps, _ = _fit(agent, factory, 0)
+        if "device" in split:
+            print("workers=0: the agent trains on the device")
+            return 0
         environment = (split["environment"] + split["act"]) / steps
         learner = sum(split[name] for name in ("store", "sample", "learn")) / steps
         try:

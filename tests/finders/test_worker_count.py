@@ -78,3 +78,13 @@ def test_agent_that_cannot_use_workers_gets_none(
 def test_bad_memory_raises(memory: object) -> None:
     with pytest.raises(ValueError, match="memory"):
         noterl.suggest_workers(noterl.DQN("CartPole-v1", hidden=(4,)), memory=memory)
+
+
+@pytest.mark.backends("jax")
+def test_agent_that_trains_on_the_device_needs_no_workers(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(worker_count, "_SECONDS", 0.05)
+    agent = noterl.PPO(noterl.envs.functional_cartpole(), hidden=(4,), rollout_steps=16, seed=1)
+    agent.compile(batch_size=16)
+    assert noterl.suggest_workers(agent) == 0 and "device" in capsys.readouterr().out

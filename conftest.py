@@ -35,7 +35,8 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["KERAS_BACKEND"] = next((name for name in BACKENDS if importlib.util.find_spec(name)), NO_BACKEND)
     if "PYTEST_XDIST_WORKER" not in os.environ:
         # All processes of a run share their compiled programs, also those that tests start.
-        os.environ["NOTERL_CACHE"] = str(config.cache.mkdir("noterl")) if config.cache else "0"
+        cache = getattr(config, "cache", None)  # missing with "-p no:cacheprovider"
+        os.environ["NOTERL_CACHE"] = str(cache.mkdir("noterl")) if cache else "0"
     os.environ.setdefault("MPLBACKEND", "agg")
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")

@@ -107,6 +107,13 @@ class SAC(Agent):
             self.optimizer_names = ("actor", "critic")
             self.temperature = self.hyperparameter("temperature", temperature, minimum=0.0)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "temperature" and self.__dict__.get("learns_temperature", False):
+            raise ValueError(
+                f"temperature cannot be set to {value!r}, because it is learned; give it to the constructor"
+            )
+        super().__setattr__(name, value)
+
     def defaults(self) -> Defaults:
         """Return the paper's settings (its table 1), and 1,000 random steps."""
         return Defaults(

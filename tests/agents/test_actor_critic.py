@@ -246,3 +246,12 @@ def test_td3_logs_actor_loss_only_in_updates_of_the_actor() -> None:
 def test_bad_initial_temperature_raises(value: Any) -> None:
     with pytest.raises(ValueError, match=r"^initial_temperature .*got "):
         noterl.SAC(CONTINUOUS, hidden=(4,), initial_temperature=value)
+
+
+def test_learned_temperature_cannot_be_set() -> None:
+    agent = noterl.SAC("Pendulum-v1", hidden=(4,), seed=1)
+    with pytest.raises(ValueError, match=r"temperature cannot be set to 0\.1, because it is learned"):
+        agent.temperature = 0.1
+    agent = noterl.SAC("Pendulum-v1", hidden=(4,), temperature=0.3, seed=1)
+    agent.temperature = 0.1
+    assert float(agent.entropy_weight()) == pytest.approx(0.1)

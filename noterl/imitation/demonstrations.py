@@ -274,9 +274,13 @@ def _values(name: str, values: Any, space: Space[Any], length: int) -> Any:
         raise ValueError(f"{name} must have the shape {shape}, got {array.shape}")
     if array.dtype.kind not in ("fiub" if dtype.kind == "f" else "iub"):
         raise ValueError(f"{name} must hold {'numbers' if dtype.kind == 'f' else 'ints'}, got {array.dtype}")
-    if not np.isfinite(array).all():
-        raise ValueError(f"{name} must be finite, got {array[~np.isfinite(array)][0]}")
-    return array.astype(dtype, copy=False)
+    with np.errstate(over="ignore"):
+        cast = array.astype(dtype, copy=False)
+    if not np.isfinite(cast).all():
+        raise ValueError(f"{name} must be finite in {dtype}, got {array[~np.isfinite(cast)][0]}")
+    if dtype.kind != "f" and (cast != array).any():
+        raise ValueError(f"{name} must fit {dtype}, got {array[cast != array][0]}")
+    return cast
 
 
 def _check_in_space(name: str, actions: Array, space: Space[Any]) -> None:

@@ -81,8 +81,16 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "other width": ({"observations": [np.zeros((3, 4))]}, r"observations\[0\] .*\(3, 3\).*\(3, 4\)"),
     "no last observation": ({"observations": [np.zeros((2, 3))]}, r"observations\[0\] .*\(3, 3\).*\(2, 3\)"),
     "other rewards": ({"rewards": [[1.0]]}, r"rewards\[0\] .*\(2,\).*\(1,\)"),
-    "NaN": ({"observations": [NAN]}, r"observations\[0\] must be finite, got nan"),
-    "infinite reward": ({"rewards": [[1.0, np.inf]]}, r"rewards\[0\] must be finite, got inf"),
+    "NaN": ({"observations": [NAN]}, r"observations\[0\] must be finite in float32, got nan"),
+    "infinite reward": ({"rewards": [[1.0, np.inf]]}, r"rewards\[0\] must be finite in \w+, got inf"),
+    "beyond float32": (
+        {"observations": [np.full((3, 3), 1e300)]},
+        r"observations\[0\] must be finite in float32, got 1e\+300",
+    ),
+    "beyond uint8": (
+        {"observation_space": spaces.Box(0, 255, (3,), np.uint8), "observations": [np.full((3, 3), 300)]},
+        r"observations\[0\] must fit uint8, got 300",
+    ),
     "action outside": ({"actions": [[0, 2]]}, r"actions\[0\] must be in Discrete\(2\), got 2"),
     "float actions": ({"actions": [[0.0, 1.0]]}, r"actions\[0\] must hold ints"),
     "Box action outside": ({"action_space": CONTINUOUS, "actions": [np.full((2, 2), 1.5)]}, r"actions\[0\] .*1\.5"),

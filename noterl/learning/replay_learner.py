@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
+import keras
 import numpy as np
 
 from noterl import backends
@@ -17,6 +18,7 @@ from noterl.learning.learner import Learner, pad
 from noterl.learning.schedule import Due
 from noterl.learning.update import add_random_numbers, stored_fields
 from noterl.replay import Replay, Sample
+from noterl.replay.columns import fits_int32
 from noterl.types import Batch, Transition
 
 if TYPE_CHECKING:
@@ -75,6 +77,8 @@ class ReplayLearner(Learner):
             reason = f"relabel={type(self.replay.relabel).__name__}(...)"
         elif np.dtype(space.dtype) in (np.uint16, np.uint32, np.uint64):
             reason = f"observations of {space.dtype}, which torch cannot gather"
+        elif np.dtype(space.dtype) == np.int64 and not fits_int32(space):
+            reason = "observations of int64 beyond 32 bits, which JAX cannot store"
         if reason:
             raise ValueError(f"on_device must be False with {reason}, got True")
         if backends.name() != "tensorflow":
@@ -150,9 +154,13 @@ class ReplayLearner(Learner):
         algorithm = self.algorithm
         assert sample.gamma is not None
         batch = self.replay.gather(sample, gamma=sample.gamma, observations=self._observations)
+        names = ("observation", "next_observation")
         if not algorithm._encoder.is_identity:
-            encoded = {name: algorithm._encoder(getattr(batch, name)) for name in ("observation", "next_observation")}
-            batch = batch._replace(**encoded)  # type: ignore[arg-type]
+            observations: dict[str, Any] = {name: algorithm._encoder(getattr(batch, name)) for name in names}
+        else:
+            dtype = algorithm._encoder.dtype  # the memory keeps other dtypes of a Box, such as int16
+            observations = {name: _cast(getattr(batch, name), dtype) for name in names}
+        batch = batch._replace(**observations)
         return batch if algorithm._normalizers is None else algorithm._normalizers.normalize_batch(batch)
 
     def update(self, batch: Batch, count: int) -> GroupResult:
@@ -188,6 +196,13 @@ class ReplayLearner(Learner):
             f"the first one follows learning_starts={schedule.learning_starts} steps, when update_every="
             f"{schedule.update_every!r} is due and the memory holds batch_size={schedule.batch_size} transitions"
         )
+
+
+def _cast(values: Any, dtype: np.dtype[Any]) -> Any:
+    """Return an array of NumPy or of the backend in the dtype."""
+    if isinstance(values, np.ndarray):
+        return values.astype(dtype, copy=False)
+    return keras.ops.cast(values, dtype.name)
 
 
 def describe_replay(replay: Replay) -> str:

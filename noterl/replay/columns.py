@@ -149,12 +149,13 @@ def _batch_dtype(dtype: np.dtype[Any], space: spaces.Space[Any] | None) -> np.dt
     """Return the dtype in batches: 32 bits for float64, and for int64 if the bounds of the space fit."""
     if dtype == np.float64:
         return np.dtype(np.float32)
-    if dtype == np.int64 and space is not None and _fits_int32(space):
+    if dtype == np.int64 and space is not None and fits_int32(space):
         return np.dtype(np.int32)
     return dtype
 
 
-def _fits_int32(space: spaces.Space[Any]) -> bool:
+def fits_int32(space: spaces.Space[Any]) -> bool:
+    """Return whether the bounds of a space fit 32 bits."""
     if isinstance(space, spaces.Box):
         low, high = space.low, space.high
     else:

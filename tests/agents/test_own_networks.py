@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import gymnasium
+import keras
+import numpy as np
 import pytest
 from gymnasium import spaces
 from keras import ops
@@ -12,6 +15,7 @@ import noterl
 from noterl import heads, losses, networks
 from noterl.noise import GaussianWhiteNoiseProcess
 from tests.support.doubles import RandomWalkEnv
+from tests.support.parts import learner_of
 
 BOX = spaces.Box(-1.0, 1.0, (3,))
 
@@ -177,3 +181,48 @@ def test_layout_of_torch_needs_modules_of_torch(tmp_path: Any) -> None:
     with pytest.raises(ValueError, match="layout must be 'keras' or 'torch', got 'onnx'"):
         agent.save_weights(tmp_path / "a.safetensors", layout="onnx")
     assert not list(tmp_path.iterdir())
+
+
+class Integers(gymnasium.Env[Any, Any]):
+    """Has observations of a dtype that networks do not take."""
+
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, dtype: str, high: int) -> None:
+        self.observation_space = gymnasium.spaces.Box(0, high, (3,), np.dtype(dtype).type)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return self.observation_space.high, {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return self.observation_space.high, 1.0, True, False, {}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "high", "on_device"),
+    [
+        ("int16", 100, False),
+        ("int16", 100, True),
+        ("float16", 100, False),
+        ("float16", 100, True),
+        ("int64", 2**40, False),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Replay.on_device=True. changes nothing")
+def test_updates_and_acting_have_the_same_observations(dtype: str, high: int, on_device: bool) -> None:
+    agent = noterl.DQN(lambda: Integers(dtype, high), hidden=(4,), seed=1)
+    agent.compile(replay=noterl.Replay(20, on_device=on_device), batch_size=4, learning_starts=4, update_every=4)
+    agent.fit(steps=8, verbose=0)
+    learner = learner_of(agent)
+    batch = learner.noise_batch(1, np.random.default_rng(1))
+    for observations in (batch.observation, batch.next_observation):
+        assert keras.backend.standardize_dtype(observations.dtype) == "float32"
+        np.testing.assert_array_equal(keras.ops.convert_to_numpy(observations), np.float32(high))
+
+
+def test_long_ints_stay_on_the_host() -> None:
+    agent = noterl.DQN(lambda: Integers("int64", 2**40), hidden=(4,), seed=1)
+    agent.compile(replay=noterl.Replay(20, on_device=True), batch_size=4)
+    with pytest.raises(ValueError, match="on_device must be False with observations of int64 beyond 32 bits"):
+        agent.fit(steps=1, verbose=0)

@@ -49,6 +49,7 @@ class SequenceLearner(RolloutLearner):
     replay: Replay
     sequences: Sequences
     batch_axis = 1  # the sequences of a batch `[T, N, ...]`
+    noise_population = math.inf  # sequences are sampled independently
 
     def __init__(self, algorithm: Algorithm, *, replay: Replay, **settings: Any) -> None:
         super().__init__(algorithm, **settings)

@@ -193,3 +193,4 @@ def test_batch_of_sequences_counts_the_transitions_of_all_lanes() -> None:
     agent.fit(steps=60, num_envs=3, verbose=0)
     spread = agent.gradient_noise(4)()
     assert spread is not None and spread.batch_size == agent.update_batch_size == 15
+    assert spread.correction == 1.0

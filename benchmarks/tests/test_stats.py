@@ -33,7 +33,10 @@ from rliable import library, metrics
 
 scores = {str(i): np.array(one) for i, one in enumerate(json.loads(sys.argv[1]))}
 points, intervals = library.get_interval_estimates(
-    scores, lambda values: np.array([metrics.aggregate_iqm(values)]), reps=20_000
+    scores,
+    lambda values: np.array([metrics.aggregate_iqm(values)]),
+    reps=20_000,
+    random_state=np.random.RandomState(1),
 )
 print(json.dumps([[points[name][0], *intervals[name][:, 0]] for name in scores]))
 """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 
@@ -166,6 +166,35 @@ REACH2D = {
     "noise": 0.2,
 }
 HINDSIGHT = {"strategy": "future", "ratio": 0.8}
+
+
+def bfloat16_tasks(
+    algorithm: str, settings: dict[str, Any], published: str, *, steps: int, wide_steps: int
+) -> dict[str, Task]:
+    """Return the tasks of an algorithm on Pendulum in bfloat16, and with 1,024 units in both precisions."""
+    name = f"pendulum-{algorithm}"
+    half, wide = {"precision": "bfloat16"}, {"hidden": [1_024, 1_024]}
+    narrow = Task(
+        algorithm=algorithm,
+        environment="Pendulum-v1",
+        steps=steps,
+        settings={**settings, **half},
+        return_range=PENDULUM_RANGE,
+        bars={"sb3": {"torch": 2}},
+        source=f"{name}, with layers in bfloat16; SB3 in float32. The bar is for processors with AMX",
+        learning=Learning(published=f"{published} (float32)", backends=("torch",), seeds=5, steps=20_000),
+    )
+    single = replace(
+        narrow,
+        steps=wide_steps,
+        settings={**settings, **wide},
+        bars={},
+        source=f"{name}, with 1,024 units",
+        learning=Learning(backends=("torch",), seeds=5),
+    )
+    mixed = replace(single, settings={**single.settings, **half}, source=f"{single.source} and layers in bfloat16")
+    return {f"{name}-bfloat16": narrow, f"{name}-1024": single, f"{name}-1024-bfloat16": mixed}
+
 
 TASKS = {
     "cartpole-dqn": Task(
@@ -460,62 +489,8 @@ TASKS = {
         source="rl-zoo3, TD3 on Pendulum-v1",
         learning=Learning(published="-151.9 ± 90.2", peers=("sb3",), backends=ALL, seeds=5, steps=20_000),
     ),
-    "pendulum-sac-bfloat16": Task(
-        algorithm="sac",
-        environment="Pendulum-v1",
-        steps=5_000,
-        settings={**PENDULUM_SAC, "precision": "bfloat16"},
-        return_range=PENDULUM_RANGE,
-        bars={"sb3": {"torch": 2}},
-        source="pendulum-sac, with layers in bfloat16; SB3 in float32. The bar is for processors with AMX",
-        learning=Learning(published="-157.0 ± 88.7 (float32)", backends=("torch",), seeds=5, steps=20_000),
-    ),
-    "pendulum-sac-1024": Task(
-        algorithm="sac",
-        environment="Pendulum-v1",
-        steps=10_000,
-        settings={**PENDULUM_SAC, "hidden": [1_024, 1_024]},
-        return_range=PENDULUM_RANGE,
-        source="pendulum-sac, with 1,024 units",
-        learning=Learning(backends=("torch",), seeds=5),
-    ),
-    "pendulum-sac-1024-bfloat16": Task(
-        algorithm="sac",
-        environment="Pendulum-v1",
-        steps=10_000,
-        settings={**PENDULUM_SAC, "hidden": [1_024, 1_024], "precision": "bfloat16"},
-        return_range=PENDULUM_RANGE,
-        source="pendulum-sac, with 1,024 units and layers in bfloat16",
-        learning=Learning(backends=("torch",), seeds=5),
-    ),
-    "pendulum-td3-bfloat16": Task(
-        algorithm="td3",
-        environment="Pendulum-v1",
-        steps=15_000,
-        settings={**PENDULUM_DDPG, "precision": "bfloat16"},
-        return_range=PENDULUM_RANGE,
-        bars={"sb3": {"torch": 2}},
-        source="pendulum-td3, with layers in bfloat16; SB3 in float32. The bar is for processors with AMX",
-        learning=Learning(published="-151.9 ± 90.2 (float32)", backends=("torch",), seeds=5, steps=20_000),
-    ),
-    "pendulum-td3-1024": Task(
-        algorithm="td3",
-        environment="Pendulum-v1",
-        steps=15_000,
-        settings={**PENDULUM_DDPG, "hidden": [1_024, 1_024]},
-        return_range=PENDULUM_RANGE,
-        source="pendulum-td3, with 1,024 units",
-        learning=Learning(backends=("torch",), seeds=5),
-    ),
-    "pendulum-td3-1024-bfloat16": Task(
-        algorithm="td3",
-        environment="Pendulum-v1",
-        steps=15_000,
-        settings={**PENDULUM_DDPG, "hidden": [1_024, 1_024], "precision": "bfloat16"},
-        return_range=PENDULUM_RANGE,
-        source="pendulum-td3, with 1,024 units and layers in bfloat16",
-        learning=Learning(backends=("torch",), seeds=5),
-    ),
+    **bfloat16_tasks("sac", PENDULUM_SAC, "-157.0 ± 88.7", steps=5_000, wide_steps=10_000),
+    **bfloat16_tasks("td3", PENDULUM_DDPG, "-151.9 ± 90.2", steps=15_000, wide_steps=15_000),
     "pendulum-ddpg": Task(
         algorithm="ddpg",
         environment="Pendulum-v1",

@@ -114,9 +114,9 @@ class GradientNoise:
         except NonFiniteError:
             return None
         numbers = int(size), float(squares), float(mean_square)
-        # Rewards have the shape [K, B] or, of sequences, [K, T, N].
-        axes = 3 if self._learner.algorithm.memory == "sequences" else 2
-        return Spread(self._samples, *numbers, math.prod(batch.reward.shape[1:axes]), self._learner.noise_population)
+        # Rewards have the shape [K, B, ...] or, of sequences, [K, T, N].
+        count = math.prod(batch.reward.shape[1 : self._learner.batch_axis + 2])
+        return Spread(self._samples, *numbers, count, self._learner.noise_population)
 
 
 class Recorder:

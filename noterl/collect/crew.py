@@ -22,6 +22,10 @@ from noterl.collect.workers import WorkerError, WorkerSettings
 # The learner sleeps until a worker wakes it, but at most this long: then it looks for hung processes.
 _WAIT_SECONDS = 0.01
 
+# Seconds between two looks for processes that have ended without closing their pipe: a process that an environment has
+# forked holds it too.
+_LOOK_SECONDS = 0.5
+
 # After an error or Ctrl-C: seconds in which workers return the state of their lanes, and in which they end.
 _STATE_SECONDS, _HURRIED_END_SECONDS = 2.0, 1.0
 
@@ -60,6 +64,7 @@ class Crew:
         self.on_replaced: Callable[[int], None]
         self._pipes = Pipes()
         self._failures = 0
+        self._next_look = 0.0  # time of the next look for ended processes
         self._failed: set[int] = set()  # workers whose process has ended and is not replaced
         self._wants_states = self._is_closing = False
         self._call: bytes | None = None  # the pickled call that waits for answers
@@ -204,6 +209,13 @@ class Crew:
         for pipe in self._pipes.wait(seconds):
             if pipe in self._pipes.owners:  # otherwise it has just failed
                 self._handle_message(self._pipes.owners[pipe])
+        now = time.monotonic()
+        if now >= self._next_look:
+            self._next_look = now + _LOOK_SECONDS
+            for index, process in enumerate(self.processes):
+                # A pipe with messages, or one that is closed, is handled next time.
+                if index not in self._failed and process.has_ended() and not process.pipe.poll():
+                    self._fail(index, process.exit_status())
         timeout = self._settings.step_timeout
         if timeout is None:
             return

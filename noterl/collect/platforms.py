@@ -76,11 +76,13 @@ def kill_group(pid: int) -> None:
 
 
 def open_pipe(pipe: int) -> Any:
-    """Return the connection of a pipe that this process has inherited."""
+    """Return the connection of a pipe that this process has inherited; programs that it starts do not inherit it."""
     if sys.platform == "win32":
         from multiprocessing.connection import PipeConnection
 
+        os.set_handle_inheritable(pipe, False)
         return PipeConnection(pipe)
+    os.set_inheritable(pipe, False)
     return Connection(pipe)
 
 
@@ -117,10 +119,17 @@ class Pipes:
         return [key.fileobj for key, _ in self._selector.select(seconds)]
 
 
-def end_with_parent() -> None:
-    """On Linux, let the kernel kill this process when its parent ends, also inside of C code."""
+def end_after_parent() -> None:
+    """On Linux, let the kernel kill this process a second after its parent has ended, also inside of C code.
+
+    In this second, `end_own_group` can end the processes that this one has started.
+    """
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        libc = ctypes.CDLL(None)
+        # The signal's number, 1, is the argument of its handler: `alarm(1)`, whose signal ends the process.
+        libc.signal.argtypes = [ctypes.c_int, ctypes.c_void_p]
+        libc.signal(signal.SIGHUP, libc.alarm)
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGHUP)
 
 
 def wait_for_parent(pipe: int) -> None:
@@ -132,4 +141,14 @@ def wait_for_parent(pipe: int) -> None:
         return
     poll = select.poll()
     poll.register(pipe, 0)  # hang-up is always reported
+    if sys.platform == "linux":  # processes that the parent has forked may hold its end of the pipe
+        with contextlib.suppress(OSError):  # an old kernel
+            poll.register(os.pidfd_open(os.getppid()), select.POLLIN)
     poll.poll()
+
+
+def end_own_group() -> None:
+    """End this process of `start` at once, and those that it has started; on Windows, this process only."""
+    if sys.platform != "win32":
+        os.killpg(0, signal.SIGKILL)
+    os._exit(1)

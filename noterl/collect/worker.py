@@ -414,11 +414,14 @@ def main(memory: Handle, pipe: int) -> None:
 
 
 def _end_with_learner(pipe: int) -> None:
-    """End this process when the learner ends, also if it is killed while this process is inside an environment."""
-    platforms.end_with_parent()
+    """End this process when the learner ends, also if it is killed while this process is inside an environment.
+
+    The processes that environments have started end too.
+    """
+    platforms.end_after_parent()
 
     def watch() -> None:
         platforms.wait_for_parent(pipe)
-        os._exit(0)
+        platforms.end_own_group()
 
     threading.Thread(target=watch, daemon=True).start()

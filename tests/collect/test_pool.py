@@ -34,6 +34,7 @@ from tests.support.worker_envs import (
     CountEnv,
     DiscreteWalkEnv,
     FaultyEnv,
+    ForkingEnv,
     IdEnv,
     ParentEnv,
     ResettingEnv,
@@ -543,6 +544,15 @@ class TestFailures:
                 made.rounds(3)
             assert raised.value.worker == 1 and time.monotonic() - started < 2.0
 
+    def test_death_is_noticed_while_a_forked_process_holds_the_pipe(self) -> None:
+        with pool(partial(ForkingEnv, dies_at=5), 1, Workers(1, on_failure="raise")) as made:
+            pids = [int(each.next_observation.item()) for each in made.rounds(2)]
+            started = time.monotonic()
+            with pytest.raises(WorkerError, match=r"worker 0 .* was killed by SIGKILL"):
+                made.rounds(10)
+            assert time.monotonic() - started < 2.0
+        assert not wait_until_gone(pids)
+
     def test_restarts_are_limited(self) -> None:
         with (
             pool(partial(FaultyEnv, "exit"), 1, Workers(1, restarts=2)) as made,
@@ -665,13 +675,13 @@ class TestEnding:
             made.lanes.close()
         assert not children()
 
-    @pytest.mark.parametrize("kind", ["step", "sleep"])
+    @pytest.mark.parametrize("kind", ["step", "sleep", "freeze"])
     def test_killed_learner_leaves_no_process(self, kind: str) -> None:
         code = f"""
 from functools import partial
 from tests.support.pools import Pool
 from tests.support.worker_envs import FaultyEnv
-made = Pool(partial(FaultyEnv, "{kind}", {3 if kind == "sleep" else 10**9}), 2, 2).start()
+made = Pool(partial(FaultyEnv, "{kind}", {10**9 if kind == "step" else 3}), 2, 2).start()
 made.rounds(2)
 print(*made.processes(), flush=True)
 while True:
@@ -685,6 +695,29 @@ while True:
         learner.wait()
         learner.stdout.close()
         assert len(pids) == 2 and not wait_until_gone(pids, 5.0)
+
+    def test_killed_learner_leaves_no_process_of_an_environment(self) -> None:
+        code = """
+import multiprocessing, time
+from tests.support.pools import Pool
+from tests.support.worker_envs import ForkingEnv
+made = Pool(ForkingEnv, 1, 1).start()
+forked = multiprocessing.get_context("fork").Process(target=time.sleep, args=(30,))  # holds the pipe
+forked.start()
+print(*made.processes(), int(made.round()[0].next_observation.item()), forked.pid, flush=True)
+while True:
+    made.round()
+"""
+        learner = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        assert learner.stdout is not None
+        *pids, forked = [int(pid) for pid in learner.stdout.readline().split()]
+        learner.kill()
+        learner.wait()
+        learner.stdout.close()
+        try:
+            assert len(pids) == 2 and not wait_until_gone(pids, 5.0)
+        finally:
+            os.kill(forked, signal.SIGKILL)
 
 
 class _Closing(DiscreteWalkEnv):

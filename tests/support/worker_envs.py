@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -99,6 +100,26 @@ class ParentEnv(CountEnv):
 
     def step(self, action):
         return np.full(1, self.child.pid, np.float32), 1.0, False, False, {}
+
+
+class ForkingEnv(CountEnv):
+    """Forks a process that goes on for a minute, whose number its observations are, and does not end it.
+
+    Args:
+        dies_at: the step that kills this process; 0 for none.
+    """
+
+    def __init__(self, dies_at: int = 0) -> None:
+        super().__init__()
+        self.dies_at = dies_at
+        self.child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,), daemon=True)
+        self.child.start()
+
+    def step(self, action):
+        _, *others = super().step(action)
+        if self.steps == self.dies_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return np.full(1, self.child.pid, np.float32), *others
 
 
 def make_clipped() -> gymnasium.Env:

@@ -425,9 +425,11 @@ def _check_layers(layers: Sequence[Any]) -> None:
             case ("convolution", int(), int(), int(), str(activation), *gain) if min(layer[1:4]) > 0 and len(gain) < 2:
                 check_word("activation", activation, ACTIVATIONS)
             case ("encoders", list(plans)):
+                end = 0
                 for start, stop, inner in plans:
-                    if not (type(start) is type(stop) is int and 0 <= start < stop):
-                        raise ValueError(f"an encoder must have columns, got {start!r:.40} to {stop!r:.40}")
+                    if not (type(start) is type(stop) is int and end <= start < stop):
+                        raise ValueError(f"an encoder must have columns, got {start!r:.40} to {stop!r:.40} after {end}")
+                    end = stop
                     _check_layers(inner)
             case ("rearrange", tuple(axes), tuple(shape)) if all(type(each) is int for each in (*axes, *shape)):
                 pass

@@ -15,7 +15,7 @@ import numpy as np
 from noterl.backends import keras
 from noterl.networks.access import get_weights, is_module, is_network, variables
 from noterl.networks.builders import ACTIVATIONS, build_plan
-from noterl.networks.size_limit import LARGEST, NetworkSizeError, claim, is_limited, plan_sizes
+from noterl.networks.size_limit import LARGEST, LARGEST_OUTPUTS, NetworkSizeError, claim, is_limited, plan_sizes
 from noterl.registry import Configurable, register
 
 _CONVOLUTION = ("filters", "kernel_size", "strides", "padding", "data_format", "dilation_rate", "groups", "use_bias")
@@ -103,8 +103,8 @@ def stored(arguments: dict[str, Any]) -> dict[str, Any]:
     """Return arguments with each network replaced by its `StoredNetwork`, also in lists and tuples.
 
     A network that cannot be stored stays: a module of torch that noterl has not built, or a Keras model with other
-    layers, several inputs, or layers that are called twice. Networks that share weights stay too, because they would
-    not share them after loading.
+    layers, several inputs, layers that are called twice, or outputs of layers beyond `LARGEST_OUTPUTS`. Networks that
+    share weights stay too, because they would not share them after loading.
     """
     found = list(_networks_in(list(arguments.values())))
     held = [id(variable) for network in found for variable in variables(network)]
@@ -170,7 +170,7 @@ def describe(network: Any) -> StoredNetwork | None:
         outputs = [index.get(id(tensor._keras_history.operation), -1) for tensor in network.outputs]
         if isinstance(network.output, dict) or isinstance(network.input, dict | list):
             return None
-    if None in found:
+    if None in found or sum(math.prod(each.output.shape[1:]) for each in operations) > LARGEST_OUTPUTS:
         return None
     layers = [
         [type(layer).__name__, arguments, inputs]
@@ -225,14 +225,14 @@ def build_model(
     Raises:
         ValueError: if the configuration is not one that `stored` returns.
         FileError: as `StoredNetwork.from_config`.
-        NetworkSizeError: if the model has more than `largest` weights.
+        NetworkSizeError: if the model has more than `largest` weights, or its layers return too much.
     """
     if stored.kind not in ("Sequential", "Functional"):
         raise ValueError(f"there is no network of the kind {stored.kind!r:.40}")
     start = keras.Input(stored.shape)
     layers: list[Any] = []
     tensors: list[Any] = []
-    total = 0
+    total = outputs = 0
     for position, (name, arguments, places) in enumerate(stored.layers):
         layer = _make_layer(name, arguments)
         for attribute, initializer in (initializers or {}).get(position, {}).items():
@@ -246,11 +246,17 @@ def build_model(
             raise NetworkSizeError(f"the model may have at most {largest:,} weights, and needs {total:,} or more")
         claim(own)
         tensors.append(layer(inputs) if name in _MERGING else layer(*inputs))
+        outputs += math.prod(tensors[-1].shape[1:])
+        if outputs > LARGEST_OUTPUTS:
+            raise NetworkSizeError(
+                f"the layers of a model in a file may return {LARGEST_OUTPUTS:,} values for an observation, those up "
+                f"to {name} return {outputs:,}"
+            )
         layers.append(layer)
     if stored.kind == "Sequential":
         return keras.Sequential([keras.Input(stored.shape), *layers])
-    outputs = [start if place == -1 else tensors[place] for place in stored.outputs]
-    return keras.Model(start, outputs[0] if len(outputs) == 1 else outputs)
+    ends = [start if place == -1 else tensors[place] for place in stored.outputs]
+    return keras.Model(start, ends[0] if len(ends) == 1 else ends)
 
 
 def _make_layer(name: Any, arguments: Any) -> Any:

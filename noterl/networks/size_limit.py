@@ -1,6 +1,7 @@
 """A limit of the networks that are built from the arguments in a file.
 
 A file of a few bytes may name layers of any size. Their weights are in the file too, so `noterl.load` allows no more.
+Layers without weights, such as one that concatenates its input with itself, are limited by the size of their outputs.
 """
 
 from __future__ import annotations
@@ -22,9 +23,12 @@ _SPARE_ARRAYS = 64
 # The largest network that noterl builds from a description or a file of Keras: 1 GiB of float32.
 LARGEST = 2**28
 
+# The most values that all layers of a model in a file return for one observation: 256 MiB of float32.
+LARGEST_OUTPUTS = 2**26
+
 
 class NetworkSizeError(ValueError):
-    """A network has more than `LARGEST` weights; nothing was allocated."""
+    """A network has more than `LARGEST` weights or `LARGEST_OUTPUTS` outputs of layers; nothing was allocated."""
 
 
 class _Limit:

@@ -129,6 +129,13 @@ def shared_layer() -> keras.Model:
     return keras.Model(inputs, layer(layer(inputs)))
 
 
+def doubled(times: int) -> keras.Model:
+    inputs = outputs = keras.Input((4,))
+    for _ in range(times):
+        outputs = layers.Concatenate()([outputs, outputs])
+    return keras.Model(inputs, outputs)
+
+
 def with_operation() -> keras.Model:
     inputs = keras.Input((4,))
     return keras.Model(inputs, layers.Dense(2)(inputs) * 2.0)
@@ -142,6 +149,7 @@ def with_operation() -> keras.Model:
         lambda: keras.Sequential([keras.Input((4,)), layers.Dense(2, activation=lambda x: x)]),
         shared_layer,
         with_operation,
+        lambda: doubled(24),
     ],
 )
 def test_other_models_stay_as_they_are(build: Any) -> None:
@@ -177,7 +185,10 @@ def config(**changes: Any) -> dict[str, Any]:
         ({"layers": [["Dense", {"units": {"module": "os"}}, [-1]]]}, "arguments"),
         ({"layers": [["Dense", {"units": 2}, [0]]]}, "precede"),
         ({"layers": [["Dense", {"units": 2}, []]]}, "precede"),
+        ({"layers": [["Concatenate", {}, [n - 1] * 2] for n in range(40)]}, "may return 67,108,864 values"),
+        ({"kind": "plan", "layers": ("sequential", [("encoders", [(0, 4, []), (0, 4, [])])])}, "columns.*after 4"),
     ],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_hostile_configuration_raises(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):

@@ -22,8 +22,7 @@ from noterl.collect.workers import WorkerError, WorkerSettings
 # The learner sleeps until a worker wakes it, but at most this long: then it looks for hung processes.
 _WAIT_SECONDS = 0.01
 
-# Seconds between two looks for processes that have ended without closing their pipe: a process that an environment has
-# forked holds it too.
+# Seconds between two looks for processes that have ended, but whose pipe is open.
 _LOOK_SECONDS = 0.5
 
 # After an error or Ctrl-C: seconds in which workers return the state of their lanes, and in which they end.
@@ -212,10 +211,8 @@ class Crew:
         now = time.monotonic()
         if now >= self._next_look:
             self._next_look = now + _LOOK_SECONDS
-            for index, process in enumerate(self.processes):
-                # A pipe with messages, or one that is closed, is handled next time.
-                if index not in self._failed and process.has_ended() and not process.pipe.poll():
-                    self._fail(index, process.exit_status())
+            for process in self.processes:
+                process.close_after_end()
         timeout = self._settings.step_timeout
         if timeout is None:
             return

@@ -177,6 +177,10 @@ class WorkerHandle(ABC):
         """Return whether the worker has ended."""
 
     @abstractmethod
+    def close_after_end(self) -> None:
+        """If the worker has ended, close its end of the pipe, so that this process notices it."""
+
+    @abstractmethod
     def kill(self) -> None:
         """Kill the worker; nothing that it has not yet returned is used."""
 
@@ -261,6 +265,10 @@ class WorkerProcess(WorkerHandle):
             return False
         self._end_group()
         return True
+
+    def close_after_end(self) -> None:
+        """If the process has ended, kill those that its environments have forked, which hold the pipe too."""
+        self.has_ended()
 
     def kill(self) -> None:
         """Kill the process, and those that its environments have started."""

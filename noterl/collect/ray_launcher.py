@@ -287,6 +287,9 @@ class RayWorker(WorkerHandle):
         except ray.exceptions.RayError:
             return True
 
+    def close_after_end(self) -> None:
+        """Do nothing: the relay notices it."""
+
     def kill(self) -> None:
         """Kill the actor; nothing that it has not yet returned is used."""
         with self._lock:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from noterl.callback import AgentView, Budget
 from noterl.types import Logs
 from noterl.utils.checks import check_int, check_number, check_word
 
@@ -87,6 +88,10 @@ class AdaBatch(AdaptiveCallback):
         self._noise: Any = None
         self._waits = False  # whether a due measurement waits for a complete rollout
         self._generator_state: dict[str, Any] | None = None
+
+    def before_fit(self, agent: AgentView, budget: Budget) -> None:
+        """Keep rollouts on the host, where they are measured."""
+        self.needs_host = agent.memory == "rollout" and agent.replay is None
 
     def on_train_begin(self, logs: Logs) -> None:
         """Check that there are batches to compare and that the agent has every tunable."""

@@ -58,7 +58,7 @@ class HyperparameterScheduler(Callback):
         self.unit = check_word("unit", unit, UNITS)
         self._at: int | None = None  # the count that the current value was computed from
         if live:
-            self.needs_live_updates = True
+            self.needs_live_updates = self.needs_host = True
             self.on_batch_begin = self._before_update  # type: ignore[method-assign]
 
     @property

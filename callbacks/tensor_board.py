@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from noterl.callback import LOGGER, Callback, Every
+from noterl.callback import LOGGER, AgentView, Budget, Callback, Every
 from noterl.types import Logs
 from noterl.utils.checks import check_positive, check_word
 from noterl.utils.optional import require
@@ -72,6 +72,10 @@ class TensorBoard(Callback):
     def state_key(self) -> str:
         """The class and the folder's name."""
         return f"{type(self).__name__}:{self.folder.name}"
+
+    def before_fit(self, agent: AgentView, budget: Budget) -> None:
+        """Keep rollouts on the host if gradients on them are wanted."""
+        self.needs_host = self.every is not None and agent.memory == "rollout" and agent.replay is None
 
     def on_train_begin(self, logs: Logs) -> None:
         """Open a file. Its first event makes TensorBoard hide later steps in older files, which are played again."""

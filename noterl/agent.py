@@ -358,7 +358,8 @@ class Agent(Algorithm):
         session.fits += 1
         restart = seed is not None and not budget.resumed
         learner.attach(source, session.count(source, num_envs, pool), strategy.processes)
-        plain = pool is None and strategy is SINGLE and not session.info
+        needs_host = any(callback.needs_host for callback in user_callbacks.callbacks)
+        plain = pool is None and strategy is SINGLE and not session.info and not needs_host
         on_device = plain and runs_on_device(learner, actor, source)
         lanes = session.open(
             source, num_envs, restart=restart, workers=pool, info_spec=self.info_spec, on_device=on_device

@@ -242,6 +242,8 @@ class Callback:
         order: `USER`, `LOGGER` or `CHECKPOINT`: the group that the callback runs in.
         needs_live_updates: True for a callback that must act between two gradient updates. Updates then run one per
             compiled call. Otherwise the hooks of a group's updates run after the call that made all of them.
+        needs_host: True for a callback that must act between all updates, or that reads the last rollout. `fit` then
+            steps environments of JAX from the host. On the device, the hooks of a call run after all its updates.
         stops_training: True for a callback that can end training, so that `fit` needs no budget.
         adds: the names that the callback adds to the logs of some episodes. Callbacks that monitor such a name then
             wait for it instead of failing.
@@ -258,6 +260,7 @@ class Callback:
 
     order: int = USER
     needs_live_updates: bool = False
+    needs_host: bool = False
     stops_training: bool = False
     adds: Sequence[str] = ()
     every: Every | None = None

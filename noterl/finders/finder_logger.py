@@ -62,6 +62,7 @@ class FinderLogger(Callback):
         self.seconds = 0.0
         self._over = False
         self._before, self._collapsed = before, collapsed
+        self.needs_host = before is not None
         if metric == "loss":
             self.needs_live_updates = True
             self.on_batch_end = self._after_update  # type: ignore[method-assign]

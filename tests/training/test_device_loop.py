@@ -12,8 +12,17 @@ from keras import ops
 import noterl
 from noterl.backends.common import GatheredRows, NonFiniteError
 from noterl.callback import Callback
-from noterl.callbacks import Checkpoint, EarlyStopping, LambdaCallback
+from noterl.callbacks import (
+    AdaBatch,
+    Checkpoint,
+    EarlyStopping,
+    LambdaCallback,
+    LearningRateScheduler,
+    Scale,
+    TensorBoard,
+)
 from noterl.collect import DeviceLanes, VectorLanes
+from noterl.finders import LRFinder
 from noterl.schedules import Linear
 from noterl.types import Batch
 from tests.support.functional import FakeBrax, FakeJumanji, line
@@ -477,3 +486,42 @@ class TestStopsAndFaults:
         before = agent.updates
         fit(agent, SIZE)
         assert agent.updates == before + (2 if batch_size == "rollout" else 6)
+
+
+class TestCallbacksThatNeedTheHost:
+    """Their hooks must run between updates, or they read the last rollout."""
+
+    def test_live_schedule_sets_the_rate_of_each_update(self) -> None:
+        host, device = ppo(), ppo()
+        schedule = LearningRateScheduler(lambda updates: 1e-2 / (1 + updates), unit="updates", live=True)
+        fit(device, 48, callbacks=[schedule])
+        fit(host, 48, callbacks=[schedule, _Hosted()])
+        assert isinstance(device._session.lanes, VectorLanes) and same(device, host)
+        assert device.learning_rate == pytest.approx(1e-2 / device.updates)
+
+    def test_finder_trains_each_point_with_its_own_rate(self) -> None:
+        found: list[Any] = []
+        agent = ppo()
+        watch = LambdaCallback(on_batch_end=lambda *_: found.append((agent.learning_rate, type(agent._session.lanes))))
+        LRFinder(agent).find(updates=16, metric="loss", callbacks=[watch], num_envs=LANES)
+        rates, kinds = zip(*found, strict=True)
+        assert list(rates[:16]) == sorted(set(rates[:16])) and set(kinds) == {VectorLanes}
+
+    def test_gradient_noise_of_rollouts_is_measured(self) -> None:
+        history = fit(ppo(), 60, callbacks=[AdaBatch(2, batch=Scale(min=2, max=8))])
+        assert "gradient_noise" in history.history
+
+    def test_gradients_on_rollouts_are_written(self, tmp_path: Path) -> None:
+        agent = ppo()
+        fit(agent, 60, callbacks=[TensorBoard(tmp_path, histograms="updates")])
+        assert isinstance(agent._session.lanes, VectorLanes)
+
+    def test_they_run_on_the_device_with_a_replay_memory(self) -> None:
+        agent = noterl.DQN(line(), hidden=(4,), seed=3)
+        agent.compile(replay=noterl.Replay(100), batch_size=4, learning_starts=20)
+        history = fit(agent, 60, callbacks=[AdaBatch(2, batch=Scale(min=2, max=8))])
+        assert isinstance(agent._session.lanes, DeviceLanes) and "gradient_noise" in history.history
+
+
+class _Hosted(Callback):
+    needs_host = True

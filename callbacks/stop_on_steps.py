@@ -35,4 +35,4 @@ class StopOnSteps(Callback):
 
     def before_fit(self, agent: AgentView, budget: Budget) -> None:
         """Limit the budget of the fit."""
-        budget.last_step = min(budget.last_step, self.steps)
+        budget.step_limit = min(budget.step_limit, self.steps)

@@ -354,6 +354,7 @@ class Agent(Algorithm):
         budget = budget_of(self._counters, episodes, steps)
         for callback in user_callbacks.callbacks:
             callback.before_fit(self, budget)
+        budget.last_step = min(budget.last_step, budget.step_limit)
         learner, actor = self._build()  # a callback may have restored or compiled the agent
         session.fits += 1
         restart = seed is not None and not budget.resumed

@@ -175,11 +175,13 @@ class Budget:
     Attributes:
         last_episode: total of finished episodes at which `fit` ends.
         last_step: total of environment steps at which `fit` ends.
+        step_limit: another such total, which stays the same if a callback restores the agent and moves `last_step`.
         resumed: whether a callback has restored the agent, so that this fit continues an interrupted one.
     """
 
     last_episode: float = math.inf
     last_step: float = math.inf
+    step_limit: float = math.inf
     resumed: bool = False
 
 

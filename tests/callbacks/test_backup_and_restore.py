@@ -137,6 +137,14 @@ class TestResuming:
         whole.fit(steps=100, callbacks=[BackupAndRestore(tmp_path / "other.noterl")], verbose=0)
         assert_same_state(agent, whole)
 
+    def test_total_of_steps_is_that_of_the_agent(self, tmp_path: Path) -> None:
+        path = tmp_path / "backup.noterl"
+        for change in (lambda each: each, reversed):
+            path.unlink(missing_ok=True)
+            agent = interrupted(path, 57, steps=200)
+            agent.fit(steps=200, callbacks=change([StopOnSteps(90), BackupAndRestore(path)]), verbose=0)
+            assert agent.steps == 90
+
     def test_resumed_fit_returns_the_complete_history(self, tmp_path: Path) -> None:
         path = tmp_path / "backup.noterl"
         interrupted(path, 57, episodes=6)

@@ -17,8 +17,8 @@ from noterl.utils.tables import Row, plain_row
 class RowLogger(Callback):
     """Base of the loggers that write a table: a row for each finished episode, a column for each metric.
 
-    If a run continues, in a second `fit` or after a restore, the rows up to its step are kept. Later rows are removed,
-    because their episodes are played again. Rows that were saved with the agent but not yet written are restored.
+    If a run continues, in a second `fit` or after a restore, the rows that it had are kept. Later rows are removed,
+    because their episodes are logged again. Rows that were saved with the agent but not yet written are restored.
     Therefore, no row is duplicated. `time` continues to count.
 
     If the file holds rows of another run after the current step, it is renamed first: `log.csv` becomes `log.csv.1`.
@@ -46,6 +46,7 @@ class RowLogger(Callback):
         self._pending: list[Row] = []
         self._offset = {"episode": 0, "steps": 0, "updates": 0}  # counts of the run that the log continues
         self._restored = False  # whether rows after the current step belong to this run
+        self._num_rows = 0  # the number of rows of the log, with those that are pending
         self._seconds = 0.0  # training time of earlier fits
 
     @property
@@ -70,11 +71,13 @@ class RowLogger(Callback):
         return row
 
     def on_train_begin(self, logs: Logs) -> None:
-        """Keep the rows up to the step at which training continues."""
+        """Keep the rows of the run before the point at which training continues."""
         saving.check_writable(self.path)
         written = self._written_rows()
         present = self.agent.steps + self._offset["steps"]
-        if not self._restored and any(row["steps"] > present for row in written):
+        if self._restored:  # episodes of the same step may have ended after the state was saved
+            written = written[: self._num_rows]
+        elif any(row["steps"] > present for row in written):
             self._keep_other_run(written)
         self._restored = False
         present = self.agent.steps + self._offset["steps"]
@@ -82,7 +85,7 @@ class RowLogger(Callback):
         known = {row["episode"] for row in kept}
         kept += [row for row in self._pending if row["episode"] not in known]
         self._seconds = float(kept[-1]["time"]) if kept else 0.0
-        self._pending = []
+        self._pending, self._num_rows = [], len(kept)
         self.rewrite(kept)
 
     def on_episode_end(self, episode: int, logs: Logs) -> None:
@@ -95,6 +98,7 @@ class RowLogger(Callback):
         for name, count in self._offset.items():
             row[name] += count
         self._pending.append(self.complete_row(row))
+        self._num_rows += 1
         if len(self._pending) >= self.flush_every:
             self._flush()
 
@@ -103,12 +107,13 @@ class RowLogger(Callback):
         self._flush()
 
     def get_state(self) -> dict[str, Any]:
-        """Return the rows that are not yet written, and the counts of the run that the log continues."""
-        return {"pending": [dict(row) for row in self._pending], "offset": dict(self._offset)}
+        """Return the rows that are not yet written, the number of all rows, and the counts of the run before."""
+        pending = [dict(row) for row in self._pending]
+        return {"pending": pending, "rows": self._num_rows, "offset": dict(self._offset)}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore what `get_state` returned."""
-        self._pending = [dict(row) for row in state["pending"]]
+        self._pending, self._num_rows = [dict(row) for row in state["pending"]], int(state["rows"])
         self._offset = {name: state["offset"][name] for name in self._offset}
         self._restored = True
 

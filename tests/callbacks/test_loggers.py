@@ -17,8 +17,10 @@ import noterl
 from noterl.callback import CHECKPOINT, LambdaCallback
 from noterl.callbacks import CSVLogger, JSONLogger, ParquetLogger
 from noterl.utils.tables import columns_of, plain_row, read_columns
+from tests.support.doubles import TogetherVectorEnv
 from tests.support.states import one_lane
 from tests.support.tape import Tape, rewarded, taped
+from tests.support.worker_envs import CountEnv
 
 pytestmark = pytest.mark.backends("torch")
 
@@ -236,6 +238,17 @@ class TestResuming:
             times = table.pop("time")
             assert times == sorted(times)
         np.testing.assert_equal(tables[1], tables[0])
+
+    def test_episodes_that_end_in_the_same_step_are_not_duplicated(self, ending: str, tmp_path: Path) -> None:
+        """Three environments of a vector environment end their episodes together; the second of them saves."""
+        log, states = tmp_path / f"log.{ending}", []
+        agent = noterl.DQN(TogetherVectorEnv([lambda: CountEnv(4)] * 3, autoreset_mode="SameStep"), seed=1)
+        save = at(5, lambda: states.append(agent.get_state()))
+        agent.fit(steps=24, callbacks=[KINDS[ending](log, 1), save], verbose=0)
+        assert read_columns(log)["steps"] == [12] * 3 + [24] * 3
+        agent.set_state(states[0])
+        agent.fit(steps=12, callbacks=[KINDS[ending](log, 1)], verbose=0)
+        assert read_columns(log)["episode"] == [*range(9)]
 
     def test_incomplete_last_line_is_dropped(self, tmp_path: Path) -> None:
         for ending in ("csv", "jsonl"):

@@ -64,6 +64,7 @@ class AdaptiveCallback(Callback):
         self._last: float | None = None
         self._values: dict[str, Values] = {}  # not rounded
         self._first: dict[str, Values] = {}
+        self._room = 0  # transitions that the memory had room for when "collect" was last set
 
     def _largest_batch(self, least: int) -> int:
         """Return the largest batch that the memory will be able to sample.
@@ -98,6 +99,8 @@ class AdaptiveCallback(Callback):
             present = tunable.read(self.agent)
             if name not in self._first:
                 self._first[name] = self._values[name] = present
+                if name == "collect":
+                    self._note_room()
             if tunable.is_count:
                 (first,) = self._first[name].values()
                 most = self._largest_batch(how.min or 1) if name == "batch" else None
@@ -141,6 +144,8 @@ class AdaptiveCallback(Callback):
         self._values[name] = {part: how.next(value, ratio, direction) for part, value in self._values[name].items()}
         if name == "batch":
             self._limit_batch()
+        elif name == "collect":
+            self._note_room()
         self._write(name)
 
     def _limit_batch(self) -> bool:
@@ -159,12 +164,13 @@ class AdaptiveCallback(Callback):
             self._values[name] = dict(self._first[name])
             self._write(name)
 
+    def _note_room(self) -> None:
+        self._room = self.agent.replay.capacity - len(self.agent.replay)
+
     def _rounded(self, name: str) -> Values:
         how, values = self._adjusted[name], self._values[name]
-        if name == "collect":  # not stored, so that it is not applied again to the next value
-            capacity = self.agent.replay.capacity
-            room = capacity - len(self.agent.replay)
-            values = {part: value * room / capacity if room > 0 else value for part, value in values.items()}
+        if name == "collect" and self._room > 0:  # not in the values, so that it is not applied again to the next one
+            values = {part: value * self._room / self.agent.replay.capacity for part, value in values.items()}
         if isinstance(how, Scale):
             return {part: how.rounded(value, batch=name == "batch") for part, value in values.items()}
         return values
@@ -180,6 +186,7 @@ class AdaptiveCallback(Callback):
             "last": self._last,
             "values": {name: dict(values) for name, values in self._values.items()},
             "first": {name: dict(values) for name, values in self._first.items()},
+            "room": self._room,
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -187,3 +194,4 @@ class AdaptiveCallback(Callback):
         self.ema, self.ratio, self._last = state["ema"], state["ratio"], state["last"]
         self._values = {name: dict(values) for name, values in state["values"].items() if name in self._adjusted}
         self._first = {name: dict(values) for name, values in state["first"].items() if name in self._adjusted}
+        self._room = int(state["room"])

@@ -185,6 +185,18 @@ class TestFormulas:
             found += [logs["collect"] for logs in measure(callback, agent)]
         assert found == [24, 24, 8, 40]  # a full memory has no room left that could be a factor
 
+    def test_restored_collect_is_that_of_the_last_measurement(self) -> None:
+        agent = LiveAgent([500.0] * 2, length=400)
+        agent.schedule.update_every = 40
+        callback = ESSAdapt(target_ess=500, collect=Scale(max=1000))
+        measure(callback, agent)
+        agent.replay.length = 800  # before the run is saved
+        restored = ESSAdapt(target_ess=500, collect=Scale(max=1000))
+        restored.set_state(callback.get_state())
+        for each in (callback, restored):
+            measure(each, agent, 0)
+            assert agent.schedule.update_every == 24
+
     def test_smooth_is_the_weight_of_the_new_measurement(self) -> None:
         callback = ESSAdapt(target_ess=100, smooth=0.2, lr=Rate(1.0, 0, 1))
         measure(callback, LiveAgent([100.0, 200.0, 50.0]), 3)

@@ -232,7 +232,7 @@ class Agent(Algorithm):
                 own; `agent.policy` is then the first. If another agent has used the object, `agent.policy` is a new one
                 with the same arguments.
             noise: exploration noise for continuous actions, from `noterl.noise`; or a list, as for `policy`.
-            replay: the memory, a `noterl.Replay`, or its capacity.
+            replay: the memory, a `noterl.Replay`, or a capacity, for the default memory of this capacity.
             batch_size: transitions per gradient update, or "rollout" for a whole rollout. Larger batches have less
                 gradient noise and cost more; 32 to 256 are usual. `fit` raises an error if it exceeds a rollout. A
                 default that does is reduced instead.

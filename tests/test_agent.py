@@ -443,11 +443,14 @@ class TestShortForms:
                 agent.compile(target_update=target_update)
 
     @pytest.mark.parametrize("capacity", [10_000, 1e4, np.int64(10_000)])
-    def test_number_for_replay_is_its_capacity(self, capacity: Any) -> None:
-        agent = noterl.DQN("CartPole-v1", hidden=(4,))
-        agent.compile(replay=capacity)
-        assert (agent.replay.capacity, agent.replay.n_step) == (10_000, 1)
-        assert agent.compile_arguments["replay"] is agent.replay
+    def test_number_for_replay_is_the_capacity_of_the_default_memory(self, capacity: Any) -> None:
+        for kind, n_step in ((noterl.DQN, 3), (noterl.SAC, 1)):
+            agent = kind("CartPole-v1" if kind is noterl.DQN else "Pendulum-v1", hidden=(4,))
+            agent.compile(replay=capacity)
+            assert (agent.replay.capacity, agent.replay.n_step) == (10_000, n_step)
+            assert agent.compile_arguments["replay"] is agent.replay
+            agent.compile()
+            assert agent.replay.n_step == n_step
 
     @pytest.mark.parametrize("capacity", [0, 2.5, True, "big"])
     def test_other_values_for_replay_raise(self, capacity: Any) -> None:

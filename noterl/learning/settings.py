@@ -58,7 +58,7 @@ class Settings:
             arguments["policy"] = _replace_names(arguments["policy"])
         capacity = whole(arguments.get("replay"))
         if isinstance(capacity, int | np.integer) and not isinstance(capacity, bool) and capacity > 0:
-            arguments["replay"] = Replay(int(capacity))
+            arguments["replay"] = _replay_of(int(capacity), defaults, algorithm, "reward_model" in arguments)
         self.arguments, self.head = arguments, head
         self.policy: Policy | None
         self.noise: NoiseProcess | None
@@ -178,8 +178,9 @@ _SCHEDULED = ("batch_size", "learning_starts", "update_every", "updates", "targe
 
 
 def _from_replay(arguments: dict[str, Any], defaults: Defaults, algorithm: Algorithm) -> tuple[Replay, UpdateSchedule]:
-    n_step = 1 if "reward_model" in arguments else defaults.n_step
-    replay: Replay = arguments["replay"] if "replay" in arguments else _default_replay(defaults, algorithm, n_step)
+    replay: Replay | None = arguments.get("replay")
+    if replay is None:
+        replay = _default_replay(defaults, algorithm, "reward_model" in arguments)
     scheduled = {name: arguments.get(name, getattr(defaults, name)) for name in _SCHEDULED}
     schedule = UpdateSchedule(**scheduled)
     if "updates" not in arguments:
@@ -205,14 +206,29 @@ def _from_sequences(
                 "many stored sequences at a time: use rollout_steps, replay_ratio and replay_starts; "
                 f"got {arguments[name]!r}"
             )
-    replay: Replay = arguments["replay"] if "replay" in arguments else _default_replay(defaults, algorithm, 1)
+    replay: Replay | None = arguments.get("replay")
+    if replay is None:
+        replay = _default_replay(defaults, algorithm)
     target = {name: arguments.get(name, getattr(defaults, name)) for name in ("target_update", "target_unit")}
     return replay, UpdateSchedule(batch_size="rollout", learning_starts=0, update_every=1, updates=1, **target)
 
 
-def _default_replay(defaults: Defaults, algorithm: Algorithm, n_step: int) -> Replay:
-    source, capacity = algorithm._source, defaults.capacity
-    stack = None if source.maker is None else source.maker.frame_stack
+def _replay_of(capacity: int, defaults: Defaults, algorithm: Algorithm, learns_rewards: bool) -> Replay:
+    """Return the agent's default memory, but of this capacity."""
+    if algorithm.memory == "rollout":  # it has none by default
+        return Replay(capacity)
+    n_step = 1 if learns_rewards or algorithm.memory == "sequences" else defaults.n_step
+    return Replay(capacity, n_step=n_step, frame_stack=_frame_stack(algorithm))
+
+
+def _frame_stack(algorithm: Algorithm) -> int | None:
+    """Return how many frames the memory stacks, if the environment can return single ones."""
+    maker = algorithm._source.maker
+    return None if maker is None else maker.frame_stack
+
+
+def _default_replay(defaults: Defaults, algorithm: Algorithm, learns_rewards: bool = False) -> Replay:
+    source, capacity, stack = algorithm._source, defaults.capacity, _frame_stack(algorithm)
     fitting = default_capacity(capacity, source.observation_space, source.action_space, frame_stack=stack)
     if fitting < capacity:
         warnings.warn(
@@ -221,7 +237,7 @@ def _default_replay(defaults: Defaults, algorithm: Algorithm, n_step: int) -> Re
             f"yourself: compile(replay=noterl.Replay({fitting:_}{'' if stack is None else f', frame_stack={stack}'}))",
             stacklevel=2,
         )
-    return Replay(fitting, n_step=n_step, frame_stack=stack)
+    return _replay_of(fitting, defaults, algorithm, learns_rewards)
 
 
 def _limit_updates(schedule: UpdateSchedule, default_every: int | str) -> None:

@@ -99,6 +99,13 @@ def test_ppo_learns_from_lanes_of_atari() -> None:
     agent.close()
 
 
+def test_memory_of_a_given_capacity_stores_each_frame_once() -> None:
+    agent = noterl.DQN(noterl.envs.Atari("Pong", size=40), hidden=(8,), seed=1)
+    agent.compile(replay=200)
+    assert (agent.replay.capacity, agent.replay._frame_stack) == (200, 4)
+    agent.close()
+
+
 def test_workers_and_raw_games_are_refused_with_the_reason() -> None:
     agent = small(noterl.envs.Atari("Pong", size=40))
     with pytest.raises(ValueError, match="workers must be 0"):

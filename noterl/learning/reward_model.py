@@ -67,7 +67,8 @@ class GAIL(Configurable):
         reward: "positive" for `-log(1 - D)`, which favors long episodes; "negative" for `log D`, which favors short
             ones; "logit" for the difference of the two, `log(D / (1 - D))`.
         weight: factor of this reward.
-        environment_weight: factor of the environment's reward.
+        environment_weight: factor of the environment's reward, which is normalized before if the agent has
+            `normalize_reward=True`.
 
     Raises:
         ValueError: if an argument is not one of the allowed values.

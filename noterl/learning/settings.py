@@ -294,6 +294,12 @@ def _check_reward_model(model: Any, algorithm: Algorithm, replay: Replay | None)
             "reward_model needs a replay memory of single steps, because it rewards one action: use n_step=1 and no "
             f"Triplets, got {replay!r}"
         )
+    normalizers = algorithm._normalizers
+    if normalizers is not None and normalizers.reward is not None and not model.environment_weight:
+        raise ValueError(
+            "normalize_reward must be False with reward_model=GAIL(...), which replaces the environment's rewards; with "
+            "GAIL(environment_weight=) it adds the normalized ones"
+        )
     return model
 
 

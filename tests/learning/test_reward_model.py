@@ -310,6 +310,14 @@ def test_bad_use_raises(case: str) -> None:
         agent.compile(**{"batch_size": 4, "reward_model": gail(), **changes})
 
 
+@pytest.mark.backends("torch")
+def test_normalized_rewards_that_nothing_uses_are_refused() -> None:
+    agent = noterl.DQN((OBSERVATIONS, DISCRETE), hidden=(4,), seed=3, normalize_reward=True)
+    with pytest.raises(ValueError, match="normalize_reward must be False"):
+        agent.compile(reward_model=gail())
+    agent.compile(reward_model=GAIL(demonstrations(), environment_weight=0.5))
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -53,6 +53,8 @@ class ActorCritic(Agent):
         actor, critic, *others = networks.split_networks(network, *self.network_roles, shareable=shared is not False)
         if self.head is None:
             self.head = self._default_head(actor).bind(self.action_space)
+        if shared is True and critic is not None and not isinstance(critic, networks.HiddenLayers):
+            raise ValueError("shared must be False with a critic of your own, which is used as it is")
         shared = self._shares(actor, critic) if shared is None else check_bool("shared", shared)
         last_layer: Any = {"gain": 0.01, "log_std": check_number("log_std", log_std) if continuous else None}
         outputs = self.head.size // 2 if continuous else self.head.size

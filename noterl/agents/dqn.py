@@ -75,6 +75,8 @@ class DQN(Agent):
         self.double, dueling = check_bool("double", double), check_bool("dueling", dueling)
         self.error_loss = _LOSSES[loss]
         (network,) = networks.split_networks(network, "q")
+        if dueling and network is not None and not isinstance(network, networks.HiddenLayers):
+            raise ValueError("dueling must be False with a network of your own, which is used as it is")
         self.q = networks.network_or_default(
             network,
             hidden,

@@ -297,8 +297,8 @@ def _check_reward_model(model: Any, algorithm: Algorithm, replay: Replay | None)
     normalizers = algorithm._normalizers
     if normalizers is not None and normalizers.reward is not None and not model.environment_weight:
         raise ValueError(
-            "normalize_reward must be False with reward_model=GAIL(...), which replaces the environment's rewards; with "
-            "GAIL(environment_weight=) it adds the normalized ones"
+            "normalize_reward must be False with reward_model=GAIL(...), which replaces the environment's rewards; "
+            "with GAIL(environment_weight=) it adds the normalized ones"
         )
     return model
 

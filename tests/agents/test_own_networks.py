@@ -226,3 +226,14 @@ def test_long_ints_stay_on_the_host() -> None:
     agent.compile(replay=noterl.Replay(20, on_device=True), batch_size=4)
     with pytest.raises(ValueError, match="on_device must be False with observations of int64 beyond 32 bits"):
         agent.fit(steps=1, verbose=0)
+
+
+@pytest.mark.backends("torch")
+def test_flags_of_the_default_network_are_refused_beside_an_own_one() -> None:
+    with pytest.raises(ValueError, match="dueling must be False"):
+        noterl.DQN("CartPole-v1", dueling=True, network=networks.mlp(4, [4], 2))
+    pair = networks.mlp(4, [4], 2), networks.mlp(4, [4], 1)
+    for kind in (noterl.PPO, noterl.A2C):
+        with pytest.raises(ValueError, match="shared must be False"):
+            kind("CartPole-v1", shared=True, network=pair)
+        kind("CartPole-v1", network=pair)

@@ -90,13 +90,12 @@ class AdaBatch(AdaptiveCallback):
         self._generator_state: dict[str, Any] | None = None
 
     def before_fit(self, agent: AgentView, budget: Budget) -> None:
-        """Keep rollouts on the host, where they are measured."""
-        self.needs_host = agent.memory == "rollout" and agent.replay is None
+        """Keep rollouts on the host, where they are measured when they are complete."""
+        self.needs_host = self._waits = agent.memory == "rollout" and agent.replay is None
 
     def on_train_begin(self, logs: Logs) -> None:
         """Check that there are batches to compare and that the agent has every tunable."""
         self._noise = self.agent.gradient_noise(self.num_samples)
-        self._waits = self.agent.memory == "rollout" and self.agent.replay is None
         if self._generator_state is not None:
             self._noise.generator.bit_generator.state = self._generator_state
         super().on_train_begin(logs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from noterl.callback import Callback
+from noterl.callback import AgentView, Budget, Callback
 from noterl.types import Logs
 
 from .ada_batch import AdaBatch
@@ -62,6 +62,11 @@ class Adapt(Callback):
                 raise ValueError("num_samples, the number of batches to compare, must be given with target_noise")
             self.chosen = AdaBatch(num_samples, target_noise, smooth, every=every, unit=unit, **adjusted)
         self.adds, self.every = self.chosen.adds, self.chosen.every
+
+    def before_fit(self, agent: AgentView, budget: Budget) -> None:
+        """Forward the call, and need the host if the chosen callback does."""
+        self.chosen.before_fit(agent, budget)
+        self.needs_host = self.chosen.needs_host
 
     def on_train_begin(self, logs: Logs) -> None:
         """Forward the event."""

@@ -55,6 +55,11 @@ class InfoFields:
         for name, (shape, dtype, default) in spec.items():
             self.values[name] = np.full((self.num_envs, *shape), default, dtype)
 
+    @property
+    def names(self) -> list[str]:
+        """The keys of `info` that are read."""
+        return [*self.spec, *self.watched]
+
     def reset(self, lane: int, info: Mapping[str, Any]) -> None:
         """Set the values of a lane after a reset, or offer the mask."""
         if self.spec:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -112,23 +112,37 @@ class EpisodeInfo:
         return made
 
 
-def info_of_lane(info: Mapping[str, Any], lane: int, over: bool) -> dict[str, Any]:
-    """Return the `info` of one environment from that of a vector environment's step.
+def info_of_lane(
+    info: Mapping[str, Any], lane: int, names: Iterable[str], num_envs: int, *, over: bool
+) -> dict[str, Any]:
+    """Return the values of some keys of one environment from the `info` of a vector environment's step.
 
     Args:
         info: the key `name` holds the values of all environments. If there is a key `_name`, it holds a mask of the
             environments that have a value.
         lane: number of the environment.
+        names: the keys; those that the environment does not have are left out.
+        num_envs: number of environments.
         over: whether its episode ended and the environment was reset in the same step. Its info is then in
             `info["final_info"]`.
+
+    Raises:
+        ValueError: if the value of a key is not an array or a list of `num_envs` values.
     """
     if over:
         info = info.get("final_info", {})
-    return {
-        key: values[lane]
-        for key, values in info.items()
-        if not key.startswith("_") and not isinstance(values, Mapping) and info.get(f"_{key}", _ALL)[lane]
-    }
+    found = {}
+    for name in names:
+        if name not in info:
+            continue
+        values = info[name]
+        if np.shape(values)[:1] != (num_envs,):
+            raise ValueError(
+                f"env: info[{name!r}] must hold a value of each of the {num_envs} environments, got {values!r:.80}"
+            )
+        if info.get(f"_{name}", _ALL)[lane]:
+            found[name] = values[lane]
+    return found
 
 
 class _All:

@@ -141,7 +141,7 @@ class VectorLanes:
     def _reset_fields(self, lane: int, info: Mapping[str, Any]) -> None:
         """Set the fields of `info` of a lane that was reset."""
         if self.info or self.fields.watched:
-            self.fields.reset(lane, info_of_lane(info, lane, False))
+            self.fields.reset(lane, self._info_of_lane(info, lane, self.fields.names, over=False))
 
     def _reset_lanes(self, lanes: Iterable[int]) -> None:
         """In DISABLED, reset lanes one after another."""
@@ -199,10 +199,14 @@ class VectorLanes:
         if not self.info:
             return {}
         was_reset = self._mode is AutoresetMode.SAME_STEP and (terminated or truncated)
-        found = self.fields.step(lane, info_of_lane(info, lane, was_reset), terminated)
+        of_lane = self._info_of_lane(info, lane, self.fields.names, over=was_reset)
+        found = self.fields.step(lane, of_lane, terminated)
         if was_reset:
             self._reset_fields(lane, info)
         return found
+
+    def _info_of_lane(self, info: Mapping[str, Any], lane: int, names: Iterable[str], *, over: bool) -> dict[str, Any]:
+        return info_of_lane(info, lane, names, self.num_envs, over=over)
 
     def _record(self, transitions: list[Transition], info: dict[str, Any]) -> None:
         """Add the transitions of a step to the ledger."""
@@ -214,7 +218,7 @@ class VectorLanes:
             lane = transition.lane
             if ledger.reductions:
                 over = same_step and (transition.terminated or transition.truncated)
-                ledger.info[lane].add(info_of_lane(info, lane, over))
+                ledger.info[lane].add(self._info_of_lane(info, lane, ledger.reductions, over=over))
             ledger.returns[lane] += transition.reward if rewards is None else float(rewards[lane])
             ledger.lengths[lane] += 1
 

@@ -76,14 +76,22 @@ def test_info_of_a_lane_follows_the_masks() -> None:
         "x": np.array([1.0, 2.0]),
         "_x": np.array([True, False]),
         "y": np.array([3, 4]),  # without a mask, every environment has the value
-        "nested": {"a": np.zeros(2)},
         "final_info": {"x": np.array([0.0, 7.0]), "_x": np.array([False, True])},
         "_final_info": np.array([False, True]),
     }
-    assert info_of_lane(info, 0, over=False) == {"x": 1.0, "y": 3}
-    assert info_of_lane(info, 1, over=False) == {"y": 4}
-    assert info_of_lane(info, 1, over=True) == {"x": 7.0}
-    assert info_of_lane({}, 0, over=True) == {}
+    names = ("x", "y")
+    assert info_of_lane(info, 0, names, 2, over=False) == {"x": 1.0, "y": 3}
+    assert info_of_lane(info, 1, names, 2, over=False) == {"y": 4}
+    assert info_of_lane(info, 1, names, 2, over=True) == {"x": 7.0}
+    assert info_of_lane({}, 0, names, 2, over=True) == {}
+
+
+@pytest.mark.parametrize("value", [7, None, "ab", {"a": np.zeros(2)}, np.float32(1), np.zeros(3)])
+def test_info_of_a_lane_reads_only_the_names(value: Any) -> None:
+    info = {"x": np.array([1.0, 2.0]), "other": value}
+    assert info_of_lane(info, 1, ("x",), 2, over=False) == {"x": 2.0}
+    with pytest.raises(ValueError, match=r"^env: info\['other'\] must hold a value of each of the 2 environments"):
+        info_of_lane(info, 1, ("x", "other"), 2, over=False)
 
 
 @pytest.mark.parametrize("info", ["x", 3, {"x": "median"}, {"x": None}, {1: "sum"}, [""], {"reward": "sum"}])

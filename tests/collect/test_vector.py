@@ -253,6 +253,31 @@ class WrongShape(CountingEnv):
         return observation[: 1 if self.step_number >= 3 else 2], *rest
 
 
+class SharedInfo(TogetherVectorEnv):
+    """Also returns one value of all environments, which is not in gymnasium's layout."""
+
+    def reset(self, **arguments):
+        observations, info = super().reset(**arguments)
+        return observations, {**info, "total": 0}
+
+    def step(self, actions):
+        *results, info = super().step(actions)
+        return *results, {**info, "total": 7, "speed": np.arange(self.num_envs)}
+
+
+class TestInfo:
+    @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED])
+    def test_values_that_nobody_reads_may_have_any_layout(self, mode: AutoresetMode) -> None:
+        agent = build(SharedInfo([lambda: CountingEnv(2)] * 2, autoreset_mode=mode))
+        history = agent.fit(episodes=2, info={"speed": "max"}, verbose=0)
+        assert history.history["speed"] == [0.0, 1.0]
+
+    def test_value_of_all_environments_cannot_be_logged(self) -> None:
+        agent = build(SharedInfo([lambda: CountingEnv(2)] * 2, autoreset_mode=AutoresetMode.NEXT_STEP))
+        with pytest.raises(ValueError, match=r"^env: info\['total'\] must hold a value of each of the 2 environments"):
+            agent.fit(episodes=2, info=("total",), verbose=0)
+
+
 class TestInvalidValues:
     """The error names the environment, the step and the value; nothing invalid is stored."""
 

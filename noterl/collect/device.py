@@ -177,7 +177,7 @@ class DeviceLanes:
 
     def get_state(self) -> dict[str, Any] | None:
         """Return the arrays on the device, the position, the ledger and the pending events; None before a start."""
-        leaves = self._leaves if self.carry is None else [np.array(leaf) for leaf in flatten(self.carry)]
+        leaves = self._leaves if self.carry is None else flatten(self.carry)
         if leaves is None:
             return None
         pending = None if self.pending is None else asdict(self.pending)

@@ -157,7 +157,7 @@ class FunctionalEnv(gymnasium.Env[Any, Any]):
 
     def get_state(self) -> dict[str, Any]:
         """Return the arrays of the state, in the order of JAX's pytrees."""
-        return {"leaves": [np.array(leaf) for leaf in flatten(self._state)]}
+        return {"leaves": flatten(self._state)}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore a state of `get_state`; call `reset` first.
@@ -311,29 +311,47 @@ def import_jax() -> Any:
     return require("jax", "jax", "an environment of JAX")
 
 
-def flatten(tree: Any) -> list[Any]:
-    """Return the arrays of a pytree."""
-    return list(import_jax().tree.leaves(tree)) if has_jax() else [tree]
+def flatten(tree: Any) -> list[np.ndarray]:
+    """Return copies of the arrays of a pytree as arrays of NumPy; of a typed key of JAX, its data."""
+    return [np.array(_data(leaf)) for leaf in _leaves(tree)]
 
 
-def unflatten(like: Any, leaves: list[Any]) -> Any:
-    """Return the pytree of the structure of `like` with these arrays.
+def unflatten(like: Any, arrays: list[Any]) -> Any:
+    """Return the pytree of the structure of `like` with the arrays of `flatten`.
 
     Raises:
         ValueError: if their number, a shape or a dtype differs.
     """
-    found = flatten(like)
-    ours, theirs = ([(np.shape(leaf), np.dtype(leaf.dtype)) for leaf in map(_array, each)] for each in (found, leaves))
+    found = _leaves(like)
+    ours, theirs = ([(np.shape(one), np.dtype(one.dtype)) for one in map(_data, each)] for each in (found, arrays))
     if ours != theirs:
         raise ValueError(f"the state must have the shapes and dtypes {ours}, got {theirs}")
     if not has_jax():
-        return leaves[0]
+        return arrays[0]
     jax = import_jax()
+    leaves = [
+        jax.random.wrap_key_data(array, impl=jax.random.key_impl(leaf)) if _is_key(leaf) else array
+        for leaf, array in zip(found, arrays, strict=True)
+    ]
     return jax.tree.unflatten(jax.tree.structure(like), leaves)
 
 
-def _array(leaf: Any) -> Any:
+def _leaves(tree: Any) -> list[Any]:
+    return list(import_jax().tree.leaves(tree)) if has_jax() else [tree]
+
+
+def _data(leaf: Any) -> Any:
+    """Return a leaf as an array; of a typed key, its data."""
+    if _is_key(leaf):
+        return import_jax().random.key_data(leaf)
     return leaf if hasattr(leaf, "dtype") else np.asarray(leaf)
+
+
+def _is_key(leaf: Any) -> bool:
+    if not has_jax() or not hasattr(leaf, "dtype"):
+        return False
+    jax = import_jax()
+    return bool(jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key))
 
 
 def to_numpy(observation: Any, space: spaces.Space[Any]) -> Any:

@@ -16,7 +16,7 @@ from noterl.collect import VectorLanes
 from noterl.envs import functional, functional_cartpole
 from noterl.envs.functional import FunctionalVectorEnv
 from noterl.envs.functional_adapters import find_functional
-from tests.support.functional import FakeBrax, FakeGymnax, FakeJumanji, line
+from tests.support.functional import FakeBrax, FakeGymnax, FakeJumanji, keyed_line, line
 
 pytest.importorskip("jax")
 
@@ -97,6 +97,15 @@ class TestNumpyInterface:
         assert isinstance(agent._session.lanes, VectorLanes)
         assert agent.steps == 40
         assert max(history.history["length"]) <= 7
+
+    def test_snapshot_may_hold_typed_keys(self) -> None:
+        env, other = keyed_line(), keyed_line()
+        env.reset(seed=1)
+        other.reset(seed=2)
+        other.set_state(env.get_state())
+        assert all(np.array_equal(env.step(1)[0], other.step(1)[0]) for _ in range(3))
+        with pytest.raises(ValueError, match="must have the shapes"):
+            other.set_state({"leaves": env.get_state()["leaves"][1:]})
 
     def test_run_on_the_host_resumes_exactly(self) -> None:
         whole, first, second = (noterl.PPO(line(), rollout_steps=4, epochs=1, hidden=(4,), seed=1) for _ in range(3))

@@ -26,6 +26,23 @@ def line(limit: int = 7, **options: Any) -> Any:
     return functional(reset, step, LINE, spaces.Discrete(2), max_episode_steps=limit, **options)
 
 
+def keyed_line() -> Any:
+    """Return a walk on a line whose state holds a typed key of JAX, from which the noise of all its steps comes."""
+
+    def reset(key: Any) -> tuple[Any, Any]:
+        random = import_jax().random
+        position = random.uniform(key, (), minval=-1.0, maxval=1.0)
+        return _observed(position), {"key": random.wrap_key_data(key), "position": position}
+
+    def step(_: Any, state: Any, action: Any) -> tuple[Any, ...]:
+        random = import_jax().random
+        key, drawn = random.split(state["key"])
+        position = state["position"] + (2.0 * action - 1.0) * 0.5 + 0.1 * random.normal(drawn, ())
+        return _observed(position), {"key": key, "position": position}, 0.1 * position, abs(position) > 2.0, False
+
+    return functional(reset, step, LINE, spaces.Discrete(2), max_episode_steps=7)
+
+
 def _observed(position: Any) -> Any:
     jnp = import_jax().numpy
     return jnp.stack([position, position**2])

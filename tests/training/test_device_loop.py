@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from noterl.backends.common import GatheredRows, NonFiniteError
 from noterl.callback import Callback
 from noterl.callbacks import (
     AdaBatch,
+    Adapt,
     Checkpoint,
     EarlyStopping,
     LambdaCallback,
@@ -25,7 +27,7 @@ from noterl.collect import DeviceLanes, VectorLanes
 from noterl.finders import LRFinder
 from noterl.schedules import Linear
 from noterl.types import Batch
-from tests.support.functional import FakeBrax, FakeJumanji, line
+from tests.support.functional import FakeBrax, FakeJumanji, keyed_line, line
 
 pytestmark = pytest.mark.backends("jax")
 
@@ -329,6 +331,17 @@ class TestResume:
         expected = [event for event in whole[1].events if event[0] == "end" and event[2]["complete"]]
         assert ended == expected[episode + 1 :]
 
+    @pytest.mark.parametrize("callbacks", [(), ("host",)])
+    def test_state_with_typed_keys_continues_exactly(self, tmp_path: Path, callbacks: Any) -> None:
+        hosted = [_Hosted()] if callbacks else []
+        whole, first, second = (ppo(keyed_line()) for _ in range(3))
+        fit(whole, 60, callbacks=hosted)
+        fit(first, 24, callbacks=hosted)
+        first.save(tmp_path / "run.noterl")
+        second.restore(tmp_path / "run.noterl")
+        fit(second, 36, callbacks=hosted)
+        assert same(second, whole)
+
     def test_state_of_host_environments_restarts_the_episodes(self) -> None:
         host = ppo(normalize_observation=True)
         fit(host, 24)
@@ -507,8 +520,9 @@ class TestCallbacksThatNeedTheHost:
         rates, kinds = zip(*found, strict=True)
         assert list(rates[:16]) == sorted(set(rates[:16])) and set(kinds) == {VectorLanes}
 
-    def test_gradient_noise_of_rollouts_is_measured(self) -> None:
-        history = fit(ppo(), 60, callbacks=[AdaBatch(2, batch=Scale(min=2, max=8))])
+    @pytest.mark.parametrize("kind", [AdaBatch, functools.partial(Adapt, target_noise=2.0)], ids=["AdaBatch", "Adapt"])
+    def test_gradient_noise_of_rollouts_is_measured(self, kind: Any) -> None:
+        history = fit(ppo(), 60, callbacks=[kind(num_samples=2, batch=Scale(min=2, max=8))])
         assert "gradient_noise" in history.history
 
     def test_gradients_on_rollouts_are_written(self, tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ VERSION = 1
 _MAX_JSON = 2**23  # bytes
 _MAX_VALUES = 2**18
 _MAX_DIRECTORY = 2**22  # bytes of the table of contents, which is parsed first: some 40,000 members
+_ENTRY = 46 + 28  # most bytes of an entry without its name; the second part is for sizes and offsets above 4 GiB
 _JSON, _TENSORS = "agent.json", "variables.safetensors"
 _ARRAY_NAME = re.compile(r"arrays/[A-Za-z0-9_]+\.npy")
 _LIBRARIES = ("noterl", "gymnasium", "jax", "keras", "numpy", "tensorflow", "torch")
@@ -59,8 +60,9 @@ def write(path: PathLike, tree: Any) -> None:
 
     Raises:
         TypeError: if the tree holds any other type; the message names its place. Nothing is written.
-        ValueError: if it is nested more than 100 deep, or its JSON without the arrays exceeds 8 MiB or 262,144 values.
-            Nothing is written.
+        ValueError: if it is nested more than 100 deep, its JSON without the arrays exceeds 8 MiB or 262,144 values, or
+            it has so many arrays that the file's table of contents could exceed 4 MiB (some 40,000; those below
+            "variables" do not count). Nothing is written.
         OSError: if the file cannot be written (see its `errno`); the old file is unchanged then.
 
     Example:
@@ -80,6 +82,12 @@ def write(path: PathLike, tree: Any) -> None:
             f"tree must be at most {_MAX_JSON} bytes of JSON and {_MAX_VALUES} values without its arrays, got "
             f"{len(text)} bytes and {_count_values(text)} values: large states of environments or callbacks must be "
             "arrays"
+        )
+    directory = sum(_ENTRY + len(name) for name in [_JSON, _TENSORS, *encoder.arrays])
+    if directory > _MAX_DIRECTORY:
+        raise ValueError(
+            f"tree must have fewer arrays, got {len(encoder.arrays)}, whose table of contents may take {directory} of "
+            f"at most {_MAX_DIRECTORY} bytes: large states of environments or callbacks must be few arrays"
         )
     with replacing(path) as file:
         _write_zip(file, text, encoder)

@@ -207,6 +207,8 @@ def test_tree_that_could_not_be_read_is_not_written(tmp_path: Path) -> None:
         saving.write(tmp_path / "a", "x" * 2**23)
     with pytest.raises(ValueError, match=r"262144 values .* must be arrays"):
         saving.write(tmp_path / "a", [["x"]] * 2**17)
+    with pytest.raises(ValueError, match="tree must have fewer arrays, got 30000"):
+        saving.write(tmp_path / "a", {"x" * 250: [np.zeros(1)] * 30_000})
     assert list(tmp_path.iterdir()) == []
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -87,6 +88,10 @@ class Int:
 class Choice:
     """One of several values of any kind.
 
+    Optuna stores labels of values that are not None, bool, int, float or str. A label is the value's `repr`; if two are
+    equal, or one holds an address in memory, labels are positions and names, such as "1: make_networks". So a search
+    that is resumed must have the same values in the same order.
+
     Args:
         *values: the values, at least two.
 
@@ -104,9 +109,18 @@ class Choice:
 
     def suggest(self, trial: Any, name: str) -> Any:
         """Return the trial's value."""
-        plain = all(value is None or isinstance(value, bool | int | float | str) for value in self.values)
-        labels = self.values if plain else tuple(map(repr, self.values))  # Optuna stores these kinds only
+        labels = _labels(self.values)
         return self.values[labels.index(trial.suggest_categorical(name, labels))]
+
+
+def _labels(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    if all(value is None or isinstance(value, bool | int | float | str) for value in values):
+        return values
+    texts = tuple(map(repr, values))
+    if len(set(texts)) == len(texts) and not any(re.search(r" at 0x[0-9a-fA-F]+", text) for text in texts):
+        return texts
+    names = [getattr(value, "__qualname__", type(value).__qualname__) for value in values]
+    return tuple(f"{position}: {name}" for position, name in enumerate(names))
 
 
 RANGES = (Float, Int, Choice)

@@ -387,16 +387,21 @@ class Search:
 def write_best(result: Result, agent: type, env: Any, steps: int, seed: int) -> None:
     """Write `best.toml`, the options of `noterl train` for the best trial.
 
-    An environment that is a function has no name there, so `--env` must be given.
+    An environment that is a function has no name there, so `--env` must be given. Other values that a file cannot hold,
+    such as functions, are named in comments.
     """
     if not result.best:
         return
     named = {"env": env} if isinstance(env, str) else dict(getattr(env, "options", {}))
     table: dict[str, Any] = {"agent": agent.__name__.lower(), **named, "steps": steps, "seed": seed}
-    table |= {name: _option(value) for name, value in result.best.items()}
+    comment = f"# the best trial, {result.value:.6g}; the defaults reach {result.default:.6g}\n"
+    for name, value in result.best.items():
+        try:
+            table[name] = _option(value)
+        except TypeError as error:
+            comment += f"# {name} is missing here: {error}\n"
     if os.environ.get("KERAS_BACKEND"):
         table["backend"] = os.environ["KERAS_BACKEND"]
-    comment = f"# the best trial, {result.value:.6g}; the defaults reach {result.default:.6g}\n"
     with replacing(result.folder / "best.toml") as file:
         file.write((comment + toml_text(table)).encode())
 
@@ -433,13 +438,34 @@ def describe(result: Result) -> str:
 
 
 def _option(value: Any) -> Any:
-    """Return a value as a TOML file for `noterl train` holds it: an object by the call that constructs it."""
-    if isinstance(value, Configurable):
-        arguments = ", ".join(f"{name}={each!r}" for name, each in value.get_config().items())
-        return f"{type(value).__name__}({arguments})"
+    """Return a value as a TOML file for `noterl train` holds it: an object by the call that constructs it.
+
+    Raises:
+        TypeError: if a file cannot hold it.
+    """
     if value is None:
         return "none"
-    return list(value) if isinstance(value, tuple) else value
+    if isinstance(value, list | tuple):
+        return [_option(each) for each in value]
+    return value if isinstance(value, bool | int | float | str) else _expression(value)
+
+
+def _expression(value: Any) -> str:
+    """Return the Python expression that constructs a value.
+
+    Raises:
+        TypeError: if it is neither a literal nor a `Configurable` of such values.
+    """
+    if isinstance(value, Configurable):
+        arguments = ", ".join(f"{name}={_expression(each)}" for name, each in value.get_config().items())
+        return f"{type(value).__name__}({arguments})"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_expression, value))}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{_expression(key)}: {_expression(each)}' for key, each in value.items())}}}"
+    if value is None or isinstance(value, bool | int | float | str):
+        return repr(value)
+    raise TypeError(f"a file cannot hold a value of the type {type(value).__name__}")
 
 
 def _receive(pipe: Any, process: Any) -> Any:

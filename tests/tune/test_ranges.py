@@ -50,6 +50,29 @@ def test_choices_of_other_kinds_are_labelled() -> None:
 
 
 @pytest.mark.backend_free
+def test_choices_without_names_of_their_own_are_labelled_by_position() -> None:
+    first, second, trial = (lambda: 1), (lambda: 2), Trial(1)
+    assert Choice(first, second).suggest(trial, "networks") is second
+    assert Choice(object(), Trial, dict).suggest(trial, "other") is Trial
+    name = "test_choices_without_names_of_their_own_are_labelled_by_position.<locals>.<lambda>"
+    assert trial.asked == {
+        "networks": (f"0: {name}", f"1: {name}"),
+        "other": ("0: object", "1: Trial", "2: dict"),
+    }
+
+
+class Same:
+    def __repr__(self) -> str:
+        return "Same()"
+
+
+@pytest.mark.backend_free
+def test_choices_of_equal_texts_are_told_apart() -> None:
+    first, second = Same(), Same()
+    assert Choice(first, second).suggest(Trial(1), "x") is second
+
+
+@pytest.mark.backend_free
 def test_one_minus_samples_the_distance_from_one() -> None:
     trial = Trial(0)
     assert OneMinus(0.01, 0.1).suggest(trial, "gamma") == 0.99

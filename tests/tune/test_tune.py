@@ -18,8 +18,9 @@ from gymnasium import spaces
 
 import noterl
 from noterl.cli import main
+from noterl.cli.values import parse_value
 from noterl.tune import Choice, Float, tune
-from noterl.tune.search import Limits, Search, TrialError, describe, open_study, search_space
+from noterl.tune.search import Limits, Result, Search, TrialError, describe, open_study, search_space, write_best
 from noterl.tune.trial import Task, make_population
 from noterl.tune.trial import run as run_trial
 
@@ -165,6 +166,23 @@ class TestSearch:
         assert constants == {"num_envs": 8}
         values = space(optuna.create_study().ask(), 100)
         assert values["num_envs"] == 8 and "clip" in values
+
+    def test_best_toml_names_what_it_cannot_hold(self, tmp_path: Path) -> None:
+        space = {"level": Choice(0.1, 0.2), "hook": Choice(print, len), "nested": ((1, None), [2.5])}
+        best = {name: getattr(each, "values", (each,))[0] for name, each in space.items()}
+        result = Result(None, best, 1.0, 0.5, tmp_path)
+        write_best(result, noterl.DQN, "CartPole-v1", 10, 1)
+        text = (tmp_path / "best.toml").read_text()
+        assert "# hook is missing here: a file cannot hold a value of the type builtin_function_or_method" in text
+        table = tomllib.loads(text)
+        assert table["level"] == 0.1 and table["nested"] == [[1, "none"], [2.5]] and "hook" not in table
+
+    def test_best_toml_holds_nested_objects_whole(self, tmp_path: Path) -> None:
+        schedule = noterl.schedules.Linear(0.123456789012345, 0.0234567890123456, 1_234_567)
+        best = {"policy": noterl.policies.EpsGreedyQPolicy(schedule)}
+        write_best(Result(None, best, 1.0, 0.5, tmp_path), noterl.DQN, "CartPole-v1", 10, 1)
+        text = tomllib.loads((tmp_path / "best.toml").read_text())["policy"]
+        assert parse_value(text, "Policy").get_config()["eps"].get_config() == schedule.get_config()
 
     def test_best_toml_holds_objects_as_calls(self, tmp_path: Path) -> None:
         pytest.importorskip("tyro")

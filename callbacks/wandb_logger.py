@@ -13,9 +13,10 @@ from noterl.utils.tables import plain_row
 
 
 class WandbLogger(Callback):
-    """Log the metrics of each finished episode to a Weights & Biases run; its step is the number of environment steps.
+    """Log the metrics of each finished episode to a Weights & Biases run, whose charts are over environment steps.
 
-    A restored agent continues the same run; episodes that are played again are not logged twice. wandb writes each
+    wandb has one row for each step of a run. If several episodes end in one environment step, the later ones get the
+    next steps of the run; the column `steps` is exact, and the charts use it. A restored agent continues the same run; episodes that are played again are not logged twice. wandb writes each
     episode to the disk immediately and uploads in the background.
 
     Args:
@@ -50,6 +51,7 @@ class WandbLogger(Callback):
         self.config = dict(config or {})
         self.run: Any = None
         self._id: str | None = None
+        self._step = 0  # the run's step of the last row
         self._failed = False
 
     @property
@@ -70,13 +72,15 @@ class WandbLogger(Callback):
             resume="allow",
         )
         self._id = self.run.id
+        self.run.define_metric("*", step_metric="steps")
 
     def on_episode_end(self, episode: int, logs: Logs) -> None:
         """Log a complete episode."""
         if self.run is not None and logs.get("complete", True):
             row = plain_row(logs)
             row.pop("complete", None)
-            self.run.log({"episode": episode, **row}, step=logs["steps"])
+            self._step = max(logs["steps"], self._step + 1)
+            self.run.log({"episode": episode, **row}, step=self._step)
 
     def on_exception(self, error: BaseException) -> None:
         """Mark the run as failed."""
@@ -89,9 +93,9 @@ class WandbLogger(Callback):
             self.run = None
 
     def get_state(self) -> dict[str, Any]:
-        """Return the id of the run."""
-        return {"id": self._id}
+        """Return the id of the run, and its step."""
+        return {"id": self._id, "step": self._step}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore what `get_state` returned."""
-        self._id = state["id"]
+        self._id, self._step = state["id"], state["step"]

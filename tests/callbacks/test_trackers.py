@@ -128,7 +128,11 @@ class Run:
     def __init__(self, arguments: dict[str, Any]) -> None:
         self.arguments, self.id = arguments, arguments["id"] or "new"
         self.rows: list[tuple[int, dict[str, Any]]] = []
+        self.axes: dict[str, str] = {}
         self.exit_code: int | None = None
+
+    def define_metric(self, name: str, step_metric: str) -> None:
+        self.axes[name] = step_metric
 
     def log(self, row: dict[str, Any], step: int) -> None:
         self.rows.append((step, row))
@@ -155,7 +159,7 @@ class TestWandbLogger:
         logger = WandbLogger("cartpole", "first", config={"note": "x"}, mode="offline", folder=tmp_path)
         rewarded([4, 5]).fit(episodes=2, callbacks=[add, logger], verbose=0)
         (run,) = runs
-        assert run.exit_code == 0
+        assert run.exit_code == 0 and run.axes == {"*": "steps"}
         assert [step for step, _ in run.rows] == [1, 2]
         for number, (_, row) in enumerate(run.rows):
             assert row.pop("time") >= 0
@@ -174,6 +178,21 @@ class TestWandbLogger:
         second.set_state(first.get_state())
         rewarded([0]).fit(episodes=1, callbacks=[second], verbose=0)
         assert [run.arguments["id"] for run in runs] == [None, "new"]
+
+    def test_episodes_that_end_in_one_step_have_rows_of_their_own(self, runs: list[Run]) -> None:
+        logger, agent = WandbLogger(), rewarded([0])
+        logger.agent = agent
+        logger.on_train_begin({})
+        for episode, steps in enumerate((5, 5, 5, 6, 20)):
+            logger.on_episode_end(episode, {"steps": steps})
+        other = WandbLogger()
+        other.set_state(logger.get_state())
+        other.agent = agent
+        other.on_train_begin({})
+        other.on_episode_end(5, {"steps": 20})
+        first, second = runs
+        assert [(step, row["steps"]) for step, row in first.rows] == [(5, 5), (6, 5), (7, 5), (8, 6), (20, 20)]
+        assert [(step, row["steps"]) for step, row in second.rows] == [(21, 20)]
 
     def test_failed_training_marks_the_run(self, runs: list[Run]) -> None:
         broken = LambdaCallback(on_episode_end=lambda episode, logs: int("no number"))

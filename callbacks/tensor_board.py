@@ -64,7 +64,7 @@ class TensorBoard(Callback):
         require("tensorboardX", "tensorboard", "TensorBoard")
         self._file: Any = None
         self._unwritten = 0
-        self._evaluated = -1  # environment steps at the last evaluation
+        self._evaluated: dict[str, Any] = {}  # the last evaluation, until the episode that logs it
         self._gradients: Any = None
         self._warned = False
 
@@ -103,8 +103,10 @@ class TensorBoard(Callback):
         row = {name: value for name, value in plain_row(logs).items() if name != "complete"}
         evaluated = {name: row.pop(name) for name in list(row) if name.startswith(_EVALUATION)}
         self._write_scalars(logs["steps"], row)
-        if self._evaluated != logs["steps"]:  # an evaluation in another process
-            names = {f"evaluation/{name.removeprefix(_EVALUATION)}": value for name, value in evaluated.items()}
+        names = {f"evaluation/{name.removeprefix(_EVALUATION)}": value for name, value in evaluated.items()}
+        if names and names.items() <= self._evaluated.items():
+            self._evaluated = {}
+        else:  # an evaluation in another process
             self._write_scalars(logs["steps"], names)
         self._unwritten += 1
         if self._unwritten >= self.flush_every:
@@ -113,9 +115,8 @@ class TensorBoard(Callback):
     def on_evaluate_end(self, logs: Logs) -> None:
         """Write the numbers of an evaluation."""
         if self._file is not None:
-            self._evaluated = self.agent.steps
-            row = {f"evaluation/{name}": value for name, value in plain_row(logs).items()}
-            self._write_scalars(self.agent.steps, row)
+            self._evaluated = {f"evaluation/{name}": value for name, value in plain_row(logs).items()}
+            self._write_scalars(self.agent.steps, self._evaluated)
 
     def on_due(self, logs: Logs) -> None:
         """Write histograms of the finite weights and gradients, and warn once if some are not finite."""

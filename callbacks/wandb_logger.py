@@ -16,8 +16,9 @@ class WandbLogger(Callback):
     """Log the metrics of each finished episode to a Weights & Biases run, whose charts are over environment steps.
 
     wandb has one row for each step of a run. If several episodes end in one environment step, the later ones get the
-    next steps of the run; the column `steps` is exact, and the charts use it. A restored agent continues the same run; episodes that are played again are not logged twice. wandb writes each
-    episode to the disk immediately and uploads in the background.
+    next steps of the run; the column `steps` is exact, and the charts use it. A restored agent continues the same run;
+    episodes that are played again are not logged twice. wandb writes each episode to the disk immediately and uploads
+    in the background.
 
     Args:
         project: name of the project.

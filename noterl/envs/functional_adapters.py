@@ -32,7 +32,8 @@ def find_functional(value: Any) -> FunctionalEnv | None:
         return find_functional(_MAKERS[package](name)) if colon and package in _MAKERS else None
     if isinstance(value, type | gymnasium.Env | VectorEnv):
         return None
-    for names, adapt in _ADAPTERS:
+    has_spaces = hasattr(value, "observation_space") and hasattr(value, "action_space")
+    for names, adapt in _WITH_SPACES if has_spaces else _WITHOUT_SPACES:
         if all(hasattr(value, each) for each in names):
             return adapt(value)
     return None
@@ -171,10 +172,14 @@ def _split(key: Any) -> tuple[Any, Any]:
     return first, second
 
 
-# The methods by which an environment is recognized, and the function that adapts it.
-_ADAPTERS: tuple[tuple[tuple[str, ...], Callable[[Any], FunctionalEnv]], ...] = (
-    (("initial", "transition", "observation", "reward", "terminal", "observation_space"), _from_func_env),
+# The methods by which an environment is recognized, and the function that adapts it. Those without spaces have methods
+# that an environment of gym may have too.
+_Adapters = tuple[tuple[tuple[str, ...], Callable[[Any], FunctionalEnv]], ...]
+_WITH_SPACES: _Adapters = (
+    (("initial", "transition", "observation", "reward", "terminal"), _from_func_env),
     (("reset_env", "step_env", "default_params"), _from_gymnax),
+)
+_WITHOUT_SPACES: _Adapters = (
     (("observation_size", "action_size", "reset", "step"), _from_brax),
     (("observation_spec", "action_spec", "reset", "step"), _from_jumanji),
 )

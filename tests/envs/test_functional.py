@@ -16,6 +16,7 @@ from noterl.collect import VectorLanes
 from noterl.envs import functional, functional_cartpole
 from noterl.envs.functional import FunctionalVectorEnv
 from noterl.envs.functional_adapters import find_functional
+from tests.support.doubles import Gym026Env
 from tests.support.functional import FakeBrax, FakeGymnax, FakeJumanji, keyed_line, line
 
 pytest.importorskip("jax")
@@ -166,7 +167,8 @@ class TestAdapters:
             noterl.envs.resolve("jumanji:Snake-v1")
 
     def test_gymnax_before_1_is_refused(self) -> None:
-        old = SimpleNamespace(reset_env=1, step_env=1, default_params=None, name="old")
+        parts = ("reset_env", "step_env", "default_params", "observation_space", "action_space")
+        old = SimpleNamespace(name="old", **dict.fromkeys(parts))
         with pytest.raises(ValueError, match=r"gymnax before 1\.0"):
             find_functional(old)
 
@@ -177,6 +179,15 @@ class TestAdapters:
         assert [step[1] for step in steps[1:]] == [1.0, 2.0, 3.0]
         assert steps[-1][2:4] == (True, False)
         assert rolled(env, [np.zeros(1, np.float32)] * 9)[-1][2:4] == (False, True)
+
+    @pytest.mark.parametrize("names", [("observation_size", "action_size"), ("observation_spec", "action_spec")])
+    def test_environment_of_gym_with_equal_names_is_none(self, names: tuple[str, str]) -> None:
+        env: Any = Gym026Env()
+        for name in names:
+            setattr(env, name, 2)
+        assert find_functional(env) is None
+        observation, _ = noterl.envs.resolve(env).make(0).reset(seed=1)
+        assert observation.tolist() == [1, 0]
 
     def test_brax_with_automatic_resets_is_refused(self) -> None:
         class AutoResetWrapper(FakeBrax):

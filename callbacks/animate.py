@@ -15,6 +15,8 @@ from noterl.utils.checks import check_bool, check_positive
 class Animate(Callback):
     """Play an episode after training and write it as an animation, unless training failed.
 
+    An animation that exists is kept if the `fit` takes no step, because `BackupAndRestore` has found it complete.
+
     Args:
         path: path of a `.gif` file, or of a `.mp4` file, which needs the extra `mp4`.
         env: environment to play in, as in `Agent.evaluate`; it must support the render mode "rgb_array".
@@ -59,11 +61,11 @@ class Animate(Callback):
         check_seed(seed)
         self.seed, self.overlay = seed, check_bool("overlay", overlay)
         self.reward: float | None = None
-        self._failed = False
+        self._failed, self._first_step = False, 0
 
     def on_train_begin(self, logs: Logs) -> None:
         """Check that the file can be written."""
-        self._failed = False
+        self._failed, self._first_step = False, self.agent.steps
         saving.check_writable(self.path)
 
     def on_exception(self, error: BaseException) -> None:
@@ -71,8 +73,8 @@ class Animate(Callback):
         self._failed = True
 
     def on_train_end(self, logs: Logs) -> None:
-        """Play an episode and write the animation, unless training failed."""
-        if not self._failed:
+        """Play an episode and write the animation, unless training failed or the animation of this agent exists."""
+        if not self._failed and not (self.agent.steps == self._first_step and self.path.exists()):
             self.reward = self.agent.animate(
                 self.path, self.env, self.max_steps, self.fps, seed=self.seed, overlay=self.overlay
             )

@@ -16,7 +16,14 @@ from PIL import Image
 
 import noterl
 from noterl.callback import LambdaCallback
-from noterl.callbacks import Animate, Evaluate, HyperparameterScheduler, LearningRateScheduler, RecordVideo
+from noterl.callbacks import (
+    Animate,
+    BackupAndRestore,
+    Evaluate,
+    HyperparameterScheduler,
+    LearningRateScheduler,
+    RecordVideo,
+)
 from noterl.callbacks.support.evaluator import _serve
 from tests.support.states import assert_same_state, differences, one_lane
 from tests.support.tape import Tape, TapeAgent, rewarded, taped
@@ -220,6 +227,23 @@ class TestVideos:
         pytest.importorskip("imageio_ffmpeg")
         agent.fit(episodes=1, callbacks=[RecordVideo(tmp_path, every=1, kind="mp4", max_steps=2)], verbose=0)
         assert (tmp_path / "episodes-000001.mp4").read_bytes()[4:8] == b"ftyp"
+
+    def test_animation_of_a_complete_fit_is_kept(self, tmp_path: Path) -> None:
+        pytest.importorskip("pygame")
+
+        def run(episodes: int) -> None:
+            """Run a script of two fits, of which each has an animation."""
+            agent, backup = noterl.DQN("CartPole-v1", hidden=(4,), seed=1), BackupAndRestore(tmp_path / "backup.noterl")
+            for number in (1, 2):
+                animate = Animate(tmp_path / f"{number}.gif", max_steps=2)
+                agent.fit(episodes=episodes, callbacks=[animate, backup], verbose=0)
+
+        run(1)
+        (tmp_path / "1.gif").write_bytes(b"the animation of the first fit")
+        (tmp_path / "2.gif").unlink()
+        run(1)
+        assert (tmp_path / "1.gif").read_bytes() == b"the animation of the first fit"
+        assert (tmp_path / "2.gif").read_bytes()[:3] == b"GIF"
 
     def test_failed_training_writes_no_animation(self, tmp_path: Path) -> None:
         tape = Tape()

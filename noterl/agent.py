@@ -638,7 +638,12 @@ class Agent(Algorithm):
         return agent_state.get_weights(self)
 
     def set_weights(self, weights: Mapping[str, np.ndarray], *, allow_nonfinite: bool = False) -> None:
-        """Set weights that `get_weights` returned; `load_weights` documents `allow_nonfinite` and the errors."""
+        """Set weights that `get_weights` returned; `load_weights` documents `allow_nonfinite` and the errors.
+
+        If the weights differ, an agent that learns from rollouts discards the steps of the rollout in progress.
+        """
+        if self._learner is not None:
+            self._learner.before_new_weights()
         agent_state.set_weights(self, weights, allow_nonfinite=allow_nonfinite)
         if self._actor is not None:
             self._actor.mark_stale()

@@ -54,6 +54,12 @@ class Phases:
         pairs = zip(self._targets, self.inboxes, strict=True)
         return [target - inbox.ring.published for target, inbox in pairs]
 
+    def has_rounds(self) -> bool:
+        """Return whether each worker has rounds of this phase left, collected or not."""
+        # In this order: a worker that publishes its last rows between the two looks has rows left.
+        outstanding = self.outstanding()
+        return all(left or inbox.rows for left, inbox in zip(outstanding, self.inboxes, strict=True))
+
     def rows_to_wait_for(self, index: int) -> int:
         """Return how many rows a worker publishes before it wakes the learner: half of what it may publish.
 
@@ -76,9 +82,7 @@ class Phases:
             updates: gradient updates so far.
             rounds: of the phase; None for the `rounds` of the constructor.
         """
-        # In this order: a worker that publishes its last rows between the two looks has rows left.
-        outstanding = self.outstanding()
-        if any(not left and not inbox.rows for left, inbox in zip(outstanding, self.inboxes, strict=True)):
+        if not self.has_rounds():
             self.begin(step, updates, self._rounds if rounds is None else int(rounds))
 
     def begin(self, step: int, updates: int, rounds: int) -> None:

@@ -141,6 +141,12 @@ class PoolLanes:
         """The number of lanes of each worker."""
         return [own.stop - own.start for own in self._own]
 
+    @property
+    def has_rounds(self) -> bool:
+        """Whether each worker that acts has rounds of its phase left, which an earlier policy may have begun."""
+        self._end_round()
+        return bool(self._pacing.has_rounds())
+
     def set_check(self, check: Callable[[], None]) -> None:
         """Set what is called while the learner waits; it raises if the user has interrupted the training."""
         self._crew.check = check

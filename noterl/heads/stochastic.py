@@ -272,9 +272,9 @@ class Bernoulli(Head):
 class Gaussian(Head):
     """Outputs `[N, 2 A]` are the means of an action's values, then the logarithms of their standard deviations.
 
-    Samples may exceed the bounds of the space; the environment receives clipped actions. Rollouts and sequences hold the
-    samples, of which `log_prob` is the density. A memory of single transitions (`memory="replay"`) holds the clipped
-    actions, as the environment received them: `log_prob` of one at a bound is not the density of the sample.
+    Samples may exceed the bounds of the space; the environment receives clipped actions. Rollouts and sequences hold
+    the samples, of which `log_prob` is the density. A memory of single transitions (`memory="replay"`) holds the
+    clipped actions, as the environment received them: `log_prob` of one at a bound is not the density of the sample.
     """
 
     kinds = (spaces.Box,)

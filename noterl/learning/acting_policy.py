@@ -1,4 +1,4 @@
-"""The policy that collects a rollout while the agent learns from the one before it."""
+"""The policy that has begun a rollout, if the agent has other weights now."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 class ActingPolicy:
-    """The weights and the statistics for normalization with which workers collect a rollout.
+    """The weights and the statistics for normalization with which a rollout is collected.
 
-    `prepare` of an agent computes log-probabilities and values with the current networks. If the agent has learned
-    since the rollout was begun, these are not those of the policy that acted. `in_place` restores that policy for the
-    time of `prepare`.
+    `prepare` of an agent computes log-probabilities and values with the current networks. If workers collect the
+    rollout while the agent learns, these are not those of the policy that acted. `in_place` restores that policy for
+    the time of `prepare`.
 
     Args:
         algorithm: the agent; its current weights are copied.
@@ -64,6 +64,13 @@ class ActingPolicy:
     def _set(self, weights: Mapping[str, Any]) -> None:
         for name, network in self._networks():
             networks.set_weights(network, weights[name])
+
+    def is_current(self) -> bool:
+        """Return whether the algorithm has these weights and statistics now."""
+        normalizers = self._algorithm._normalizers
+        statistics = {} if normalizers is None else normalizers.arrays()
+        same = all(np.array_equal(array, self._statistics[name]) for name, array in statistics.items())
+        return same and _are_equal(self._current(), self._weights)
 
     @property
     def statistics(self) -> dict[str, np.ndarray[Any, Any]] | None:

@@ -61,7 +61,7 @@ class Learner(ABC):
         memory: the part that batches are sampled from, and that receives feedback: the replay memory or the rollout.
         strategy: how devices or processes share updates; `use` sets it.
         merge_statistics: merges the statistics of the normalizers with those of other processes, or None.
-        acting_policy: the policy that collects the rollout, if the agent has learned since it was begun; else None.
+        acting_policy: the policy that collects the rollout, if the weights have changed since it was begun; else None.
         dry_run_variables: during a dry run of `update`, the variables that each optimizer trains; otherwise None.
     """
 
@@ -295,6 +295,13 @@ class Learner(ABC):
 
     def keep_acting_policy(self) -> None:  # noqa: B027  (optional)
         """Called before an update if workers collect the next rollout with the current weights meanwhile."""
+
+    def before_new_weights(self) -> None:  # noqa: B027  (optional)
+        """Called before weights or statistics are set by other means than learning."""
+
+    def discard_old_rollout(self) -> bool:
+        """Discard the rollout in progress if the current policy has not begun it; return whether it is discarded."""
+        return False
 
     def begin_round(  # noqa: B027  (optional)
         self, observations: np.ndarray, actions: np.ndarray, fields: Mapping[str, np.ndarray]

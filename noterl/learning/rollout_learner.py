@@ -197,7 +197,7 @@ class RolloutLearner(Learner):
     def prepare(self) -> Any:
         """Return the complete rollout as prepared rows `[T N, ...]` on the device."""
         acting, self.acting_policy, self._next_policy = self.acting_policy, self._next_policy, None
-        if acting is None:
+        if acting is None or self.algorithm.learns_in_prepare:
             return self._prepare(self._normalized(None))
         rollout = self._normalized(acting.statistics)
         with acting.in_place():
@@ -206,6 +206,25 @@ class RolloutLearner(Learner):
     def keep_acting_policy(self) -> None:
         """Called before an update if workers collect the next rollout with the current weights meanwhile."""
         self._next_policy = ActingPolicy(self.algorithm)
+
+    def before_new_weights(self) -> None:
+        """Keep the policy that has begun the rollout in progress."""
+        if self.acting_policy is None and self.rollout.num_envs and not self.rollout.is_full:
+            self.acting_policy = ActingPolicy(self.algorithm)
+
+    def discard_old_rollout(self) -> bool:
+        """Discard the rollout in progress if the current policy has not begun it; return whether it is discarded.
+
+        `prepare` would otherwise compute the log-probabilities and values of all rows with one of the two policies.
+        """
+        acting, self.acting_policy = self.acting_policy, None
+        if acting is None or acting.is_current():
+            return False
+        if not self.rollout.is_empty:
+            self.rollout.restart()
+            for lane in range(self.rollout.num_envs):
+                self._interrupt_learned(lane)
+        return True
 
     def _normalized(self, acting: Mapping[str, np.ndarray] | None) -> Batch:
         """Return the rollout, normalized with the current statistics or those of the policy that has acted."""

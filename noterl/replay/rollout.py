@@ -137,6 +137,17 @@ class Rollout:
             setattr(self, name, np.zeros((self.length, num_envs, *shape), dtype))
         self.num_envs, self.round, self._begun = num_envs, 0, False
 
+    def restart(self) -> None:
+        """Discard all rounds so far."""
+        self.round, self._begun = 0, False
+        if self.num_envs:
+            self.valid[0] = False
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no round has begun."""
+        return not self.round and not self._begun
+
     def begin_round(self, observations: Array, actions: Array, extra: Mapping[str, Array] | None = None) -> None:
         """Start a round with the observations of all lanes, the actions that the agent chose, and further fields."""
         if self.is_full:

@@ -71,6 +71,8 @@ class DeviceLoop(Loop):
         # A callback may have changed the size of minibatches.
         self.runner, self._cut = self._find_runner(), math.inf
         lanes, runner, counters = self.lanes, self.runner, self.counters
+        if self.learner.discard_old_rollout() and lanes.position:
+            lanes.carry, lanes.position = runner.adopt(lanes.carry), 0
         begin, iterations = lanes.position, 1 if self._is_single else runner.iterations
         end = int(min(iterations * runner.size, begin + self.budget.last_step - counters.steps))
         first_step = counters.steps - begin

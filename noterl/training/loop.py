@@ -158,6 +158,8 @@ class Loop:
     def _choose_actions(self) -> Any:
         """Return the actions of the round, `[N, ...]`; None if worker processes have failed, which cuts episodes."""
         lanes, steps = self.lanes, self.counters.steps
+        if self.learner.acting_policy is not None and not (lanes.acts and lanes.has_rounds):
+            self.learner.discard_old_rollout()
         if lanes.acts:
             rounds: float | None = self.learner.rounds_left
             if rounds is None and lanes.overlaps:
@@ -178,14 +180,15 @@ class Loop:
     def _collect_while_learning(self, updates: int) -> None:
         """If a rollout is complete, let workers collect the next one before the agent learns from it.
 
-        They do not if its transitions would then be too stale, or if `prepare` changes the policy: see
-        `ActingPolicy.in_place`.
+        They do not if its transitions would then be too stale, if `prepare` changes the policy (see
+        `ActingPolicy.in_place`), or if the budget ends in the next rollout: the next `fit` continues it with other
+        weights.
         """
         learner, most = self.learner, self.lanes.settings.max_staleness
         if learner.rollout is None or learner.algorithm.learns_in_prepare or (most is not None and updates > most):
             return
-        rounds = min(learner.rollout.length, self._rounds_of_budget())
-        if rounds > 0:
+        rounds = learner.rollout.length
+        if rounds <= self._rounds_of_budget():
             learner.keep_acting_policy()
             self.lanes.begin_phase(self.counters.steps, self.counters.updates, rounds)
 

@@ -32,6 +32,7 @@ def pretrain(
     if type(algorithm.head).cloning_loss is Head.cloning_loss:
         raise ValueError(f"pretrain: the head {type(algorithm.head).__name__} defines no cloning_loss(values, action)")
     cloning = Cloning(learner, data, optimizer, actor.forward.report)
+    learner.before_new_weights()
     _update_normalizers(algorithm, data)
     progress, losses = _Progress(updates, verbose), []
     try:

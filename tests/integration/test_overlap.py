@@ -273,6 +273,34 @@ class TestRollouts:
             resumed.set_state(state)
 
     @on_torch
+    def test_rollout_in_which_the_budget_ends_has_one_policy(self) -> None:
+        agent = ppo()
+        agent.fit(steps=75, num_envs=3, workers=overlapping(), verbose=0)
+        assert agent._learner.rollout.round == 5 and agent._learner.acting_policy is None
+        alone = agent._learner.discard_old_rollout()
+        agent.fit(steps=15, num_envs=3, verbose=0)
+        assert not alone and agent._learner.rollout.is_full
+
+    @on_torch
+    def test_rollout_that_workers_have_begun_is_discarded_without_them(self) -> None:
+        agent = ppo()
+
+        class Stop(noterl.Callback):
+            stops_training = True
+
+            def on_step_end(self) -> None:
+                if agent.steps == 75:
+                    agent.stop("enough")
+
+        agent.fit(steps=900, num_envs=3, workers=overlapping(), callbacks=[Stop()], verbose=0)
+        assert agent._learner.rollout.round == 5 and agent._learner.acting_policy is not None
+        with pytest.warns(RuntimeWarning, match="collected further"):
+            agent.fit(steps=15, num_envs=3, verbose=0)
+        assert agent._learner.rollout.round == 5 and agent._learner.acting_policy is None
+        agent.fit(steps=15, num_envs=3, verbose=0)
+        assert agent._learner.rollout.is_full
+
+    @on_torch
     def test_prioritized_rollouts_and_a2c(self) -> None:
         replayed = noterl.PPO(DiscreteWalkEnv, hidden=(8,), rollout_steps=10, epochs=2, seed=3)
         replayed.compile(batch_size=10, replay=noterl.Replay(60, sampler=Prioritized()))

@@ -353,6 +353,16 @@ class TestResume:
             fit(device, 12)
         assert device.steps == 36
 
+    def test_new_weights_begin_a_new_rollout(self) -> None:
+        agent = ppo()
+        fit(agent, 8)
+        agent.set_weights(ppo(seed=4).get_weights())
+        fit(agent, SIZE - 8)
+        assert (agent.steps, agent.updates, agent._session.lanes.position) == (SIZE, 0, SIZE - 8)
+        agent.set_weights(agent.get_weights())
+        fit(agent, 8)
+        assert agent.updates == 6
+
     def test_another_number_of_environments_starts_new_episodes(self) -> None:
         agent = ppo()
         fit(agent, 30)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from noterl.utils.files import replacing
+from noterl.utils.files import append_text, replacing
 from noterl.utils.tables import Row, columns_of, csv_text, read_csv
 
 from .support.row_logger import RowLogger
@@ -54,7 +54,6 @@ class CSVLogger(RowLogger):
     def append_rows(self, rows: list[Row]) -> None:
         """Append rows; if they have a new column, write the whole file again."""
         if set(columns_of(rows)) <= set(self._columns):
-            with self.path.open("a", newline="", encoding="utf-8") as file:
-                file.write(csv_text(rows, self._columns, header=False))
+            append_text(self.path, csv_text(rows, self._columns, header=False))
         else:
             self.rewrite([*self.read(), *rows] if self._columns else rows)

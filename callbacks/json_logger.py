@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from noterl.utils.files import replacing
+from noterl.utils.files import append_text, replacing
 from noterl.utils.tables import Row, json_text, read_json_lines
 
 from .support.row_logger import RowLogger
@@ -46,5 +46,4 @@ class JSONLogger(RowLogger):
 
     def append_rows(self, rows: list[Row]) -> None:
         """Append rows."""
-        with self.path.open("a", encoding="utf-8", newline="\n") as file:
-            file.write(json_text(rows))
+        append_text(self.path, json_text(rows))

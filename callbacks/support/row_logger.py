@@ -21,8 +21,9 @@ class RowLogger(Callback):
     because their episodes are logged again. Rows that were saved with the agent but not yet written are restored.
     Therefore, no row is duplicated. `time` continues to count.
 
-    If the file holds rows of another run after the current step, it is renamed first: `log.csv` becomes `log.csv.1`.
-    With `append`, these rows are kept instead, and `episode`, `steps` and `updates` of new rows continue their counts.
+    If the file holds rows of another run after the current step, it is renamed first: `log.csv` becomes `log.csv.1`. So
+    it is if a restored run does not find its last rows there. With `append`, these rows are kept instead, and
+    `episode`, `steps` and `updates` of new rows continue their counts.
 
     A subclass defines `read`, `rewrite` and `append_rows`.
 
@@ -45,8 +46,9 @@ class RowLogger(Callback):
         self.append = check_bool("append", append)
         self._pending: list[Row] = []
         self._offset = {"episode": 0, "steps": 0, "updates": 0}  # counts of the run that the log continues
-        self._restored = False  # whether rows after the current step belong to this run
+        self._restored = False  # whether `set_state` was called since the last `fit`
         self._num_rows = 0  # the number of rows of the log, with those that are pending
+        self._last: list[float] | None = None  # the values of the last written row that tell it from other rows
         self._seconds = 0.0  # training time of earlier fits
 
     @property
@@ -75,8 +77,11 @@ class RowLogger(Callback):
         saving.check_writable(self.path)
         written = self._written_rows()
         present = self.agent.steps + self._offset["steps"]
-        if self._restored:  # episodes of the same step may have ended after the state was saved
-            written = written[: self._num_rows]
+        if self._restored and self._is_own(written):
+            written = written[: self._num_rows]  # episodes of the same step may have ended after the state was saved
+        elif self._restored:
+            self._keep_other_run(written)
+            written = written if self.append else []
         elif any(row["steps"] > present for row in written):
             self._keep_other_run(written)
         self._restored = False
@@ -87,6 +92,7 @@ class RowLogger(Callback):
         self._seconds = float(kept[-1]["time"]) if kept else 0.0
         self._pending, self._num_rows = [], len(kept)
         self.rewrite(kept)
+        self._last = _identity(kept[-1]) if kept else None
 
     def on_episode_end(self, episode: int, logs: Logs) -> None:
         """Add a row for a complete episode."""
@@ -107,15 +113,27 @@ class RowLogger(Callback):
         self._flush()
 
     def get_state(self) -> dict[str, Any]:
-        """Return the rows that are not yet written, the number of all rows, and the counts of the run before."""
+        """Return the rows that are not yet written, the number of all rows, the last written one, and the counts."""
         pending = [dict(row) for row in self._pending]
-        return {"pending": pending, "rows": self._num_rows, "offset": dict(self._offset)}
+        return {"pending": pending, "rows": self._num_rows, "last": self._last, "offset": dict(self._offset)}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore what `get_state` returned."""
         self._pending, self._num_rows = [dict(row) for row in state["pending"]], int(state["rows"])
         self._offset = {name: state["offset"][name] for name in self._offset}
-        self._restored = True
+        self._last, self._restored = state["last"], True
+
+    def _is_own(self, written: list[Row]) -> bool:
+        """Return whether rows of the file are those of the restored run, as far as it has written them."""
+        if not self._num_rows:
+            return self.append or not written
+        known = [[] if self._last is None else self._last, *map(_identity, self._pending)]
+        first = self._num_rows - len(self._pending) - 1  # the place of the last written row
+        return all(
+            _identity(written[place]) == values
+            for place, values in enumerate(known, first)
+            if 0 <= place < len(written)
+        )
 
     def _keep_other_run(self, rows: list[Row]) -> None:
         """Continue the counts of another run's rows, or rename its file."""
@@ -133,6 +151,7 @@ class RowLogger(Callback):
     def _flush(self) -> None:
         if self._pending:
             self.append_rows(self._pending)
+            self._last = _identity(self._pending[-1])
             self._pending = []
 
     def _written_rows(self) -> list[Row]:
@@ -146,3 +165,7 @@ class RowLogger(Callback):
             name = type(self).__name__
             raise ValueError(f"path: {self.path} exists and is not a log of {name}: {error!r}") from error
         return rows
+
+
+def _identity(row: Row) -> list[float]:
+    return [row["episode"], row["steps"], row["reward"]]

@@ -57,6 +57,23 @@ def key_path(keys: Keys, root: str = "") -> str:
     return text or "value"
 
 
+def append_text(path: PathLike, text: str) -> None:
+    """Append text to a file in UTF-8; if not all of it can be written, the file keeps its contents.
+
+    Raises:
+        OSError: if it cannot be written.
+    """
+    data = memoryview(text.encode())
+    with open(path, "ab", buffering=0) as file:
+        size = file.seek(0, os.SEEK_END)
+        try:
+            while data:
+                data = data[file.write(data) :]
+        except OSError:
+            file.truncate(size)
+            raise
+
+
 @contextlib.contextmanager
 def replacing(path: PathLike) -> Iterator[BinaryIO]:
     """Open a file that replaces `path` atomically when the block ends.

@@ -239,6 +239,43 @@ class TestResuming:
             assert times == sorted(times)
         np.testing.assert_equal(tables[1], tables[0])
 
+    @pytest.mark.parametrize("flush_every", [1, 100])
+    @pytest.mark.parametrize("saved_after", [0, 3])
+    def test_restored_run_keeps_the_log_of_another_run(
+        self, ending: str, flush_every: int, saved_after: int, tmp_path: Path
+    ) -> None:
+        path = tmp_path / f"log.{ending}"
+        first, logger = rewarded([1]), KINDS[ending](path, flush_every)
+        if saved_after:
+            first.fit(episodes=saved_after, callbacks=[logger], verbose=0)
+        state = {**first.get_state(), "callbacks": {logger.state_key: logger.get_state()}}
+        path.unlink(missing_ok=True)
+        rewarded([2]).fit(episodes=8, callbacks=[KINDS[ending](path)], verbose=0)
+        first.set_state(state)
+        first.fit(episodes=2, callbacks=[KINDS[ending](path)], verbose=0)
+        other = (tmp_path / f"log.{ending}.1").rename(tmp_path / f"other.{ending}")
+        assert len(read_columns(other)["reward"]) == 8
+        assert read_columns(path)["episode"] == [saved_after, saved_after + 1]
+
+    @pytest.mark.parametrize("ending", ["csv", "jsonl"])
+    def test_full_disk_leaves_no_part_of_a_row(self, ending: str, tmp_path: Path) -> None:
+        resource = pytest.importorskip("resource")
+        path, agent = tmp_path / f"log.{ending}", rewarded([1])
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+        def fill() -> None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 10, before[1]))
+
+        free = LambdaCallback(on_exception=lambda error: resource.setrlimit(resource.RLIMIT_FSIZE, before))
+        try:
+            with pytest.raises(OSError, match="too large"):
+                agent.fit(episodes=9, callbacks=[KINDS[ending](path, 1), at(3, fill), free], verbose=0)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        assert read_columns(path)["episode"] == [0, 1, 2, 3]
+        agent.fit(episodes=1, callbacks=[KINDS[ending](path, 1)], verbose=0)
+        assert read_columns(path)["episode"] == [0, 1, 2, 3, 4]
+
     def test_episodes_that_end_in_the_same_step_are_not_duplicated(self, ending: str, tmp_path: Path) -> None:
         """Three environments of a vector environment end their episodes together; the second of them saves."""
         log, states = tmp_path / f"log.{ending}", []

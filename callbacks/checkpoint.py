@@ -164,7 +164,7 @@ class Checkpoint(Callback):
         """Update the score."""
         if logs.get("complete", True):
             self._has_score = False
-            self._monitor.update(logs, self.agent)
+            self._monitor.update(logs, self)
             self._has_score = True
 
     def on_due(self, logs: Logs) -> None:

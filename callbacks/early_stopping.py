@@ -67,7 +67,7 @@ class EarlyStopping(Callback):
 
     def on_episode_end(self, episode: int, logs: Logs) -> None:
         """Check the moving mean."""
-        if not logs.get("complete", True) or not self._monitor.update(logs, self.agent) or not self._monitor.is_full:
+        if not logs.get("complete", True) or not self._monitor.update(logs, self) or not self._monitor.is_full:
             return
         name, mean = self._monitor.name, self._monitor.mean
         if self.criterion is not None and (mean == self.criterion or self._monitor.is_better(mean, self.criterion)):

@@ -73,7 +73,7 @@ class Export(Callback):
     def on_episode_end(self, episode: int, logs: Logs) -> None:
         """Update the score."""
         if logs.get("complete", True):
-            self._monitor.update(logs, self.agent)
+            self._monitor.update(logs, self)
 
     def on_due(self, logs: Logs) -> None:
         """Export if the score is the best so far."""

@@ -63,7 +63,7 @@ class OptunaPruning(Callback):
     def on_episode_end(self, episode: int, logs: Logs) -> None:
         """Add the episode to the mean."""
         if logs.get("complete", True):
-            self._monitor.update(logs, self.agent)
+            self._monitor.update(logs, self)
 
     def on_due(self, logs: Logs) -> None:
         """Report the mean, and end training if the study prunes the trial."""

@@ -84,7 +84,7 @@ class ReduceLROnPlateau(Callback):
     def on_episode_end(self, episode: int, logs: Logs) -> None:
         """Update the mean and log the rates."""
         if logs.get("complete", True):
-            self._monitor.update(logs, self.agent)
+            self._monitor.update(logs, self)
             logs.update(LEARNING_RATES.read(self.agent))
 
     def on_due(self, logs: Logs) -> None:

@@ -352,6 +352,7 @@ class Agent(Algorithm):
         check_strategy(strategy, self._build()[0])
         check_actor(self._build()[1], pool)
         budget = budget_of(self._counters, episodes, steps)
+        user_callbacks.begin_fit(self)
         for callback in user_callbacks.callbacks:
             callback.before_fit(self, budget)
         budget.last_step = min(budget.last_step, budget.step_limit)

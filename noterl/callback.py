@@ -237,8 +237,9 @@ class Callback:
 
     From `on_train_begin` on, `self.agent` is the agent that trains. `self.agent.stop("reason")` ends training. Episodes
     are numbered from 0 in the order in which they start. Batches are gradient updates, numbered from 0. Both numbers
-    continue in the next `fit`. A value that a callback adds to the `logs` of `on_episode_end` becomes a column of
-    `History`.
+    continue in the next `fit`, and so does the state of a callback. If the `fit` of another agent receives it, it
+    starts with the state that it had before its first `fit`. A value that a callback adds to the `logs` of
+    `on_episode_end` becomes a column of `History`.
 
     Attributes:
         order: `USER`, `LOGGER` or `CHECKPOINT`: the group that the callback runs in.
@@ -269,6 +270,7 @@ class Callback:
     all_ranks: bool = False
     agent: AgentView
     _every_mark: float | None = None  # the count of the last call of `on_due`, or of the start of training
+    _first_state: dict[str, Any] | None = None  # before the first `fit`
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 
-from noterl.callback import AgentView
+from noterl.callback import Callback
 from noterl.types import Logs
 from noterl.utils.checks import check_positive, check_word
 
@@ -39,24 +39,33 @@ class Monitor:
         self.name, self.mode = name, check_word("mode", mode, ("max", "min"))
         self.recent: deque[float] = deque(maxlen=check_positive("window", window))
 
-    def update(self, logs: Logs, agent: AgentView | None) -> bool:
+    def update(self, logs: Logs, owner: Callback | None) -> bool:
         """Add the metric of an episode to the mean; return whether the logs hold the metric.
 
         A metric of updates is missing before the first update. A metric that another callback adds, or that comes from
         `fit(info=)`, may be missing in some episodes.
 
+        Args:
+            logs: of the episode.
+            owner: the callback that monitors; None if the logs must hold the metric.
+
         Raises:
-            ValueError: if the metric is missing, and neither updates, `info` nor a callback add it.
+            ValueError: if the metric is missing, and neither updates, `info` nor a callback add it, or only a callback
+                that runs after the owner does.
         """
         if self.name in logs:
             self.recent.append(float(logs[self.name]))
             return True
-        if agent is None or not (
-            self.name in agent.metric_names
-            or self.name in agent.recorded_info
-            or any(self.name in other.adds for other in agent.callbacks)
-        ):
+        agent = None if owner is None else owner.agent
+        if agent is not None and (self.name in agent.metric_names or self.name in agent.recorded_info):
+            return False
+        callbacks = [] if agent is None else list(agent.callbacks)
+        adding = [other for other in callbacks if self.name in other.adds]
+        if not adding:
             raise ValueError(f"monitor: the episode's logs have no {self.name!r}; they have {', '.join(sorted(logs))}")
+        if owner in callbacks and callbacks.index(owner) < callbacks.index(adding[0]):
+            first, second = type(adding[0]).__name__, type(owner).__name__
+            raise ValueError(f"monitor: {first} adds {self.name!r}, so it must come before {second} in callbacks")
         return False
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -37,6 +38,16 @@ class CallbackList:
         """Set the `agent` attribute of every callback."""
         for callback in self.callbacks:
             callback.agent = agent
+
+    def begin_fit(self, agent: Any) -> None:
+        """Set the `agent` attribute of every callback; one that another agent has used starts anew."""
+        for callback in self.callbacks:
+            before, callback.agent = getattr(callback, "agent", None), agent
+            if callback._first_state is None:
+                callback._first_state = copy.deepcopy(callback.get_state())
+            elif before is not agent:
+                callback._every_mark = None
+                callback.set_state(copy.deepcopy(callback._first_state))
 
     def bind(self) -> Events:
         """Return, for each event, the bound methods that handle it; every `Every` starts to count."""

@@ -1,0 +1,106 @@
+"""Callbacks that the `fit` of a second agent receives start anew, and monitors come after what they monitor."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import noterl
+from noterl.callback import Callback
+from noterl.callbacks import (
+    Checkpoint,
+    EarlyStopping,
+    ESSAdapt,
+    Evaluate,
+    Export,
+    Rate,
+    ReduceLROnPlateau,
+    StopOnTime,
+)
+from tests.support.tape import rewarded
+
+pytestmark = pytest.mark.backends("torch")
+
+
+def dqn(seed: int, **options: Any) -> noterl.DQN:
+    agent = noterl.DQN("CartPole-v1", hidden=(4,), seed=seed)
+    agent.compile(batch_size=4, learning_starts=8, jit_compile=False, **options)
+    return agent
+
+
+class TestSecondAgent:
+    def test_early_stopping_restores_no_weights_of_the_first(self) -> None:
+        callback = EarlyStopping(1, 1000, restore_best_weights=True)
+        first, second = dqn(1), dqn(2)
+        first.fit(episodes=3, callbacks=[callback], verbose=0)
+        best = callback.get_state()["best"]
+        second.fit(episodes=1, callbacks=[callback], verbose=0)
+        assert callback.get_state()["best"] != best
+        own, other = second.get_weights(), first.get_weights()
+        assert not any(np.array_equal(own[name], other[name]) for name in own)
+
+    def test_files_of_the_first_are_kept(self, tmp_path: Path) -> None:
+        callback = Checkpoint(tmp_path, save_freq=1, max_save_files=1)
+        rewarded([1]).fit(episodes=2, callbacks=[callback], verbose=0)
+        before = set(tmp_path.glob("*.noterl"))
+        rewarded([5]).fit(episodes=3, callbacks=[callback], verbose=0)
+        assert len(before) == 1 and before < set(tmp_path.glob("*.noterl"))
+
+    def test_adapted_values_are_those_of_the_second(self) -> None:
+        callback = ESSAdapt(target_ess=0.5, lr=Rate(1e-5, 1e-4, 1e-2))
+        first, second = dqn(1, optimizer=1e-3), dqn(2, optimizer=3e-4)
+        first.fit(steps=200, callbacks=[callback], verbose=0)
+        assert first.learning_rate != pytest.approx(1e-3)
+        second.fit(steps=1, callbacks=[callback], verbose=0)
+        assert second.learning_rate == pytest.approx(3e-4)
+
+    def test_time_and_exports_begin_anew(self, tmp_path: Path) -> None:
+        stop, export = StopOnTime(0.05), Export(tmp_path / "policy", "numpy", save_freq=1, window=1)
+        dqn(1).fit(callbacks=[stop, export], verbose=0)
+        (tmp_path / "policy.npz").unlink()
+        second = dqn(2)
+        second.fit(callbacks=[stop, export], verbose=0)
+        assert second.steps > 1 and (tmp_path / "policy.npz").exists()
+
+    def test_second_fit_of_one_agent_continues(self) -> None:
+        agent, callback = rewarded([1, 2, 3, 4]), EarlyStopping(3, criterion=2.0)
+        agent.fit(episodes=2, callbacks=[callback], verbose=0)
+        assert agent.fit(episodes=9, callbacks=[callback], verbose=0).stop_reason == "reward reached 2.0"
+        assert agent.episodes == 3
+
+    def test_restored_agent_continues(self, tmp_path: Path) -> None:
+        """The file, not the callback's first state, is what a new agent of the same run continues from."""
+        agent, callback = dqn(1), EarlyStopping(3, criterion=1e9)
+        agent.fit(episodes=2, callbacks=[callback], verbose=0)
+        agent.save(tmp_path / "agent.noterl")
+        noterl.load(tmp_path / "agent.noterl").fit(episodes=1, callbacks=[callback], verbose=0)
+        assert len(callback.get_state()["recent"]) == 3
+
+
+class Shows(Callback):
+    adds = ("shown",)
+
+    def on_episode_end(self, episode: int, logs: Any) -> None:
+        logs["shown"] = 1.0
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments"),
+    [(EarlyStopping, {"trial_count": 1, "criterion": 9.0}), (ReduceLROnPlateau, {})],
+)
+def test_monitor_before_the_callback_that_adds_its_metric_raises(kind: Any, arguments: Any) -> None:
+    monitoring = kind(monitor="shown", **arguments)
+    with pytest.raises(ValueError, match=f"monitor: Shows adds 'shown', so it must come before {kind.__name__}"):
+        rewarded([1]).fit(episodes=3, callbacks=[monitoring, Shows()], verbose=0)
+    dqn(1).fit(episodes=1, callbacks=[Shows(), kind(monitor="shown", **arguments)], verbose=0)
+
+
+def test_evaluation_after_the_monitor_raises_at_the_first_episode() -> None:
+    agent = dqn(1)
+    callbacks = [EarlyStopping(1, 1, monitor="evaluation_reward_mean"), Evaluate(every=100, episodes=1)]
+    with pytest.raises(ValueError, match="Evaluate adds 'evaluation_reward_mean', so it must come before"):
+        agent.fit(callbacks=callbacks, verbose=0)
+    assert agent.episodes == 1

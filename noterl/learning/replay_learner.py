@@ -136,6 +136,7 @@ class ReplayLearner(Learner):
             sample = self.replay.sample_pass(size, generator=generator)
             while len(sample) < updates:  # several passes are due if several episodes end in one tick
                 sample = sample.joined(self.replay.sample_pass(size, generator=generator))
+            sample = sample[:updates]  # a pass is longer here if other processes hold fewer transitions
         sample.gamma = self.gamma  # one value for the whole group, also if it runs as several calls
         return sample
 

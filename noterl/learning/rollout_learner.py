@@ -332,8 +332,8 @@ class ReplayedRolloutLearner(RolloutLearner):
         **settings: see `Learner`.
 
     Raises:
-        ValueError: if the memory relabels, has n-step returns or is on the device, or the agent may stop epochs early
-            (`stop_epochs`).
+        ValueError: if the memory relabels, has n-step returns or is on the device, it stacks frames that the agent
+            normalizes, or the agent may stop epochs early (`stop_epochs`).
     """
 
     replay: Replay
@@ -349,6 +349,15 @@ class ReplayedRolloutLearner(RolloutLearner):
             raise ValueError("replay is not supported for an agent that may stop epochs early (`target_kl`)")
         if replay.on_device:
             raise ValueError(f"replay must have on_device=False, because it stores prepared rollouts, got {replay!r}")
+        if (
+            replay.stacks_frames
+            and algorithm._normalizers is not None
+            and algorithm._normalizers.observation is not None
+        ):
+            raise ValueError(
+                "replay must have no frame_stack with normalize_observation=True, because the frames of a stack are "
+                f"normalized with the statistics of several rollouts, got {replay!r}"
+            )
         self.replay = self.memory = replay
 
     def compile_programs(self, report: Sequence[Any]) -> None:
@@ -370,7 +379,7 @@ class ReplayedRolloutLearner(RolloutLearner):
         """Store the prepared rollout, and sample the minibatches from everything that the memory holds."""
         self._store(self.prepare())
         generator = self.algorithm.generators("sampler")
-        sample = self.replay.sample(updates, min(self.share, len(self.replay)), generator=generator)
+        sample = self.replay.sample(updates, self.replay.num_sampleable(self.share), generator=generator)
         sample.gamma = self.gamma
         return sample
 
@@ -381,7 +390,7 @@ class ReplayedRolloutLearner(RolloutLearner):
     def noise_batch(self, samples: int, generator: np.random.Generator) -> Batch | None:
         """Return batches that are sampled like those of updates, with another generator; None for lack of data."""
         size = self.batch_size
-        if self.replay.num_sampleable(size) < size:
+        if not size or self.replay.num_sampleable(size) < size:
             return None
         sample = self.replay.sample(samples, size, generator=generator)
         return self.replay.gather(sample, gamma=self.gamma)

@@ -150,7 +150,7 @@ class SequenceLearner(RolloutLearner):
 
     def noise_batch(self, samples: int, generator: np.random.Generator) -> Batch | None:
         """Return batches of stored sequences, sampled with another generator; None before the first rollout."""
-        if not self.replay.num_sampleable(1):
+        if not self.replay.num_sampleable(1) or not self.rollout.num_envs:
             return None
         sample = self.sequences.sample(samples, self.rollout.num_envs, generator=generator)
         sample.gamma = self.gamma

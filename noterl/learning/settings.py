@@ -188,9 +188,10 @@ def _from_replay(arguments: dict[str, Any], defaults: Defaults, algorithm: Algor
     _warn_of_many_updates(schedule)
     if isinstance(schedule.batch_size, str):
         raise ValueError("batch_size must be an int for an agent that learns from a replay memory, got 'rollout'")
-    if schedule.batch_size > replay.capacity:
+    if schedule.batch_size > replay.most_sampleable:
+        frames = ", less the transitions whose stack of frames is not whole" if replay.stacks_frames else ""
         raise ValueError(
-            f"batch_size must be at most the capacity of the replay memory, {replay.capacity}, "
+            f"batch_size must be at most the capacity of the replay memory{frames}, {replay.most_sampleable}, "
             f"got {schedule.batch_size}"
         )
     return replay, schedule

@@ -142,6 +142,16 @@ class Replay(Configurable):
         return self.sampler.feedback_fields
 
     @property
+    def stacks_frames(self) -> bool:
+        """Whether observations are stacks of frames."""
+        return self._frame_stack is not None
+
+    @property
+    def most_sampleable(self) -> int:
+        """How many transitions of one lane can be sampled: in a full memory, the oldest lack frames of their stack."""
+        return self.capacity - (0 if self._frame_stack is None else self._frame_stack - 1)
+
+    @property
     def nbytes(self) -> int:
         """Bytes allocated; 0 before `build`."""
         return self._allocated.nbytes if self._allocated else 0
@@ -424,8 +434,9 @@ class Replay(Configurable):
         """Of the transitions that are stored now, sample only these from now on; later ones are sampled as usual.
 
         The others stay stored until they are evicted, because other transitions may need them: as next observations, in
-        n-step returns and stacks of frames, and as goals. A transition that was excluded before is sampled again if it
-        is among `indices`. While a group of updates is gathered, the call takes effect at its end.
+        n-step returns and stacks of frames, as goals, and as later steps of a sequence. A transition that was excluded
+        before is sampled again if it is among `indices`. While a group of updates is gathered, the call takes effect at
+        its end.
 
         Args:
             indices: `[n]`, as in `batch.index`; repetitions are allowed.

@@ -106,7 +106,8 @@ def gather_transitions(
 def gather_team_transitions(storage: Storage, indices: Array, gamma: float, n_step: int) -> Batch:
     """Return the batch of indices `[m]` for several agents, with `reward` and `discount` `[m, agents]`.
 
-    An n-step return also ends where an agent leaves or joins, so that all its transitions have the same agents. `extra`
+    An n-step return also ends where an agent terminates, leaves or joins, so that all its transitions have the same
+    agents. `extra`
     holds two float32 arrays `[m, agents]`: `present` is 1 for agents that take part in the transition, `remaining` is 1
     for agents that have a value at the end of the return. The scalar rewards of the storage are not used.
 
@@ -119,8 +120,9 @@ def gather_team_transitions(storage: Storage, indices: Array, gamma: float, n_st
     steps = successors(storage, indices, n_step)
     fields = {name: storage.extra[name][steps.indices] for name in TEAM_FIELDS}  # [n, m, agents]
     present, counted = fields["present"], steps.present.copy()
+    over = (fields["terminated"] & present).any(axis=-1)
     for i in range(1, n_step):
-        counted[i] &= counted[i - 1] & (present[i] == present[i - 1]).all(axis=-1)
+        counted[i] &= counted[i - 1] & (present[i] == present[i - 1]).all(axis=-1) & ~over[i - 1]
     reward, discount, last = _sum_steps(counted, fields["reward"], fields["terminated"], gamma)
     batch = make_batch(storage, indices, steps.indices[last], reward, discount)
     extra: dict[str, Any] = {name: value for name, value in batch.extra.items() if name not in TEAM_FIELDS}

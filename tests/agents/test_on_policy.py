@@ -14,6 +14,8 @@ import noterl
 from noterl import heads
 from noterl.backends import current
 from noterl.backends.common import GroupResult
+from noterl.callbacks import LambdaCallback
+from noterl.envs import FrameStack
 from noterl.policies import GumbelSoftmaxPolicy
 from noterl.replay import Prioritized, RatioScore
 from noterl.types import Transition
@@ -459,7 +461,28 @@ class TestReplayOfRollouts:
         scores = whole.replay.sampler.probabilities()
         assert len(scores) == 40 and len(set(scores.tolist())) > 20
 
+    def test_batches_are_smaller_while_fewer_transitions_can_be_sampled(self) -> None:
+        """The oldest transitions of a full memory lack frames of their stack, and `keep` excludes others."""
+        agent = noterl.PPO(lambda: FrameStack(RandomWalkEnv(), 4), rollout_steps=16, epochs=2, hidden=(4,), seed=1)
+        agent.compile(replay=noterl.Replay(16, frame_stack=4, stack_axis=-1), batch_size="rollout")
+        agent.fit(steps=64, verbose=0)
+        assert agent.updates == 2 * 4 and agent.replay.num_sampleable() < 16
+        exclude = LambdaCallback(on_batch_end=lambda *_: agent.replay.keep(agent.replay._storage.stored_indices()[8:]))
+        agent.fit(steps=32, callbacks=[exclude], verbose=0)
+        assert agent.updates == 2 * 6
+
+    def test_no_noise_is_measured_without_a_rollout(self) -> None:
+        agents = with_replay(), noterl.ACER("CartPole-v1", hidden=(4,), rollout_steps=4, replay_starts=0, seed=1)
+        for agent in agents:
+            assert agent.gradient_noise(2)() is None
+            agent.fit(steps=60, num_envs=2, verbose=0)
+            agent.compile(replay=agent.replay)
+            assert agent.gradient_noise(2)() is None and agent.gradient_values()() is None
+
     def test_unsupported_replay_raises(self) -> None:
+        normalizing = noterl.PPO(lambda: FrameStack(RandomWalkEnv(), 4), normalize_observation=True)
+        with pytest.raises(ValueError, match="replay must have no frame_stack with normalize_observation=True"):
+            normalizing.compile(replay=noterl.Replay(100, frame_stack=4, stack_axis=-1))
         with pytest.raises(ValueError, match=r"replay .*target_kl"):
             ppo("discrete", target_kl=0.1).compile(replay=noterl.Replay(100))
         with pytest.raises(ValueError, match="replay"):

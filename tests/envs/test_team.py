@@ -209,9 +209,20 @@ def test_signals_rewards_the_answer_to_the_previous_symbol() -> None:
             Signals(**arguments)
 
 
-def stored_batch(n_step: int) -> Any:
-    """Return the batch of all four transitions of `LeavingTeam`, in order."""
-    source = envs.resolve(LeavingTeam)
+class RespawningTeam(LeavingTeam):
+    """The first agent terminates at step 2 and goes on at once."""
+
+    def step(self, actions):
+        first = self.number == 1
+        results = super().step(actions)
+        if first:
+            self.agents = ["first", *self.agents]
+        return results
+
+
+def stored_batch(n_step: int, team: Any = LeavingTeam) -> Any:
+    """Return the batch of all four transitions of a team, in order."""
+    source = envs.resolve(team)
     lanes = TeamLanes(source, 1, Generators(0), lambda rewards, terminations: rewards)
     replay = Replay(16, n_step=n_step)
     replay.build(source.observation_space, source.action_space, agents=3)
@@ -220,7 +231,8 @@ def stored_batch(n_step: int) -> Any:
         lanes.begin_round(np.full((1, 3), step % 2, np.float32))
         (transition,) = lanes.tick(step)
         replay.add(*transition)
-    assert lanes.logs(0) == {"reward/first": 2.0, "reward/second": 30.0, "reward/third": 400.0}
+    earned = 2.0 if team is LeavingTeam else 4.0
+    assert lanes.logs(0) == {"reward/first": earned, "reward/second": 30.0, "reward/third": 400.0}
     batch = replay.gather(replay.sample(1, 4, generator=np.random.default_rng(0)), gamma=0.5)
     from noterl.replay.returns import gather_team_transitions
 
@@ -244,6 +256,11 @@ class TestMemory:
         assert batch.reward.tolist() == [[1.5, 15, 150], [1, 10, 100], [0, 10, 100], [0, 0, 100]]
         assert batch.discount.tolist() == [[0, 0.25, 0.25], [0, 0.5, 0.5], [0, 0.5, 0.5], [0, 0.5, 0.5]]
         assert batch.next_observation[0].tolist() == [2, 2, 2]
+
+    def test_three_steps_end_when_an_agent_terminates_and_stays(self) -> None:
+        batch = stored_batch(3, RespawningTeam)
+        assert batch.reward[:, 0].tolist() == [1.5, 1, 1, 1]
+        assert batch.discount[:, 0].tolist() == [0, 0, 0.5, 0.5]
 
     def test_relabel_raises(self) -> None:
         from noterl.replay.relabel import Relabel

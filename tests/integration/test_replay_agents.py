@@ -46,6 +46,16 @@ def test_steps_per_execution_and_prefetch_do_not_change_the_run(trained: noterl.
 
 
 @pytest.mark.backends("torch")
+def test_batch_larger_than_a_memory_of_stacks_can_sample_raises() -> None:
+    agent = noterl.DQN(stacked, hidden=(4,))
+    agent.compile(replay=Replay(64, frame_stack=2, stack_axis=-1), batch_size=63)
+    with pytest.raises(
+        ValueError, match=r"batch_size must be at most .* whose stack of frames is not whole, 63, got 64"
+    ):
+        agent.compile(replay=Replay(64, frame_stack=2, stack_axis=-1), batch_size=64)
+
+
+@pytest.mark.backends("torch")
 def test_restored_run_equals_an_uninterrupted_one(trained: noterl.DQN, tmp_path: Path) -> None:
     agent = agent_with(prefetch=1, steps_per_execution=2)
     agent.fit(steps=151, num_envs=2, verbose=0)

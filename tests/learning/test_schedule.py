@@ -102,6 +102,12 @@ class TestSchedule:
         agent.fit(episodes=3, verbose=0)
         assert [int(entry.split()[1]) for entry in tape if entry.startswith("update")] == [2, 3, 4]
 
+    def test_pass_of_another_process_may_be_shorter(self, tape: Tape) -> None:
+        """Processes agree on the updates that the smallest memory gives."""
+        agent = taped(tape, update_every="episode", updates="pass", batch_size=4, length=40)
+        agent.fit(steps=20, verbose=0)
+        assert [len(learner_of(agent).sample(updates)) for updates in (2, 5, 7)] == [2, 5, 7]
+
     def test_the_hard_copy_comes_before_the_group_due_at_its_step(self, tape: Tape) -> None:
         agent = taped(tape, update_every=3, target_update=3, updates=1, learning_starts=1, length=100)
         agent.fit(steps=6, verbose=0)

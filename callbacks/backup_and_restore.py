@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,9 @@ class BackupAndRestore(Callback):
     callbacks, where the `fit` began, and its `History`.
 
     A backup identifies a `fit` by its number in the process. When the script runs again, earlier `fit` calls are
-    skipped. A complete `fit` is not repeated. If the script passes a larger budget to it, training continues.
+    skipped. A complete `fit` is not repeated. If the script passes a larger budget to it, training continues, unless
+    a callback has stopped it. If numbers or words in the script have changed, such as `gamma`, those of the backup are
+    used, with a warning.
 
     Args:
         path: the file, such as "runs/dqn/backup.noterl".
@@ -48,7 +52,7 @@ class BackupAndRestore(Callback):
     ((2, 2), (2, 2), (5, 5))
     """
 
-    order = CHECKPOINT
+    order = CHECKPOINT + 1  # so that a backup holds what the checkpoints of the same step have saved
 
     def __init__(
         self, path: str | Path, save_freq: float = 60, *, unit: str = "seconds", background: bool = False
@@ -71,7 +75,15 @@ class BackupAndRestore(Callback):
         saved = self._part_of(document)
         if saved["fit"]["number"] < agent.fits:
             return
+        changed = _changes(document, agent.get_document())
         agent.set_document(document)
+        if changed:
+            warnings.warn(
+                f"{self.path} was made with {', '.join(changed)}: the values of the backup are used. Remove the file "
+                "to start again.",
+                UserWarning,
+                stacklevel=4,  # the caller of fit
+            )
         budget.resumed = True
         if saved["fit"]["number"] > agent.fits:
             self._over = True
@@ -90,6 +102,7 @@ class BackupAndRestore(Callback):
         history = self.agent.history
         history.history = {name: list(column) for name, column in self._restored["columns"].items()}
         history.episode = list(self._restored["episode"])
+        history.seconds = float(history.history["time"][-1]) if history.episode else 0.0
         if self._restored["stop_reason"] is not None:
             self.agent.stop(self._restored["stop_reason"])
 
@@ -135,3 +148,21 @@ class BackupAndRestore(Callback):
         if type(number) is not int or not isinstance(columns, dict):
             raise saving.FileError(f"cannot read {str(self.path)!r}: its description of the fit is malformed")
         return dict(part)
+
+
+def _changes(backup: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
+    """Return which numbers and words of the constructor and of `compile` differ between two documents."""
+    found = []
+    for part in ("config", "compile"):
+        before, now = backup[part], current[part].values
+        for name in {**before, **now}:
+            values = [each.get(name, "its default") for each in (before, now)]
+            if values[0] != values[1] and all(map(_is_plain, values)):
+                found.append(f"{name}={values[0]!r} (now {values[1]!r})".replace("'its default'", "its default"))
+    return found
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, bool | int | float | str)

@@ -348,7 +348,7 @@ class Agent(Algorithm):
         session = self._session
         session.verbose = verbose
         source = session.find_source(env, check_vectorize(vectorize, pool))
-        session.info = check_info_of_fit(info, self._build()[0], user_callbacks)
+        reductions = check_info_of_fit(info, self._build()[0], user_callbacks)
         check_strategy(strategy, self._build()[0])
         check_actor(self._build()[1], pool)
         budget = budget_of(self._counters, episodes, steps)
@@ -357,16 +357,16 @@ class Agent(Algorithm):
             callback.before_fit(self, budget)
         budget.last_step = min(budget.last_step, budget.step_limit)
         learner, actor = self._build()  # a callback may have restored or compiled the agent
-        session.fits += 1
         restart = seed is not None and not budget.resumed
         learner.attach(source, session.count(source, num_envs, pool), strategy.processes)
         needs_host = any(callback.needs_host for callback in user_callbacks.callbacks)
-        plain = pool is None and strategy is SINGLE and not session.info and not needs_host
+        plain = pool is None and strategy is SINGLE and not reductions and not needs_host
         on_device = plain and runs_on_device(learner, actor, source)
         lanes = session.open(
             source, num_envs, restart=restart, workers=pool, info_spec=self.info_spec, on_device=on_device
         )
-        lanes.ledger.record_info(session.info)
+        session.fits, session.info = session.fits + 1, reductions
+        lanes.ledger.record_info(reductions)
         learner.open(lanes.num_envs)
         actor.attach(lanes)
         if restart:

@@ -29,6 +29,7 @@ class History(Callback):
         episode: the number of each finished episode, in the order in which they ended.
         stop_reason: why the fit ended.
         time_split: seconds spent in each part of the loop, by name.
+        seconds: training time before the fit was interrupted and resumed, which `time` includes.
 
     Example:
     >>> from noterl import History
@@ -45,6 +46,7 @@ class History(Callback):
         self.episode: list[int] = []
         self.stop_reason: str | None = None
         self.time_split: dict[str, float] = {}
+        self.seconds = 0.0
 
     def __len__(self) -> int:
         return len(self.episode)
@@ -58,7 +60,7 @@ class History(Callback):
                 self.history[name] = [math.nan] * len(self.episode)
         self.episode.append(episode)
         for name, values in self.history.items():
-            values.append(logs.get(name, math.nan))
+            values.append(logs.get(name, math.nan) + (self.seconds if name == "time" else 0))
 
     def to_dataframe(self) -> Any:
         """Return a pandas DataFrame with a row per episode and a column per quantity, as in `to_csv`.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import tempfile
 import traceback
 from multiprocessing.connection import Connection
@@ -31,7 +32,7 @@ class Evaluator:
         self.pending: dict[str, Any] | None = None
         classes: dict[str, type] = {type(agent).__name__: type(agent)}
         try:
-            self._process, self._pipe = spawn(_serve, str(self.file), classes, arguments, name="evaluate")
+            self._process, self._pipe = spawn(_main, str(self.file), classes, arguments, name="evaluate")
         except BaseException:
             self._folder.cleanup()
             raise
@@ -66,6 +67,12 @@ class Evaluator:
         """End the process; an evaluation in progress is lost."""
         end(self._process, self._pipe)
         self._folder.cleanup()
+
+
+def _main(*arguments: Any) -> None:
+    """Run `_serve` in a process of its own."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal reaches all processes; the trainer handles it
+    _serve(*arguments)
 
 
 def _serve(pipe: Connection, path: str, classes: dict[str, type], arguments: dict[str, Any]) -> None:

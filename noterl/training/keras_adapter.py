@@ -47,7 +47,7 @@ class KerasCallback(Callback):
         self.stops_training = "EarlyStopping" in kind
         self._keeps_backup = "BackupAndRestore" in kind
         self._saves_network = "ModelCheckpoint" in kind
-        self._budget = Budget()
+        self._budget, self._epoch = Budget(), 0
         if "SwapEMAWeights" in kind and callback.swap_on_epoch:
             # The callback swaps the weights at the end of an epoch, and back at the begin of the next one. So the next
             # epoch begins at the end of the step, before an update of another environment could use swapped weights.
@@ -71,6 +71,14 @@ class KerasCallback(Callback):
         """The name of the adapted class."""
         return type(self.callback).__name__
 
+    def get_state(self) -> dict[str, Any]:
+        """Return the number of the epoch."""
+        return {"epoch": self._epoch}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Restore what `get_state` returned."""
+        self._epoch = state["epoch"]
+
     def before_fit(self, agent: AgentView, budget: Budget) -> None:
         """Store the budget, and check that a ModelCheckpoint can save the agent's network.
 
@@ -83,7 +91,9 @@ class KerasCallback(Callback):
 
     def on_train_begin(self, logs: Logs) -> None:
         """Set the callback's model and parameters, and forward the event; `epochs` is infinite without a budget."""
-        self._epoch, self._epoch_open, self._failed = 0, False, False
+        if not self._budget.resumed:  # as in `Model.fit`; `get_state` keeps the epoch for a fit that was interrupted
+            self._epoch = 0
+        self._epoch_open, self._failed = False, False
         epochs = self._budget.last_episode - self.agent.episodes
         self.callback.set_params({"epochs": epochs, "steps": None, "verbose": 0})
         network = _saved_network(self.agent) if self._saves_network else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -153,6 +154,41 @@ class TestResuming:
         for name in ("reward", "length", "steps"):
             assert history.history[name] == whole.history[name]
         assert history.episode == whole.episode
+
+    def test_time_goes_on_after_the_interruption(self, tmp_path: Path) -> None:
+        path = tmp_path / "backup.noterl"
+        interrupted(path, 57, episodes=6)
+        time.sleep(0.1)
+        times = small().fit(episodes=6, callbacks=[BackupAndRestore(path)], verbose=0).history["time"]
+        assert times == sorted(times)
+
+    @pytest.mark.parametrize("backup_first", [True, False])
+    def test_checkpoints_of_the_same_steps_are_those_of_an_uninterrupted_run(
+        self, backup_first: bool, tmp_path: Path
+    ) -> None:
+        def fit(folder: Path, at: int | None = None) -> list[str]:
+            agent, kill = small(), LambdaCallback()
+            kill.on_step_end = lambda: shutil.copytree(folder, tmp_path / "killed") if agent.steps == at else None
+            callbacks: list[Any] = [
+                BackupAndRestore(folder / "backup.noterl", 10, unit="steps"),
+                Checkpoint(folder / "files", 10, unit="steps", max_save_files=2),
+            ]
+            agent.fit(steps=65, callbacks=[*(callbacks if backup_first else callbacks[::-1]), kill], verbose=0)
+            return sorted(file.name for file in (folder / "files").iterdir())
+
+        (tmp_path / "whole").mkdir()
+        whole = fit(tmp_path / "whole", 32)
+        assert fit(tmp_path / "killed") == whole
+
+    def test_changed_script_is_reported(self, tmp_path: Path) -> None:
+        path = tmp_path / "backup.noterl"
+        interrupted(path, 57, steps=100)
+        agent = noterl.DQN("CartPole-v1", hidden=(4,), seed=3, gamma=0.5)
+        agent.compile(replay=noterl.Replay(200), batch_size=8, learning_starts=10**6)
+        with pytest.warns(UserWarning, match=r"batch_size=4 \(now 8\): the values of the backup are used") as caught:
+            agent.fit(steps=100, callbacks=[BackupAndRestore(path)], verbose=0)
+        assert any("gamma=" in str(each.message) and "(now 0.5)" in str(each.message) for each in caught)
+        assert float(agent.gamma) == float(small().gamma) and caught[0].filename == __file__
 
     def test_complete_fit_is_skipped_and_larger_budget_continues(self, tmp_path: Path) -> None:
         path = tmp_path / "backup.noterl"

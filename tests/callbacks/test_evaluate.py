@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import multiprocessing
+import os
 import re
+import signal
 import threading
 from pathlib import Path
 from typing import Any
@@ -162,6 +164,18 @@ class TestEvaluate:
         agent.compile(batch_size=4, learning_starts=10**6, replay=noterl.Replay(50))
         stopper = EarlyStopping(1, -(10**6), monitor="evaluation_reward_mean/listener")
         assert len(agent.fit(episodes=9, callbacks=[Evaluate(every=2, episodes=1), stopper], verbose=0)) == 2
+
+    def test_ctrl_c_does_not_end_the_background_process(self) -> None:
+        """Ctrl-C in a terminal reaches all processes of the program."""
+        evaluate = Evaluate("CartPole-v1", every=1, background=True)
+        agent = noterl.DQN("CartPole-v1", hidden=(4,), seed=1)
+
+        def interrupt(episode: int, logs: Any) -> None:
+            if evaluate.results and episode < 3:
+                os.kill(evaluate._evaluator._process.pid, signal.SIGINT)
+
+        agent.fit(episodes=4, callbacks=[evaluate, LambdaCallback(on_episode_end=interrupt)], verbose=0)
+        assert evaluate.results["episodes"] == [1, 2, 3, 4]
 
     def test_errors_of_the_background_process_raise(self) -> None:
         for factory in (lambda: None, OF_MODULE):  # pickle raises a different error for each

@@ -13,7 +13,7 @@ import noterl
 from noterl.callback import Callback
 from noterl.callbacks import CSVLogger, Evaluate
 from noterl.utils.tables import read_columns
-from tests.support.doubles import CountingEnv
+from tests.support.doubles import CountingEnv, TogetherVectorEnv
 
 pytestmark = pytest.mark.backends("torch")
 
@@ -131,3 +131,13 @@ def test_partial_episode_keeps_only_unchanged_reductions() -> None:
     agent.fit(steps=2, info={"speed": "sum", "total": "sum"}, verbose=0)
     history = agent.fit(steps=2, info={"speed": "sum", "total": "last"}, verbose=0).history
     assert (history["speed"], history["total"]) == ([1.0 + 4 + 9 + 16], [0.5])
+
+
+def test_refused_fit_changes_nothing() -> None:
+    agent = agent_for()
+    agent.fit(episodes=1, info=INFO, verbose=0)
+    before = agent.fits, agent.recorded_info
+    vector = TogetherVectorEnv([lambda: InfoEnv(4)] * 2)
+    with pytest.raises(ValueError, match="num_envs is 3"):
+        agent.fit(vector, episodes=1, num_envs=3, info=("other",), verbose=0)
+    assert (agent.fits, agent.recorded_info) == before

@@ -444,6 +444,22 @@ class TestSavers:
             )
         assert [found.filename for found in caught if "BackupAndRestore" in str(found.message)] == [__file__]
 
+    @pytest.mark.backends("torch")
+    def test_epochs_of_an_interrupted_fit_go_on(self, tmp_path: Path) -> None:
+        rates: dict[int, float] = {}
+
+        def fit(agent: Any, *callbacks: Any) -> None:
+            schedule = keras.callbacks.LearningRateScheduler(lambda epoch: 1e-2 * 0.5**epoch)
+            record = LambdaCallback(on_episode_end=lambda episode, _: rates.update({episode: agent.learning_rate}))
+            backup = noterl.callbacks.BackupAndRestore(tmp_path / "backup.noterl", 1, unit="episodes")
+            agent.fit(episodes=5, callbacks=[schedule, record, backup, *callbacks], verbose=0)
+
+        crash = LambdaCallback(on_episode_begin=lambda episode, logs: int("crash") if episode == 3 else None)
+        with pytest.raises(ValueError, match="crash"):
+            fit(small(0.1), crash)
+        fit(small(0.1))
+        assert rates == pytest.approx({epoch: 1e-2 * 0.5**epoch for epoch in range(5)})
+
     @pytest.mark.filterwarnings("ignore:keras.callbacks.BackupAndRestore")
     def test_backup_and_restore_restores_weights_after_a_failure(self, tmp_path: Path) -> None:
         def fail(episode: int, logs: dict[str, Any]) -> None:

@@ -158,6 +158,11 @@ class Algorithm(Configurable):
             current.assign(value)
             return
         owner = _owner(type(self), name)
+        if owner is not None and name == "learning_rate":
+            raise ValueError(
+                'learning_rate cannot be assigned: set_rule("learning_rate", value) changes Agent.learning_rate; '
+                "choose another name for an attribute of your own"
+            )
         if owner is not None:
             raise ValueError(
                 f"{name} cannot be assigned: {owner} uses it for something else; choose another name for this "
@@ -194,6 +199,11 @@ class Algorithm(Configurable):
         If `update_period` is n above 1, it is called as `update(batch, index)` with `index = updates % n`.
         """
         loss, feedback = self.minimize(self.loss, self._learner.trained, self.optimizer_names[0], batch)
+        if not isinstance(feedback, dict | None):
+            raise ValueError(
+                'loss must return a scalar, or (scalar, feedback) with a dict such as {"td_error": error}, got the '
+                f"feedback {type(feedback).__name__}"
+            )
         return {"loss": loss}, feedback or {}
 
     def prepare(self, rollout: Batch) -> dict[str, Any]:

@@ -450,6 +450,8 @@ def test_update_must_return_a_pair_of_dicts(result: Any) -> None:
         (lambda loss, aux: aux["td_error"], "loss .*got "),
         (lambda loss, aux: None, "loss .*got None"),
         (lambda loss, aux: 1.0, r"loss .*got 1\.0"),
+        (lambda loss, aux: loss + aux["td_error"], r"loss .*got the shape \(4,\): take the mean"),
+        (lambda loss, aux: (loss, aux["td_error"]), r"loss must return .*\(scalar, feedback\) with a dict"),
     ],
 )
 def test_loss_must_be_a_scalar_tensor(returned: Any, message: str) -> None:
@@ -457,6 +459,12 @@ def test_loss_must_be_a_scalar_tensor(returned: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         agent.build()
         run_updates(agent, random_batch(2, 4), 2)
+
+
+def test_forward_without_an_axis_of_outputs_raises() -> None:
+    agent = broken(forward=lambda self, observation: ops.mean(self.q(observation), axis=-1))
+    with pytest.raises(ValueError, match=r"forward must return a value for each action, .*got \(1,\)"):
+        agent.build()
 
 
 def test_missing_method_is_named() -> None:

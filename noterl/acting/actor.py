@@ -147,6 +147,8 @@ class Actor:
 
 def split_fields(values: np.ndarray, shapes: Mapping[str, tuple[int, ...]]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Split outputs `[N, W + ...]` with fields as their last columns into outputs `[N, W]` and fields `[N, ...]`."""
+    if not shapes:
+        return values, {}
     fields, end = {}, values.shape[1]
     for name in sorted(shapes, reverse=True):
         start = end - math.prod(shapes[name])

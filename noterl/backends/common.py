@@ -221,7 +221,8 @@ def split_loss(result: Any) -> tuple[Any, Any]:
         raise ValueError(f"a loss function must return a scalar or (scalar, feedback), got a tuple of {len(pair)}")
     shape = getattr(pair[0], "shape", None)
     if shape is None or len(shape):
-        raise ValueError(f"a loss must be a scalar tensor, got {pair[0]!r}: take the mean over the batch")
+        got = f"{pair[0]!r:.80}" if shape is None else f"the shape {tuple(shape)}: take the mean over the batch"
+        raise ValueError(f"a loss must be a scalar tensor, got {got}")
     return pair
 
 

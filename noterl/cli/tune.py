@@ -20,6 +20,7 @@ def run(arguments: Sequence[str]) -> None:
 
     Raises:
         UsageError: if the command line is wrong.
+        ValueError: if no trial is complete.
     """
     name, arguments, table, path = read_command("tune", arguments)
     options = tune_options(name)
@@ -44,7 +45,9 @@ def run(arguments: Sequence[str]) -> None:
         environment = environment_of(values["env"], values.get("wrap", ()))
         agent = noterl_class(name)
         search.search_space(agent, space)
-    search.tune(agent, environment, space or None, **settings)
+    result = search.tune(agent, environment, space or None, **settings)
+    if not result.best:
+        raise ValueError("no trial is complete; the table of the study holds the error of each")
 
 
 def tune_options(name: str) -> list[Option]:

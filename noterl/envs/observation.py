@@ -104,6 +104,10 @@ class ObservationEncoder:
         Raises:
             ValueError: if `observation` is neither one observation nor a batch; the message names `argument`.
         """
+        if isinstance(observation, tuple) and len(observation) == 2 and isinstance(observation[1], dict):
+            raise ValueError(
+                f"{argument} must be an observation or a batch, got (observation, info), as `reset` returns it"
+            )
         axes = _leading_axes(self.original_space, observation)
         if axes is None:
             shape, got = _shapes(zeros(self.original_space)), _shapes(observation)

@@ -82,6 +82,10 @@ class TestObservationEncoder:
         with pytest.raises(ValueError, match=rf"sight must have the shape \{{'gear': \(\), .*, got .*{got}"):
             ObservationEncoder(NESTED).axes(observation, "sight")
 
+    def test_result_of_reset_raises(self) -> None:
+        with pytest.raises(ValueError, match=r"sight must be an observation or a batch, got \(observation, info\)"):
+            ObservationEncoder(spaces.Box(-1.0, 1.0, (2,))).axes((np.zeros(2), {}), "sight")
+
     @pytest.mark.parametrize(
         ("space", "message"),
         [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -239,6 +240,15 @@ def test_failed_trials_do_not_end_the_search(tmp_path: Path) -> None:
     assert states(result) == ["FAIL", "FAIL", "FAIL", "COMPLETE"]
     assert "this trial raises" in errors[0] and "exit code 7" in errors[1] and "GiB" in errors[2]
     assert 0.5 <= result.value < 0.6 and result.is_better
+
+
+def test_command_without_a_complete_trial_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("tyro")
+    monkeypatch.setattr("noterl.tune.search.tune", lambda *_, **__: Result(None, {}, math.nan, 0.5, tmp_path))
+    assert main(["tune", "ppo", "--env", "CartPole-v1", "--steps", "10"]) == 1
+    assert "no trial is complete" in capsys.readouterr().err
 
 
 def test_trial_above_the_time_limit_fails() -> None:

@@ -467,6 +467,14 @@ def test_forward_without_an_axis_of_outputs_raises() -> None:
         agent.build()
 
 
+def test_target_update_needs_a_target() -> None:
+    agent = broken(update_target=noterl.Agent.update_target)
+    for value in (0.005, 100):
+        with pytest.raises(ValueError, match=r"target_update must be None, because .* defines no update_target\(\)"):
+            agent.compile(target_update=value)
+    agent.compile(target_update=None)
+
+
 def test_missing_method_is_named() -> None:
     class Empty(noterl.Agent):
         memory, head = "replay", noterl.heads.Q()

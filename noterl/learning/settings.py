@@ -14,7 +14,7 @@ from noterl.algorithm import Algorithm, Defaults
 from noterl.explorer import Explorer
 from noterl.heads import Head
 from noterl.learning import optimizers
-from noterl.learning.dry_run import uses_default_update
+from noterl.learning.dry_run import moves_target, uses_default_update
 from noterl.learning.learner import Learner
 from noterl.learning.replay_learner import ReplayLearner
 from noterl.learning.reward_model import GAIL
@@ -183,6 +183,11 @@ def _from_replay(arguments: dict[str, Any], defaults: Defaults, algorithm: Algor
         replay = _default_replay(defaults, algorithm, "reward_model" in arguments)
     scheduled = {name: arguments.get(name, getattr(defaults, name)) for name in _SCHEDULED}
     schedule = UpdateSchedule(**scheduled)
+    if arguments.get("target_update") is not None and not moves_target(algorithm):
+        raise ValueError(
+            f"target_update must be None, because {type(algorithm).__name__} defines no update_target(), got "
+            f"{arguments['target_update']!r}"
+        )
     if "updates" not in arguments:
         _limit_updates(schedule, defaults.update_every)
     _warn_of_many_updates(schedule)

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from noterl import saving
-from noterl.callback import Callback, Every
+from noterl.callback import Budget, Callback, Every
 from noterl.random import check_seed
+from noterl.training.session import matching_source
 from noterl.types import Logs
 from noterl.utils.checks import check_positive
 from noterl.utils.files import replacing
@@ -44,7 +45,8 @@ class Evaluate(Callback):
             `env` must be picklable, `on_best` must be a path, and a script needs `if __name__ == "__main__":`.
 
     Raises:
-        ValueError: if an argument is not one of the allowed values.
+        ValueError: if an argument is not one of the allowed values; when `fit` is called, if the agent cannot be
+            evaluated in the environment.
         OSError: when training begins, if the path `on_best` cannot be written.
 
     Attributes:
@@ -94,6 +96,24 @@ class Evaluate(Callback):
         self.every = Every(every, unit, at="episode", name="every")
         self._unlogged: Logs = {}  # of a background evaluation whose result a save has taken
         self._evaluator: Evaluator | None = None
+
+    def before_fit(self, agent: Any, budget: Budget) -> None:
+        """Check that the agent can be evaluated.
+
+        Raises:
+            ValueError: if the spaces of `env` are not those of the agent, or the background process cannot make the
+                training environment.
+        """
+        env, own = self._arguments["env"], agent._source
+        if env is not None:
+            source = matching_source(env, own)
+            if source not in (own, env):
+                source.close()
+        elif self.background and not {"id", "maker", "game"} & set(own.describe()):
+            raise ValueError(
+                "env must be given with background=True, because another process can make the training environment "
+                "only from an id: pass its class, or a function of a module that makes it"
+            )
 
     def on_train_begin(self, logs: Logs) -> None:
         """Check that the best agent can be saved, and start the process if `background` is set."""

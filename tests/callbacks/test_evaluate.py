@@ -11,6 +11,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import keras
 import numpy as np
 import pytest
@@ -27,12 +28,13 @@ from noterl.callbacks import (
     RecordVideo,
 )
 from noterl.callbacks.support.evaluator import _serve
+from tests.support.doubles import CountingEnv
 from tests.support.states import assert_same_state, differences, one_lane
 from tests.support.tape import Tape, TapeAgent, rewarded, taped
 
 pytestmark = pytest.mark.backends("torch")
 
-OF_MODULE = lambda: None  # noqa: E731
+OF_MODULE = lambda: gymnasium.make("CartPole-v1")  # noqa: E731
 
 
 @pytest.fixture(scope="module")
@@ -178,9 +180,9 @@ class TestEvaluate:
         assert evaluate.results["episodes"] == [1, 2, 3, 4]
 
     def test_errors_of_the_background_process_raise(self) -> None:
-        for factory in (lambda: None, OF_MODULE):  # pickle raises a different error for each
+        for factory in (lambda: gymnasium.make("CartPole-v1"), OF_MODULE):  # pickle raises a different error for each
             with pytest.raises(ValueError, match=r"evaluate: the arguments of a process must be picklable"):
-                rewarded([0]).fit(episodes=1, callbacks=[Evaluate(factory, background=True)], verbose=0)
+                one_lane().fit(episodes=1, callbacks=[Evaluate(factory, background=True)], verbose=0)
         ours, theirs = multiprocessing.Pipe()
         serving = threading.Thread(target=_serve, args=(theirs, "missing.noterl", {}, {"episodes": 1}))
         serving.start()
@@ -212,6 +214,21 @@ class TestEvaluate:
     def test_bad_arguments_raise(self, arguments: dict[str, Any], message: str) -> None:
         with pytest.raises(ValueError, match=f"^{message}"):
             Evaluate(**arguments)
+
+    def test_environment_with_other_spaces_raises_before_training(self) -> None:
+        agent = rewarded([0])
+        with pytest.raises(ValueError, match=r"env has the observation_space"):
+            agent.fit(episodes=9, callbacks=[Evaluate("Acrobot-v1", every=1000)], verbose=0)
+        assert agent.steps == 0
+
+    def test_environment_that_another_process_cannot_make_raises_before_training(self) -> None:
+        agent = noterl.DQN(CountingEnv, hidden=(4,))
+        with pytest.raises(ValueError, match=r"env must be given with background=True.*its class"):
+            agent.fit(episodes=9, callbacks=[Evaluate(every=1000, background=True)], verbose=0)
+        assert agent.steps == 0
+        evaluate = Evaluate(CountingEnv, every=1, episodes=1, background=True)
+        agent.fit(episodes=1, callbacks=[evaluate], verbose=0)
+        assert evaluate.results["episodes"] == [1]
 
     def test_unwritable_path_raises_before_training(self, tmp_path: Path) -> None:
         (tmp_path / "file").touch()

@@ -10,8 +10,8 @@ from typing import Any
 
 from noterl import saving
 from noterl.callback import Budget, Callback, Every
+from noterl.envs.source import resolve_like
 from noterl.random import check_seed
-from noterl.training.session import matching_source
 from noterl.types import Logs
 from noterl.utils.checks import check_positive
 from noterl.utils.files import replacing
@@ -106,7 +106,7 @@ class Evaluate(Callback):
         """
         env, own = self._arguments["env"], agent._source
         if env is not None:
-            source = matching_source(env, own)
+            source = resolve_like(env, own)
             if source not in (own, env):
                 source.close()
         elif self.background and not {"id", "maker", "game"} & set(own.describe()):

@@ -24,6 +24,7 @@ from noterl.collect.workers import check_actor, check_workers
 from noterl.distribute import SINGLE
 from noterl.envs import EnvSource
 from noterl.envs.checking.checker import Checker
+from noterl.envs.source import resolve_like
 from noterl.explorer import Explorer
 from noterl.export.formats import export_policy
 from noterl.export.names import FORMAT_NAMES
@@ -56,7 +57,7 @@ from noterl.training.fit_arguments import (
 )
 from noterl.training.play import Show, Trajectory, View, animation_path
 from noterl.training.pretraining import pretrain
-from noterl.training.session import Session, StopRequest, matching_source
+from noterl.training.session import Session, StopRequest
 from noterl.utils import console
 from noterl.utils.checks import check_bool, check_positive, check_word, whole
 from noterl.utils.masks import read_masks
@@ -1024,7 +1025,7 @@ class Agent(Algorithm):
     def _player(self, env: Any) -> Iterator[Player]:
         """Yield a `Player` for `env`, by default for the training environment; close what was opened for it."""
         _, actor = self._build()
-        source = self._source if env is None else matching_source(env, self._source)
+        source = self._source if env is None else resolve_like(env, self._source)
         try:
             checker = Checker(source.observation_space)
             yield Player(actor, source, self._encoder, self._session.team_reward, self._counters.steps, checker)

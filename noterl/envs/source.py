@@ -426,6 +426,21 @@ def resolve(env: Any) -> EnvSource:
         raise
 
 
+def resolve_like(env: Any, own: EnvSource) -> EnvSource:
+    """Return a source of environments with the spaces of the agent's own.
+
+    Raises:
+        ValueError: if `env` is not an environment, or its spaces differ.
+    """
+    source = resolve(env)
+    for name in ("team", "observation_space", "action_space"):
+        theirs, ours = getattr(source, name), getattr(own, name)
+        if theirs != ours:
+            source.close()
+            raise ValueError(f"env has the {name} {theirs}, but the agent was built for {ours}")
+    return source
+
+
 def maker_of(env: Any) -> VectorMaker | None:
     """Return the maker that `env` is or names, such as "atari:Pong" or "envpool:Pong-v5"; None for anything else.
 

@@ -11,6 +11,7 @@ from noterl import envs
 from noterl.callback import Events
 from noterl.collect import DeviceLanes, Lanes, PoolLanes, TeamLanes, VectorLanes, WorkerSettings, open_lanes
 from noterl.collect.env_calls import EnvCall
+from noterl.envs.source import resolve_like
 from noterl.history import History
 from noterl.learning.metrics import MetricMeans
 from noterl.random import Generators
@@ -146,7 +147,7 @@ class Session:
             return self._source
         if self._other is not None and _is_same(env, self._other[0]):
             return self._other[1]
-        source = matching_source(env, self._source)
+        source = resolve_like(env, self._source)
         self._other = (env, source)
         return source
 
@@ -270,21 +271,6 @@ class Session:
             raise ValueError(f"callbacks: the restored state does not fit them: {error!r}") from error
         for key, _ in self.callbacks.keyed():
             self.restored_callbacks.pop(key, None)
-
-
-def matching_source(env: Any, own: envs.EnvSource) -> envs.EnvSource:
-    """Return a source of environments with the spaces of the agent's own.
-
-    Raises:
-        ValueError: if `env` is not an environment, or its spaces differ.
-    """
-    source = envs.resolve(env)
-    for name in ("team", "observation_space", "action_space"):
-        theirs, ours = getattr(source, name), getattr(own, name)
-        if theirs != ours:
-            source.close()
-            raise ValueError(f"env has the {name} {theirs}, but the agent was built for {ours}")
-    return source
 
 
 def _is_same(env: Any, other: Any) -> bool:

@@ -104,6 +104,8 @@ def read(path: PathLike) -> Any:
     """
     with reading(path) as file:
         size = os.fstat(file.fileno()).st_size
+        if file.read(10)[8:] == b'{"':
+            raise FileError("it is a file of weights, not of an agent: load_weights(path) reads it")
         _check_directory(file, size)
         with zipfile.ZipFile(file) as archive:
             members = _members(archive, file, size)

@@ -97,4 +97,6 @@ def read_weights(path: PathLike) -> dict[str, Array]:
     """
     with reading(path) as file:
         data = file.read(os.fstat(file.fileno()).st_size)
+        if data[:2] == b"PK":
+            raise FileError("it is the file of an agent, not of weights: noterl.load(path) or restore(path) reads it")
         return unpack_tensors(data)

@@ -103,11 +103,11 @@ def test_agent_file_and_weights_file_are_not_interchangeable(victim: Any, file: 
     victim.save_weights(tmp_path / "w.safetensors")
     saving.write(tmp_path / "tree.noterl", {"class": "DQN"})
     with unchanged(victim):
-        with pytest.raises(FileError):
+        with pytest.raises(FileError, match=r"not of weights: noterl\.load\(path\) or restore\(path\) reads it"):
             victim.load_weights(file)
-        for path in ("w.safetensors", "tree.noterl"):
+        for path, message in (("w.safetensors", r"load_weights\(path\) reads it"), ("tree.noterl", "does not hold an agent")):
             for take in (noterl.load, victim.restore):
-                with pytest.raises(FileError):
+                with pytest.raises(FileError, match=message):
                     take(tmp_path / path)
 
 

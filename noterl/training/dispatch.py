@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import traceback
 from collections.abc import Callable, Iterable, Iterator
@@ -40,14 +41,20 @@ class CallbackList:
             callback.agent = agent
 
     def begin_fit(self, agent: Any) -> None:
-        """Set the `agent` attribute of every callback; one that another agent has used starts anew."""
+        """Set the `agent` attribute of every callback; one that another agent has used starts anew.
+
+        If `get_state` needs what `on_train_begin` sets, the latter starts it anew.
+        """
         for callback in self.callbacks:
             before, callback.agent = getattr(callback, "agent", None), agent
             if callback._first_state is None:
-                callback._first_state = copy.deepcopy(callback.get_state())
+                callback._first_state = {}
+                with contextlib.suppress(Exception):
+                    callback._first_state = copy.deepcopy(callback.get_state())
             elif before is not agent:
                 callback._every_mark = None
-                callback.set_state(copy.deepcopy(callback._first_state))
+                if callback._first_state:
+                    callback.set_state(copy.deepcopy(callback._first_state))
 
     def bind(self) -> Events:
         """Return, for each event, the bound methods that handle it; every `Every` starts to count."""

@@ -65,6 +65,22 @@ class TestSecondAgent:
         second.fit(callbacks=[stop, export], verbose=0)
         assert second.steps > 1 and (tmp_path / "policy.npz").exists()
 
+    def test_state_that_begins_in_on_train_begin(self) -> None:
+        class Counts(Callback):
+            def on_train_begin(self, logs: Any) -> None:
+                self.count = 0
+
+            def on_episode_end(self, episode: int, logs: Any) -> None:
+                self.count += 1
+
+            def get_state(self) -> dict[str, Any]:
+                return {"count": self.count}
+
+        callback = Counts()
+        for episodes in (3, 2):
+            rewarded([1]).fit(episodes=episodes, callbacks=[callback], verbose=0)
+            assert callback.count == episodes
+
     def test_second_fit_of_one_agent_continues(self) -> None:
         agent, callback = rewarded([1, 2, 3, 4]), EarlyStopping(3, criterion=2.0)
         agent.fit(episodes=2, callbacks=[callback], verbose=0)

@@ -105,7 +105,10 @@ def test_agent_file_and_weights_file_are_not_interchangeable(victim: Any, file: 
     with unchanged(victim):
         with pytest.raises(FileError, match=r"not of weights: noterl\.load\(path\) or restore\(path\) reads it"):
             victim.load_weights(file)
-        for path, message in (("w.safetensors", r"load_weights\(path\) reads it"), ("tree.noterl", "does not hold an agent")):
+        for path, message in (
+            ("w.safetensors", r"load_weights\(path\) reads it"),
+            ("tree.noterl", "does not hold an agent"),
+        ):
             for take in (noterl.load, victim.restore):
                 with pytest.raises(FileError, match=message):
                     take(tmp_path / path)

@@ -60,7 +60,8 @@ class History(Callback):
                 self.history[name] = [math.nan] * len(self.episode)
         self.episode.append(episode)
         for name, values in self.history.items():
-            values.append(logs.get(name, math.nan) + (self.seconds if name == "time" else 0))
+            value = logs.get(name, math.nan)
+            values.append(value + self.seconds if name == "time" else value)
 
     def to_dataframe(self) -> Any:
         """Return a pandas DataFrame with a row per episode and a column per quantity, as in `to_csv`.

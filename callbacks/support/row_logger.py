@@ -126,7 +126,7 @@ class RowLogger(Callback):
     def _is_own(self, written: list[Row]) -> bool:
         """Return whether rows of the file are those of the restored run, as far as it has written them."""
         if not self._num_rows:
-            return self.append or not written
+            return not written
         known = [[] if self._last is None else self._last, *map(_identity, self._pending)]
         first = self._num_rows - len(self._pending) - 1  # the place of the last written row
         return all(

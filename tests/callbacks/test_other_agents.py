@@ -12,6 +12,7 @@ import noterl
 from noterl.callback import Callback
 from noterl.callbacks import (
     Checkpoint,
+    CSVLogger,
     EarlyStopping,
     ESSAdapt,
     Evaluate,
@@ -20,6 +21,7 @@ from noterl.callbacks import (
     ReduceLROnPlateau,
     StopOnTime,
 )
+from noterl.utils.tables import read_csv
 from tests.support.tape import rewarded
 
 pytestmark = pytest.mark.backends("torch")
@@ -80,6 +82,14 @@ class TestSecondAgent:
         for episodes in (3, 2):
             rewarded([1]).fit(episodes=episodes, callbacks=[callback], verbose=0)
             assert callback.count == episodes
+
+    @pytest.mark.parametrize("append", [False, True])
+    def test_log_of_the_first_is_kept(self, append: bool, tmp_path: Path) -> None:
+        callback = CSVLogger(tmp_path / "log.csv", append=append)
+        rewarded([1]).fit(episodes=4, callbacks=[callback], verbose=0)
+        rewarded([5]).fit(episodes=2, callbacks=[callback], verbose=0)
+        counts = {file.name: len(read_csv(file)) for file in tmp_path.iterdir()}
+        assert counts == ({"log.csv": 6} if append else {"log.csv": 2, "log.csv.1": 4})
 
     def test_second_fit_of_one_agent_continues(self) -> None:
         agent, callback = rewarded([1, 2, 3, 4]), EarlyStopping(3, criterion=2.0)

@@ -66,11 +66,6 @@ class KerasCallback(Callback):
                 stacklevel=7,  # the caller of fit
             )
 
-    @property
-    def state_key(self) -> str:
-        """The name of the adapted class."""
-        return type(self.callback).__name__
-
     def get_state(self) -> dict[str, Any]:
         """Return the number of the epoch."""
         return {"epoch": self._epoch}
@@ -97,7 +92,7 @@ class KerasCallback(Callback):
         epochs = self._budget.last_episode - self.agent.episodes
         self.callback.set_params({"epochs": epochs, "steps": None, "verbose": 0})
         network = _saved_network(self.agent) if self._saves_network else None
-        self.callback.set_model(Facade(self.agent, self.state_key, network))
+        self.callback.set_model(Facade(self.agent, type(self.callback).__name__, network))
         self.callback.on_train_begin({})
 
     def on_train_end(self, logs: Logs) -> None:
@@ -137,7 +132,7 @@ class KerasCallback(Callback):
     def on_evaluate_begin(self, logs: Logs) -> None:
         """Forward the event; outside of `fit`, set the callback's model first."""
         if getattr(self.callback, "_model", None) is None:
-            self.callback.set_model(Facade(self.agent, self.state_key))
+            self.callback.set_model(Facade(self.agent, type(self.callback).__name__))
         self.callback.on_test_begin({})
 
     def on_evaluate_end(self, logs: Logs) -> None:
@@ -155,7 +150,7 @@ class KerasCallback(Callback):
         def forward(batch: int, logs: Logs) -> None:
             hook(batch, dict(logs))
 
-        forward.__name__ = f"{self.state_key}.{name}"  # for error messages
+        forward.__name__ = f"{type(self.callback).__name__}.{name}"  # for error messages
         return forward
 
 

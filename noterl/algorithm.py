@@ -158,14 +158,12 @@ class Algorithm(Configurable):
             current.assign(value)
             return
         owner = _owner(type(self), name)
-        if owner is not None and name == "learning_rate":
-            raise ValueError(
-                'learning_rate cannot be assigned: set_rule("learning_rate", value) changes Agent.learning_rate; '
-                "choose another name for an attribute of your own"
-            )
         if owner is not None:
+            reason = f"{owner} uses it for something else"
+            if name == "learning_rate":
+                reason = f'set_rule("learning_rate", value) changes {owner}'
             raise ValueError(
-                f"{name} cannot be assigned: {owner} uses it for something else; choose another name for this "
+                f"{name} cannot be assigned: {reason}; choose another name for this "
                 f"attribute of {type(self).__name__}, such as my_{name.strip('_')}"
             )
         super().__setattr__(name, value)

@@ -143,8 +143,7 @@ class PoolLanes:
 
     @property
     def has_rounds(self) -> bool:
-        """Whether each worker that acts has rounds of its phase left, which an earlier policy may have begun."""
-        self._end_round()
+        """Whether each worker has rounds of its phase left, which an earlier policy may have begun; between rounds."""
         return bool(self._pacing.has_rounds())
 
     def set_check(self, check: Callable[[], None]) -> None:

@@ -41,9 +41,10 @@ class CallbackList:
             callback.agent = agent
 
     def begin_fit(self, agent: Any) -> None:
-        """Set the `agent` attribute of every callback; one that another agent has used starts anew.
+        """Set the `agent` attribute of every callback.
 
-        If `get_state` needs what `on_train_begin` sets, the latter starts it anew.
+        A callback that another agent has used gets the state that it had before its first `fit`. If `get_state` raises
+        an error then, because it reads attributes that `on_train_begin` sets, the state is left to `on_train_begin`.
         """
         for callback in self.callbacks:
             before, callback.agent = getattr(callback, "agent", None), agent

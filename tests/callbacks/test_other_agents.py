@@ -1,4 +1,4 @@
-"""Callbacks that the `fit` of a second agent receives start anew, and monitors come after what they monitor."""
+"""A callback passed to another agent has its first state; one that monitors a metric must follow the one that adds it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A callback passed to another agent has its first state; one that monitors a metric must follow the one that adds it."""
+"""A callback passed to another agent has its first state; a monitor follows the callback that adds its metric."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ from typing import Any
 from noterl import saving
 from noterl.callback import CHECKPOINT, AgentView, Budget, Callback, Every
 from noterl.types import Logs
+from noterl.utils.checks import is_plain
 
 from .support.writer import Writer
 
@@ -157,12 +158,10 @@ def _changes(backup: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]
         before, now = backup[part], current[part].values
         for name in {**before, **now}:
             values = [each.get(name, "its default") for each in (before, now)]
-            if values[0] != values[1] and all(map(_is_plain, values)):
+            if values[0] != values[1] and all(map(_is_comparable, values)):
                 found.append(f"{name}={values[0]!r} (now {values[1]!r})".replace("'its default'", "its default"))
     return found
 
 
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, list | tuple):
-        return all(map(_is_plain, value))
-    return value is None or isinstance(value, bool | int | float | str)
+def _is_comparable(value: Any) -> bool:
+    return all(map(_is_comparable, value)) if isinstance(value, list | tuple) else is_plain(value)

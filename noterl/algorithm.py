@@ -233,9 +233,8 @@ class Algorithm(Configurable):
         By default, an agent that defines `update_target` makes a hard copy every 500 steps. A head of action values
         explores with a `LinearEpsGreedyPolicy`.
         """
-        moves_target = type(self).update_target is not Algorithm.update_target
         policy = LinearEpsGreedyPolicy() if "q" in self.head.acts_on else None
-        return Defaults(policy=policy, target_update=500 if moves_target else None)
+        return Defaults(policy=policy, target_update=500 if moves_target(self) else None)
 
     def hyperparameter(
         self, name: str, value: float | Schedule, *, minimum: float | None = None, maximum: float | None = None
@@ -367,6 +366,11 @@ class Algorithm(Configurable):
     def _per_agent_batch(self, batch: Batch) -> Batch:
         """Return a batch `[B, ...]` in the form that `update` receives."""
         return batch
+
+
+def moves_target(algorithm: Algorithm) -> bool:
+    """Return whether the algorithm's class defines `update_target`."""
+    return type(algorithm).update_target is not Algorithm.update_target
 
 
 @functools.cache

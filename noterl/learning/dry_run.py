@@ -24,11 +24,6 @@ def uses_default_update(algorithm: Algorithm) -> bool:
     return type(algorithm).update is Algorithm.update
 
 
-def moves_target(algorithm: Algorithm) -> bool:
-    """Return whether the algorithm's class defines `update_target`."""
-    return type(algorithm).update_target is not Algorithm.update_target
-
-
 def build_default_optimizer(algorithm: Algorithm, built: dict[str, Any]) -> list[Any]:
     """Build the optimizer of an agent with the default `update`; return the variables that it trains.
 

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from noterl import policies
-from noterl.algorithm import Algorithm, Defaults
+from noterl.algorithm import Algorithm, Defaults, moves_target
 from noterl.explorer import Explorer
 from noterl.heads import Head
 from noterl.learning import optimizers
-from noterl.learning.dry_run import moves_target, uses_default_update
+from noterl.learning.dry_run import uses_default_update
 from noterl.learning.learner import Learner
 from noterl.learning.replay_learner import ReplayLearner
 from noterl.learning.reward_model import GAIL

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from noterl.utils.checks import check_bool, check_int, check_number
+from noterl.utils.checks import check_bool, check_int, check_number, is_plain
 
 
 class Range(Protocol):
@@ -114,7 +114,7 @@ class Choice:
 
 
 def _labels(values: tuple[Any, ...]) -> tuple[Any, ...]:
-    if all(value is None or isinstance(value, bool | int | float | str) for value in values):
+    if all(map(is_plain, values)):
         return values
     texts = tuple(map(repr, values))
     if len(set(texts)) == len(texts) and not any(re.search(r" at 0x[0-9a-fA-F]+", text) for text in texts):

@@ -22,7 +22,7 @@ from noterl.tune import trial as trials_
 from noterl.tune.ranges import RANGES, sample
 from noterl.tune.spaces import SPACES
 from noterl.tune.trial import Task
-from noterl.utils.checks import check_int, check_number, check_positive, check_word
+from noterl.utils.checks import check_int, check_number, check_positive, check_word, is_plain
 from noterl.utils.files import replacing
 from noterl.utils.optional import require
 from noterl.utils.processes import end, spawn
@@ -447,7 +447,7 @@ def _option(value: Any) -> Any:
         return "none"
     if isinstance(value, list | tuple):
         return [_option(each) for each in value]
-    return value if isinstance(value, bool | int | float | str) else _expression(value)
+    return value if is_plain(value) else _expression(value)
 
 
 def _expression(value: Any) -> str:
@@ -463,7 +463,7 @@ def _expression(value: Any) -> str:
         return f"[{', '.join(map(_expression, value))}]"
     if isinstance(value, dict):
         return f"{{{', '.join(f'{_expression(key)}: {_expression(each)}' for key, each in value.items())}}}"
-    if value is None or isinstance(value, bool | int | float | str):
+    if is_plain(value):
         return repr(value)
     raise TypeError(f"a file cannot hold a value of the type {type(value).__name__}")
 

@@ -133,3 +133,8 @@ def check_bool(name: str, value: Any) -> bool:
     if not isinstance(value, bool | np.bool_):
         raise ValueError(f"{name} must be True or False, got {value!r}")
     return bool(value)
+
+
+def is_plain(value: Any) -> bool:
+    """Return whether a value is None, a bool, a number or a word."""
+    return value is None or isinstance(value, bool | int | float | str)

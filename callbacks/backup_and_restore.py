@@ -25,8 +25,8 @@ class BackupAndRestore(Callback):
 
     A backup identifies a `fit` by its number in the process. When the script runs again, earlier `fit` calls are
     skipped. A complete `fit` is not repeated. If the script passes a larger budget to it, training continues, unless
-    a callback has stopped it. If numbers or words in the script have changed, such as `gamma`, those of the backup are
-    used, with a warning.
+    a callback has stopped it. If numbers or words in the script have changed, a warning names them. Hyperparameters
+    such as `gamma` and the seed are those of the backup; other settings such as `batch_size` are those of the script.
 
     Args:
         path: the file, such as "runs/dqn/backup.noterl".
@@ -80,8 +80,7 @@ class BackupAndRestore(Callback):
         agent.set_document(document)
         if changed:
             warnings.warn(
-                f"{self.path} was made with {', '.join(changed)}: the values of the backup are used. Remove the file "
-                "to start again.",
+                f"{self.path} was made with other arguments.{changed} Remove the file to start again.",
                 UserWarning,
                 stacklevel=4,  # the caller of fit
             )
@@ -151,16 +150,24 @@ class BackupAndRestore(Callback):
         return dict(part)
 
 
-def _changes(backup: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
-    """Return which numbers and words of the constructor and of `compile` differ between two documents."""
-    found = []
+def _changes(backup: Mapping[str, Any], current: Mapping[str, Any]) -> str:
+    """Return which numbers and words of the constructor and of `compile` differ, and which of them are used."""
+    state = backup["state"]
+    restored = {"seed", *state["hyperparameters"], *state.get("schedule", {})}
+    kept, changed = [], []
     for part in ("config", "compile"):
         before, now = backup[part], current[part].values
         for name in {**before, **now}:
-            values = [each.get(name, "its default") for each in (before, now)]
-            if values[0] != values[1] and all(map(_is_comparable, values)):
-                found.append(f"{name}={values[0]!r} (now {values[1]!r})".replace("'its default'", "its default"))
-    return found
+            values = [each.get(name) for each in (before, now)]
+            if values[0] == values[1] or not all(map(_is_comparable, values)):
+                continue
+            old, new = (repr(each[name]) if name in each else "its default" for each in (before, now))
+            if name in restored or (name == "target_update" and all(isinstance(value, float) for value in values)):
+                kept.append(f"{name}={old} (not {new})")
+            else:
+                changed.append(f"{name}={new} (not {old})")
+    used = {"the backup": kept, "the script": changed}
+    return "".join(f" Those of {which} are used: {', '.join(names)}." for which, names in used.items() if names)
 
 
 def _is_comparable(value: Any) -> bool:

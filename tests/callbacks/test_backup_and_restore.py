@@ -185,11 +185,33 @@ class TestResuming:
         interrupted(path, 57, steps=100)
         agent = noterl.DQN("CartPole-v1", hidden=(4,), seed=3, gamma=0.5)
         agent.compile(replay=noterl.Replay(200), batch_size=8, learning_starts=10**6)
-        with pytest.warns(UserWarning, match=r"batch_size=4 \(now 8\): the values of the backup are used") as caught:
+        with pytest.warns(UserWarning, match="was made with other arguments") as caught:
             agent.fit(steps=100, callbacks=[BackupAndRestore(path)], verbose=0)
-        assert any("gamma=" in str(each.message) and "(now 0.5)" in str(each.message) for each in caught)
-        assert [each.filename for each in caught if "values of the backup" in str(each.message)] == [__file__]
-        assert float(agent.gamma) == float(small().gamma)
+        [warning] = [each for each in caught if "other arguments" in str(each.message)]
+        assert "backup are used: gamma=its default (not 0.5). Those of the script" in str(warning.message)
+        assert "script are used: batch_size=8 (not 4). Remove" in str(warning.message)
+        assert warning.filename == __file__
+        assert float(agent.gamma) == float(small().gamma) and agent.schedule.batch_size == 8
+
+    @pytest.mark.parametrize(
+        ("target_update", "words"),
+        [(0.5, "backup are used: target_update=0.25 (not 0.5)"), (9, "script are used: target_update=9 (not 0.25)")],
+    )
+    def test_changed_target_update_is_reported(self, tmp_path: Path, target_update: float, words: str) -> None:
+        path = tmp_path / "backup.noterl"
+
+        def fit(target_update: float, steps: int) -> noterl.DQN:
+            agent = noterl.DQN("CartPole-v1", hidden=(4,), seed=3)
+            agent.compile(batch_size=4, learning_starts=8, target_update=target_update)
+            agent.fit(steps=steps, callbacks=[BackupAndRestore(path)], verbose=0)
+            return agent
+
+        fit(0.25, 40)
+        with pytest.warns(UserWarning, match="was made with other arguments") as caught:
+            agent = fit(target_update, 60)
+        assert any(words in str(each.message) for each in caught)
+        assert agent.schedule.polyak == (target_update == 0.5)
+        assert target_update == 9 or float(agent.tau) == 0.25
 
     def test_complete_fit_is_skipped_and_larger_budget_continues(self, tmp_path: Path) -> None:
         path = tmp_path / "backup.noterl"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from noterl.callback import AgentView, Budget, Callback
-from noterl.utils.checks import check_positive, whole
+from noterl.utils.checks import check_count
 
 
 class StopOnSteps(Callback):
@@ -31,7 +31,7 @@ class StopOnSteps(Callback):
     stops_training = True
 
     def __init__(self, steps: float) -> None:
-        self.steps = check_positive("steps", whole(steps))
+        self.steps = check_count("steps", steps)
 
     def before_fit(self, agent: AgentView, budget: Budget) -> None:
         """Limit the budget of the fit."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from noterl.types import Logs
 from noterl.utils import words
-from noterl.utils.checks import check_number, check_positive, check_word
+from noterl.utils.checks import check_count, check_number, check_word
 
 Handlers = tuple[Callable[..., None], ...]
 
@@ -195,7 +195,7 @@ class Every:
     counted from the start of `fit`. If several multiples of `count` are passed at once, the callback acts once.
 
     Args:
-        count: a positive int; for seconds any positive number.
+        count: a positive int, which may be written as 1e4; for seconds any positive number.
         unit: "episodes" (finished ones), "steps" (of the environment), "updates" (of gradients) or "seconds".
         at: when it is checked: at the end of an "episode", after a "step", or "both". By default "episode" for
             episodes, otherwise "both".
@@ -218,7 +218,7 @@ class Every:
     def __init__(self, count: float, unit: str, *, at: str | None = None, name: str = "count") -> None:
         self.unit = check_word("unit", unit, UNITS)
         self.count: float = (
-            check_number(name, count, low=0, above=True) if unit == "seconds" else check_positive(name, count)
+            check_number(name, count, low=0, above=True) if unit == "seconds" else check_count(name, count)
         )
         self.at = check_word("at", at or ("episode" if unit == "episodes" else "both"), ("episode", "step", "both"))
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from noterl.explorer import Explorer
 from noterl.registry import register
-from noterl.utils.checks import check_int, finite, non_negative, positive
+from noterl.utils.checks import check_count, check_int, finite, non_negative, positive
 
 
 def _optional_non_negative(name: str, value: Any) -> float | None:
@@ -53,7 +53,7 @@ class NoiseProcess(Explorer):
         "mu": finite,
         "sigma": non_negative,
         "sigma_min": _optional_non_negative,
-        "n_steps_annealing": check_int,
+        "n_steps_annealing": check_count,
         "n": partial(check_int, least=0),
     }
     counters: ClassVar = ("n",)

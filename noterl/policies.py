@@ -18,7 +18,7 @@ from noterl.explorer import Explorer
 from noterl.registry import register
 from noterl.schedules import Schedule, exponential, linear
 from noterl.utils import words
-from noterl.utils.checks import check_int, increasing_pair, non_negative, positive, probability
+from noterl.utils.checks import check_count, increasing_pair, non_negative, positive, probability
 from noterl.utils.masks import legal_choice
 
 
@@ -262,7 +262,7 @@ class LinearEpsGreedyPolicy(_ScheduledEpsGreedyPolicy):
     """
 
     annealed_to = "end"
-    tunables: ClassVar = {"start": probability, "end": probability, "steps": check_int}
+    tunables: ClassVar = {"start": probability, "end": probability, "steps": check_count}
 
     def __init__(self, start: float = 1.0, end: float = 0.05, steps: int = 10_000) -> None:
         self.start = start

@@ -17,7 +17,7 @@ from noterl.envs.functional import new_keys
 from noterl.learning import device
 from noterl.random import Generators, check_seed
 from noterl.training.interrupts import InterruptGuard
-from noterl.utils.checks import check_int, check_number, check_positive, whole
+from noterl.utils.checks import check_count, check_int, check_number, check_positive
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -168,7 +168,7 @@ class Population:
             RuntimeWarning: if a loss or gradient of a member is not finite. It keeps its weights from before that
                 rollout until the call on the device ends, and the others train on. The next call trains it again.
         """
-        budget = check_positive("steps", whole(steps))
+        budget = check_count("steps", steps)
         self._open(check_positive("num_envs", num_envs, none=True) or self._num_envs or 1)
         if self.history is None:
             self.history = PopulationHistory(len(self))

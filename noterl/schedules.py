@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from noterl.registry import Configurable, register
-from noterl.utils.checks import check_int, finite, non_negative
+from noterl.utils.checks import check_count, finite, non_negative
 
 
 class Schedule(Configurable):
@@ -84,7 +84,7 @@ class Linear(Schedule):
     """
 
     def __init__(self, start: float, end: float, steps: int) -> None:
-        self.start, self.end, self.steps = finite("start", start), finite("end", end), check_int("steps", steps)
+        self.start, self.end, self.steps = finite("start", start), finite("end", end), check_count("steps", steps)
 
     def value(self, step: int) -> float:
         """Return the value on the line."""
@@ -150,7 +150,7 @@ class Piecewise(Schedule):
         for name, argument in (("boundaries", boundaries), ("parts", parts)):
             if not isinstance(argument, Sequence | np.ndarray) or isinstance(argument, str):
                 raise ValueError(f"{name} must be a list, got {argument!r}")
-        self.boundaries = [check_int("boundaries", boundary) for boundary in boundaries]
+        self.boundaries = [check_count("boundaries", boundary) for boundary in boundaries]
         if any(later <= earlier for earlier, later in zip(self.boundaries, self.boundaries[1:], strict=False)):
             raise ValueError(f"boundaries must increase, got {boundaries!r}")
         if len(parts) != len(self.boundaries) + 1:

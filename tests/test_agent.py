@@ -17,7 +17,7 @@ from gymnasium import spaces
 
 import noterl
 from noterl import policies
-from noterl.callbacks import Checkpoint, EarlyStopping, LambdaCallback, StopOnSteps
+from noterl.callbacks import Checkpoint, EarlyStopping, Evaluate, LambdaCallback, StopOnSteps
 from tests.support.doubles import CountingEnv, RandomWalkEnv
 from tests.support.parts import lanes_of, learner_of
 from tests.support.states import assert_same_state
@@ -429,8 +429,18 @@ class TestShortForms:
             with pytest.raises(ValueError, match=rf"^{name} must be a positive int"):
                 agent.fit(**{name: value}, verbose=0)
 
-    def test_stop_on_steps_accepts_a_float(self) -> None:
-        assert StopOnSteps(1e6).steps == 1_000_000
+    def test_other_counts_accept_floats(self) -> None:
+        counts = [
+            StopOnSteps(1e6).steps,
+            Evaluate(every=1e6).every.count,
+            Checkpoint("files", 1e6, unit="steps").every.count,
+            noterl.schedules.Linear(1.0, 0.0, 1e6).steps,
+            noterl.schedules.Piecewise([1e6], [1.0, 0.0]).boundaries[0],
+            noterl.policies.LinearEpsGreedyPolicy(steps=1e6).steps,
+            noterl.noise.GaussianWhiteNoiseProcess(n_steps_annealing=1e6).n_steps_annealing,
+            noterl.replay.Prioritized(beta_steps=1e6).beta_steps,
+        ]
+        assert counts == [1_000_000] * len(counts) and all(type(count) is int for count in counts)
 
     def test_compile_counts_accept_floats(self) -> None:
         agent = noterl.DQN("CartPole-v1", hidden=(4,))

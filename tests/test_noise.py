@@ -306,6 +306,7 @@ def test_every_class_is_rebuilt_by_name(cls: type[Explorer], arguments: dict[str
 NOT_PROBABILITIES = (-0.1, 1.1, math.nan, "0.1", None, True)
 NOT_POSITIVE = (0, -1.0, math.nan, math.inf, "1", None, False)
 NOT_NATURAL = (0, -1, 2.0, None, True)
+NOT_COUNT = (0, -1, 2.5, None, True)
 INVALID = {
     (policies.EpsGreedyQPolicy, "eps"): NOT_PROBABILITIES,
     (policies.AdaptiveEpsGreedyPolicy, "initial_eps"): NOT_PROBABILITIES,
@@ -313,7 +314,7 @@ INVALID = {
     (policies.AdaptiveEpsGreedyPolicy, "decay_rate"): (-1e-4, math.inf, "0"),
     (policies.LinearEpsGreedyPolicy, "start"): NOT_PROBABILITIES,
     (policies.LinearEpsGreedyPolicy, "end"): NOT_PROBABILITIES,
-    (policies.LinearEpsGreedyPolicy, "steps"): NOT_NATURAL,
+    (policies.LinearEpsGreedyPolicy, "steps"): NOT_COUNT,
     (policies.BoltzmannQPolicy, "tau"): NOT_POSITIVE,
     (policies.BoltzmannQPolicy, "clip"): ((1, 1), (2, -2), (1,), (0, 1, 2), 5, None, (0, math.inf), ("0", 1)),
     (policies.MaxBoltzmannQPolicy, "eps"): NOT_PROBABILITIES,
@@ -329,7 +330,7 @@ INVALID = {
             "mu": (math.nan, math.inf, "0", None),
             "sigma": (-1.0, math.nan, None),
             "sigma_min": (-0.1, math.inf, "0"),
-            "n_steps_annealing": NOT_NATURAL,
+            "n_steps_annealing": NOT_COUNT,
             "size": NOT_NATURAL,
         }.items()
     },

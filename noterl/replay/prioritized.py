@@ -17,7 +17,7 @@ from noterl.replay.samplers import Sampler
 from noterl.replay.storage import Storage
 from noterl.replay.sum_tree import SumTree
 from noterl.utils import schema
-from noterl.utils.checks import check_number, check_positive
+from noterl.utils.checks import check_count, check_number
 
 # Added to every score, so that a transition with zero error can be sampled again.
 SMALLEST = 1e-7
@@ -131,7 +131,7 @@ class Prioritized(Sampler):
         beta_steps: int | None = None,
     ) -> None:
         self.alpha, self.beta = alpha, beta
-        self.beta_steps = check_positive("beta_steps", beta_steps, none=True)
+        self.beta_steps = None if beta_steps is None else check_count("beta_steps", beta_steps)
         if score is not None and not isinstance(score, Score):
             raise ValueError(f"score must be a noterl.replay.Score such as RatioScore(), or None, got {score!r}")
         self.score = Score() if score is None else score

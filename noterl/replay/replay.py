@@ -33,7 +33,7 @@ from noterl.replay.samplers import Sample, Sampler, Selection, Uniform
 from noterl.replay.sources import Sources
 from noterl.replay.storage import Storage, allocator_on_disk, check_folder, free_bytes
 from noterl.types import Batch
-from noterl.utils.checks import check_bool, check_int, check_positive, whole
+from noterl.utils.checks import check_bool, check_count, check_int, check_positive
 from noterl.utils.memory import available_bytes, total_bytes
 
 
@@ -105,7 +105,7 @@ class Replay(Configurable):
         prefetch: int = 0,
         on_device: bool = False,
     ) -> None:
-        self.capacity: int = check_positive("capacity", whole(capacity))
+        self.capacity: int = check_count("capacity", capacity)
         self.n_step: int = check_positive("n_step", n_step)
         self.sampler = Uniform() if sampler is None else sampler
         if not isinstance(self.sampler, Sampler):

@@ -54,6 +54,15 @@ def check_positive(name: str, value: Any, *, none: bool = False) -> Any:
     return None if none and value is None else check_int(name, value)
 
 
+def check_count(name: str, value: Any) -> int:
+    """Return a number of steps, episodes, updates or transitions, which may be a float such as 1e6, as a positive int.
+
+    Raises:
+        ValueError: if the value is not a positive whole number.
+    """
+    return check_int(name, whole(value))
+
+
 def whole(value: Any) -> Any:
     """Return a float without a fraction, such as 1e6, as an int; return any other value unchanged."""
     return int(value) if isinstance(value, float | np.floating) and float(value).is_integer() else value

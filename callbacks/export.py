@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from noterl.callback import CHECKPOINT, Callback, Every
-from noterl.export.names import FORMAT_NAMES
+from noterl.export.names import export_path
 from noterl.types import Logs
-from noterl.utils.checks import check_word
-from noterl.utils.files import check_writable, checked_path
+from noterl.utils.files import check_writable
 
 from .support.monitor import Monitor
 
@@ -60,8 +59,7 @@ class Export(Callback):
         window: int = 10,
         mode: str = "max",
     ) -> None:
-        self.path = Path(checked_path(path))
-        self.format = check_word("format", format, FORMAT_NAMES)
+        self.path, self.format = export_path(path, format), format
         self.every = Every(save_freq, "episodes", name="save_freq")
         self._monitor = Monitor(monitor, window, mode)
         self.best: float | None = None

@@ -27,7 +27,7 @@ from noterl.envs.checking.checker import Checker
 from noterl.envs.source import resolve_like
 from noterl.explorer import Explorer
 from noterl.export.formats import export_policy
-from noterl.export.names import FORMAT_NAMES
+from noterl.export.names import export_path
 from noterl.export.policy import make_policy
 from noterl.heads import Q, one_of
 from noterl.history import History
@@ -595,18 +595,20 @@ class Agent(Algorithm):
             The path of the file or folder.
 
         Raises:
-            ValueError: if the format is unknown or cannot be written on this backend, the agent acts by something else
-                than one network of known layers, or the result differs from the agent. Older files are then unchanged.
+            ValueError: if the format is unknown or cannot be written on this backend, `path` has the ending of another
+                format, the agent acts by something else than one network of known layers, or the result differs from
+                the agent. Older files are then unchanged.
             ImportError: if an extra is missing.
             OSError: if a file cannot be written.
         """
-        check_word("format", format, FORMAT_NAMES)
+        target = export_path(path, format)
         _, actor = self._build()
         actor.mark_stale()
         if type(actor) is not Actor or self.multi_agent:
             raise ValueError(f"the agent must act by one network to be exported, and {type(self).__name__} does not")
         policy = make_policy(type(self).__name__, self.networks().values(), actor, self._encoder)
-        return export_policy(policy, path, format)
+        export_policy(policy, target, format)
+        return target
 
     def save_weights(self, path: str | Path, *, layout: str = "keras") -> None:
         """Write the weights and the normalization statistics as a `.safetensors` file.

@@ -20,12 +20,11 @@ from noterl import backends
 from noterl.backends import keras
 from noterl.export.graph import Array, Graph
 from noterl.export.keras_model import keras_model
-from noterl.export.names import FORMAT_NAMES
+from noterl.export.names import ENDINGS
 from noterl.export.numpy_file import numpy_source, numpy_weights
 from noterl.export.policy import Policy, inputs_of, on_cpu
 from noterl.export.torch_file import torch_source, torch_weights
-from noterl.utils.checks import check_word
-from noterl.utils.files import checked_path, replacing
+from noterl.utils.files import replacing
 from noterl.utils.optional import require
 
 # Computes the results, by name, for inputs by name.
@@ -36,53 +35,45 @@ class _Format(NamedTuple):
     """One format.
 
     Attributes:
-        ending: of the file; empty for a folder.
         write: writes a policy to a path, and returns the function that runs what was written.
         backends: the backends that can write it.
-        others: the endings of further files beside the file.
         on_cpu: whether the function runs on the CPU, whatever device the backend uses.
     """
 
-    ending: str
     write: Callable[[Policy, Path], Function]
     backends: tuple[str, ...]
-    others: tuple[str, ...] = ()
     on_cpu: bool = False
 
 
-def export_policy(policy: Policy, path: str | os.PathLike[str], format: str) -> Path:
-    """Write a policy to files, which replace older ones, and return the path of the first.
+def export_policy(policy: Policy, target: Path, format: str) -> None:
+    """Write a policy to files, which replace older ones.
 
     Args:
         policy: the policy.
-        path: of the file. The ending of the format is added if it is missing; a SavedModel is a folder.
+        target: what `export_path` returned.
         format: one of `FORMAT_NAMES`.
 
     Raises:
-        ValueError: if the format is unknown or this backend cannot write it, or if the result differs from the agent.
+        ValueError: if this backend cannot write the format, or the result differs from the agent.
         ImportError: if an extra is missing.
         OSError: if a file cannot be written; older files are then unchanged.
     """
-    chosen = FORMATS[check_word("format", format, FORMAT_NAMES)]
+    chosen, endings = FORMATS[format], ENDINGS[format]
     if backends.name() not in chosen.backends:
         raise ValueError(
             f"format {format!r} cannot be written on {backends.name()}, only on {' and '.join(chosen.backends)}: use "
             "'keras', 'torch' or 'numpy', or load the agent's file on another backend"
         )
-    target = Path(checked_path(path))
-    if chosen.ending and target.suffix != chosen.ending:
-        target = target.with_name(target.name + chosen.ending)
     with tempfile.TemporaryDirectory(prefix="noterl-export-") as folder:
         made = Path(folder, target.name)
         function = chosen.write(policy, made)
         policy.check(function(policy.inputs), format, exact=chosen.on_cpu or on_cpu())
-        if not chosen.ending:
+        if not endings:
             _replace_folder(made, target)
-            return target
-        for ending in (*chosen.others, chosen.ending):
+            return
+        for ending in reversed(endings):
             with replacing(target.with_suffix(ending)) as file:
                 file.write(made.with_suffix(ending).read_bytes())
-    return target
 
 
 def _replace_folder(made: Path, target: Path) -> None:
@@ -221,9 +212,9 @@ def _import_file(path: Path) -> Any:
 
 _ALL = ("tensorflow", "jax", "torch")
 FORMATS: dict[str, _Format] = {
-    "keras": _Format(".keras", _write_keras, _ALL),
-    "saved_model": _Format("", _write_saved_model, ("tensorflow", "jax")),
-    "onnx": _Format(".onnx", _write_onnx, ("tensorflow", "torch"), on_cpu=True),
-    "torch": _Format(".py", _write_torch, _ALL, (".pt",), on_cpu=True),
-    "numpy": _Format(".py", _write_numpy, _ALL, (".npz",), on_cpu=True),
+    "keras": _Format(_write_keras, _ALL),
+    "saved_model": _Format(_write_saved_model, ("tensorflow", "jax")),
+    "onnx": _Format(_write_onnx, ("tensorflow", "torch"), on_cpu=True),
+    "torch": _Format(_write_torch, _ALL, on_cpu=True),
+    "numpy": _Format(_write_numpy, _ALL, on_cpu=True),
 }

@@ -1,3 +1,38 @@
-"""The names of the formats; this module imports no backend."""
+"""The names of the formats and the endings of their files; this module imports no backend."""
 
-FORMAT_NAMES = ("keras", "saved_model", "onnx", "torch", "numpy")
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from noterl.utils.checks import check_word
+from noterl.utils.files import checked_path
+
+# The ending of the file whose path `export` returns, and of the file beside it. A SavedModel is a folder.
+ENDINGS: dict[str, tuple[str, ...]] = {
+    "keras": (".keras",),
+    "saved_model": (),
+    "onnx": (".onnx",),
+    "torch": (".py", ".pt"),
+    "numpy": (".py", ".npz"),
+}
+FORMAT_NAMES = tuple(ENDINGS)
+
+
+def export_path(path: str | os.PathLike[str], format: str) -> Path:
+    """Return the path of the file or folder of a format; the ending is added if it is missing.
+
+    Raises:
+        ValueError: if the format is unknown, `path` is not a path, or it has the ending of another format.
+    """
+    own = ENDINGS[check_word("format", format, FORMAT_NAMES)]
+    target = Path(checked_path(path))
+    if target.suffix in own:
+        return target.with_suffix(own[0])
+    others = [name for name, endings in ENDINGS.items() if target.suffix in endings]
+    if others:
+        raise ValueError(
+            f"path must have the ending of format={format!r} or none, got {str(path)!r}: "
+            f"{' or '.join(f'format={name!r}' for name in others)} writes such a file"
+        )
+    return target.with_name(target.name + own[0]) if own else target

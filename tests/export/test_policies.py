@@ -200,6 +200,25 @@ class TestRefused:
         with pytest.raises(ValueError, match="format"):
             noterl.DQN((VECTOR, DISCRETE)).export(tmp_path / "policy", "tflite")
 
+    @pytest.mark.parametrize(
+        ("name", "format", "words"),
+        [
+            ("policy.onnx", "keras", "format='onnx' writes"),
+            ("policy.py", "saved_model", "format='torch' or format='numpy' writes"),
+            ("policy.pt", "numpy", "format='torch' writes"),
+        ],
+    )
+    def test_ending_of_another_format(self, name: str, format: str, words: str, tmp_path: Path) -> None:
+        for export in (Export, noterl.DQN((VECTOR, DISCRETE)).export):
+            with pytest.raises(ValueError, match=f"path must have the ending of format='{format}' .*{words}"):
+                export(tmp_path / name, format)
+        assert not list(tmp_path.iterdir())
+
+    @pytest.mark.parametrize("name", ["policy", "policy.py", "policy.npz"])
+    def test_ending_is_added_once(self, name: str, tmp_path: Path) -> None:
+        assert noterl.DQN((VECTOR, DISCRETE)).export(tmp_path / name, "numpy") == tmp_path / "policy.py"
+        assert sorted(file.name for file in tmp_path.iterdir()) == ["policy.npz", "policy.py"]
+
 
 def shifted(results: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {**results, "action": results["action"] + 3e-5, "outputs": results["outputs"] + 3e-5}

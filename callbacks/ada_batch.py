@@ -30,7 +30,8 @@ class AdaBatch(AdaptiveCallback):
 
     What does not depend on B is smoothed, `new = smooth * measured + (1 - smooth) * old`: B times the variance, or
     tr(S) and |G|^2 separately. `ema` is the noise that follows for the current batch size. The ratio of `ema` to
-    `target_noise` changes the tunables as the table in `AdaptiveCallback` shows.
+    `target_noise` changes the tunables as the table in `AdaptiveCallback` shows. The logs hold the variance as it was
+    measured, but with "simple" the ratio of the smoothed parts, because that of one measurement varies too much.
 
     For an agent that learns from rollouts without a replay memory, the batches are minibatches of the last rollout, of
     at most half of it. They hold no transition twice, so their variance is divided by (N - B) / (N - 1), where N is the
@@ -140,9 +141,9 @@ class AdaBatch(AdaptiveCallback):
     def get_state(self) -> dict[str, Any]:
         """Return the state of the base class, the baseline, the smoothed parts and the generator's state."""
         parts = None if self._parts is None else list(self._parts)
-        return {**super().get_state(), "baseline": self._baseline, "parts": parts, "drawn": self._generator_state}
+        return {**super().get_state(), "baseline": self._baseline, "parts": parts, "generator": self._generator_state}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore what `get_state` returned."""
         super().set_state(state)
-        self._baseline, self._parts, self._generator_state = state["baseline"], state["parts"], state["drawn"]
+        self._baseline, self._parts, self._generator_state = state["baseline"], state["parts"], state["generator"]

@@ -8,6 +8,7 @@ from typing import Any
 from noterl import saving
 from noterl.callback import Callback
 from noterl.random import check_seed
+from noterl.training.play import animation_path
 from noterl.types import Logs
 from noterl.utils.checks import check_bool, check_positive
 
@@ -53,9 +54,7 @@ class Animate(Callback):
         seed: int | None = None,
         overlay: bool = False,
     ) -> None:
-        self.path, self.env = Path(path), env
-        if self.path.suffix.lower() not in (".gif", ".mp4"):
-            raise ValueError(f"path must end in .gif or .mp4, got {str(path)!r}")
+        self.path, self.env = animation_path("path", path), env
         self.max_steps = check_positive("max_steps", max_steps, none=True)
         self.fps = check_positive("fps", fps)
         check_seed(seed)

@@ -313,7 +313,7 @@ class Agent(Algorithm):
                 `noterl.envs.Atari` needs no `vectorize`.
             workers: number of processes that step the environments; a `noterl.collect.Workers` with more settings; a
                 `noterl.collect.RayWorkers` for those of a Ray cluster; 0 for none. Workers also choose actions if the
-                network runs in NumPy. They end with this `fit`.
+                network runs in NumPy and `forward` returns no further fields. They end with this `fit`.
             verbose: 0 silent, 1 a progress bar, 2 a line every `log_every` episodes, at least every 10 seconds, and at
                 the end; "auto" is 1 on a terminal, else 2.
             log_every: episodes between lines, 10 by default.
@@ -497,8 +497,9 @@ class Agent(Algorithm):
 
         Returns:
             `returns` and `lengths` (arrays `[episodes]`), `reward_mean`, `reward_std`, `reward_iqm` (the inter-quartile
-            mean over these episodes), `length_mean`, and `success_rate` if the environment reports `is_success`. For
-            each key of `info`, the mean over the episodes that have a value.
+            mean over these episodes), `length_mean`, and `success_rate` if the environment reports `is_success`. With
+            several agents also `reward_mean/NAME` of each. For each key of `info`, the mean over the episodes that have
+            a value.
 
         Raises:
             ValueError: if an argument is not one of the allowed values.

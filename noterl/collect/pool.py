@@ -1,7 +1,8 @@
 """`PoolLanes`: lanes whose environments run in worker processes.
 
-Two modes have the same interface. If the network runs in NumPy, each worker chooses the actions of its lanes (`acts` is
-True). Otherwise the learner chooses the actions of each round, and workers only step the environments.
+Two modes have the same interface. If the network runs in NumPy and `forward` returns no further fields, each worker
+chooses the actions of its lanes (`acts` is True). Otherwise the learner chooses the actions of each round, and workers
+only step the environments.
 
 Workers that act collect a *phase* of several rounds with the same weights. A phase begins when the loop has consumed
 all rounds of the last one. So the weights of each round do not depend on the speed of the processes, and neither do the
@@ -62,7 +63,7 @@ if TYPE_CHECKING:
 # A worker waits when its ring is full. The rounds of a ring, and the bytes of a ring of large rows.
 RING_ROUNDS, RING_BYTES = 256, 2**24
 
-# The process that replaces a failed one repeats all calls of `env_call` in this `fit`, up to this number.
+# After more calls of `env_call` in one `fit`, a failed worker cannot be replaced: its successor repeats all of them.
 MAX_CALLS = 100_000
 
 
@@ -177,11 +178,12 @@ class PoolLanes:
         self._actor, forward = actor, actor.forward
         self.acts = forward.program is not None and not actor.forward_fields
         self.overlaps = self.settings.overlap and self.acts
-        if forward.program is None:
-            alternates = ", and overlap has no effect" if self.settings.overlap else ""
+        if not self.acts:
+            reason = "forward returns further fields" if actor.forward_fields else "NumPy cannot run this network"
+            overlap_note = ", and overlap has no effect" if self.settings.overlap else ""
             warnings.warn(
-                "workers: NumPy cannot run this network, so the learner chooses all actions, and the workers "
-                f"only step environments{alternates}",
+                f"workers: {reason}, so the learner chooses all actions, and the workers only step "
+                f"environments{overlap_note}",
                 RuntimeWarning,
                 stacklevel=4,
             )

@@ -86,7 +86,8 @@ class Player(NamedTuple):
         episode.length += 1
         self.checker.observation(episode.observation, episode.lane, episode.length)
         self.checker.reward(reward, episode.lane, episode.length)
-        episode.reward += unclipped(reward, info)
+        episode.last_reward = unclipped(reward, info)
+        episode.reward += episode.last_reward
         if self.source.team is not None:
             episode.earned = episode.earned + environment.outcome.earned
         episode.info.add(info)
@@ -106,6 +107,7 @@ class Episode:
         seed: the seed of the environment.
         lane: the number of the environment.
         reward: the return.
+        last_reward: the reward of the newest step.
         length: number of steps so far.
         observation: the newest observation.
         mask: the legal actions, bool `[A]`; None if the environment does not report them.
@@ -118,6 +120,7 @@ class Episode:
     seed: int
     lane: int = 0
     reward: float = 0.0
+    last_reward: float = 0.0
     length: int = 0
     observation: Any = None
     mask: np.ndarray | None = None

@@ -71,7 +71,8 @@ def check_info_of_fit(info: Any, learner: Learner, callbacks: CallbackList) -> d
         ValueError: if it is malformed, or a key is the name of another entry of the logs or of `evaluate`'s result.
     """
     team = learner.algorithm._source.team
-    taken = {"episode", "complete", "staleness", "update_ratio", *COLUMNS, *STATISTICS, *learner.metric_names}
+    taken = {"episode", "complete", "worker", "rank", "staleness", "update_ratio"}
+    taken |= {*COLUMNS, *STATISTICS, *learner.metric_names}
     taken |= {name for callback in callbacks.callbacks for name in callback.adds}
     taken |= {f"{name}/{agent}" for agent in (() if team is None else team.names) for name in ("reward", "reward_mean")}
     return check_info(info, taken)

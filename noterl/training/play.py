@@ -36,7 +36,7 @@ class Trajectory(NamedTuple):
     Attributes:
         observations: the observations, with the first and the last one, `[T + 1, ...]`.
         actions: the actions that the environment received, `[T, ...]`.
-        rewards: the rewards `[T]`.
+        rewards: the rewards `[T]`, before noterl's wrappers clip them.
         terminated: whether the environment terminated the episode.
     """
 
@@ -159,7 +159,7 @@ class Show:
         for episode in episodes:
             player.begin(episode, environment)
             observations, actions, rewards = [copy_observation(space, episode.observation)], [], []
-            over, before = False, 0.0
+            over = False
             yield self._frame(environment, episode)
             while not over and episode.length != self.max_steps:
                 (action,) = player.act([episode], self.explorer)
@@ -167,8 +167,7 @@ class Show:
                 if self.trajectories is not None:
                     observations.append(copy_observation(space, episode.observation))
                     actions.append(np.array(action))
-                    rewards.append(episode.reward - before)
-                before = episode.reward
+                    rewards.append(episode.last_reward)
                 yield self._frame(environment, episode)
             if self.trajectories is not None:
                 arrays = _stacked(space, observations), np.array(actions), np.array(rewards)

@@ -290,6 +290,7 @@ class TestVideos:
             (lambda: RecordVideo("v", unit="seconds"), "unit must be 'episodes', 'steps' or 'updates', got 'seconds'"),
             (lambda: RecordVideo("v", kind="avi"), "kind must be 'gif' or 'mp4', got 'avi'"),
             (lambda: RecordVideo("v", max_steps=0), "max_steps must be a positive int"),
+            (lambda: Animate(3), "path must be the path of a .gif or .mp4 file, got 3"),
             (lambda: Animate("v.avi"), "path must end in .gif or .mp4, got 'v.avi'"),
             (lambda: Animate("v.gif", fps=0), "fps must be a positive int, got 0"),
         ],

@@ -12,6 +12,7 @@ import pytest
 import noterl
 from noterl import heads
 from noterl.backends import current
+from noterl.collect import Workers
 from tests.support.batches import Corridor
 from tests.support.parts import actor_of, learner_of
 from tests.support.representatives import representatives
@@ -68,6 +69,13 @@ def test_replay_memory_stores_the_fields_of_the_acting_policy() -> None:
     np.testing.assert_allclose(batch.extra["value"], 2.0 * batch.observation[..., 0], rtol=1e-6)
     flat = batch.observation.reshape(-1, 3)
     np.testing.assert_allclose(batch.extra["logits"].reshape(-1, 2), logits_of(agent, flat), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.backends("torch")
+def test_workers_let_the_learner_act_and_say_so() -> None:
+    with pytest.warns(RuntimeWarning, match="workers: forward returns further fields, .* overlap has no effect"):
+        history = made().fit(steps=20, workers=Workers(1, overlap=True), verbose=0)
+    assert "staleness" not in history.history
 
 
 def test_fields_of_training_are_those_of_the_policy_at_that_time() -> None:

@@ -91,7 +91,17 @@ def test_evaluate_reports_the_keys_of_the_last_fit() -> None:
 
 @pytest.mark.parametrize(
     "info",
-    [("reward",), {"loss": "sum"}, ("returns",), ("evaluation_reward_mean",), ("added",), {"speed": "median"}, 3],
+    [
+        ("reward",),
+        ("worker",),
+        ("rank",),
+        {"loss": "sum"},
+        ("returns",),
+        ("evaluation_reward_mean",),
+        ("added",),
+        {"speed": "median"},
+        3,
+    ],
 )
 def test_name_in_use_raises_before_training(info: Any) -> None:
     class Adding(Callback):

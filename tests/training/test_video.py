@@ -12,6 +12,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.wrappers import TransformReward
 from PIL import Image
 
 import noterl
@@ -215,6 +216,11 @@ class TestPlay:
         assert trajectory.actions.tolist() == [agent.act(each) for each in trajectory.observations[:-1]]
         assert not trajectory.terminated and agent.play()["trajectory"][0].terminated
         assert "trajectory" not in agent.play(trajectory=False)
+
+    def test_rewards_are_those_of_the_environment(self) -> None:
+        agent = noterl.DQN(lambda: TransformReward(CountingEnv(), lambda reward: 0.1 * reward), hidden=(4,), seed=1)
+        [trajectory] = agent.play(max_steps=3)["trajectory"]
+        assert trajectory.rewards.tolist() == [0.1 * 1.0, 0.1 * 2.0, 0.1 * 3.0]
 
     def test_trajectory_of_a_dict_space_is_a_dict(self) -> None:
         agent = noterl.DQN(lambda: noterl.envs.BitFlip(3), hidden=(4,), seed=1)

@@ -153,7 +153,7 @@ class BackupAndRestore(Callback):
 def _changes(backup: Mapping[str, Any], current: Mapping[str, Any]) -> str:
     """Return which numbers and words of the constructor and of `compile` differ, and which of them are used."""
     state = backup["state"]
-    restored = {"seed", *state["hyperparameters"], *state.get("schedule", {})}
+    restored = {"seed", *state["hyperparameters"], *state["schedule"]}
     kept, changed = [], []
     for part in ("config", "compile"):
         before, now = backup[part], current[part].values

@@ -252,8 +252,8 @@ class Agent(Algorithm):
             jit_compile: False runs updates without compilation, for debugging.
             precision: "bfloat16" makes the layers of networks compute in bfloat16 in updates, which is faster on some
                 processors and GPUs; see docs/speed.md. Weights, outputs, losses and optimizers stay float32.
-            steps_per_execution: gradient updates in one compiled call; "auto" for a whole group. It does not affect
-                results.
+            steps_per_execution: gradient updates in one compiled call; "auto" for a whole group, of up to 256 updates
+                (ACER: one fixed size). It does not affect results.
 
         Raises:
             ValueError: if an argument is not one of the allowed values; the agent is then unchanged.

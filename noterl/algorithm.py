@@ -207,7 +207,8 @@ class Algorithm(Configurable):
     def prepare(self, rollout: Batch) -> dict[str, Any]:
         """Return fields `[T, N, ...]` of a rollout `[T, N, ...]`, which updates receive in `batch.extra`.
 
-        It is called if `memory = "rollout"`: once for each rollout, compiled, before the first update on it.
+        It is called if `memory` is "rollout" or "sequences": once for each rollout, compiled, before the first update
+        on it.
         `rollout.extra["continues"]` `[T, N]` is 1 if the lane's next step continues the same episode, and 0 where an
         episode or the rollout ends. What it assigns to variables is kept: TRPO updates its policy here, because each
         rollout has one update of the policy and many of the values.

@@ -223,7 +223,7 @@ class OrnsteinUhlenbeckProcess(NoiseProcess):
             self.x[lane] = self._start(1)[0]
 
     def remove_lane(self, lane: int) -> None:
-        """Forget a lane; the lanes after it move up by one."""
+        """Remove a lane; the lanes after it move up by one."""
         if lane < len(self.x):
             self.x = np.delete(self.x, lane, axis=0)
 

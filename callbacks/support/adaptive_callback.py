@@ -100,7 +100,7 @@ class AdaptiveCallback(Callback):
             if name not in self._first:
                 self._first[name] = self._values[name] = present
                 if name == "collect":
-                    self._note_room()
+                    self._store_room()
             if tunable.is_count:
                 (first,) = self._first[name].values()
                 most = self._largest_batch(how.min or 1) if name == "batch" else None
@@ -145,7 +145,7 @@ class AdaptiveCallback(Callback):
         if name == "batch":
             self._limit_batch()
         elif name == "collect":
-            self._note_room()
+            self._store_room()
         self._write(name)
 
     def _limit_batch(self) -> bool:
@@ -164,7 +164,7 @@ class AdaptiveCallback(Callback):
             self._values[name] = dict(self._first[name])
             self._write(name)
 
-    def _note_room(self) -> None:
+    def _store_room(self) -> None:
         self._room = self.agent.replay.capacity - len(self.agent.replay)
 
     def _rounded(self, name: str) -> Values:

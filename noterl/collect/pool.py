@@ -552,7 +552,9 @@ class PoolLanes:
     def _successor_job(self, index: int) -> Job:
         """Return the job of a process that replaces another one; its lanes start new episodes."""
         if len(self._calls) > MAX_CALLS:
-            raise WorkerError(index, f"worker {index} cannot be replaced after {len(self._calls)} calls of env_call")
+            raise WorkerError(
+                index, f"worker {index} cannot be replaced after more than {MAX_CALLS:,} calls of env_call in one fit"
+            )
         self._skip_used_seeds(index)
         return replace(self._job(index, None), calls=tuple(self._calls))
 

@@ -168,7 +168,7 @@ class WorkerHandle(ABC):
         """Describe how the worker has ended; wait a moment for it."""
 
     def ask_to_close(self) -> None:
-        """Ask the worker to close its environments and end."""
+        """Send the command to close the environments and end."""
         with contextlib.suppress(OSError):
             self.send(("close",))
 

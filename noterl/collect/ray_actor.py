@@ -1,7 +1,7 @@
 """`RayActor`: a worker in an actor of Ray, which exchanges messages and rows with the learner by calls.
 
 The worker is the same as in a process of this machine. It has the same arrays, but they are in the memory of the actor.
-The learner sends commands, weights and the limits of the ring. It asks for rows and answers again and again.
+The learner sends commands, weights and the limits of the ring. It polls rows and answers.
 """
 
 from __future__ import annotations

@@ -329,7 +329,7 @@ class RayLauncher:
         self._relay.start()
 
     def launch(self, job: Job) -> WorkerHandle:
-        """Ask the cluster for an actor.
+        """Request an actor from the cluster.
 
         Raises:
             ValueError: if the job cannot be sent to another process.

@@ -80,22 +80,22 @@ class VectorLanes:
         self._batch_space = batch_space(source.observation_space, self.num_envs)
         self._log, self._has_warned = ActionLog(source.action_space, self.num_envs), False
         self._is_called = False  # whether `call` may have changed the environments
-        self._forget()
+        self._make_idle()
         set_owner(self._env, self)
 
     def claim(self) -> None:
         """Take ownership of the environment; if another agent has stepped it meanwhile, all episodes here restart."""
         if self._observations is not None and not is_owner(self._env, self):
-            self._forget()
+            self._make_idle()
             warn_restarted("the vector environment", "another agent has stepped it", "Its episodes restart")
         set_owner(self._env, self)
 
     def restart(self) -> None:
         """Make all lanes idle; the environment stays open."""
-        self._forget()
+        self._make_idle()
         self.ledger = Ledger(self.num_envs)
 
-    def _forget(self) -> None:
+    def _make_idle(self) -> None:
         """Make all lanes idle; the next reset uses a new seed."""
         self._observations: Any = None  # arrays [N, ...]: one, or a dict of them
         self.actions: Any = None
@@ -124,7 +124,7 @@ class VectorLanes:
                 self._reset_lanes([lane])
             self._checker.observation(at(self._observations, lane), lane, step)
         except BaseException:
-            self._forget()
+            self._make_idle()
             raise
         self.ledger.begin(lane, number)
 
@@ -166,7 +166,7 @@ class VectorLanes:
         try:
             transitions = self._step(step)
         except BaseException:
-            self._forget()
+            self._make_idle()
             raise
         self.actions, self._discarded = None, False
         return transitions
@@ -306,7 +306,7 @@ class VectorLanes:
             return  # the user has chosen another number
         reason = self._restore(state)
         if reason is not None:
-            self._forget()
+            self._make_idle()
             warn_restarted("the vector environment", reason, "Its episodes restart")
             return
         if self._discarded:

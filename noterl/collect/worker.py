@@ -202,7 +202,7 @@ class Worker:
     def serve(self) -> None:
         """Execute commands until the learner sends "close" or ends."""
         while True:
-            if self._runs and not self._is_called():
+            if self._runs and not self._has_command():
                 self._run()
             name, *arguments = self.pipe.recv()
             self._received += 1
@@ -229,13 +229,13 @@ class Worker:
             number += 1
 
     def run(self, step: int) -> None:
-        """Choose actions and step all lanes until the learner asks for the state; `step` is as for `collect`."""
+        """Choose actions and step all lanes until the learner sends `send_state`; `step` is as for `collect`."""
         self._runs, self._next_step = True, step
 
     def _run(self) -> None:
         """Collect with the newest weights until the learner sends a command."""
         ring, control, count = self._ring, self._control, self.job.count
-        while not self._is_called():
+        while not self._has_command():
             if ring.published + count > control[LIMIT]:
                 time.sleep(_FULL)
                 continue
@@ -243,8 +243,8 @@ class Worker:
             self._collect_round(self._next_step)
             self._next_step += self.job.num_envs
 
-    def _is_called(self) -> bool:
-        """Return whether a command is on its way."""
+    def _has_command(self) -> bool:
+        """Return whether a command is waiting to be received."""
         return bool(self._control[SENT] != self._received or self._control[STOP])
 
     def _read_weights(self) -> None:
@@ -289,7 +289,7 @@ class Worker:
         self._step(actions, actions, step)
 
     def await_call(self, number: int) -> None:
-        """Say that this process receives the call of this number now."""
+        """Send the number of the call that this process is about to receive."""
         self.pipe.send(("awaits_call", number))
 
     def call(self, number: int, pickled: bytes) -> None:

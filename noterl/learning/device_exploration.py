@@ -115,7 +115,7 @@ def find_exploration(head: Head, explorer: Explorer) -> Exploration | None:
 
 
 def has_uniform_actions(space: spaces.Space[Any]) -> bool:
-    """Return whether `uniform_actions` knows the space."""
+    """Return whether `uniform_actions` supports the space."""
     return isinstance(space, spaces.Discrete | spaces.MultiDiscrete) or (
         isinstance(space, spaces.Box) and space.is_bounded() and space.dtype.kind == "f"
     )

@@ -57,7 +57,7 @@ class DeviceMemory:
             before its next one, and its episode goes on, `[N]`.
         """
         if self.ring is not None and self._program.is_destroyed(self.ring):
-            self.forget()
+            self.release()
         if self.replay.pending_load is self._load:
             return None
         storage = self.replay.sampler.storage
@@ -66,8 +66,8 @@ class DeviceMemory:
         self._version, self._begin = _version(storage), storage.begin  # `drop_oldest` needs no copy
         return None
 
-    def forget(self) -> None:
-        """Copy the contents again in the next `open`."""
+    def release(self) -> None:
+        """Transfer pending transitions to the host and drop the ring; the next `open` copies the memory again."""
         if self.replay.pending_load is self._load:
             len(self.replay)  # receives the transitions
         self.ring = None

@@ -123,20 +123,20 @@ class ReplayRunner:
         """Called when all episodes start: those in flight in the memory do not go on."""
         for lane in range(self.size):
             self.learner.replay.interrupt(lane)
-        self.memory.forget()
+        self.memory.release()
 
     def on_continue(self) -> None:
         """Called when the environments continue from a file: the memory was restored too."""
-        self.memory.forget()
+        self.memory.release()
 
     def adopt(self, carry: Any) -> Any:
         """Return the carry of another learner's call for this one."""
-        self.memory.forget()
+        self.memory.release()
         return carry
 
     def close(self) -> None:
         """Called before another runner replaces this one."""
-        self.memory.forget()
+        self.memory.release()
 
     def call(self, carry: Any, begin: int, end: int, first_step: int) -> CallResult:
         """Make a call; see `RolloutRunner.call`."""

@@ -1,7 +1,7 @@
 """The learning half of an agent: memory, schedule, optimizers and compiled programs.
 
 The loop uses these members in order: `add`, `due`, `sample`, `batches`, `update`, `feed_back`.
-`ReplayLearner`, `RolloutLearner` and `ReplayedRolloutLearner` implement it.
+`ReplayLearner`, `RolloutLearner`, `ReplayedRolloutLearner` and `SequenceLearner` implement it.
 """
 
 from __future__ import annotations
@@ -268,9 +268,9 @@ class Learner(ABC):
         return self.strategy.share(self.batch_size)
 
     @property
+    @abstractmethod
     def ready(self) -> float:
         """Transitions that can be sampled for an update; those of a rollout, once it is complete."""
-        raise NotImplementedError
 
     @property
     def actor_fields(self) -> dict[str, tuple[int, ...]]:

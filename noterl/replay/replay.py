@@ -356,10 +356,7 @@ class Replay(Configurable):
 
         Up to `prefetch` parts are gathered ahead, on another thread, which ends with the context. `drop_oldest` and
         `keep` take effect when the context ends. A sample does not depend on the updates, so `prefetch` does not change
-        the results. Eight updates of 5 ms on another device, on 32 stacks of four 84x84 frames each, take 43 instead of
-        48 ms (two cores, the device simulated by a sleep; benchmarks/replay.py). With small observations, a group of
-        updates takes 1 to 6 % longer. A group that is one compiled call (`steps_per_execution="auto"`) has nothing to
-        gather ahead.
+        the results. A group that is one compiled call (`steps_per_execution="auto"`) has nothing to gather ahead.
 
         Args:
             gather: returns a part's batches; if `prefetch` is not 0, another thread calls it.

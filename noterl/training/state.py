@@ -114,8 +114,6 @@ def set_state(parts: Parts, state: Any) -> None:
     Raises:
         ValueError: if the state is malformed or does not fit this agent; the agent is then unchanged.
     """
-    if isinstance(state, Mapping):
-        state = {"schedule": {}, **state}  # which older files lack
     before, learner = _core_state(parts), parts.learner
     memories, info_spec = _memories(learner), learner.info_spec
     try:
@@ -283,10 +281,9 @@ def check_document(file: Any) -> None:
     Raises:
         noterl.saving.FileError: if it is not the document of an agent.
     """
-    if isinstance(file, dict):  # files of older versions lack the number of threads, which is for information
-        file = {name: value for name, value in file.items() if name != "threads"}
+    parts = {"class": str, "environment": dict, "config": dict, "compile": dict, "threads": Int(0), "state": dict}
     try:
-        check(file, {"class": str, "environment": dict, "config": dict, "compile": dict, "state": dict}, "the agent")
+        check(file, parts, "the agent")
     except ValueError as error:
         raise saving.FileError(f"the file does not hold an agent of noterl: {error}") from error
 

@@ -502,7 +502,7 @@ class TestFaults:
         fit(agent, 24)
         weights, updates = agent.get_weights(), agent.updates
         agent.replay.sampler.storage.reward[5:10] = np.nan
-        agent._learner.device[1].memory.forget()
+        agent._learner.device[1].memory.release()
         with pytest.raises(NonFiniteError) as error:
             fit(agent, 600)
         assert error.value.update == agent.updates >= updates

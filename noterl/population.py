@@ -218,10 +218,12 @@ class Population:
         program = self._members.program
         for member, (lists, report) in enumerate(zip(self.history.members, reports, strict=True)):
             ends = np.flatnonzero(report.ended)
-            returns, lost = (each.reshape(-1)[ends].astype(np.float64) for each in (report.returns, report.rests))
+            returns, compensation = (
+                each.reshape(-1)[ends].astype(np.float64) for each in (report.returns, report.compensation)
+            )
             applied = report.applied[:learned].astype(np.int64)
             before = self._updates[member] + np.concatenate([[0], np.cumsum(applied)])
-            lists["reward"] += (returns + lost).tolist()
+            lists["reward"] += (returns + compensation).tolist()
             lists["length"] += report.lengths.reshape(-1)[ends].tolist()
             lists["steps"] += (first + ends + 1).tolist()
             lists["updates"] += before[(ends + 1) // program.size].tolist()

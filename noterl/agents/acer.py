@@ -79,6 +79,7 @@ class ACER(ContinuousACER):
     """
 
     memory = "sequences"
+    _optional_hyperparameters = ("trust_region",)
     action_spaces = ("Discrete", "Box")
 
     def __init__(
@@ -129,12 +130,6 @@ class ACER(ContinuousACER):
         self.trust_region = limit
         self.entropy_coefficient = self.hyperparameter("entropy_coefficient", entropy_coefficient)
         self.value_coefficient = self.hyperparameter("value_coefficient", value_coefficient, minimum=0.0)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        unused = name == "trust_region" and name in self.__dict__ and self.__dict__[name] is None
-        if unused and value is not None:  # updates are compiled without it
-            raise ValueError(f"{name} cannot be set to {value!r}, because it was None in the constructor")
-        super().__setattr__(name, value)
 
     def defaults(self) -> Defaults:
         """Return the settings of Stable-Baselines 2, and the paper's memory of 50,000 steps."""

@@ -36,6 +36,7 @@ class ActorCritic(Agent):
     memory = "rollout"
     gae_lambda: Any = 0.95
     critic: Any = None  # None if the actor also returns the values
+    _optional_hyperparameters: tuple[str, ...] = ()  # those that may be None, which leaves a part of the update out
 
     def __init__(
         self,
@@ -77,6 +78,12 @@ class ActorCritic(Agent):
         if critic is not None or not networks.returns_pair(actor, shape):
             self.critic = networks.network_or_default(critic, hidden, build_critic, shape)
         self.build_others(others, hidden, activation)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        unused = name in self._optional_hyperparameters and name in self.__dict__ and self.__dict__[name] is None
+        if unused and value is not None:  # updates are compiled without it
+            raise ValueError(f"{name} cannot be set to {value!r}, because it was None in the constructor")
+        super().__setattr__(name, value)
 
     @property
     def network_roles(self) -> tuple[str, ...]:

@@ -77,6 +77,8 @@ class PPO(ActorCritic):
     4
     """
 
+    _optional_hyperparameters = ("value_clip", "target_kl")
+
     def __init__(
         self,
         env: Any,
@@ -110,12 +112,6 @@ class PPO(ActorCritic):
         self.entropy_coefficient = self.hyperparameter("entropy_coefficient", entropy_coefficient)
         self.value_coefficient = self.hyperparameter("value_coefficient", value_coefficient, minimum=0.0)
         self.target_kl = None if target_kl is None else self.hyperparameter("target_kl", target_kl, minimum=0.0)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        unused = name in ("value_clip", "target_kl") and name in self.__dict__ and self.__dict__[name] is None
-        if unused and value is not None:  # updates are compiled without it
-            raise ValueError(f"{name} cannot be set to {value!r}, because it was None in the constructor")
-        super().__setattr__(name, value)
 
     def defaults(self) -> Defaults:
         """Return Stable-Baselines3's settings for vectors, and those of the paper's appendix for images."""

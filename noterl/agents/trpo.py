@@ -20,6 +20,7 @@ from noterl.agent import Defaults
 from noterl.agents.actor_critic import ActorCritic, masks
 from noterl.backends import keras, ops
 from noterl.learning import natural_gradient
+from noterl.learning.update import flatten_rollout
 from noterl.registry import register
 from noterl.schedules import Schedule
 from noterl.types import Batch, map_arrays
@@ -167,8 +168,8 @@ class TRPO(ActorCritic):
 
     def _update_policy(self, rollout: Batch) -> dict[str, Any]:
         """Make the step of the policy on a rollout `[T, N]` and return its metrics."""
-        rows = _flat(rollout)
-        fisher_rows = _flat(map_arrays(lambda array: array[:: self.fisher_stride], rollout))
+        rows = flatten_rollout(rollout)
+        fisher_rows = flatten_rollout(map_arrays(lambda array: array[:: self.fisher_stride], rollout))
         if self.normalize_advantage:
             advantage = losses.normalize(rows.extra["advantage"], rows.weight)
             rows = rows._replace(extra={**rows.extra, "advantage": advantage})
@@ -200,9 +201,3 @@ class TRPO(ActorCritic):
         """Make one gradient step of the critic on a minibatch; `prepare` has updated the policy."""
         loss, _ = self.minimize(self.value_loss, self.critic, "critic", batch)
         return {"loss": loss, "value_loss": loss, **{name: batch.extra[name][0] for name in METRICS}}, {}
-
-
-def _flat(rollout: Batch) -> Batch:
-    """Return a rollout `[T, N, ...]` as rows `[T N, ...]`."""
-    rows: Batch = map_arrays(lambda array: ops.reshape(array, (-1, *array.shape[2:])), rollout)
-    return rows

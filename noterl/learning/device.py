@@ -50,7 +50,7 @@ class CallResult(NamedTuple):
     Attributes:
         carry: for the next call.
         end: the position at which the call ended.
-        report: `ended`, `returns`, `rests` and `lengths` of the steps, `[rounds, N]`.
+        report: `ended`, `returns`, `compensation` and `lengths` of the steps, `[rounds, N]`.
         learns, due, applied, stopped, logs: the groups of updates; see `PendingEvents`.
     """
 

@@ -32,11 +32,11 @@ def find_runner(learner: Any, actor: Actor, source: EnvSource, num_envs: int) ->
         key += (algorithm.epochs,)
     else:
         key += schedule.update_every, schedule.updates, schedule.hard_copy_updates
-    if learner.device is None or learner.device[0] != key:
-        if learner.device is not None:
-            learner.device[1].close()
+    if learner.device_runner is None or learner.device_runner_key != key:
+        if learner.device_runner is not None:
+            learner.device_runner.close()
         is_rollout = isinstance(learner, RolloutLearner)
         runner = RolloutRunner(learner, source) if is_rollout else ReplayRunner(learner, actor, source, num_envs)
-        learner.device = key, runner
-    found: RolloutRunner | ReplayRunner = learner.device[1]
+        learner.device_runner, learner.device_runner_key = runner, key
+    found: RolloutRunner | ReplayRunner = learner.device_runner
     return found

@@ -22,7 +22,7 @@ from noterl.distribute import SINGLE, Strategy
 from noterl.hyperparameters import discount_factor
 from noterl.learning import dry_run, optimizers
 from noterl.learning.schedule import Due, UpdateSchedule
-from noterl.learning.update import Returned, call_update, fill_missing, log_names
+from noterl.learning.update import Returned, add_random_numbers, call_update, fill_missing, log_names
 from noterl.types import Batch, InfoSpec, Transition, map_arrays
 
 if TYPE_CHECKING:
@@ -93,7 +93,8 @@ class Learner(ABC):
         self.forward_fields: dict[str, tuple[int, ...]] = {}
         self.info_spec = dict(algorithm.info_spec)
         self.is_built = False
-        self.device: tuple[Any, Any] | None = None  # what the runner on the device was made for, and the runner
+        self.device_runner: Any = None  # makes the calls of training on the device; see `find_runner`
+        self.device_runner_key: tuple[Any, ...] = ()  # the sizes and constants for which it was made
         self.strategy: Strategy = SINGLE
         self._report: Sequence[Any] = ()
         self.merge_statistics: Callable[[], None] | None = None
@@ -344,8 +345,10 @@ class Learner(ABC):
 
     def update(self, batch: Any, count: int) -> GroupResult:
         """Make the first `count` updates of `batch` in one compiled call."""
-        if self.reward_model is not None and isinstance(batch, Batch):  # else the rows of a rollout hold them already
-            batch = self.reward_model.add_demonstrations(batch, count)
+        if isinstance(batch, Batch):  # the rows of a rollout need no random numbers, and hold demonstrations already
+            batch = add_random_numbers(self.algorithm, batch, count, strategy=self.strategy)
+            if self.reward_model is not None:
+                batch = self.reward_model.add_demonstrations(batch, count)
         result: GroupResult = self._update(batch, count, self.algorithm.updates)
         return result
 

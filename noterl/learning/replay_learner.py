@@ -12,7 +12,6 @@ import keras
 import numpy as np
 
 from noterl import backends
-from noterl.backends.common import GroupResult
 from noterl.learning.device_observations import DeviceObservations
 from noterl.learning.learner import Learner, pad
 from noterl.learning.schedule import Due
@@ -163,10 +162,6 @@ class ReplayLearner(Learner):
             observations = {name: _cast(getattr(batch, name), dtype) for name in names}
         batch = batch._replace(**observations)
         return batch if algorithm._normalizers is None else algorithm._normalizers.normalize_batch(batch)
-
-    def update(self, batch: Batch, count: int) -> GroupResult:
-        """Make the first `count` updates on batches `[K, B, ...]` in one compiled call."""
-        return super().update(add_random_numbers(self.algorithm, batch, count, strategy=self.strategy), count)
 
     def with_model_reward(self, batch: Batch) -> Batch:
         """Return a batch `[B, ...]` with the rewards of the reward model, as it is now."""

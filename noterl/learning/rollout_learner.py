@@ -198,8 +198,8 @@ class RolloutLearner(Learner):
         """Return the complete rollout as prepared rows `[T N, ...]` on the device."""
         acting, self.acting_policy, self._next_policy = self.acting_policy, self._next_policy, None
         if acting is None or self.algorithm.learns_in_prepare:
-            return self._prepare(self._normalized(None))
-        rollout = self._normalized(acting.statistics)
+            return self._prepare(self._normalize_rollout(None))
+        rollout = self._normalize_rollout(acting.statistics)
         with acting.in_place():
             return self._prepare(rollout)
 
@@ -226,15 +226,18 @@ class RolloutLearner(Learner):
                 self._interrupt_learned(lane)
         return True
 
-    def _normalized(self, acting: Mapping[str, np.ndarray] | None) -> Batch:
-        """Return the rollout, normalized with the current statistics or those of the policy that has acted."""
+    def _normalize_rollout(self, statistics: Mapping[str, np.ndarray] | None) -> Batch:
+        """Update the normalizers with the rollout, and return it normalized with `statistics` or, if None, with theirs.
+
+        With a reward model, demonstrations are added first.
+        """
         rollout, normalizers = self.rollout.batch(gamma=self.gamma), self.algorithm._normalizers
         if self.reward_model is not None and self.replay is None:
             # Before the statistics of the normalizers change, so that both sides are normalized alike.
             rollout = self.reward_model.add_demonstrations(rollout, self.rollout.length)
         if normalizers is None:
             return rollout
-        return normalizers.normalize_rollout(rollout, self.gamma, acting, self.merge_statistics)
+        return normalizers.normalize_rollout(rollout, self.gamma, statistics, self.merge_statistics)
 
     def sample(self, updates: int) -> np.ndarray:
         """Prepare the rollout and return the row indices `[K, B]` of all minibatches.
@@ -345,7 +348,7 @@ class ReplayedRolloutLearner(RolloutLearner):
             raise ValueError(f"replay must not relabel transitions that are prepared already, got {replay!r}")
         if replay.n_step > 1:
             raise ValueError(f"replay must have n_step=1, because returns are prepared already, got {replay!r}")
-        if algorithm.stop_epochs(defaultdict(float)) is not None:
+        if self.may_stop:
             raise ValueError("replay is not supported for an agent that may stop epochs early (`target_kl`)")
         if replay.on_device:
             raise ValueError(f"replay must have on_device=False, because it stores prepared rollouts, got {replay!r}")

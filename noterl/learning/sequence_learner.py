@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,6 @@ import numpy as np
 from gymnasium import spaces
 
 from noterl import backends
-from noterl.backends.common import GroupResult
 from noterl.hyperparameters import Hyperparameter
 from noterl.learning.learner import LARGEST_CALL, pad
 from noterl.learning.replay_learner import describe_replay
@@ -55,7 +53,7 @@ class SequenceLearner(RolloutLearner):
         super().__init__(algorithm, **settings)
         check_number("replay_ratio", self.replay_ratio, low=0)
         check_int("replay_starts", algorithm.replay_starts, least=0)
-        if algorithm.stop_epochs(defaultdict(float)) is not None:
+        if self.may_stop:
             raise ValueError(f"memory of {type(algorithm).__name__} must be 'rollout' for stop_epochs, got 'sequences'")
         Sequences.check(replay)
         self.replay = self.memory = replay
@@ -143,10 +141,6 @@ class SequenceLearner(RolloutLearner):
         assert sample.gamma is not None
         batch, normalizers = self.sequences.gather(sample, gamma=sample.gamma), self.algorithm._normalizers
         return batch if normalizers is None else normalizers.normalize_batch(batch)
-
-    def update(self, batch: Any, count: int) -> GroupResult:
-        """Make the first `count` updates of batches `[K, T, N, ...]`, with the random numbers that they need."""
-        return super().update(add_random_numbers(self.algorithm, batch, count, strategy=self.strategy), count)
 
     def noise_batch(self, samples: int, generator: np.random.Generator) -> Batch | None:
         """Return batches of stored sequences, sampled with another generator; None before the first rollout."""

@@ -135,6 +135,10 @@ def prepared(algorithm: Algorithm, rollout: Batch) -> Batch:
 
 def flatten_prepared(algorithm: Algorithm, rollout: Batch) -> Batch:
     """Return a rollout `[T, N, ...]` with the fields of `prepare`, as rows `[T N, ...]`; backends compile it."""
-    whole = prepared(algorithm, rollout)
-    flat: Batch = map_arrays(lambda array: keras.ops.reshape(array, (-1, *array.shape[2:])), whole)
-    return flat
+    return flatten_rollout(prepared(algorithm, rollout))
+
+
+def flatten_rollout(rollout: Batch) -> Batch:
+    """Return a rollout `[T, N, ...]` as rows `[T N, ...]`."""
+    rows: Batch = map_arrays(lambda array: keras.ops.reshape(array, (-1, *array.shape[2:])), rollout)
+    return rows

@@ -160,20 +160,20 @@ def _pending(result: CallResult, first_step: int) -> PendingEvents:
     """Return the events of a call."""
     report, carry = result.report, result.carry
     ends = np.flatnonzero(report.ended)
-    returns, rests, lengths = (
-        np.asarray(each).reshape(-1)[ends] for each in (report.returns, report.rests, report.lengths)
+    returns, compensation, lengths = (
+        np.asarray(each).reshape(-1)[ends] for each in (report.returns, report.compensation, report.lengths)
     )
     return PendingEvents(
-        first_step,
-        result.end,
-        ends,
-        returns.astype(np.float64) + rests,
-        lengths.astype(np.int64),
-        result.learns,
-        result.due,
-        result.applied,
-        result.stopped,
-        result.logs,
-        np.asarray(carry.returns, np.float64) + np.asarray(carry.rests),
-        np.asarray(carry.lengths, np.int64),
+        first_step=first_step,
+        last=result.end,
+        ends=ends,
+        returns=returns.astype(np.float64) + compensation,
+        lengths=lengths.astype(np.int64),
+        learns=result.learns,
+        due=result.due,
+        applied=result.applied,
+        stopped=result.stopped,
+        logs=result.logs,
+        returns_after=np.asarray(carry.returns, np.float64) + np.asarray(carry.compensation),
+        lengths_after=np.asarray(carry.lengths, np.int64),
     )

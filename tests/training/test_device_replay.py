@@ -137,7 +137,7 @@ class TestMemory:
 
         agent = whole[0]
         storage, learner = agent.replay.sampler.storage, agent._learner
-        runner = learner.device[1]
+        runner = learner.device_runner
         runner.memory.open(100 % LANES, agent._session.lanes.carry.observations)
         indices = storage.stored_indices()
         slots = (storage.insertion_numbers(indices) + runner.memory._offset) % runner.program.slots
@@ -168,7 +168,7 @@ class TestMemory:
         fit(agent, 30)
         assert len(agent.replay) == 30
         fit(agent, 6)
-        runner = agent._learner.device[1]
+        runner = agent._learner.device_runner
 
         def run(*arguments: Any, ring: Any, **options: Any) -> Any:
             for array in ring:
@@ -221,7 +221,7 @@ class TestMemory:
         fit(agent, 30, callbacks=[live])
         assert agent.updates == (30 // 4 - 9 // 4) * 2
         assert len(agent.replay) == 2
-        memory, count = agent._learner.device[1].memory, agent.replay.sampler.storage.count
+        memory, count = agent._learner.device_runner.memory, agent.replay.sampler.storage.count
         memory.open(0, agent._session.lanes.carry.observations)
         assert [memory.sampleable(count + more) for more in (0, 3, 60)] == [(2, 0, 0), (5, 0, 0), (40, 0, 0)]
 
@@ -234,7 +234,7 @@ class TestMemory:
         rewards[3:12] = 0.5  # of the transitions that are kept, and of the two that follow each
         agent.replay.keep([3, 4, 5, *range(20, 31)])
         fit(agent, 60)
-        memory = agent._learner.device[1].memory
+        memory = agent._learner.device_runner.memory
         np.testing.assert_array_equal(memory.table[:3], memory._slots(np.array([3, 4, 5])))
         assert [memory.sampleable(count) for count in (91, 204, 221)] == [(71, 3, 0), (184, 2, 1), (200, 0, 3)]
         assert agent.replay.num_sampleable() == 74
@@ -502,7 +502,7 @@ class TestFaults:
         fit(agent, 24)
         weights, updates = agent.get_weights(), agent.updates
         agent.replay.sampler.storage.reward[5:10] = np.nan
-        agent._learner.device[1].memory.release()
+        agent._learner.device_runner.memory.release()
         with pytest.raises(NonFiniteError) as error:
             fit(agent, 600)
         assert error.value.update == agent.updates >= updates

@@ -43,7 +43,7 @@ class Carry(NamedTuple):
         states: of the environments, a pytree of arrays `[N, ...]`.
         observations: as networks receive them, `[N, ...]`.
         returns: sums of rewards of the episodes in flight, `[N]`, float32.
-        rests: what rounding has lost of `returns`, `[N]`.
+        compensation: the rounding error of `returns`, to be added to them, `[N]`.
         lengths: steps of the episodes in flight, `[N]`.
         rollout: the rollout in progress.
     """
@@ -52,7 +52,7 @@ class Carry(NamedTuple):
     states: Any
     observations: Any
     returns: Any
-    rests: Any
+    compensation: Any
     lengths: Any
     rollout: Rollout
 
@@ -63,7 +63,7 @@ class Report(NamedTuple):
     Attributes:
         ended: whether the step of a lane in a round ended its episode, `[C T, N]`.
         returns: where an episode ended, its return, float32 `[C T, N]`.
-        rests: what rounding has lost of `returns`, `[C T, N]`.
+        compensation: the rounding error of `returns`, to be added to them, `[C T, N]`.
         lengths: where an episode ended, its number of steps, `[C T, N]`.
         applied: the number of updates on each rollout that were applied, `[C]`.
         stopped: whether `stop` ended the updates on the rollout, `[C]`.
@@ -72,7 +72,7 @@ class Report(NamedTuple):
 
     ended: Any
     returns: Any
-    rests: Any
+    compensation: Any
     lengths: Any
     applied: Any
     stopped: Any
@@ -269,7 +269,7 @@ class DeviceProgram:
         """Add the rewards of the `counted` lanes in round t to the returns of their episodes, and report ends."""
         carry, report = loop
         rewards, ended = carry.rollout.reward[t], carry.rollout.ended[t]
-        sums, kept = add_rewards(Sums(carry.returns, carry.rests, carry.lengths), rewards, ended, counted)
+        sums, kept = add_rewards(Sums(carry.returns, carry.compensation, carry.lengths), rewards, ended, counted)
         row = number * self.length + t
         fields = dict(zip(Report._fields, (ended & counted, *sums), strict=False))
         report = report._replace(**{name: getattr(report, name).at[row].set(new) for name, new in fields.items()})

@@ -29,12 +29,12 @@ class Sums(NamedTuple):
 
     Attributes:
         returns: sums of rewards, `[N]`, float32.
-        rests: what rounding has lost of `returns`, `[N]`.
+        compensation: the rounding error of `returns`, to be added to them, `[N]`.
         lengths: numbers of steps, `[N]`.
     """
 
     returns: Any
-    rests: Any
+    compensation: Any
     lengths: Any
 
     @classmethod
@@ -126,7 +126,7 @@ def add_rewards(sums: Sums, reward: Any, ended: Any, counted: Any) -> tuple[Sums
         the sums with this step, and those of the episodes in flight after it: zero where an episode has ended.
     """
     returns, lost = _two_sum(sums.returns, reward)
-    after = Sums(returns, sums.rests + lost, sums.lengths + 1)
+    after = Sums(returns, sums.compensation + lost, sums.lengths + 1)
     kept = (jnp.where(counted, jnp.where(ended, 0, new), old) for new, old in zip(after, sums, strict=True))
     return after, Sums(*kept)
 

@@ -54,7 +54,7 @@ class ReplayCarry(NamedTuple):
         key: of the round in progress.
         states: of the environments, a pytree of arrays `[N, ...]`.
         observations: as the memory stores them, `[N, ...]`.
-        returns, rests, lengths: of the episodes in flight; see `Sums`.
+        returns, compensation, lengths: of the episodes in flight; see `Sums`.
         linked: whether a lane's last transition is N slots before its next one, and its episode goes on, `[N]`.
     """
 
@@ -62,7 +62,7 @@ class ReplayCarry(NamedTuple):
     states: Any
     observations: Any
     returns: Any
-    rests: Any
+    compensation: Any
     lengths: Any
     linked: Any
 
@@ -72,7 +72,7 @@ class ReplayReport(NamedTuple):
 
     Attributes:
         ended: whether the step of a lane in a round ended its episode, `[C, N]`.
-        returns, rests, lengths: of the episodes that ended, `[C, N]`.
+        returns, compensation, lengths: of the episodes that ended, `[C, N]`.
         rounds: number of rounds that ran.
         applied: number of updates that were applied.
         logs: values by name, `[updates of a call, ...]`.
@@ -80,7 +80,7 @@ class ReplayReport(NamedTuple):
 
     ended: Any
     returns: Any
-    rests: Any
+    compensation: Any
     lengths: Any
     rounds: Any
     applied: Any
@@ -315,7 +315,7 @@ class ReplayProgram:
             after, kept = add_rewards(sums, rewards[t], ended[t], counted(t))
             return Sums(*(all_.at[t].set(new) for all_, new in zip(found, after, strict=True))), kept
 
-        sums = Sums(carry.returns, carry.rests, carry.lengths)
+        sums = Sums(carry.returns, carry.compensation, carry.lengths)
         found, sums = jax.lax.fori_loop(0, rounds, body, (empty, sums))
         return carry._replace(**sums._asdict()), found
 

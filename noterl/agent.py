@@ -349,9 +349,10 @@ class Agent(Algorithm):
         session = self._session
         session.verbose = verbose
         source = session.find_source(env, check_vectorize(vectorize, pool))
-        reductions = check_info_of_fit(info, self._build()[0], user_callbacks)
-        check_strategy(strategy, self._build()[0])
-        check_actor(self._build()[1], pool)
+        learner, actor = self._build()
+        reductions = check_info_of_fit(info, learner, user_callbacks)
+        check_strategy(strategy, learner)
+        check_actor(actor, pool)
         budget = budget_of(self._counters, episodes, steps)
         user_callbacks.begin_fit(self)
         for callback in user_callbacks.callbacks:
@@ -361,8 +362,8 @@ class Agent(Algorithm):
         restart = seed is not None and not budget.resumed
         learner.attach(source, session.count(source, num_envs, pool), strategy.processes)
         needs_host = any(callback.needs_host for callback in user_callbacks.callbacks)
-        plain = pool is None and strategy is SINGLE and not reductions and not needs_host
-        on_device = plain and runs_on_device(learner, actor, source)
+        single_process = pool is None and strategy is SINGLE
+        on_device = single_process and not (reductions or needs_host) and runs_on_device(learner, actor, source)
         lanes = session.open(
             source, num_envs, restart=restart, workers=pool, info_spec=self.info_spec, on_device=on_device
         )

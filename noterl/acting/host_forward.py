@@ -75,7 +75,6 @@ class HostForward:
         joint: how several agents share the forward pass; None for one agent.
         stale: whether weights may have changed outside an update; they are then fetched at the next call.
         program: the NumPy copy, a function of `(observations, weights)` that can be pickled; None if there is none.
-        in_numpy: whether the NumPy copy is used.
         report: the variables whose weights an update should return as one array; empty if they are large.
     """
 
@@ -96,9 +95,13 @@ class HostForward:
         self._reported: Any = None
         self._variables: list[Any] = []
         self.program = self._find_program(self.joint)
-        self.in_numpy = self.program is not None
         if self.in_numpy:
             self._prepare_weights()
+
+    @property
+    def in_numpy(self) -> bool:
+        """Whether the NumPy copy is used."""
+        return self.program is not None
 
     def _prepare_weights(self) -> None:
         trained = {id(variable) for variable in self.trained}

@@ -20,7 +20,7 @@ from noterl.collect.ledger import Ledger, is_ahead, is_owner, joint_kind, set_ow
 from noterl.envs.checking.checker import Checker
 from noterl.envs.observation import ObservationEncoder, copy_observation, zeros
 from noterl.envs.rewards import unclipped
-from noterl.heads import one_of
+from noterl.heads import members, one_of
 from noterl.types import InfoSpec, Transition
 
 if TYPE_CHECKING:
@@ -127,14 +127,8 @@ class Lanes:
 
     def begin_round(self, actions: np.ndarray, extra: Mapping[str, np.ndarray] | None = None) -> None:
         """Set the next action of every lane, and further fields `[N, ...]` that the transitions then have."""
-        self.actions, self._extra = self._members(actions), dict(extra or {})
+        self.actions, self._extra = members(actions, self.source.action_space), dict(extra or {})
         self.cursor = 0
-
-    def _members(self, actions: np.ndarray) -> Any:
-        """Return actions `[N, ...]` as a sequence of members of the action space; see `noterl.heads.one_of`."""
-        if self._discrete:
-            return actions.tolist()
-        return [actions[lane, ...] for lane in range(len(actions))] if actions.ndim == 1 else actions
 
     def tick(self, step: int) -> tuple[Transition, ...]:
         """Step the next lane of the round and return its transition; return () if the lane is idle.
@@ -245,7 +239,7 @@ class Lanes:
             warn_restarted("the environments", "their workers had collected further", "Their episodes restart")
         elif len(lanes) == self.num_envs:
             self.ledger.set_state(state["ledger"])
-            self.actions = None if state["actions"] is None else self._members(state["actions"])
+            self.actions = None if state["actions"] is None else members(state["actions"], self.source.action_space)
             self.cursor = state["cursor"]
             self._extra = {name: values.copy() for name, values in state["extra"].items()}
             self.fields.set_state(state["info"])

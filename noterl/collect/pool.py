@@ -36,7 +36,6 @@ from noterl.collect.rows import (
     Row,
     RowReader,
     info_at,
-    members,
     observation_at,
     row_specs,
 )
@@ -52,6 +51,7 @@ from noterl.collect.worker import (
 from noterl.collect.workers import WorkerError, WorkerSettings
 from noterl.envs.multi_agent.parallel import rewards_to_learn_from
 from noterl.envs.observation import ObservationEncoder, zeros
+from noterl.heads import members
 from noterl.types import InfoSpec, Transition
 
 if TYPE_CHECKING:

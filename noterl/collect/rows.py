@@ -10,6 +10,7 @@ from gymnasium import spaces
 
 from noterl.collect.info import number_of
 from noterl.collect.shared_memory import ArraySpec
+from noterl.heads import members
 from noterl.types import InfoSpec, Transition
 
 if TYPE_CHECKING:
@@ -149,13 +150,6 @@ def _observations(fields: Mapping[str, Array], name: str, space: Any, rows: slic
     if name in fields:
         return list(fields[name][rows])
     return [observation_at(fields, name, space, row) for row in range(rows.start, rows.stop)]
-
-
-def members(actions: Array, space: spaces.Space[Any]) -> list[Any]:
-    """Return actions `[N, ...]` as members of the action space."""
-    if isinstance(space, spaces.Discrete):
-        return actions.tolist()
-    return [actions[row, ...] for row in range(len(actions))]
 
 
 def info_at(fields: Mapping[str, Array], keys: Iterable[str], row: int) -> dict[str, float]:

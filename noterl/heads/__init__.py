@@ -5,7 +5,7 @@ computed on the host, in NumPy. Heads with a distribution also compute log-proba
 need a backend, which is imported when they are first called. `Joint` is the head of several agents.
 """
 
-from noterl.heads.base import Head, Q, one_of, random_actions
+from noterl.heads.base import Head, Q, members, one_of, random_actions
 from noterl.heads.bounded import Deterministic, SquashedGaussian
 from noterl.heads.joint import Joint
 from noterl.heads.policy_value import PolicyValue

@@ -205,6 +205,13 @@ def one_of(actions: np.ndarray, index: int, space: spaces.Space[Any]) -> Any:
     return actions[index].item() if isinstance(space, spaces.Discrete) else actions[index, ...]
 
 
+def members(actions: np.ndarray, space: spaces.Space[Any]) -> Any:
+    """Return actions `[N, ...]` as a sequence of members of their space; see `one_of`."""
+    if isinstance(space, spaces.Discrete):
+        return actions.tolist()
+    return [actions[index, ...] for index in range(len(actions))] if actions.ndim == 1 else actions
+
+
 def random_actions(space: spaces.Space[Any], count: int, generator: np.random.Generator) -> np.ndarray:
     """Return uniformly random actions `[count, ...]` of a Discrete, MultiDiscrete, MultiBinary or Box space.
 

@@ -59,7 +59,7 @@ class Settings:
         capacity = whole(arguments.get("replay"))
         if isinstance(capacity, int | np.integer) and not isinstance(capacity, bool) and capacity > 0:
             arguments["replay"] = _replay_of(int(capacity), defaults, algorithm, "reward_model" in arguments)
-        self.arguments, self.head = arguments, head
+        self.arguments = arguments
         self.policy: Policy | None
         self.noise: NoiseProcess | None
         self.policy, self.noise, self.worker_explorers = _exploration_of(arguments, defaults, head, algorithm)

@@ -70,13 +70,13 @@ def observation_layout(space: spaces.Space[Any], argument: str = "observation_sp
     return _leaf(space, argument, "Box, Discrete, MultiDiscrete, MultiBinary or a Dict of these")
 
 
-def action_layout(space: spaces.Space[Any], argument: str = "action_space") -> Leaf:
+def action_layout(space: spaces.Space[Any]) -> Leaf:
     """Return the layout in which actions of a space are stored.
 
     Raises:
         ValueError: if the space is not a Box, Discrete, MultiDiscrete or MultiBinary.
     """
-    return _leaf(space, argument, "Box, Discrete, MultiDiscrete or MultiBinary")
+    return _leaf(space, "action_space", "Box, Discrete, MultiDiscrete or MultiBinary")
 
 
 def extra_layout(extra_spec: ExtraSpec | None) -> dict[str, Leaf]:

@@ -210,8 +210,7 @@ class Loop:
             learner.end_round()
         due = learner.due(before, counters.steps, len(self._over))
         if due.target:
-            learner.algorithm.update_target()
-            self.actor.forward.target_moved()
+            self._update_target()
         if due.updates:
             self._learn(due.updates)
         self._end_episodes()
@@ -229,15 +228,28 @@ class Loop:
         """
         for position, transition in enumerate(transitions):
             if position and self._is_spent():
-                for surplus in transitions[position:]:
-                    self.learner.interrupt(surplus.lane)
-                self.lanes.discard(transitions[position:])
+                self._discard(transitions[position:])
                 break
-            self.learner.add(transition)
+            self._store_one(transition)
             self.counters.steps += 1
-            if transition.terminated or transition.truncated:
-                self.lanes.ledger.finish(transition.lane)
-                self._over.append(transition.lane)
+
+    def _store_one(self, transition: Transition) -> None:
+        """Store a transition, and record whether its episode is over."""
+        self.learner.add(transition)
+        if transition.terminated or transition.truncated:
+            self.lanes.ledger.finish(transition.lane)
+            self._over.append(transition.lane)
+
+    def _discard(self, transitions: tuple[Transition, ...]) -> None:
+        """Discard transitions beyond the budget."""
+        for transition in transitions:
+            self.learner.interrupt(transition.lane)
+        self.lanes.discard(transitions)
+
+    def _update_target(self) -> None:
+        """Make a hard copy to the target network, which acting may use too."""
+        self.learner.algorithm.update_target()
+        self.actor.forward.target_moved()
 
     def _is_spent(self) -> bool:
         """Return whether the budget is spent in the middle of a tick."""
@@ -263,8 +275,7 @@ class Loop:
                 if self._overlaps:
                     self.lanes.learned(self.counters.updates)
                 if results[-1].applied and learner.schedule.copies_after(self.counters.updates):
-                    learner.algorithm.update_target()
-                    self.actor.forward.target_moved()
+                    self._update_target()
                 if results[-1].applied < len(part):
                     failed = not results[-1].stopped_early  # not finite, and a callback ended training
                     break

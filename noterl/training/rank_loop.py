@@ -96,8 +96,7 @@ class RankLoop(Loop):
         ready = 0.0 if table is None else float(table[:, _READY].min()) * self._processes
         due = learner.due(before, counters.steps, ended, ready)
         if due.target:
-            learner.algorithm.update_target()
-            self.actor.forward.target_moved()
+            self._update_target()
         if due.updates:
             self._learn(due.updates)
         self._finish_tick(table)
@@ -116,15 +115,10 @@ class RankLoop(Loop):
         self.clock[self._stepping] += stepped - started
         for position, transition in enumerate(transitions):
             if first + position * self._stepping_count > self.budget.last_step:
-                for surplus in transitions[position:]:
-                    self.learner.interrupt(surplus.lane)
-                self.lanes.discard(transitions[position:])
+                self._discard(transitions[position:])
                 break
-            self.learner.add(transition)
+            self._store_one(transition)
             self._own_steps += 1
-            if transition.terminated or transition.truncated:
-                self.lanes.ledger.finish(transition.lane)
-                self._over.append(transition.lane)
         self.clock["store"] += perf_counter() - stepped
 
     def _must_agree(self, before: int) -> bool:

@@ -221,7 +221,7 @@ class TestParity:
     def test_minibatches_of_an_epoch_hold_every_row(self) -> None:
         agent = ppo(batch_size=5)
         fit(agent, 1)
-        program = agent._build()[0].device[1].program
+        program = agent._build()[0].device_runner.program
         indices = np.array(program._indices(np.array([1, 2], np.uint32)))
         assert indices.shape == (6, 5)
         for epoch in indices.reshape(2, 15):

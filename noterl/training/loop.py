@@ -291,6 +291,7 @@ class Loop:
             if self.live:
                 self._fire(self.events.on_batch_begin, self.counters.updates, {})
             started = perf_counter()
+            self._before_update()
             with self.guard.critical():
                 result = self.learner.update(batch, count)
         except BaseException as error:
@@ -303,6 +304,9 @@ class Loop:
         self.metrics.add(result.logs, result.applied)
         self._report_updates(result, count)
         return result
+
+    def _before_update(self) -> None:
+        """Called before each compiled call of updates, after the hooks of its begin."""
 
     def _report_updates(self, result: GroupResult, count: int) -> None:
         """Count the updates of a call and fire their hooks; raise if one is not finite and no hook stopped training."""

@@ -44,6 +44,8 @@ class RankLoop(Loop):
         self.live = self.live or self.is_live
         self._rank, self._processes = self.strategy.rank, self.strategy.processes
         self._settings = ChiefSettings(self.learner)
+        self._agreed_every = self.learner.schedule.update_every
+        self._is_first_call = True  # of a group of updates
         self._reason: str | None = None  # why training ends, agreed by all processes
         self._agreed_steps, self._agreed_episodes = self.counters.steps, self.counters.episodes
         self._own_steps = self._own_episodes = 0  # of this process, since the last agreement
@@ -104,7 +106,23 @@ class RankLoop(Loop):
     def _learn(self, updates: int) -> None:
         if self.learner.rollout is None and self.learner.merge_statistics is not None:
             self.learner.merge_statistics()
+        self._is_first_call = True
         super()._learn(updates)
+
+    def _before_update(self) -> None:
+        """Give all processes what hooks of the chief have set since the agreement or the last call."""
+        if self.live or not self._is_first_call:
+            self._follow_chief(self.strategy.agree(self._numbers()))
+        self._is_first_call = False
+
+    def _numbers(self) -> list[float]:
+        """Return the settings that the others follow; zeros if this process is not the chief."""
+        return self._settings.read() if self.strategy.is_chief else [0.0] * self._settings.size
+
+    def _follow_chief(self, table: np.ndarray) -> None:
+        """Set the chief's settings, the first row of a table `[processes, settings]`."""
+        if not self.strategy.is_chief:
+            self._settings.write(table[0].tolist())
 
     def _step(self) -> None:
         """Step the lane or lanes of this tick, and store the transitions within the budget."""
@@ -127,13 +145,14 @@ class RankLoop(Loop):
         The result is the same in all of them, except that a process agrees early if its rollout is complete. It then
         waits there until the others agree.
         """
-        after, schedule = self.counters.steps, self.learner.schedule
+        after = self.counters.steps
         if self._countdown <= 0 or after >= self.budget.last_step:
             return True
         if self.learner.replay is None or self.learner.rollout is not None:
             return self.lanes.actions is None and self.learner.ready > 0
-        every = schedule.update_every
-        starts = schedule.learning_starts
+        # Not the schedule's: a callback of the chief may have changed it, and the others follow at an agreement.
+        every = self._agreed_every
+        starts = self.learner.schedule.learning_starts
         return not isinstance(every, str) and after > starts and after // every > max(before, starts) // every
 
     def _most_ticks(self) -> int:
@@ -145,15 +164,14 @@ class RankLoop(Loop):
 
     def _agree(self) -> np.ndarray:
         """Exchange the state of this process with the others; set the counters, and whether training ends."""
-        numbers = self._settings.read() if self.strategy.is_chief else [0.0] * self._settings.size
         ended = self._own_episodes + len(self._over)
         ready = self.learner.ready
-        own = [float(self.stop.is_set), float(self._own_steps), float(ended), float(ready), *numbers]
+        own = [float(self.stop.is_set), float(self._own_steps), float(ended), float(ready), *self._numbers()]
         started = perf_counter()
         table = self.strategy.agree(own)
         self.clock["learn"] += perf_counter() - started
-        if not self.strategy.is_chief:
-            self._settings.write(table[0, _READY + 1 :].tolist())
+        self._follow_chief(table[:, _READY + 1 :])
+        self._agreed_every = self.learner.schedule.update_every
         counters = self.counters
         counters.steps = self._agreed_steps = self._agreed_steps + int(table[:, _STEPS].sum())
         self._count_episodes(table)

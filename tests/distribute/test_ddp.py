@@ -24,9 +24,9 @@ launch = partial(launch_ranks, "ddp")
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of five runs of two processes, in which each of them has recorded what it did."""
+    """Return the folder of six runs of two processes, in which each of them has recorded what it did."""
     folder = tmp_path_factory.mktemp("ddp")
-    code, output, _ = launch(RANK_RUN, "train,stop,rollouts,sequences,diverge", folder)
+    code, output, _ = launch(RANK_RUN, "train,stop,rollouts,sequences,diverge,follow", folder)
     assert code == 0, output
     return folder
 
@@ -112,6 +112,13 @@ def test_ranks_make_the_same_random_number_of_updates_on_sequences(folder: Path)
     chief, other = (each["fits"][0] for each in recorded(folder, "sequences"))
     assert chief["updates"] == other["updates"] > 16  # one for each rollout
     assert chief["weights"] == other["weights"]
+
+
+def test_ranks_follow_what_the_chief_changes_between_updates(folder: Path) -> None:
+    chief, other = (each["fits"][0] for each in recorded(folder, "follow"))
+    for name in ("weights", "updates", "steps", "learning_rate"):
+        assert chief[name] == other[name], name
+    assert chief["updates"] > 4 * (400 - 64) // 16 and chief["learning_rate"] < 0.01 / 50
 
 
 @pytest.mark.parametrize(

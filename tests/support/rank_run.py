@@ -105,6 +105,27 @@ def diverge() -> None:
     (FOLDER / f"diverge-{RANK}.json").write_text(json.dumps({"fits": [result]}))
 
 
+class Change(noterl.Callback):
+    """Changes the learning rate after each update, and halves `update_every` when five episodes have ended."""
+
+    needs_live_updates = True
+
+    def on_batch_begin(self, batch: int, logs: dict[str, Any]) -> None:
+        self.agent.set_rule("learning_rate", 0.01 / (1 + batch))
+
+    def on_episode_end(self, episode: int, logs: dict[str, Any]) -> None:
+        if self.agent.episodes == 5:
+            self.agent.schedule.update_every = 8
+
+
+def follow() -> None:
+    """Train while a callback of the chief changes settings, with one update in each call."""
+    agent = noterl.DQN("CartPole-v1", hidden=(8,), seed=1)
+    agent.compile(batch_size=16, learning_starts=64, update_every=16, updates=4)
+    result = summary(agent, agent.fit(steps=400, strategy=STRATEGY, callbacks=[Change()], verbose=0))
+    (FOLDER / f"follow-{RANK}.json").write_text(json.dumps({"fits": [result]}))
+
+
 def strategy_of(mode: str) -> Any:
     """Return the argument of `fit`; on JAX, one of the modes connects the processes by Keras, and uses its object."""
     if STRATEGY == "data_parallel" and mode == "raise":
@@ -143,6 +164,7 @@ if __name__ == "__main__":
         "rollouts": continue_rollouts,
         "sequences": replay_sequences,
         "diverge": diverge,
+        "follow": follow,
         "equivalence": equivalence,
     }
     for each in MODES:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import platform
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -96,7 +98,8 @@ def tune(
     failed trial, and the search goes on. The algorithm's defaults are measured first, in the same way.
 
     Several processes may call `tune` with one `storage`. If a search was interrupted, the same call continues it. A
-    script that calls `tune` needs `if __name__ == "__main__":`.
+    search of something else needs another `out` or `study`. A script that calls `tune` needs
+    `if __name__ == "__main__":`.
 
     Args:
         agent: the class of the agent, such as `noterl.PPO`.
@@ -125,7 +128,8 @@ def tune(
         verbose: 0 silent, 1 a progress bar and the result.
 
     Raises:
-        ValueError: if an argument is not one of the allowed values.
+        ValueError: if an argument is not one of the allowed values, or the study is that of another search: of another
+            agent, environment, space of names, constant, seed, or number of steps, evaluations, episodes or seeds.
         ImportError: if the extra `tune` is not installed.
     """
     optuna = require("optuna", "tune", "tune")
@@ -142,7 +146,23 @@ def tune(
     chosen, constants = search_space(agent, space)
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
-    opened = open_study(optuna, Path(storage or folder / "study.log"), study, sampler, pruner, warmup_trials, seed)
+    path = Path(storage or folder / "study.log")
+    opened = open_study(optuna, path, study, sampler, pruner, warmup_trials, seed)
+    check_same_search(
+        opened,
+        path,
+        {
+            "agent": agent.__name__,
+            "env": _name_of(env),
+            "space": _name_of(space) if callable(space) else sorted(space or {}),
+            **{name: _name_of(value) for name, value in constants.items()},
+            "steps": steps,
+            "evaluations": evaluations,
+            "episodes": episodes,
+            "seeds_per_trial": seeds_per_trial,
+            "seed": seed,
+        },
+    )
     generators = Generators(seed)
     seeds = generators("tune").integers(2**31, size=seeds_per_trial).tolist()
     limits = Limits(memory, time_limit)
@@ -215,6 +235,28 @@ def open_study(optuna: Any, path: Path, name: str, sampler: str, pruner: str, wa
                 with contextlib.suppress(Exception):  # another process may have ended it meanwhile
                     study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
     return study
+
+
+def check_same_search(study: Any, path: Path, search: dict[str, Any]) -> None:
+    """Store in a new study what is searched, by argument of `tune` and name of a constant.
+
+    Raises:
+        ValueError: if the study is that of another search.
+    """
+    stored = study.user_attrs.get("search")
+    if stored is None:
+        study.set_user_attr("search", search)
+        return
+    changed = [
+        f"{name}={stored.get(name)!r} (now {search.get(name)!r})"
+        for name in {**stored, **search}
+        if stored.get(name) != search.get(name)
+    ]
+    if changed:
+        raise ValueError(
+            f"out or study must be another one: the study {study.study_name!r} in {path} is that of another search, "
+            f"with {', '.join(changed)}"
+        )
 
 
 @dataclass(frozen=True)
@@ -395,6 +437,8 @@ def write_best(result: Result, agent: type, env: Any, steps: int, seed: int) -> 
     named = {"env": env} if isinstance(env, str) else dict(getattr(env, "options", {}))
     table: dict[str, Any] = {"agent": agent.__name__.lower(), **named, "steps": steps, "seed": seed}
     comment = f"# the best trial, {result.value:.6g}; the defaults reach {result.default:.6g}\n"
+    if not named:
+        comment += "# env is missing here: pass the option --env\n"
     for name, value in result.best.items():
         try:
             table[name] = _option(value)
@@ -476,15 +520,28 @@ def _receive(pipe: Any, process: Any) -> Any:
         raise TrialError(f"its process ended with the exit code {process.exitcode}") from error
 
 
-def _this_process() -> list[float]:
-    """Return the id of this process and the time at which it started, because ids are used again."""
-    return [os.getpid(), psutil.Process().create_time()]
+def _name_of(value: Any) -> str:
+    """Return a text that is the same in each process for an environment, a function or a constant."""
+    if isinstance(value, partial):
+        return f"{_name_of(value.func)}{value.args}{value.keywords}"
+    if hasattr(value, "__qualname__"):
+        return f"{value.__module__}.{value.__qualname__}"
+    try:
+        return _expression(value)
+    except TypeError:
+        return str(getattr(value, "options", type(value).__qualname__))
+
+
+def _this_process() -> list[Any]:
+    """Return the machine and the id of this process, and the time at which it started: ids are used again."""
+    return [platform.node(), os.getpid(), psutil.Process().create_time()]
 
 
 def _is_running(process: Any) -> bool:
+    """Return whether a process may be running; those of other machines cannot be found."""
     try:
-        pid, created = process
-        return bool(psutil.Process(int(pid)).create_time() == created)
+        node, pid, created = process
+        return node != platform.node() or bool(psutil.Process(int(pid)).create_time() == created)
     except (TypeError, ValueError, psutil.Error):
         return False
 

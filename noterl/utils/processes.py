@@ -8,12 +8,14 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
+_LONGEST_END = 5.0  # seconds
+
 
 def spawn(target: Callable[..., None], *arguments: Any, name: str) -> tuple[Any, Connection]:
     """Start a process that calls `target(pipe, *arguments)`, and return the process and the other end of the pipe.
 
     A script that spawns processes must do its work under `if __name__ == "__main__":`. The process is a daemon, so it
-    does not outlive this one.
+    does not outlive this one. It may start processes of its own, as environments such as `AsyncVectorEnv` do.
 
     Args:
         target: a function that can be pickled.
@@ -25,7 +27,7 @@ def spawn(target: Callable[..., None], *arguments: Any, name: str) -> tuple[Any,
     """
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=target, args=(theirs, *arguments), name=f"noterl-{name}", daemon=True)
+    process = context.Process(target=_run, args=(target, theirs, *arguments), name=f"noterl-{name}", daemon=True)
     try:
         process.start()
     except (AttributeError, TypeError, pickle.PicklingError) as error:
@@ -39,10 +41,16 @@ def spawn(target: Callable[..., None], *arguments: Any, name: str) -> tuple[Any,
     return process, ours
 
 
-def end(process: Any, pipe: Connection, seconds: float = 5.0) -> None:
-    """Close the pipe and wait until the process ends. Kill it after the given number of seconds."""
+def _run(target: Callable[..., None], pipe: Connection, *arguments: Any) -> None:
+    """Call the target in the new process."""
+    multiprocessing.current_process().daemon = False  # `multiprocessing` lets daemons start no processes
+    target(pipe, *arguments)
+
+
+def end(process: Any, pipe: Connection) -> None:
+    """Close the pipe and wait until the process ends. Kill it after some seconds."""
     pipe.close()
-    process.join(seconds)
+    process.join(_LONGEST_END)
     if process.is_alive():
         process.kill()
         process.join()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import platform
 import subprocess
 import sys
 import time
@@ -141,11 +142,34 @@ class TestSearch:
     def test_trial_of_a_dead_process_becomes_a_failed_one(self, tmp_path: Path) -> None:
         path = tmp_path / "study.log"
         study = open_study(optuna, path, "noterl", "tpe", "none", 5, 0)
-        study.ask().set_user_attr("process", [2**22 + 1, 0.0])
-        own = study.ask()
-        own.set_user_attr("process", [os.getpid(), __import__("psutil").Process().create_time()])
+        node = platform.node()
+        created = __import__("psutil").Process().create_time()
+        for process in ([node, 2**22 + 1, 0.0], [node, os.getpid(), created], ["elsewhere", 2**22 + 1, 0.0]):
+            study.ask().set_user_attr("process", process)
         again = open_study(optuna, path, "noterl", "tpe", "none", 5, 0)
-        assert [trial.state for trial in again.trials] == [STATES.FAIL, STATES.RUNNING]
+        assert [trial.state for trial in again.trials] == [STATES.FAIL, STATES.RUNNING, STATES.RUNNING]
+
+    @pytest.mark.filterwarnings("ignore:Some regimes for parameter")  # of Optuna, about plots of few trials
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            ({"space": {"level": Float(0.0, 1.0), "batch_size": Choice(4, 8)}}, r"space=\['level'\]"),
+            ({"space": {"level": Float(0.0, 1.0), "batch_size": 8}}, r"batch_size=None \(now '8'\)"),
+            ({"steps": 5}, r"steps=4 \(now 5\)"),
+            ({"seed": 1}, r"seed=0 \(now 1\)"),
+            ({"evaluations": 1}, "evaluations=2"),
+        ],
+    )
+    def test_study_of_another_search_is_refused(self, tmp_path: Path, changes: Any, message: str) -> None:
+        arguments = {"space": {"level": Float(0.0, 1.0)}, "trials": 2}
+        run(tmp_path, **arguments)
+        best = (tmp_path / "best.toml").read_bytes()
+        with pytest.raises(ValueError, match=f"out or study must be another one.*{message}"):
+            run(tmp_path, **{**arguments, **changes})
+        assert (tmp_path / "best.toml").read_bytes() == best
+        assert len(run(tmp_path, **{**arguments, **changes}, study="another").study.trials) == 2
+        wider = {"space": {"level": Float(0.0, 2.0)}, "trials": 3}
+        assert len(run(tmp_path, **wider).study.trials) == 3
 
     def test_function_as_space_receives_trial_and_steps(self, tmp_path: Path) -> None:
         asked = []

@@ -264,7 +264,10 @@ class Agent(Algorithm):
         self._refuse_while_training("compile")
         settings = Settings(self, head, arguments)
         learner = settings.make_learner(self)
-        used_polyak = self._learner is not None and self._learner.schedule.polyak
+        used_polyak = False
+        if self._learner is not None:
+            used_polyak = self._learner.schedule.polyak
+            self._learner.discard_rollout()  # the new learner may have the same memory
         self._set(_settings=settings, _learner=learner, _actor=None, head=head)
         if used_polyak or learner.schedule.polyak:  # otherwise tau keeps its value: 1, or one that the agent has set
             self.tau.assign(1.0 if learner.schedule.tau is None else learner.schedule.tau)

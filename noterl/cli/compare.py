@@ -56,7 +56,8 @@ def groups_of(paths: Sequence[str]) -> dict[str, list[str]]:
         matches = [path] if Path(path).exists() else sorted(glob.glob(path, recursive=True))
         if not matches:
             raise UsageError(f"no file matches {path!r}")
-        groups[_name(path)] = [_log(match) for match in matches]
+        name = _name(path)
+        groups[path if name in groups else name] = [_log(match) for match in matches]
     return groups
 
 

@@ -148,6 +148,8 @@ def _environment(path: Path, values: dict[str, Any]) -> Any:
     if env is None:
         env = str(table.get("env", ":"))
         if ":" in env or ("(" not in env and not wrappers):
+            if "wrap" in values:
+                raise UsageError("--wrap needs --env, because no run.toml beside the file names an id")
             return None
     return environment_of(env, wrappers)
 

@@ -36,6 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _main(arguments)
     except SystemExit as error:
+        if isinstance(error.code, str):  # of `sys.exit("...")` in an environment's code
+            return _fail(error.code, 1)
         return error.code if isinstance(error.code, int) else int(error.code is not None)
     except UsageError as error:
         return _fail(error, 2)

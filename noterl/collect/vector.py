@@ -302,7 +302,7 @@ class VectorLanes:
         """Restore the state of `get_state`; if that fails, all episodes restart, with a warning."""
         if len(state["lanes"]) == self.num_envs:
             self.ledger.set_state(state["ledger"])
-        elif self.source.maker is not None:
+        elif self.source.maker is not None or self.source.functions is not None:
             return  # the user has chosen another number
         reason = self._restore(state)
         if reason is not None:

@@ -75,15 +75,16 @@ class CandidateFinder(Finder):
             ValueError: if an argument is not one of the allowed values.
         """
         check_positive("episodes", episodes)
-        self.metric = check_word("metric", metric, METRICS)
-        self.trials = {trial.name: trial for trial in self._run(env, episodes, fit)}
+        check_word("metric", metric, METRICS)
+        self.trials = {trial.name: trial for trial in self._run(env, episodes, metric, fit)}
+        self.metric = metric
         rows = [_row(metric, trial) for trial in self.trials.values()]
         sign = -1 if metric == "reward" else 1
         self.results = sorted(rows, key=lambda row: (math.isnan(row["mean"]), sign * row["mean"]))
         return self.best
 
     @abstractmethod
-    def _run(self, env: Any, episodes: int, fit: dict[str, Any]) -> list[Trial]:
+    def _run(self, env: Any, episodes: int, metric: str, fit: dict[str, Any]) -> list[Trial]:
         """Train every candidate for `episodes` points and return the trials."""
 
 

@@ -104,8 +104,8 @@ class LRFinder(Finder):
         """
         check_number("start_lr", start_lr, low=0, above=True)
         check_number("end_lr", end_lr, low=start_lr, above=True)
-        window = self._window = check_positive("window_size", window_size)
-        self.metric = check_word("metric", metric, METRICS)
+        check_positive("window_size", window_size)
+        check_word("metric", metric, METRICS)
         name, points = ("episodes", episodes) if metric == "reward" or updates is None else ("updates", updates)
         check_int(name, points, least=SKIP_BEGINNING + SKIP_END + 1)
         names = self.agent.optimizer_names
@@ -119,12 +119,12 @@ class LRFinder(Finder):
             metric,
             points,
             before=lambda index: self.agent.set_rule("learning_rate", rates[index], optimizer),
-            collapsed=lambda values: collapsed(values, window),
+            collapsed=lambda values: collapsed(values, window_size),
         )
         with preserving(self.agent):
             self.stop_reason, _ = train(self.agent, logger, env, fit)
-        self.seconds = logger.seconds
-        self.results = _rows(metric, rates, logger.values, window)
+        self.metric, self.seconds, self._window = metric, logger.seconds, window_size
+        self.results = _rows(metric, rates, logger.values, window_size)
         return self.suggestion() if self.results else None
 
     def suggestion(

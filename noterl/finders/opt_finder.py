@@ -44,12 +44,12 @@ class OptFinder(CandidateFinder):
             raise ValueError(f"optimizers must be a list or a dict of optimizers, got {optimizers!r}")
         self.agent, self.optimizers = agent, named(optimizers)
 
-    def _run(self, env: Any, episodes: int, fit: dict[str, Any]) -> list[Trial]:
+    def _run(self, env: Any, episodes: int, metric: str, fit: dict[str, Any]) -> list[Trial]:
         trials = []
         for name, optimizer in self.optimizers.items():
             with preserving(self.agent):
                 compile_with(self.agent, optimizer)
-                trials.append(play(self.agent, name, FinderLogger(self.metric, episodes), env, fit))
+                trials.append(play(self.agent, name, FinderLogger(metric, episodes), env, fit))
         return trials
 
 

@@ -59,7 +59,7 @@ class ParallelFinder(CandidateFinder):
         names = list(agents) if isinstance(agents, Mapping) else list(named(held, kinds))
         self.candidates = dict(zip(names, zip(held, chosen, strict=True), strict=True))
 
-    def _run(self, env: Any, episodes: int, fit: dict[str, Any]) -> list[Trial]:
+    def _run(self, env: Any, episodes: int, metric: str, fit: dict[str, Any]) -> list[Trial]:
         with tempfile.TemporaryDirectory() as folder:
             jobs = []
             for number, (name, (agent, optimizer)) in enumerate(self.candidates.items()):
@@ -71,7 +71,7 @@ class ParallelFinder(CandidateFinder):
                         compile_with(agent, optimizer)
                         agent.save(path)
                 custom = {type(agent).__name__: type(agent)}
-                jobs.append((path, custom, name, env, episodes, self.metric, fit))
+                jobs.append((path, custom, name, env, episodes, metric, fit))
             return _run_all(jobs, self.processes)
 
 

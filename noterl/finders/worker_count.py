@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from dataclasses import dataclass
@@ -80,10 +81,10 @@ class _Timer(Callback):
     def on_step_end(self) -> None:
         passed, updates = time.monotonic() - self._start, self.agent.updates
         if (passed > _SECONDS and updates > self._updates) or passed > _LIMIT:
-            workers = [
-                child for child in psutil.Process().children() if "noterl.collect.worker" in str(child.cmdline())
-            ]
-            self.worker_bytes = max((child.memory_full_info().uss for child in workers), default=0)
+            for child in psutil.Process().children():
+                with contextlib.suppress(psutil.Error):  # one that has ended
+                    if "noterl.collect.worker" in str(child.cmdline()):
+                        self.worker_bytes = max(self.worker_bytes, child.memory_full_info().uss)
             self.agent.stop("measured")
         if passed <= _SECONDS:
             self._updates = updates

@@ -15,6 +15,7 @@ from gymnasium import Space, spaces
 from noterl import envs
 from noterl.agent import Agent
 from noterl.envs.observation import copy_observation
+from noterl.envs.rewards import unclipped
 from noterl.imitation.demonstrations import Demonstrations, stack_observations
 from noterl.noise import NoiseProcess
 from noterl.random import Generators
@@ -156,5 +157,5 @@ def _play(
         executed = action if disturbance is None else disturbance(action)
         observation, reward, terminated, truncated, info = environment.step(executed)
         observations.append(copy_observation(space, observation))
-        rewards.append(float(reward))
+        rewards.append(unclipped(reward, info))
     return stack_observations(space, observations), actions, rewards, bool(terminated)

@@ -300,6 +300,9 @@ class Learner(ABC):
     def before_new_weights(self) -> None:  # noqa: B027  (optional)
         """Called before weights or statistics are set by other means than learning."""
 
+    def discard_rollout(self) -> None:  # noqa: B027  (optional)
+        """Discard the rollout in progress."""
+
     def discard_old_rollout(self) -> bool:
         """Discard the rollout in progress if the current policy has not begun it; return whether it is discarded."""
         return False

@@ -220,11 +220,15 @@ class RolloutLearner(Learner):
         acting, self.acting_policy = self.acting_policy, None
         if acting is None or acting.is_current():
             return False
+        self.discard_rollout()
+        return True
+
+    def discard_rollout(self) -> None:
+        """Discard the rollout in progress; the next step of a lane does not continue the last one that was learned."""
         if not self.rollout.is_empty:
             self.rollout.restart()
             for lane in range(self.rollout.num_envs):
                 self._interrupt_learned(lane)
-        return True
 
     def _normalize_rollout(self, statistics: Mapping[str, np.ndarray] | None) -> Batch:
         """Update the normalizers with the rollout, and return it normalized with `statistics` or, if None, with theirs.
@@ -362,6 +366,10 @@ class ReplayedRolloutLearner(RolloutLearner):
                 f"normalized with the statistics of several rollouts, got {replay!r}"
             )
         self.replay = self.memory = replay
+
+    def _interrupt_learned(self, lane: int) -> None:
+        super()._interrupt_learned(lane)
+        self.replay.interrupt(lane)
 
     def compile_programs(self, report: Sequence[Any]) -> None:
         """Allocate the replay memory, and compile `prepare` and the updates on sampled batches."""

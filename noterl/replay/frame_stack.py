@@ -135,6 +135,7 @@ class FrameStackStorage(Storage):
     ) -> None:
         super().__init__(stack.layout, capacity, action, extra, empty)
         self._stack, self.frames = stack, stack.frames
+        self._seen: set[int] = set()  # lanes whose next transition may not be the first one of an episode
 
     def add(
         self, lane: int, observation: Any, action: Any, reward: float, next_observation: Any, *rest: Any, **named: Any
@@ -143,7 +144,8 @@ class FrameStackStorage(Storage):
         layout, previous = self._stack, self.newest_index.get(lane)
         frames, following = layout.frames_of(observation), layout.frames_of(next_observation)
         if self.count < CHECKED:
-            layout.check(frames, following, previous is None)
+            layout.check(frames, following, previous is None and lane not in self._seen)
+        self._seen.add(lane)
         padded, next_padded = _is_padded(frames), _is_padded(following)
         # After a reset without `interrupt`, the newest frame may equal the expected one, but the stack is padded.
         if previous is not None and self.next_padded[previous] != padded:
@@ -154,6 +156,11 @@ class FrameStackStorage(Storage):
         self._evict(index)
         self.padded[index], self.next_padded[index] = padded, next_padded
         return super().add(lane, frame, action, reward, next_frame, *rest, **named)
+
+    def interrupt(self, lane: int) -> None:
+        """End a lane's episode early; its next transition may be in the middle of an episode."""
+        super().interrupt(lane)
+        self._seen.add(lane)
 
     def sampleable(self, indices: Array) -> Array | None:
         """Return which of the stored transitions `[n]` have all frames of their stacks (bool)."""

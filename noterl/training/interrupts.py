@@ -46,7 +46,8 @@ class InterruptGuard:
         if threading.current_thread() is not threading.main_thread():
             yield self
             return
-        handled = [signal.SIGINT]
+        # A shell lets the background jobs of a script ignore Ctrl-C.
+        handled = [] if signal.getsignal(signal.SIGINT) == signal.SIG_IGN else [signal.SIGINT]
         handler = signal.getsignal(signal.SIGTERM)
         if handler == signal.SIG_DFL or getattr(handler, "__module__", "").startswith("ray."):
             handled.append(signal.SIGTERM)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import gymnasium
 import keras
 import numpy as np
 import pytest
@@ -470,6 +471,43 @@ class TestReplayOfRollouts:
         exclude = LambdaCallback(on_batch_end=lambda *_: agent.replay.keep(agent.replay._storage.stored_indices()[8:]))
         agent.fit(steps=32, callbacks=[exclude], verbose=0)
         assert agent.updates == 2 * 6
+
+    @pytest.mark.parametrize("kind", [noterl.PPO, noterl.ACER])
+    @pytest.mark.parametrize("discard", ["set_weights", "compile"])
+    def test_stacks_do_not_span_a_discarded_rollout(self, kind: Any, discard: str) -> None:
+        """The frame 4 comes twice, and the step between is discarded, so the newest frames seem to continue."""
+
+        class Still(gymnasium.Env):
+            observation_space, action_space = gymnasium.spaces.Box(0, 99, (1,)), gymnasium.spaces.Discrete(2)
+            path = (1, 2, 3, 4, 4, *range(5, 20))
+
+            def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+                self.time = 0
+                return np.array([self.path[0]], np.float32), {}
+
+            def step(self, action: Any) -> Any:
+                self.time += 1
+                return np.array([self.path[self.time]], np.float32), 0.0, False, self.time == 19, {}
+
+        options = {} if kind is noterl.ACER else {"epochs": 1}
+        agent = kind(lambda: FrameStack(Still(), 3), hidden=(4,), rollout_steps=3, seed=1, **options)
+        replay = noterl.Replay(200, frame_stack=3, stack_axis=-1)
+        batch = {} if kind is noterl.ACER else {"batch_size": 3}
+        agent.compile(replay=replay, **batch)
+        agent.fit(steps=4, verbose=0)
+        if discard == "set_weights":
+            agent.set_weights({name: value + 0.1 for name, value in agent.get_weights().items()})
+        else:
+            agent.compile(replay=replay, **batch)
+        agent.fit(steps=6, verbose=0)
+        storage = replay.sampler.storage
+        indices = storage.stored_indices()
+        sampled = indices[storage.sampleable(indices)]
+        stacks = storage.observations(sampled)[:, ::1], storage.next_observations(sampled)
+        path = (1, 1, *Still.path)
+        real = {path[start : start + 3] for start in range(len(path) - 2)}
+        assert len(sampled) >= 4 and len(indices) == 9
+        assert all(tuple(row.tolist()) in real for rows in stacks for row in rows)
 
     def test_no_noise_is_measured_without_a_rollout(self) -> None:
         agents = with_replay(), noterl.ACER("CartPole-v1", hidden=(4,), rollout_steps=4, replay_starts=0, seed=1)

@@ -236,6 +236,22 @@ def test_observations_that_are_not_stacks_raise() -> None:
             Replay(10, frame_stack=frames)
 
 
+@pytest.mark.parametrize("drop", ["interrupt", "drop_oldest"])
+def test_zeros_in_the_middle_of_an_episode_are_no_padding(drop: str) -> None:
+    env = FrameStack(CountingEnv(7), 3)
+    replay = Replay(20, frame_stack=3, stack_axis=-1)
+    replay.build(env.observation_space, env.action_space)
+    frames = [np.zeros(2), np.zeros(2), *(np.full(2, number) for number in range(5))]
+    stacks = [np.concatenate(frames[start : start + 3]) for start in range(5)]
+    for step, (stack, following) in enumerate(pairwise(stacks)):
+        if drop == "interrupt":
+            replay.interrupt(0)
+        replay.add(0, stack, 0, float(step), following, False, False)
+        if drop == "drop_oldest":
+            replay.drop_oldest(len(replay))
+    assert len(replay) == (4 if drop == "interrupt" else 0)
+
+
 def stack_of_squares(numbers: list[int], last: bool) -> Any:
     """Return a stack of three frames of 3 x 6: its shape fits both axes."""
     frames = [np.arange(18).reshape(3, 6) * number for number in numbers]

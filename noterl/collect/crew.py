@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
 import math
 import pickle
 import time
@@ -102,8 +103,22 @@ class Crew:
                 if not process.has_ended() and not self._is_closing:
                     late = f"did not close its environments within {seconds:g} seconds; its process is killed"
                     warnings.warn(f"{self._describe(index)} {late}", RuntimeWarning, stacklevel=2)
+            for process in self.processes:
+                self._show_last_warnings(process)
         finally:
             self.kill()
+
+    def _show_last_warnings(self, process: WorkerHandle) -> None:
+        """Show the warnings that a worker has sent while it closed its environments."""
+        with contextlib.suppress(EOFError, OSError):
+            while process.pipe.poll():
+                message = process.pipe.recv_bytes()
+                if message != WAKE and pickle.loads(message)[0] == "warning":
+                    self._warn(process.job.index, *pickle.loads(message)[1:])
+
+    def _warn(self, index: int, category: str, message: str) -> None:
+        """Show a warning of a worker."""
+        warnings.warn(f"{self._describe(index)}: {message}", getattr(builtins, category, UserWarning), stacklevel=3)
 
     def kill(self) -> None:
         """End the processes at once."""
@@ -241,8 +256,7 @@ class Crew:
             number, answer = values
             process.answer = number, pickle.loads(answer)
         elif kind == "warning":
-            category = getattr(builtins, values[0], UserWarning)
-            warnings.warn(f"{self._describe(index)}: {values[1]}", category, stacklevel=2)
+            self._warn(index, *values)
         else:
             summary, text = values
             self._discard(process)

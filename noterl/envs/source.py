@@ -363,14 +363,15 @@ class EnvSource:
         return env
 
     def close(self) -> None:
-        """Close the lanes that were made here; the user's own object stays open."""
-        for env in {id(env): env for env in (*self._lanes, *[self._env] * self._owned)}.values():
-            env.close()
-        self._close_vector()
-        if self._vectorized is not None:
-            self._vectorized.close()
-        self._lanes.clear()
-        self._is_open = self._is_free = False
+        """Close the lanes that were made here, all of them if one raises; the user's own object stays open."""
+        with contextlib.ExitStack() as closing:
+            for env in {id(env): env for env in (*self._lanes, *[self._env] * self._owned)}.values():
+                closing.callback(env.close)
+            closing.callback(self._close_vector)
+            if self._vectorized is not None:
+                closing.callback(self._vectorized.close)
+            self._lanes.clear()
+            self._is_open = self._is_free = False
 
 
 def resolve(env: Any) -> EnvSource:

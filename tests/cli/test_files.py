@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
 import noterl
 from noterl.cli import main
+from noterl.cli.compare import groups_of
 from tests.support.doubles import CountingEnv
 
 pytestmark = [pytest.mark.backends("torch"), pytest.mark.filterwarnings("ignore:fit ended without a gradient update")]
@@ -109,6 +111,27 @@ def test_compare_draws_a_curve_for_each_argument(tmp_path: Path, capsys: pytest.
     assert out.exists() and "a-*" in text and "b-1" in text and "reward 105 at 40" in text
     for arguments in (["nowhere.csv"], [str(tmp_path)], [], [str(tmp_path / "b-1"), "--what", "loss"]):
         assert main(["compare", *arguments]) == 2
+
+
+def test_compare_keeps_logs_whose_names_are_equal(tmp_path: Path) -> None:
+    paths = [tmp_path / "a", tmp_path / "a.csv", tmp_path / "a" / "log.csv"]
+    paths[0].mkdir()
+    for path in paths[1:]:
+        path.write_text("steps,reward\n0,1\n")
+    assert list(groups_of(list(map(str, paths[:2])))) == [str(tmp_path / "a"), str(tmp_path / "a.csv")]
+    assert list(groups_of(list(map(str, paths[1:])))) == [str(tmp_path / "a"), str(tmp_path / "a" / "log.csv")]
+
+
+def test_wrapper_without_an_environment_gives_code_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    noterl.DQN("CartPole-v1", hidden=(4,)).save(tmp_path / "a.noterl")
+    assert main(["evaluate", str(tmp_path / "a.noterl"), "--wrap", "NoSuchWrapper(3)"]) == 2
+    assert "--wrap needs --env" in capsys.readouterr().err
+
+
+def test_message_of_sys_exit_is_printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys.modules["noterl.cli.main"], "_main", lambda _: sys.exit("the licence has expired"))
+    assert main(["info"]) == 1
+    assert capsys.readouterr().err == "noterl: error: the licence has expired\n"
 
 
 @pytest.mark.parametrize(

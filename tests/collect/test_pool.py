@@ -647,6 +647,13 @@ class TestEnding:
             made.lanes.close()
         assert (tmp_path / "closed").exists()
 
+    def test_error_of_close_is_a_warning(self) -> None:
+        made = Pool(_FailingClose, 1, 1).start()
+        made.rounds(2)
+        with pytest.warns(RuntimeWarning, match=r"worker 0 .*close\(\) of an environment raised RuntimeError: no room"):
+            made.lanes.close()
+        assert not children()
+
     def test_close_waits_for_environments_that_take_long_to_close(self, tmp_path: Path) -> None:
         made = Pool(partial(_Closing, str(tmp_path / "closed"), 1.5), 1, 1).start()
         made.rounds(2)
@@ -718,6 +725,11 @@ while True:
             assert len(pids) == 2 and not wait_until_gone(pids, 5.0)
         finally:
             os.kill(forked, signal.SIGKILL)
+
+
+class _FailingClose(CountEnv):
+    def close(self) -> None:
+        raise RuntimeError("no room")
 
 
 class _Closing(DiscreteWalkEnv):

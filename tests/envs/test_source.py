@@ -247,6 +247,20 @@ class TestMake:
         assert evaluation is built[2]
         assert source.make(0) is built[3]
 
+    def test_all_environments_are_closed_if_one_raises(self):
+        class Failing(CountingEnv):
+            def close(self):
+                super().close()
+                raise RuntimeError("no room")
+
+        built = []
+        source = resolve(lambda: built.append(Failing()) or built[-1])
+        source.make(0)
+        source.make(1)
+        with pytest.raises(RuntimeError, match="no room"):
+            source.close()
+        assert [env.closed for env in built] == [1, 1]
+
     def test_closed_environment_is_not_used_again(self):
         source = resolve(CountingEnv)
         source.close()

@@ -180,6 +180,14 @@ class TestLRFinder:
         with pytest.raises(ValueError, match=f"^{message}"):
             LRFinder(agent).find(**arguments)
 
+    def test_refused_search_keeps_the_results(self, agent: noterl.DQN) -> None:
+        finder = LRFinder(agent)
+        finder.find(episodes=16)
+        found = finder.metric, finder.results, finder.suggestion()
+        with pytest.raises(ValueError, match="updates"):
+            finder.find(metric="loss", window_size=3, updates=3)
+        assert (finder.metric, finder.results, finder.suggestion()) == found and finder.is_clear in (True, False)
+
 
 class TestPictures:
     @pytest.fixture

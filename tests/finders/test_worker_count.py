@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import sys
 from functools import partial
 
 import pytest
@@ -45,13 +48,16 @@ def test_slow_environment_is_measured_and_the_agent_does_not_change(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(worker_count, "_SECONDS", 0.3)
+    ended = subprocess.Popen([sys.executable, "-c", ""])  # a child that has ended, and that nobody has waited for
+    os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
     agents = [noterl.DQN(partial(SlowEnv, 0.02), hidden=(4,), seed=3) for _ in range(2)]
     for agent in agents:
         agent.compile(replay=100, batch_size=4, learning_starts=10, update_every=2)
         agent.fit(steps=6, verbose=0)
     assert noterl.suggest_workers(agents[0], memory=1e12) > 2
     output = capsys.readouterr().out
-    assert "environment 2" in output and "MiB" in output and "steps/s" in output and not children()
+    assert "environment 2" in output and "MiB" in output and "steps/s" in output
+    assert ended.wait() == 0 and not children()
     for agent in agents:
         agent.fit(steps=8, verbose=0)
     assert_same_state(*agents)

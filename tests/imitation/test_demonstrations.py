@@ -180,9 +180,11 @@ def test_record_does_not_affect_training() -> None:
 
 
 def test_record_takes_a_function_as_expert() -> None:
-    data = record(lambda observation: 1, lambda: Corridor(), episodes=2)
+    data = record(lambda observation: 1, lambda: noterl.envs.ClipRewards(Corridor()), episodes=2)
     assert all((episode.actions == 1).all() and episode.terminated for episode in data.episodes)
     assert data.action_space == DISCRETE
+    for episode in data.episodes:  # those of the environment, as in logs and evaluations
+        np.testing.assert_allclose(episode.rewards, [*[-0.1] * (len(episode.actions) - 1), 1.0])
 
 
 @pytest.mark.parametrize("deterministic", [True, False])

@@ -403,6 +403,14 @@ def test_scalar_lanes_and_vector_lanes_do_not_continue_each_others_runs(turn: in
     check_replay(agent.replay)
 
 
+@pytest.mark.backends("jax")
+def test_another_number_of_functional_environments_is_no_failed_restoration() -> None:
+    agent = noterl.DQN(noterl.envs.functional_cartpole(), hidden=(4,), seed=1)
+    agent.compile(learning_starts=50, batch_size=8, replay=noterl.Replay(500, sampler=noterl.replay.Prioritized()))
+    for num_envs in (2, 4):
+        agent.fit(steps=60, num_envs=num_envs, verbose=0)  # a warning would be an error
+
+
 def test_actions_beyond_the_limit_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("noterl.collect.action_log.MAX_BYTES", 384)
     short = acting(together(cartpole), steps=3 * 128)

@@ -408,6 +408,16 @@ class TestInterrupt:
         failing_fit(tape, taped(tape), Broken, episodes=1)
         assert signal.getsignal(number) is before
 
+    def test_ignored_interrupt_stays_ignored(self, tape: Tape) -> None:
+        """As in a background job of a shell script, which Ctrl-C in the foreground must not end."""
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            tape.acts["step 0", 2] = sigint
+            assert fit(tape, agent := taped(tape), episodes=2)
+            assert agent.episodes == 2
+        finally:
+            signal.signal(signal.SIGINT, before)
+
     def test_training_in_another_thread(self, tape: Tape) -> None:
         """Only the main thread can handle signals, so `fit` does not handle them in other threads."""
         thread = threading.Thread(target=partial(fit, tape, agent := taped(tape), episodes=1))

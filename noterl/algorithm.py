@@ -316,17 +316,26 @@ class Algorithm(Configurable):
     @property
     def steps(self) -> int:
         """Environment steps so far."""
-        return self._counters.steps
+        return self._count("steps")
 
     @property
     def updates(self) -> int:
         """Gradient updates so far."""
-        return self._counters.updates
+        return self._count("updates")
 
     @property
     def episodes(self) -> int:
         """Finished episodes so far."""
-        return self._counters.episodes
+        return self._count("episodes")
+
+    def _count(self, name: str) -> int:
+        count = int(getattr(self._counters, name))
+        if backends.current().is_tracing():
+            raise RuntimeError(
+                f"{name} would be compiled into the update as the constant {count}: use self.hyperparameter with a "
+                "schedule of noterl.schedules, whose value follows the environment steps"
+            )
+        return count
 
     def _joint_forward(self, observation: Any) -> Any:
         """Return the output of `forward` for observations `[B, ...]`; with several agents, all outputs side by side.

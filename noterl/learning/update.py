@@ -123,13 +123,20 @@ def prepared(algorithm: Algorithm, rollout: Batch) -> Batch:
     """Return a rollout `[T, N, ...]` with the fields of `prepare` in `extra`.
 
     Raises:
-        ValueError: if `prepare` does not return a dict.
+        ValueError: if `prepare` does not return a dict of fields `[T, N, ...]`.
     """
     fields: Any = algorithm.prepare(rollout)
     if not isinstance(fields, dict):
         raise ValueError(
             f"prepare must return a dict of fields [T, N, ...], {type(algorithm).__name__} returned {fields!r}"
         )
+    shape = tuple(rollout.reward.shape)
+    for name, field in fields.items():
+        if tuple(getattr(field, "shape", ()))[:2] != shape:
+            raise ValueError(
+                f"prepare must return fields [T, N, ...], here [{shape[0]}, {shape[1]}, ...], but {name!r} of "
+                f"{type(algorithm).__name__} has the shape {tuple(getattr(field, 'shape', ()))}"
+            )
     return rollout._replace(extra={**rollout.extra, **fields})
 
 

@@ -53,8 +53,28 @@ class Counting(NativeDQN):
         return loss * (1 + self.calls % 2), aux
 
 
+class Recurrent(NativeDQN):
+    """Has an LSTM, whose gradient torch computes only outside of a trace."""
+
+    def __init__(self, env, *, seed=None):
+        super().__init__(env, seed=seed)
+        self.lstm = nn.LSTM(5, 5, batch_first=True)
+
+    def loss(self, batch):
+        loss, aux = super().loss(batch)
+        return loss + self.lstm(batch.observation.unsqueeze(1))[0].square().mean(), aux
+
+
+class Ramped(NativeDQN):
+    """Multiplies its loss by a number that depends on the updates so far."""
+
+    def loss(self, batch):
+        loss, aux = super().loss(batch)
+        return loss * (1.0 + self.updates), aux
+
+
 @pytest.mark.filterwarnings("ignore:.*it runs eagerly:RuntimeWarning")
-@pytest.mark.parametrize("kind", [NativeDQN, Tied, Branching])
+@pytest.mark.parametrize("kind", [NativeDQN, Tied, Branching, Recurrent])
 def test_traced_and_eager_updates_are_equal(kind: type) -> None:
     """A loss that cannot be traced runs eagerly."""
     batch, states = random_batch(8, 16), []
@@ -92,7 +112,7 @@ def test_compiling_the_traces_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> 
     assert agent.trace_counts["update"] == 1
 
 
-@pytest.mark.parametrize("kind", [Branching, Counting])
+@pytest.mark.parametrize("kind", [Branching, Counting, Recurrent, Ramped])
 def test_loss_that_cannot_be_traced_warns_once_with_its_name(kind: type) -> None:
     agent = kind(VECTOR, seed=3)
     agent.compile(OPTIMIZERS["Adam"], replay=noterl.Replay(100), batch_size=8)

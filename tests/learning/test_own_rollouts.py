@@ -69,6 +69,33 @@ def test_extra_spec_must_declare_fields_of_prepare(memory: str, spec: Any, messa
         agent.build()
 
 
+@pytest.mark.parametrize("field", ["transposed", "longer", "scalar"])
+def test_fields_of_prepare_must_have_the_shape_of_the_rollout(field: str) -> None:
+    class Misshapen(Reinforce):
+        def prepare(self, rollout: Any) -> dict[str, Any]:
+            reward = rollout.reward
+            longer = keras.ops.concatenate([reward, reward[:1]])
+            fields = {"transposed": keras.ops.transpose(reward), "longer": longer, "scalar": reward[0, 0]}
+            return {**super().prepare(rollout), field: fields[field]}
+
+    agent = Misshapen(lambda: Corridor(), seed=1)
+    with pytest.raises(ValueError, match=rf"prepare must return fields .*'{field}' of Misshapen has the shape"):
+        agent.fit(steps=64, num_envs=2, verbose=0)
+
+
+def test_steps_read_in_a_compiled_loss_raise() -> None:
+    class Ramped(Reinforce):
+        def loss(self, batch: Any) -> Any:
+            return super().loss(batch) * (1 + self.steps)
+
+    agent = Ramped(lambda: Corridor(), seed=1)
+    if noterl.backends.name() == "torch":  # there it runs eagerly, and is right
+        agent.fit(steps=16, num_envs=2, verbose=0)
+        return
+    with pytest.raises(RuntimeError, match=r"steps would be compiled into the update as the constant"):
+        agent.fit(steps=16, num_envs=2, verbose=0)
+
+
 @pytest.mark.backends("torch")
 def test_memory_keeps_the_dtypes_of_prepared_fields() -> None:
     class Marked(Reinforce):

@@ -112,7 +112,12 @@ class TracedGradients:
         if program is None:
             return None
         gradient = _gradient(program, shape)
-        if not _same(_with_rollback(lambda: gradient(leaves), state), eager):
+        try:
+            traced = _with_rollback(lambda: gradient(leaves), state)
+        except Exception as error:  # some operations, such as those of an LSTM, run only outside of a trace
+            _warn(loss_fn, f"cannot run as a trace ({type(error).__name__}: {_first_line(error)})")
+            return None
+        if not _same(traced, eager):
             _warn(loss_fn, "returns different numbers if it is traced")
             return None
         self._on_trace()
@@ -138,7 +143,14 @@ class TracedGradients:
             if self._inductor:
                 program = torch._inductor.compile(module, examples)
         except Exception as error:  # a user's loss may do anything; it can still run eagerly
-            _warn(loss_fn, f"cannot be traced ({type(error).__name__}: {error})")
+            if "value out of a tracing tensor" in str(error):
+                _warn(
+                    loss_fn,
+                    "reads a number of a tensor, by item(), float(), `if`, or a distribution of torch that checks its "
+                    "arguments (validate_args=False prevents that), so it cannot be traced",
+                )
+            else:
+                _warn(loss_fn, f"cannot be traced ({type(error).__name__}: {_first_line(error)})")
             return None
         finally:
             _traces_in_progress.pop()
@@ -240,6 +252,10 @@ def _same(traced: Any, eager: Any) -> bool:
 
 def _warn(function: Any, why: str) -> None:
     warnings.warn(f"{function.__qualname__} {why}; it runs eagerly", RuntimeWarning, stacklevel=2)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]
 
 
 def _signature(leaf: Any) -> Any:

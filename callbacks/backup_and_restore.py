@@ -77,10 +77,18 @@ class BackupAndRestore(Callback):
         if saved["fit"]["number"] < agent.fits:
             return
         changed = _changes(document, agent.get_document())
-        agent.set_document(document)
+        try:
+            agent.set_document(document)
+        except ValueError as error:
+            made = "; ".join(f"{name}={old}, not {new}" for name, (old, new) in changed.items()) or "another program"
+            raise ValueError(
+                f"the backup {self.path} does not fit this agent. It was made with {made}: {error}. Remove the file to "
+                "start again."
+            ) from error
         if changed:
             warnings.warn(
-                f"{self.path} was made with other arguments.{changed} Remove the file to start again.",
+                f"{self.path} was made with other arguments.{_used(changed, document['state'], agent)} Remove the file "
+                "to start again.",
                 UserWarning,
                 stacklevel=4,  # the caller of fit
             )
@@ -150,23 +158,27 @@ class BackupAndRestore(Callback):
         return dict(part)
 
 
-def _changes(backup: Mapping[str, Any], current: Mapping[str, Any]) -> str:
-    """Return which numbers and words of the constructor and of `compile` differ, and which of them are used."""
-    state = backup["state"]
-    restored = {"seed", *state["hyperparameters"], *state["schedule"]}
-    kept, changed = [], []
+def _changes(backup: Mapping[str, Any], current: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+    """Return the numbers and words of the constructor and of `compile` that differ, by name: before and now."""
+    found = {}
     for part in ("config", "compile"):
         before, now = backup[part], current[part].values
         for name in {**before, **now}:
             values = [each.get(name) for each in (before, now)]
-            if values[0] == values[1] or not all(map(_is_comparable, values)):
-                continue
-            old, new = (repr(each[name]) if name in each else "its default" for each in (before, now))
-            if name in restored or (name == "target_update" and all(isinstance(value, float) for value in values)):
-                kept.append(f"{name}={old} (not {new})")
-            else:
-                changed.append(f"{name}={new} (not {old})")
-    used = {"the backup": kept, "the script": changed}
+            if values[0] != values[1] and all(map(_is_comparable, values)):
+                old, new = (repr(each[name]) if name in each else "its default" for each in (before, now))
+                found[name] = old, new
+    return found
+
+
+def _used(changed: Mapping[str, tuple[str, str]], state: Mapping[str, Any], agent: AgentView) -> str:
+    """Return sentences about which values of changed arguments an agent uses whose state has been restored."""
+    restored = {"seed", *state["hyperparameters"], *state["schedule"]}
+    if state["polyak"] and agent.schedule.polyak:  # both are coefficients, not numbers of steps
+        restored.add("target_update")
+    kept = [f"{name}={old} (not {new})" for name, (old, new) in changed.items() if name in restored]
+    others = [f"{name}={new} (not {old})" for name, (old, new) in changed.items() if name not in restored]
+    used = {"the backup": kept, "the script": others}
     return "".join(f" Those of {which} are used: {', '.join(names)}." for which, names in used.items() if names)
 
 

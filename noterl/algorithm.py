@@ -161,10 +161,10 @@ class Algorithm(Configurable):
         if owner is not None:
             reason = f"{owner} uses it for something else"
             if name == "learning_rate":
-                reason = f'set_rule("learning_rate", value) changes {owner}'
+                reason = f'agent.set_rule("learning_rate", value) changes {owner}'
             raise ValueError(
-                f"{name} cannot be assigned: {reason}; choose another name for this "
-                f"attribute of {type(self).__name__}, such as my_{name.strip('_')}"
+                f"{name} cannot be assigned: {reason}; an attribute of your own in {type(self).__name__} needs another "
+                f"name, such as my_{name.strip('_')}"
             )
         super().__setattr__(name, value)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -276,6 +276,13 @@ class Callback:
         super().__init_subclass__(**options)
         if cls.__module__.split(".")[:2] == ["noterl", "callbacks"] and "__init__" in vars(cls):
             cls.__init__ = words.explain_arguments(cls.__init__)  # type: ignore[method-assign]
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if hasattr(type(self), name):
+                return object.__getattribute__(self, name)  # raises the error of the property again
+            raise words.missing_attribute(self, name, f"{type(self).__name__!r} object")
 
     @property
     def state_key(self) -> str:

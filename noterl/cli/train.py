@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import re
 import secrets
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,7 +73,7 @@ class RunOptions:
         backend: tensorflow, jax or torch; by default that of Keras.
         out: folder for run.toml, the trained agent and the log; by default runs/AGENT-ENV-NUMBER.
         overwrite: whether a run in this folder may be replaced.
-        restore: an agent file whose training continues.
+        restore: an agent file, or the folder of a run, whose training continues.
         weights: a file of weights to start from.
         quiet: whether to print errors only.
     """
@@ -131,12 +132,12 @@ def train(name: str, options: Sequence[Option], given: Mapping[str, Given]) -> P
             agent = noterl_class(name)(environment, seed=seed, **groups.get(name, {}))
             agent.compile(**groups.get("compile", {}))
         if own.restore is not None:
-            agent.restore(own.restore)
+            agent.restore(Path(own.restore, AGENT_FILE) if Path(own.restore).is_dir() else own.restore)
         if own.weights is not None:
             agent.load_weights(own.weights)
-        config.write_config(folder / config.NAME, run_table(name, given, seed), _comment())
         fit = {**groups.get("fit", {}), **({"verbose": 0} if own.quiet else {})}
-        message = _fit(agent, fit, callbacks, folder)
+        with _run_file(agent, folder, run_table(name, given, seed)):
+            message = _fit(agent, fit, callbacks, folder)
     finally:
         if agent is not None:
             agent.close()
@@ -144,6 +145,26 @@ def train(name: str, options: Sequence[Option], given: Mapping[str, Given]) -> P
         print(message)
         print(folder / AGENT_FILE)
     return folder
+
+
+@contextlib.contextmanager
+def _run_file(agent: Any, folder: Path, table: dict[str, Any]) -> Iterator[None]:
+    """Write `run.toml`; if training does not begin in the block, the folder is then as it was before."""
+    path, fits, is_new = folder / config.NAME, agent.fits, not folder.exists()
+    before = path.read_bytes() if path.exists() else None
+    config.write_config(path, table, _comment())
+    try:
+        yield
+    except BaseException:
+        if agent.fits == fits:
+            with contextlib.suppress(OSError):
+                if before is not None:
+                    path.write_bytes(before)
+                else:
+                    path.unlink()
+                if is_new:
+                    folder.rmdir()
+        raise
 
 
 def run_table(name: str, given: Mapping[str, Given], seed: int) -> dict[str, Any]:

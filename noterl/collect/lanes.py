@@ -17,7 +17,7 @@ from noterl.collect.action_log import ActionLog
 from noterl.collect.env_calls import EnvCall, call_all
 from noterl.collect.fields import InfoFields
 from noterl.collect.ledger import Ledger, is_ahead, is_owner, joint_kind, set_owner, warn_restarted, warn_too_long
-from noterl.envs.checking.checker import Checker
+from noterl.envs.checking.checker import Checker, check_reset, check_step
 from noterl.envs.observation import ObservationEncoder, copy_observation, zeros
 from noterl.envs.rewards import unclipped
 from noterl.heads import members, one_of
@@ -113,7 +113,9 @@ class Lanes:
     def reset(self, lane: int, number: int, step: int) -> None:
         """Start episode `number` in a lane, with a new seed."""
         seed = int(self._generators(f"environment/{self.first + lane}").integers(2**31))
-        observation, info = self.environments[lane].reset(seed=seed)
+        result = self.environments[lane].reset(seed=seed)
+        check_reset(result)
+        observation, info = result
         self._checker.observation(observation, self.first + lane, step)
         self._set_observation(lane, observation)
         self.fields.reset(lane, info)
@@ -144,7 +146,10 @@ class Lanes:
             return ()
         ledger.running[lane] = False
         given = action if self._discrete else action.copy()  # the environment may change it in place
-        observation, reward, terminated, truncated, info = self._steps[lane](given)
+        result = self._steps[lane](given)
+        if len(result) != 5:
+            check_step(result)
+        observation, reward, terminated, truncated, info = result
         self._checker.observation(observation, self.first + lane, step)
         self._checker.reward(reward, self.first + lane, step)
         self.fields.check_step(info)

@@ -305,8 +305,8 @@ class EnvSource:
             return self._checked(self._builder()(render_mode))
         except NotRemade as error:
             raise ValueError(
-                f"env: no second {name_of(self._env)} can be made ({error}); pass an id or a factory, such as lambda: "
-                "MyEnv(), as env="
+                f"env: evaluate, play and callbacks use a copy of the environment, and no copy of {name_of(self._env)} "
+                f"can be made ({error}); pass an id or a factory, such as lambda: MyEnv(), as env="
             ) from error
 
     def _builder(self) -> Builder:
@@ -339,7 +339,7 @@ class EnvSource:
             build = functools.partial(make_registered, importable(build.args[0]), **build.keywords)
         elif self._build is None:
             raise ValueError(
-                f"workers: no second {name_of(self._env)} can be made (it has no spec); pass an id or a factory, such "
+                f"workers: no copy of {name_of(self._env)} can be made (it has no spec); pass an id or a factory, such "
                 "as lambda: MyEnv(), as env="
             )
         return EnvSource(self.observation_space, self.action_space, build=build, team=self.team)

@@ -15,6 +15,19 @@ if TYPE_CHECKING:
 Curve = tuple[list[float], list[float]]
 
 
+def check_agent(agent: Any) -> Any:
+    """Return the agent.
+
+    Raises:
+        ValueError: if it is not an agent.
+    """
+    from noterl.agent import Agent
+
+    if not isinstance(agent, Agent):
+        raise ValueError(f"agent must be an agent, such as noterl.DQN(env), got {agent!r}")
+    return agent
+
+
 class Finder(ABC):
     """Base of the finders; a subclass defines the curves.
 

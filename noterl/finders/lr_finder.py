@@ -17,7 +17,7 @@ from noterl.finders.curves import (
     steepest,
     window_means,
 )
-from noterl.finders.finder import Curve, Finder
+from noterl.finders.finder import Curve, Finder, check_agent
 from noterl.finders.finder_logger import METRICS, FinderLogger
 from noterl.finders.preserving import preserving, train
 from noterl.learning import optimizers
@@ -62,7 +62,7 @@ class LRFinder(Finder):
 
     def __init__(self, agent: Agent) -> None:
         super().__init__()
-        self.agent = agent
+        self.agent: Agent = check_agent(agent)
         self.metric = "reward"
         self.stop_reason: str | None = None
         self.seconds = 0.0

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from noterl.finders.candidates import CandidateFinder, Trial, named
+from noterl.finders.finder import check_agent
 from noterl.finders.finder_logger import FinderLogger
 from noterl.finders.preserving import compile_with, preserving, train
 
@@ -42,7 +43,8 @@ class OptFinder(CandidateFinder):
         super().__init__()
         if not isinstance(optimizers, Mapping | Sequence) or isinstance(optimizers, str) or not optimizers:
             raise ValueError(f"optimizers must be a list or a dict of optimizers, got {optimizers!r}")
-        self.agent, self.optimizers = agent, named(optimizers)
+        self.agent: Agent = check_agent(agent)
+        self.optimizers = named(optimizers)
 
     def _run(self, env: Any, episodes: int, metric: str, fit: dict[str, Any]) -> list[Trial]:
         trials = []

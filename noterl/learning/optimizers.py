@@ -292,7 +292,11 @@ def check_state(optimizer: Any, state: dict[str, Any], layout: Layout) -> None:
         ValueError: if it is the state of another optimizer, or of other variables.
     """
     if _is_torch(optimizer) != ("torch" in state):
-        raise ValueError("the state belongs to an optimizer of another framework (Keras or torch.optim)")
+        theirs, ours = ("torch.optim", "Keras") if "torch" in state else ("Keras", "torch.optim")
+        raise ValueError(
+            f"the state belongs to an optimizer of {theirs}, and this agent has one of {ours}: call "
+            "compile(optimizer=...) first, as the program did that saved it"
+        )
     saved, kind = state.get("torch", state)["class"], type(optimizer).__name__
     if saved != kind:
         raise ValueError(f"the state belongs to the optimizer {saved!r}, but the agent has {kind}")

@@ -189,8 +189,9 @@ class ReplayLearner(Learner):
         """When the first update is made."""
         schedule = self.schedule
         return (
-            f"the first one follows learning_starts={schedule.learning_starts} steps, when update_every="
-            f"{schedule.update_every!r} is due and the memory holds batch_size={schedule.batch_size} transitions"
+            f"the first one needs more than learning_starts={schedule.learning_starts} steps, "
+            f"batch_size={schedule.batch_size} transitions in the memory, and update_every={schedule.update_every!r}; "
+            "train longer, or lower them in compile"
         )
 
 

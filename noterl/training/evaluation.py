@@ -13,7 +13,7 @@ from noterl.acting.actor import Actor
 from noterl.callback import Events
 from noterl.collect.info import EpisodeInfo
 from noterl.envs import EnvSource
-from noterl.envs.checking.checker import Checker
+from noterl.envs.checking.checker import Checker, check_reset
 from noterl.envs.multi_agent.team import Team
 from noterl.envs.observation import ObservationEncoder
 from noterl.envs.rewards import unclipped
@@ -76,7 +76,9 @@ class Player(NamedTuple):
 
     def begin(self, episode: Episode, environment: Any) -> None:
         """Reset the environment and store the first observation in `episode`."""
-        episode.observation, info = environment.reset(seed=episode.seed)
+        result = environment.reset(seed=episode.seed)
+        check_reset(result)
+        episode.observation, info = result
         self.checker.observation(episode.observation, episode.lane, 0)
         episode.mask = self._mask(info)
 

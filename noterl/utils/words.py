@@ -49,6 +49,8 @@ TABLES: dict[str, dict[str, dict[str, str]]] = {
             ),
             "optimize_memory_usage": "leave it out; each observation is always stored once",
             "num_timesteps": "`agent.steps`",
+            "model": "`self.agent` in a callback",
+            "locals": "the `logs` that an event of a callback receives",
             "use_sde, sde_sample_freq": "None",
             "MaskablePPO, ActionMasker, action_masks": "`noterl.PPO`; the environment's `info` holds `action_mask`",
         },

@@ -213,6 +213,16 @@ class TestResuming:
         assert agent.schedule.polyak == (target_update == 0.5)
         assert target_update == 9 or float(agent.tau) == 0.25
 
+    def test_backup_of_another_network_is_refused(self, tmp_path: Path) -> None:
+        path = tmp_path / "backup.noterl"
+        interrupted(path, 57, steps=100)
+        agent = noterl.DQN("CartPole-v1", hidden=(6,), seed=3)
+        with pytest.raises(
+            ValueError, match=r"does not fit this agent. It was made with hidden=\(4,\), not \(6,\).*Remove the file"
+        ):
+            agent.fit(steps=100, callbacks=[BackupAndRestore(path)], verbose=0)
+        assert agent.steps == 0 and path.exists()
+
     def test_complete_fit_is_skipped_and_larger_budget_continues(self, tmp_path: Path) -> None:
         path = tmp_path / "backup.noterl"
         for budget, steps in ((40, 40), (40, 40), (70, 70), (70, 70)):

@@ -141,12 +141,22 @@ def test_existing_run_is_kept_unless_overwrite_is_given(capsys: pytest.CaptureFi
     assert main(["train", "dqn", *SMALL, "--out", "here", "--overwrite"]) == 0
 
 
+def test_command_whose_training_does_not_begin_leaves_the_folder_as_it_was() -> None:
+    no_budget = ["train", "dqn", *SMALL[: SMALL.index("--steps")], *SMALL[SMALL.index("--steps") + 2 :], "--out"]
+    assert main([*no_budget, "new"]) == 2 and not Path("new").exists()
+    assert main(["train", "dqn", *SMALL, "--out", "old", "--quiet"]) == 0
+    before = Path("old/run.toml").read_bytes()
+    assert main([*no_budget, "old", "--overwrite"]) == 2 and Path("old/run.toml").read_bytes() == before
+
+
 def test_training_continues_from_a_file() -> None:
     assert main(["train", "dqn", *SMALL, "--out", "a", "--quiet"]) == 0
     agent = noterl.load("a/agent.noterl")
     agent.save_weights("a/weights.safetensors")
     assert main(["train", "dqn", *SMALL, "--out", "b", "--restore", "a/agent.noterl", "--quiet"]) == 0
     assert noterl.load("b/agent.noterl").steps == 160
+    assert main(["train", "dqn", *SMALL, "--out", "d", "--restore", "b", "--quiet"]) == 0
+    assert noterl.load("d/agent.noterl").steps == 240
     options = ["--weights", "a/weights.safetensors", "--out", "c", "--quiet"]
     assert main(["train", "dqn", *SMALL, *options]) == 0
     weights = noterl.load("c/agent.noterl").get_weights()  # 80 steps are fewer than learning_starts

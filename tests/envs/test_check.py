@@ -105,7 +105,7 @@ FAULTS = [
 
 ADVICE = [
     (observing(lambda x: x - 3), f"{OUTSIDE}: array([-3., -3.], dtype=float32) (episode 0, reset)"),
-    (observing(lambda x: x.astype(np.float64)), OUTSIDE),
+    (observing(lambda x: x.astype(np.float64)), "only its dtype differs, float64 instead of float32"),
     (observing(list), "was expecting a numpy array"),
     (observing(lambda x: x.astype(np.float16)), "was expecting numpy array dtype to be float32"),
     (stepping(terminated=0), "Expects `terminated` signal to be a boolean, actual type: <class 'int'>"),

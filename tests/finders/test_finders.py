@@ -180,6 +180,12 @@ class TestLRFinder:
         with pytest.raises(ValueError, match=f"^{message}"):
             LRFinder(agent).find(**arguments)
 
+    @pytest.mark.parametrize("wrong", ["CartPole-v1", noterl.DQN, None])
+    def test_agent_must_be_an_agent(self, wrong: Any) -> None:
+        for make in (LRFinder, lambda agent: OptFinder(agent, ["adam"])):
+            with pytest.raises(ValueError, match=r"^agent must be an agent"):
+                make(wrong)
+
     def test_refused_search_keeps_the_results(self, agent: noterl.DQN) -> None:
         finder = LRFinder(agent)
         finder.find(episodes=16)

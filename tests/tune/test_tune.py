@@ -193,7 +193,7 @@ class TestSearch:
         assert values["num_envs"] == 8 and "clip" in values
 
     def test_best_toml_names_what_it_cannot_hold(self, tmp_path: Path) -> None:
-        space = {"level": Choice(0.1, 0.2), "hook": Choice(print, len), "nested": ((1, None), [2.5])}
+        space = {"level": Choice(0.1, 0.2), "hook": Choice(len, abs), "nested": ((1, None), [2.5])}
         best = {name: getattr(each, "values", (each,))[0] for name, each in space.items()}
         result = Result(None, best, 1.0, 0.5, tmp_path)
         write_best(result, noterl.DQN, "CartPole-v1", 10, 1)

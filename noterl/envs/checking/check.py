@@ -19,10 +19,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
+import numpy as np
 from gymnasium.utils.passive_env_checker import env_reset_passive_checker, env_step_passive_checker
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 
-from noterl.envs.checking.checker import Checker, InvalidStepError
+from noterl.envs.checking.checker import Checker, InvalidStepError, check_reset, check_step
 from noterl.envs.checking.report import Report
 from noterl.envs.checking.vector import DIFFERS, check_vector, difference
 from noterl.envs.making import Env, name_of, open_env, vector_builder
@@ -104,6 +105,7 @@ class _Examiner:
         self._env = source.make()
         self._checker = Checker(source.observation_space)
         self._times: list[float] = []
+        self._outside: set[str] = set()  # findings about observations that are outside of their space
 
     def run(self, episodes: int, steps: int, seed: int) -> None:
         """Play episodes, then repeat one, then restore one from its state if the environment has the methods."""
@@ -145,7 +147,7 @@ class _Examiner:
         """Reset and step until the episode or the actions end, and return copies of all results."""
         self._report.place = f"{name}, reset"
         result: Any = env.reset(seed=seed)
-        _check_count(result, "reset", "(observation, info)")
+        check_reset(result)
         self._checker.observation(result[0], 0, 0)
         self._advise(env, result, env_reset_passive_checker)
         return [copy.deepcopy((result[0], 0.0, False, False)), *self._steps(env, actions, name)]
@@ -158,7 +160,7 @@ class _Examiner:
             taken, start = copy.deepcopy(action), time.perf_counter()
             result: Any = env.step(taken)
             self._times.append(time.perf_counter() - start)
-            _check_count(result, "step", "(observation, reward, terminated, truncated, info)")
+            check_step(result)
             self._checker.observation(result[0], 0, number)
             self._checker.reward(result[1], 0, number)
             self._advise(env, result, env_step_passive_checker, action)
@@ -183,7 +185,11 @@ class _Examiner:
                 gymnasium.logger.min_level = level
         for warning in caught:
             text = _DROPPED.sub("", str(warning.message))
-            self._report.warn(f"{text}: {show(repr(result[0]))}" if "observation space" in text else text)
+            if "observation space" not in text:
+                self._report.warn(text)
+            elif text not in self._outside:  # each observation is shown only once
+                self._outside.add(text)
+                self._report.warn(f"{text}: {show(repr(result[0]))}{_dtype_note(result[0], env.observation_space)}")
 
     def _check_exactness(self, actions: list[Any], seed: int) -> None:
         report = self._report
@@ -239,9 +245,13 @@ class _Examiner:
         return None
 
 
-def _check_count(result: Any, name: str, values: str) -> None:
-    if not isinstance(result, tuple | list) or len(result) != len(values.split(",")):
-        raise InvalidStepError(f"{name} must return {values}, got {show(repr(result))}")
+def _dtype_note(observation: Any, space: Any) -> str:
+    """Return a note if an observation is outside of its space only because of its dtype."""
+    if not isinstance(observation, np.ndarray) or observation.dtype == getattr(space, "dtype", None):
+        return ""
+    if not space.contains(observation.astype(space.dtype)):
+        return ""
+    return f"; only its dtype differs, {observation.dtype} instead of {space.dtype}, which noterl converts"
 
 
 def _is_over(moment: Any) -> bool:

@@ -9,12 +9,29 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from noterl.envs.spaces import show
+
 # Networks and memories hold float32.
 _LARGEST = float(np.finfo(np.float32).max)
 
 
 class InvalidStepError(ValueError):
     """An environment returned an invalid observation or reward; the message names the lane and the step."""
+
+
+def check_reset(result: Any) -> None:
+    """Raise an `InvalidStepError` if the result of `reset` is not a pair."""
+    _check_count(result, "reset", "(observation, info)")
+
+
+def check_step(result: Any) -> None:
+    """Raise an `InvalidStepError` if the result of `step` does not have five values."""
+    _check_count(result, "step", "(observation, reward, terminated, truncated, info)")
+
+
+def _check_count(result: Any, name: str, values: str) -> None:
+    if not isinstance(result, tuple | list) or len(result) != len(values.split(",")):
+        raise InvalidStepError(f"{name} must return {values}, got {show(repr(result))}")
 
 
 class Checker:

@@ -76,17 +76,17 @@ class RowLogger(Callback):
         """Keep the rows of the run before the point at which training continues."""
         saving.check_writable(self.path)
         written = self._written_rows()
-        present = self.agent.steps + self._offset["steps"]
+        current_step = self.agent.steps + self._offset["steps"]
         if self._restored and self._is_own(written):
             written = written[: self._num_rows]  # episodes of the same step may have ended after the state was saved
         elif self._restored:
             self._keep_other_run(written)
             written = written if self.append else []
-        elif any(row["steps"] > present for row in written):
+        elif any(row["steps"] > current_step for row in written):
             self._keep_other_run(written)
         self._restored = False
-        present = self.agent.steps + self._offset["steps"]
-        kept = [row for row in written if row["steps"] <= present]
+        current_step = self.agent.steps + self._offset["steps"]
+        kept = [row for row in written if row["steps"] <= current_step]
         known = {row["episode"] for row in kept}
         kept += [row for row in self._pending if row["episode"] not in known]
         self._seconds = float(kept[-1]["time"]) if kept else 0.0

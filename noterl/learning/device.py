@@ -147,7 +147,7 @@ def make_program(learner: RolloutLearner, source: EnvSource, members: int = 1) -
         reset=functions.reset,
         step_environment=functions.step,
         act_best=lambda observations: head.executed(head.deterministic(algorithm._joint_forward(observations))),
-        encode=encoder(algorithm._encoder, algorithm.observation_dtype),
+        encode=tensor_encoder(algorithm._encoder, algorithm.observation_dtype),
         act=act,
         sampled_from=head.sampled_from,
         num_sampled=head.num_sampled,
@@ -210,7 +210,7 @@ def scheduled_values(schedules: list[tuple[Any, Schedule]], steps: list[int]) ->
     return np.array(values, np.float32).reshape(len(steps), len(schedules))
 
 
-def encoder(encoder: ObservationEncoder, dtype: Any) -> Callable[[Any], Any]:
+def tensor_encoder(encoder: ObservationEncoder, dtype: Any) -> Callable[[Any], Any]:
     """Return what `ObservationEncoder` computes, for observations of tensors `[N, ...]`."""
     if encoder.is_identity:
         return lambda observations: ops.cast(observations, str(dtype))

@@ -94,7 +94,7 @@ class ReplayRunner:
             reset=functions.reset,
             step_environment=functions.step,
             store=lambda observations: map_leaves(_stored, layout, observations),
-            encode=device.encoder(algorithm._encoder, algorithm.observation_dtype),
+            encode=device.tensor_encoder(algorithm._encoder, algorithm.observation_dtype),
             act=act,
             sampled_from=exploration.sampled_from,
             num_sampled=exploration.num_sampled,

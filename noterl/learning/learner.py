@@ -456,7 +456,7 @@ class Learner(ABC):
     ) -> tuple[Any, Any]:
         """Take one gradient step; see `Algorithm.minimize`."""
         if optimizer not in self.optimizers:
-            raise ValueError(f"optimizer must be one of {', '.join(self.optimizers)}, got {optimizer!r}")
+            raise ValueError(f"optimizer must be {' or '.join(map(repr, self.optimizers))}, got {optimizer!r}")
         variables = self._variables_of(trained if isinstance(trained, list | tuple) else [trained])
         if not variables:
             raise ValueError(f"trained must hold something trainable, in minimize with the optimizer {optimizer!r}")

@@ -109,8 +109,8 @@ def copy_without_state(optimizer: keras.optimizers.Optimizer) -> keras.optimizer
     config, schedule = optimizer_config(optimizer), schedule_of(optimizer)
     if schedule is not None:
         config["learning_rate"] = schedule(0)
-    numbers = {key: float(value) if isinstance(value, keras.Variable) else value for key, value in config.items()}
-    new = type(optimizer).from_config(numbers)
+    values = {key: float(value) if isinstance(value, keras.Variable) else value for key, value in config.items()}
+    new = type(optimizer).from_config(values)
     new.noterl_schedule = schedule
     return new
 

@@ -74,9 +74,9 @@ class Loop:
         self.live = any(callback.needs_live_updates for callback in session.callbacks.callbacks)
         self.guard = InterruptGuard()
         names: tuple[str, ...] = CLOCK
-        self._stepping = "environment"  # where the time of environment steps counts
+        self._step_clock = "environment"  # where the time of environment steps counts
         if isinstance(lanes, PoolLanes):
-            names, self._stepping = (*CLOCK, WORKERS), WORKERS
+            names, self._step_clock = (*CLOCK, WORKERS), WORKERS
             lanes.set_check(self.guard.check)
         self._overlaps = isinstance(lanes, PoolLanes) and lanes.overlaps
         self.clock = self.history.time_split = dict.fromkeys(names, 0.0)
@@ -202,7 +202,7 @@ class Loop:
         started = perf_counter()
         transitions = self.lanes.tick(counters.steps + 1)
         stepped = perf_counter()
-        clock[self._stepping] += stepped - started
+        clock[self._step_clock] += stepped - started
         before = counters.steps
         self._store(transitions)
         clock["store"] += perf_counter() - stepped
@@ -353,7 +353,7 @@ class Loop:
         if not self.lanes.acts:
             self.actor.reset_noise(lane)
         counters.episodes_begun += 1
-        self.clock[self._stepping] += perf_counter() - started
+        self.clock[self._step_clock] += perf_counter() - started
         self._open[lane] = None
         self._fire(self.events.on_episode_begin, number, {})
 

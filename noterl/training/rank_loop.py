@@ -74,21 +74,21 @@ class RankLoop(Loop):
 
     def _choose_stepping(self, steps: np.ndarray) -> None:
         """Set which processes step their environments from now on, bool `[processes]`; the others wait for them."""
-        self._steps, self._stepping_count = bool(steps[self._rank]), int(steps.sum())
+        self._is_stepping, self._num_stepping = bool(steps[self._rank]), int(steps.sum())
         self._place = int(steps[: self._rank].sum())
 
     def _begin_round(self) -> bool:
-        return super()._begin_round() if self._steps else True
+        return super()._begin_round() if self._is_stepping else True
 
     def _tick(self) -> None:
         learner, counters = self.learner, self.counters
         before = counters.steps
-        if self._steps and before + self._place < self.budget.last_step:
+        if self._is_stepping and before + self._place < self.budget.last_step:
             self._step()
         if self.lanes.actions is None:
             learner.end_round()
         width = self.lanes.num_envs if isinstance(self.lanes, VectorLanes) else 1
-        counters.steps = int(min(before + width * self._stepping_count, self.budget.last_step))
+        counters.steps = int(min(before + width * self._num_stepping, self.budget.last_step))
         self._countdown -= 1
         table = self._agree() if self._must_agree(before) else None
         if self._is_stopped:
@@ -130,9 +130,9 @@ class RankLoop(Loop):
         first = self.counters.steps + self._place + 1
         transitions = self.lanes.tick(first)
         stepped = perf_counter()
-        self.clock[self._stepping] += stepped - started
+        self.clock[self._step_clock] += stepped - started
         for position, transition in enumerate(transitions):
-            if first + position * self._stepping_count > self.budget.last_step:
+            if first + position * self._num_stepping > self.budget.last_step:
                 self._discard(transitions[position:])
                 break
             self._store_one(transition)

@@ -18,7 +18,7 @@ from noterl.learning.learner import Learner
 from noterl.learning.schedule import SETTABLE
 from noterl.training.state import Parts, set_shared_state, shared_state
 
-_RULES = ("learning_rate", "beta_1", "beta_2", "weight_decay")
+_SHARED_RULES = ("learning_rate", "beta_1", "beta_2", "weight_decay")
 
 
 def synchronize(strategy: Strategy, parts: Parts, budget: Budget, num_envs: int, is_live: bool) -> bool:
@@ -106,7 +106,10 @@ class ChiefSettings:
     def __init__(self, learner: Learner) -> None:
         self._learner, self._hyperparameters = learner, list(learner.algorithm.hyperparameters.values())
         self._rules = [
-            (optimizer, rule) for optimizer in learner.optimizers.values() for rule in _RULES if _has(optimizer, rule)
+            (optimizer, rule)
+            for optimizer in learner.optimizers.values()
+            for rule in _SHARED_RULES
+            if _has(optimizer, rule)
         ]
         schedule = learner.schedule
         self._scheduled = [name for name in SETTABLE if not isinstance(getattr(schedule, name), str)]

@@ -174,7 +174,7 @@ class Session:
             pool = PoolLanes(source, count, self._generators, workers, self.team_reward, info_spec)
             self.suspend()
             self.lanes = pool
-        elif self._keep_open(source, num_envs, restart, on_device):
+        elif self._reuse_open_lanes(source, num_envs, restart, on_device):
             assert self.lanes is not None
             return self.lanes
         else:
@@ -186,8 +186,8 @@ class Session:
             self.lanes.set_state(saved)
         return self.lanes
 
-    def _keep_open(self, source: envs.EnvSource, num_envs: int | None, restart: bool, on_device: bool) -> bool:
-        """Return whether the open environments serve the next `fit`; if not, close them and keep their state."""
+    def _reuse_open_lanes(self, source: envs.EnvSource, num_envs: int | None, restart: bool, on_device: bool) -> bool:
+        """Keep, restart or suspend the open lanes for the next `fit`; return whether they stay open."""
         count, lanes = self.count(source, num_envs), self.lanes
         if isinstance(lanes, PoolLanes):  # of a `fit` that failed before training
             self.suspend()

@@ -191,9 +191,9 @@ def _set_core_state(parts: Parts, state: dict[str, Any]) -> None:
         learner.reward_model.set_state(state["reward_model"])
     learner.schedule.set_changes(state["schedule"])
     # Polyak averaging is a setting, not a state: its coefficient does not apply to an agent with hard copies.
-    settings = () if state["polyak"] == learner.schedule.polyak else ("tau",)
+    not_restored = () if state["polyak"] == learner.schedule.polyak else ("tau",)
     for name, value in state["hyperparameters"].items():
-        if name not in settings:
+        if name not in not_restored:
             algorithm.hyperparameters[name].restore(value)
     for name in _COUNTERS:
         setattr(parts.counters, name, state["counters"][name])

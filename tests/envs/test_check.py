@@ -376,7 +376,7 @@ class TestCheck:
         assert len(report.warnings) == (words is not None)
         assert words is None or words in report.warnings[0]
         how = {"replay": "exactly, by repeating", "state": "exactly, by its own", None: "not exactly"}[resumable]
-        assert f"an episode in flight is restored {how}" in str(report)
+        assert f"an episode in progress is restored {how}" in str(report)
 
     def test_disabled_lanes_are_reset_by_mask(self):
         vector, masks = doubles.branching_vector(2, "Disabled"), []

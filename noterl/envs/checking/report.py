@@ -15,7 +15,7 @@ class Report:
         name: of the environment.
         errors: faults that end training or make its results wrong, with the place where they occurred.
         warnings: likely mistakes, and causes of inexact or slow runs; each once, with the first place.
-        resumable: how an episode in flight is restored exactly: "state" by the environment's own `get_state` and
+        resumable: how an episode in progress is restored exactly: "state" by the environment's own `get_state` and
             `set_state`, "replay" by repeating the actions since its seeded reset. None if it is not.
         step_microseconds: the median time of one step; of all lanes together for a vector environment.
         episodes: the number of finished episodes.
@@ -60,6 +60,6 @@ class Report:
         lines += [f"  warning: {text}" for text in self.warnings]
         if self.autoreset_mode is not None:
             lines.append(f"  autoreset mode: {self.autoreset_mode}")
-        lines.append(f"  an episode in flight is restored {resumed}")
+        lines.append(f"  an episode in progress is restored {resumed}")
         lines.append(f"  {self.episodes} episodes ended in {self.steps} steps of {self.step_microseconds:.3g} µs")
         return "\n".join(lines)

@@ -364,9 +364,8 @@ class Agent(Algorithm):
         learner, actor = self._build()  # a callback may have restored or compiled the agent
         restart = seed is not None and not budget.resumed
         learner.attach(source, session.count(source, num_envs, pool), strategy.processes)
-        needs_host = any(callback.needs_host for callback in user_callbacks.callbacks)
-        single_process = pool is None and strategy is SINGLE
-        on_device = single_process and not (reductions or needs_host) and runs_on_device(learner, actor, source)
+        needs_host = bool(reductions) or any(callback.needs_host for callback in user_callbacks.callbacks)
+        on_device = pool is None and strategy is SINGLE and not needs_host and runs_on_device(learner, actor, source)
         lanes = session.open(
             source, num_envs, restart=restart, workers=pool, info_spec=self.info_spec, on_device=on_device
         )

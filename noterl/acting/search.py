@@ -35,9 +35,10 @@ class Tree:
 
     The score of an action is `Q + c_puct P sqrt(N(s)) / (1 + N(s, a))` (PUCT: Silver et al., "Mastering the game of Go
     without human knowledge", 2017, Methods), where N(s) counts the evaluation of the node and the visits of its
-    actions. In a game of two players, the Q of an action without visits is 0. For one player,
-    values have no natural bounds: Q is scaled to [0, 1] by the smallest and largest value in the tree, and an action
-    without visits has the node's own value (Schrittwieser et al., 2020, equation 5, for the scaling).
+    actions. In a game of two players, the Q of an action without visits is 0. For one player, values have no natural
+    bounds: Q is scaled to [0, 1] (Schrittwieser et al., 2020, equation 5), and an action without visits has the node's
+    own value. The bounds are the smallest and largest return that a simulation has given to any action of the tree;
+    the paper takes those of Q, the means of these returns.
 
     Args:
         game: a `noterl.envs.games.Game`, whose functions simulate moves.

@@ -83,15 +83,28 @@ def test_fields_of_prepare_must_have_the_shape_of_the_rollout(field: str) -> Non
         agent.fit(steps=64, num_envs=2, verbose=0)
 
 
-def test_steps_read_in_a_compiled_loss_raise() -> None:
-    class Ramped(Reinforce):
-        def loss(self, batch: Any) -> Any:
-            return super().loss(batch) * (1 + self.steps)
+class RampedReinforce(Reinforce):
+    def loss(self, batch: Any) -> Any:
+        return super().loss(batch) * (1 + self.steps)
 
-    agent = Ramped(lambda: Corridor(), seed=1)
-    if noterl.backends.name() == "torch":  # there it runs eagerly, and is right
-        agent.fit(steps=16, num_envs=2, verbose=0)
+
+class RampedDQN(noterl.DQN):
+    def loss(self, batch: Any) -> Any:
+        loss, feedback = super().loss(batch)
+        return loss * (1 + self.steps), feedback
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"), [(RampedReinforce, {}), (RampedDQN, {"learning_starts": 4, "update_every": 4})]
+)
+def test_steps_are_read_in_eager_updates_only(kind: Any, settings: dict[str, Any]) -> None:
+    agent = kind(lambda: Corridor(), seed=1)
+    agent.compile(batch_size=4, jit_compile=False, **settings)
+    agent.fit(steps=16, num_envs=2, verbose=0)
+    assert agent.updates > 0
+    if noterl.backends.name() == "torch":  # there such a loss always runs eagerly
         return
+    agent.compile(batch_size=4, **settings)
     with pytest.raises(RuntimeError, match=r"steps would be compiled into the update as the constant"):
         agent.fit(steps=16, num_envs=2, verbose=0)
 

@@ -21,6 +21,7 @@ from noterl.backends.jax.scope import (
     dry_run,
     gradients,
     hessian_product,
+    in_scope,
     is_tracing,
     isolated,
     minimize,
@@ -61,7 +62,7 @@ def weights_reader(variables: Sequence[keras.Variable]) -> Callable[[], list[np.
 
 def copy_variables(sources: Sequence[keras.Variable], targets: Sequence[keras.Variable], tau: Any) -> None:
     """Move the targets towards the sources by `tau`; a hard copy outside of compiled calls shares the arrays."""
-    if not is_tracing() and float(tau) == 1.0:
+    if not in_scope() and float(tau) == 1.0:
         for source, target in zip(sources, targets, strict=True):
             target._value = source._value  # an array with two users is never overwritten
         return

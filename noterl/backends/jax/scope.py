@@ -71,9 +71,14 @@ class Scope(keras.StatelessScope):
             )
 
 
+def in_scope() -> bool:
+    """Whether variables are read and assigned in a scope, as in updates."""
+    return _scopes.top is not None
+
+
 def is_tracing() -> bool:
     """Whether the current code is being compiled: it runs once, and Python numbers in it become constants."""
-    return _scopes.top is not None
+    return in_scope() and not jax.config.jax_disable_jit
 
 
 def compiler(jit_compile: bool | str) -> Callable[[Callable], Callable]:
@@ -95,7 +100,8 @@ def dry_run(
     """
     run = partial(isolated, function, variables)
     if jit_compile is False:
-        run()
+        with jax.disable_jit():
+            run()
     else:
         jax.eval_shape(run)
 

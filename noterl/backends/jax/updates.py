@@ -106,7 +106,8 @@ class Updates(UpdateProgram):
 
     def _shapes(self, function: Callable[..., Any], state: list[Any], rows: Rows) -> Any:
         """Return the result of `function(state, rows)`, with shapes instead of arrays."""
-        return jax.eval_shape(function, state, rows)
+        with jax.disable_jit(self.jit_compile is False):
+            return jax.eval_shape(function, state, rows)
 
     def _once(
         self, state: list[Any], batch: Batch, *, index: int, losses_only: bool = True

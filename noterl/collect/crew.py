@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import contextlib
 import math
 import pickle
 import time
@@ -103,18 +102,21 @@ class Crew:
                 if not process.has_ended() and not self._is_closing:
                     late = f"did not close its environments within {seconds:g} seconds; its process is killed"
                     warnings.warn(f"{self._describe(index)} {late}", RuntimeWarning, stacklevel=2)
-            for process in self.processes:
-                self._show_last_warnings(process)
+            self._show_last_warnings()
         finally:
             self.kill()
 
-    def _show_last_warnings(self, process: WorkerHandle) -> None:
-        """Show the warnings that a worker has sent while it closed its environments."""
-        with contextlib.suppress(EOFError, OSError):
-            while process.pipe.poll():
-                message = process.pipe.recv_bytes()
+    def _show_last_warnings(self) -> None:
+        """Show the warnings that workers have sent while they closed their environments."""
+        while pipes := self._pipes.wait(0.0):
+            for pipe in pipes:
+                try:
+                    message = pipe.recv_bytes()
+                except (EOFError, OSError):
+                    self._pipes.remove(pipe)
+                    continue
                 if message != WAKE and pickle.loads(message)[0] == "warning":
-                    self._warn(process.job.index, *pickle.loads(message)[1:])
+                    self._warn(self._pipes.owners[pipe].job.index, *pickle.loads(message)[1:])
 
     def _warn(self, index: int, category: str, message: str) -> None:
         """Show a warning of a worker."""

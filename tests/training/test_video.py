@@ -340,6 +340,6 @@ def test_summary_lists_backend_spaces_networks_and_memory(backend: str, capsys: 
 def test_summary_names_the_compiled_forward_pass(capsys: pytest.CaptureFixture[str]) -> None:
     agent = noterl.DQN(gymnasium.make("CartPole-v1"), hidden=(8,), seed=1)
     agent.act(np.zeros(4, np.float32))
-    actor_of(agent).forward.in_numpy = False
+    actor_of(agent).forward.program = None
     agent.summary()
     assert "acting in the compiled forward pass" in capsys.readouterr().out

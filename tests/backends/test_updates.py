@@ -334,9 +334,12 @@ def test_memory_does_not_grow_with_updates() -> None:
         gc.collect()
 
     run(20)
-    before = resident_bytes()
-    run(100)
-    assert resident_bytes() - before < 3 * 2**20
+    grown = []
+    for _ in range(3):  # a leak grows each time, the arenas of `malloc` grow once
+        before = resident_bytes()
+        run(50)
+        grown.append(resident_bytes() - before)
+    assert min(grown) < 1.5 * 2**20
 
 
 @pytest.mark.backends("torch")

@@ -171,9 +171,7 @@ class Algorithm(Configurable):
     if not TYPE_CHECKING:  # otherwise every name would be an attribute for type checkers
 
         def __getattr__(self, name: str) -> Any:
-            if hasattr(type(self), name):
-                return object.__getattribute__(self, name)  # raises the error of the property again
-            raise words.missing_attribute(self, name, f"{type(self).__name__!r} object")
+            return words.find_again(self, name)
 
     def _set(self, **values: Any) -> None:
         """Set noterl's own attributes, which `__setattr__` refuses."""

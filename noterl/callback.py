@@ -280,9 +280,7 @@ class Callback:
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            if hasattr(type(self), name):
-                return object.__getattribute__(self, name)  # raises the error of the property again
-            raise words.missing_attribute(self, name, f"{type(self).__name__!r} object")
+            return words.find_again(self, name)
 
     @property
     def state_key(self) -> str:

@@ -115,8 +115,9 @@ class Crew:
                 except (EOFError, OSError):
                     self._pipes.remove(pipe)
                     continue
-                if message != WAKE and pickle.loads(message)[0] == "warning":
-                    self._warn(self._pipes.owners[pipe].job.index, *pickle.loads(message)[1:])
+                kind, *values = (None,) if message == WAKE else pickle.loads(message)
+                if kind == "warning":
+                    self._warn(self._pipes.owners[pipe].job.index, *values)
 
     def _warn(self, index: int, category: str, message: str) -> None:
         """Show a warning of a worker."""

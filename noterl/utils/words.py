@@ -179,6 +179,13 @@ def hint(word: str) -> str | None:
     return None
 
 
+def find_again(owner: Any, name: str) -> Any:
+    """Raise the error of an attribute that `owner` does not have, or whose property has raised; for `__getattr__`."""
+    if hasattr(type(owner), name):
+        return object.__getattribute__(owner, name)  # raises the error of the property again
+    raise missing_attribute(owner, name, f"{type(owner).__name__!r} object")
+
+
 def missing_attribute(owner: Any, name: str, described: str) -> AttributeError:
     """Return the AttributeError for a missing name; its message has the replacement of another library's name."""
     found = hint(name)

@@ -48,7 +48,7 @@ def test_slow_environment_is_measured_and_the_agent_does_not_change(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(worker_count, "_SECONDS", 0.3)
-    ended = subprocess.Popen([sys.executable, "-c", ""])  # a child that has ended, and that nobody has waited for
+    ended = subprocess.Popen([sys.executable, "-c", ""])  # it ends, and stays in the list of processes
     os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
     agents = [noterl.DQN(partial(SlowEnv, 0.02), hidden=(4,), seed=3) for _ in range(2)]
     for agent in agents:

@@ -22,9 +22,8 @@ from noterl.collect.env_calls import EnvCall
 from noterl.collect.info import EpisodeInfo, check_info
 from noterl.collect.workers import check_actor, check_workers
 from noterl.distribute import SINGLE
-from noterl.envs import EnvSource
 from noterl.envs.checking.checker import Checker
-from noterl.envs.source import resolve_like
+from noterl.envs.source import from_description, resolve_like
 from noterl.explorer import Explorer
 from noterl.export.formats import export_policy
 from noterl.export.names import export_path
@@ -1066,7 +1065,7 @@ def load(path: str | Path, custom_objects: dict[str, type] | None = None) -> Age
         with networks.size_limit(document["state"].get("variables")):
             config, arguments = (saving.build(document[name], custom_objects) for name in ("config", "compile"))
             if "env" in config:  # otherwise the constructor creates the environment
-                config["env"] = EnvSource.from_description(document["environment"])
+                config["env"] = from_description(document["environment"])
             agent: Agent = agent_class.from_config(config)
             agent.compile(**arguments)
     except saving.FileError as error:

@@ -13,7 +13,7 @@ from noterl.cli.errors import UsageError
 from noterl.cli.values import parse_call
 from noterl.envs import ClipRewards, FrameStack, VectorMaker, preprocess
 from noterl.envs.making import make_registered
-from noterl.envs.source import MAKERS
+from noterl.envs.sources.maker import MAKERS
 from noterl.utils.words import explain_name
 
 _WITH_ARGUMENTS = re.compile(r"(?P<name>[^()]+)\((?P<arguments>.*)\)", re.DOTALL)

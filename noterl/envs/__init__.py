@@ -12,7 +12,8 @@ from noterl.envs.envpool import EnvPool
 from noterl.envs.functional import FunctionalEnv, FunctionalVectorEnv, functional
 from noterl.envs.games.game import Game, GameEnv
 from noterl.envs.snapshots import equal, get_state, replay, set_state
-from noterl.envs.source import EnvSource, resolve
+from noterl.envs.source import from_description, resolve
+from noterl.envs.sources.base import EnvSource
 from noterl.envs.spaces import check_spaces
 from noterl.envs.tasks.cartpole import functional_cartpole
 from noterl.envs.tasks.cliffwalk import BlindCliffwalk
@@ -44,6 +45,7 @@ __all__ = [
     "check",
     "check_spaces",
     "equal",
+    "from_description",
     "functional",
     "functional_cartpole",
     "get_state",

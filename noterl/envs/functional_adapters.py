@@ -27,16 +27,25 @@ def find_functional(value: Any) -> FunctionalEnv | None:
         ValueError: if the environment cannot be used: gymnax before 1.0, or Brax with automatic resets.
         ImportError: if the package of an id is not installed.
     """
+    adapt = adapter_of(value)
+    return None if adapt is None else adapt(value)
+
+
+def adapter_of(value: Any) -> Callable[[Any], FunctionalEnv | None] | None:
+    """Return the function that adapts the value, for what `find_functional` accepts; otherwise None."""
     if isinstance(value, str):
-        package, colon, name = value.partition(":")
-        return find_functional(_MAKERS[package](name)) if colon and package in _MAKERS else None
+        package, colon, _ = value.partition(":")
+        return _from_id if colon and package in _MAKERS else None
     if isinstance(value, type | gymnasium.Env | VectorEnv):
         return None
     has_spaces = hasattr(value, "observation_space") and hasattr(value, "action_space")
-    for names, adapt in _WITH_SPACES if has_spaces else _WITHOUT_SPACES:
-        if all(hasattr(value, each) for each in names):
-            return adapt(value)
-    return None
+    adapters = _WITH_SPACES if has_spaces else _WITHOUT_SPACES
+    return next((adapt for names, adapt in adapters if all(hasattr(value, name) for name in names)), None)
+
+
+def _from_id(value: str) -> FunctionalEnv | None:
+    package, _, name = value.partition(":")
+    return find_functional(_MAKERS[package](name))
 
 
 def _from_func_env(env: Any) -> FunctionalEnv:

@@ -12,12 +12,10 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import VectorEnv
 
-from noterl.envs.functional import FunctionalEnv
 from noterl.envs.functional_adapters import find_functional
-from noterl.envs.games.game import Game, GameEnv
 from noterl.envs.multi_agent.parallel import as_team
 from noterl.envs.packages import named_packages
-from noterl.envs.spaces import is_space, show
+from noterl.envs.spaces import show
 from noterl.envs.wrappers.classic import ClassicEnv, is_classic, layers
 
 Env = gymnasium.Env[Any, Any]
@@ -34,39 +32,6 @@ _VECTOR_KWARGS = ("num_envs", "vectorization_mode", "vector_kwargs", "wrappers")
 
 class NotRemade(Exception):
     """Raised if a second environment cannot be made; the message is the reason."""
-
-
-def open_env(env: Any) -> tuple[Env | VectorEnv[Any, Any, Any], Builder | None, bool]:
-    """Return the environment that `env` is or makes, a function that makes another, and whether it was made here.
-
-    The function is None if `env` is an environment.
-
-    Raises:
-        ValueError: if `env` neither is nor makes an environment.
-        ImportError: if it needs a package that is not installed.
-    """
-    functional = find_functional(env)
-    if functional is not None:
-        return functional, functools.partial(_copy_functional, functional), True
-    if isinstance(env, FunctionalEnv):
-        return env.copy(), functools.partial(_copy_functional, env), True
-    if isinstance(env, str | EnvSpec):
-        build: Builder = functools.partial(make_registered, env)
-        return build(None), build, True
-    if isinstance(env, Game):
-        build = functools.partial(GameEnv, env)
-        return build(None), build, True
-    opened = as_env(env)
-    if opened is not None:
-        return opened, None, False
-    if is_space(env) or not callable(env):
-        raise ValueError(f"env must be {MAY_BE}, got {show(repr(env))}")
-    build = functools.partial(_call_factory, env)
-    product = build(None)
-    opened = as_env(product)
-    if opened is None:
-        raise ValueError(f"env: the factory {show(env)} must return an environment, got {show(repr(product))}")
-    return opened, build, True
 
 
 def as_env(value: Any) -> Env | VectorEnv[Any, Any, Any] | None:
@@ -111,11 +76,12 @@ def make_registered(env_id: str | EnvSpec, render_mode: str | None, **keywords: 
     return as_team(made) or made
 
 
-def _copy_functional(env: FunctionalEnv, render_mode: str | None) -> FunctionalEnv:
-    return env.copy()
+def call_factory(factory: Callable[..., Any], render_mode: str | None) -> Any:
+    """Return what the user's factory makes; if that is an id or a spec, the environment.
 
-
-def _call_factory(factory: Callable[..., Any], render_mode: str | None) -> Any:
+    Raises:
+        ValueError: if the factory requires arguments.
+    """
     keywords = {}
     try:
         signature = inspect.signature(factory)
@@ -192,7 +158,7 @@ def vector_builder(vector: VectorEnv[Any, Any, Any]) -> Builder:
     factories = getattr(vector.unwrapped, "env_fns", None)
     # Before gymnasium 1.2, these may be a generator that is exhausted.
     if isinstance(factories, list | tuple):
-        return functools.partial(_call_factory, factories[0])
+        return functools.partial(call_factory, factories[0])
     spec = single_spec(vector)
     if spec is None:
         raise NotRemade("it has no spec")

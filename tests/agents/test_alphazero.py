@@ -489,9 +489,9 @@ def test_description_of_another_class_is_not_built(name: str) -> None:
     described["game"] = {"class": name, "arguments": {"capacity": 3}}
     if name == "Replay":
         with pytest.raises(ValueError, match="description"):
-            envs.EnvSource.from_description(described)
+            envs.from_description(described)
         return
-    source = envs.EnvSource.from_description(described)
+    source = envs.from_description(described)
     assert source.game is None and source.action_space == spaces.Discrete(9)
     with pytest.raises(ValueError, match="NoSuchGame"):
         source.make(0)

@@ -16,7 +16,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation
 
 from noterl.collect import open_lanes
-from noterl.envs import Atari, EnvSource, check, resolve
+from noterl.envs import Atari, check, from_description, resolve
 from noterl.envs.rewards import GAME_REWARD
 from noterl.random import Generators
 from noterl.replay import Replay
@@ -235,7 +235,7 @@ class TestSettings:
 
     def test_description_makes_the_same_game_again(self) -> None:
         source = resolve(Atari("Pong", stack=2))
-        again = EnvSource.from_description(source.describe())
+        again = from_description(source.describe())
         assert again.maker.get_config() == {"game": "Pong", "stack": 2}
         assert again.make_evaluation().observation_space == source.observation_space
         assert repr(again) == "Atari('Pong', stack=2)"

@@ -156,7 +156,7 @@ class TestSource:
     def test_description_makes_the_game_again(self) -> None:
         described = envs.resolve(ConnectFour()).describe()
         assert described["game"] == {"class": "ConnectFour", "arguments": {}}
-        source = envs.EnvSource.from_description(described)
+        source = envs.from_description(described)
         assert isinstance(source.game, ConnectFour) and isinstance(source.make(0), GameEnv)
 
     @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ class TestSource:
     def test_malformed_description_raises(self, entry: Any) -> None:
         described = {**envs.resolve(TicTacToe()).describe(), "game": entry}
         with pytest.raises(ValueError, match="description"):
-            envs.EnvSource.from_description(described)
+            envs.from_description(described)
 
     def test_wrapper_around_a_game_raises(self) -> None:
         source = envs.resolve(gymnasium.wrappers.TimeLimit(GameEnv(TicTacToe()), 3))
@@ -378,10 +378,10 @@ def test_pettingzoo_games_have_the_same_rules(name: str, own: Game) -> None:
 def test_pettingzoo_game_is_described_by_its_name() -> None:
     pytest.importorskip("pettingzoo")
     described = envs.resolve(PettingZooGame("tictactoe_v3")).describe()
-    again = envs.EnvSource.from_description(described)
+    again = envs.from_description(described)
     assert isinstance(again.game, PettingZooGame) and again.game.max_length == 9
     with pytest.raises(ValueError, match="env must be one of"):
-        envs.EnvSource.from_description({**described, "game": {"class": "PettingZooGame", "arguments": {"env": "os"}}})
+        envs.from_description({**described, "game": {"class": "PettingZooGame", "arguments": {"env": "os"}}})
 
 
 def test_pettingzoo_game_from_a_function_needs_its_length() -> None:

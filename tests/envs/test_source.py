@@ -10,8 +10,17 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from noterl.envs import autoreset_mode, resolve
+from noterl.envs import autoreset_mode, functional_cartpole, games, resolve
+from noterl.envs import source as source_module
 from noterl.envs.packages import named_packages
+from noterl.envs.source import ADAPTERS
+from noterl.envs.sources.base import Opened
+from noterl.envs.sources.functional import FunctionalSource
+from noterl.envs.sources.maker import MakerSource
+from noterl.envs.sources.scalar import ScalarSource
+from noterl.envs.sources.spaces import SpacesSource
+from noterl.envs.sources.vector import VectorSource
+from noterl.envs.vectorized import RegisteredVector
 from tests.support import doubles
 from tests.support.doubles import BranchingEnv, CountingEnv, Gym021Env, Gym026Env
 
@@ -40,7 +49,7 @@ class TestResolve:
         source = resolve(CARTPOLE)
         assert source.action_space == spaces.Discrete(2)
         assert source.observation_space.shape == (4,)
-        assert (source.vector, source.num_envs) == (None, None)
+        assert (source.steps_together, source.num_envs) == (False, None)
         assert layer_names(source.make(0)) == ["TimeLimit", "OrderEnforcing", "CartPoleEnv"]
 
     def test_environment_made_for_the_spaces_becomes_a_lane(self):
@@ -272,11 +281,11 @@ class TestVector:
     def test_vector_environment_is_accepted(self, mode):
         vector = doubles.branching_vector(3, mode)
         source = resolve(vector)
-        assert source.vector is vector
+        assert source.open_vector() is vector
         assert source.num_envs == 3
         assert source.action_space == spaces.Discrete(4)
         assert source.observation_space.shape == (3,)
-        assert autoreset_mode(source.vector) == mode
+        assert autoreset_mode(source.open_vector()) == mode
         with pytest.raises(ValueError, match="steps its lanes together"):
             source.make(0)
         assert isinstance(source.make_evaluation(), BranchingEnv)
@@ -285,14 +294,15 @@ class TestVector:
 
     def test_vector_environment_of_a_factory_is_closed(self):
         source = resolve(lambda: doubles.branching_vector(2, "SameStep"))
+        vector = source.open_vector()
         source.close()
-        assert source.vector.closed
+        assert vector.closed
 
     @pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
     def test_sync_vector_environment_runs_as_lanes(self, mode):
         vector = gymnasium.vector.SyncVectorEnv([BranchingEnv] * 3, autoreset_mode=mode)
         source = resolve(vector)
-        assert (source.vector, source.num_envs) == (None, 3)
+        assert (source.steps_together, source.num_envs) == (False, 3)
         assert [source.make(lane) for lane in range(3)] == list(vector.envs)
         assert source.make_evaluation() not in vector.envs
         source.close()
@@ -396,3 +406,48 @@ class TestStart:
         )
         with pytest.raises(ValueError, match="action_space must start at zero"):
             resolve(vector)
+
+
+class TestAdapters:
+    """Each argument of `env=` is opened by one kind of source."""
+
+    @pytest.mark.parametrize(
+        ("env", "expected"),
+        [
+            ((spaces.Discrete(2), spaces.Discrete(2)), SpacesSource),
+            (CARTPOLE, ScalarSource),
+            (CountingEnv(), ScalarSource),
+            (Gym021Env(), ScalarSource),
+            (games.TicTacToe(), ScalarSource),
+            (doubles.branching_vector(2, "SameStep"), VectorSource),
+            (functional_cartpole(), FunctionalSource),
+            (RegisteredVector(CARTPOLE), MakerSource),
+        ],
+    )
+    def test_first_adapter_that_matches_opens_the_argument(self, env, expected):
+        assert next(adapter for adapter in ADAPTERS if adapter.matches(env)) is expected
+        assert type(resolve(env)) is expected
+
+    @pytest.mark.parametrize("env", [3, None, CountingEnv, spaces.Discrete(2), lambda: CountingEnv()])
+    def test_factories_and_other_objects_match_no_adapter(self, env):
+        assert not any(adapter.matches(env) for adapter in ADAPTERS)
+
+    def test_factory_has_the_source_of_what_it_makes(self):
+        assert type(resolve(lambda: doubles.branching_vector(2, "SameStep"))) is VectorSource
+        assert type(resolve(functional_cartpole)) is FunctionalSource
+
+    def test_new_kind_needs_one_class_and_one_entry(self, monkeypatch):
+        class Numbered(ScalarSource):
+            @classmethod
+            def matches(cls, env):
+                return isinstance(env, int)
+
+            @classmethod
+            def open(cls, env, build=None):
+                single = CountingEnv()
+                return Opened(
+                    (single.observation_space, single.action_space), cls, single, lambda mode: CountingEnv(), True
+                )
+
+        monkeypatch.setattr(source_module, "ADAPTERS", (Numbered, *ADAPTERS))
+        assert isinstance(resolve(7).make(1), CountingEnv)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from noterl.envs import EnvSource, check_spaces, resolve
+from noterl.envs import EnvSource, check_spaces, from_description, resolve
 from noterl.envs.spaces import convert
 from tests.support import doubles
 from tests.support.doubles import CountingEnv, Gym021Env
@@ -59,7 +59,7 @@ class TestSpaces:
 
 class TestDescription:
     def rebuilt(self, env) -> EnvSource:
-        return EnvSource.from_description(through_json(resolve(env).describe()))
+        return from_description(through_json(resolve(env).describe()))
 
     def test_description_keeps_arguments_and_limit(self):
         env = gymnasium.make("FrozenLake-v1", is_slippery=False, max_episode_steps=11)
@@ -107,7 +107,7 @@ class TestDescription:
 
     def test_unknown_id_leaves_the_spaces(self):
         described = {**resolve(CARTPOLE).describe(), "id": "NotHere-v3"}
-        source = EnvSource.from_description(described)
+        source = from_description(described)
         assert source.action_space == spaces.Discrete(2)
         with pytest.raises(ValueError, match="NotHere-v3 is not registered here"):
             source.make_evaluation()
@@ -115,13 +115,13 @@ class TestDescription:
     def test_id_with_a_module_raises(self):
         described = {**resolve(CARTPOLE).describe(), "id": "antigravity:CartPole-v1"}
         with pytest.raises(ValueError, match="would import a module, which a file must not"):
-            EnvSource.from_description(described)
+            from_description(described)
         assert "antigravity" not in sys.modules
 
     @pytest.mark.parametrize("changed", [{"id": 3}, {"kwargs": [1]}, {"max_episode_steps": "x"}, {"action_space": 3}])
     def test_malformed_description_raises(self, changed):
         with pytest.raises(ValueError, match="description"):
-            EnvSource.from_description({**resolve(CARTPOLE).describe(), **changed})
+            from_description({**resolve(CARTPOLE).describe(), **changed})
 
     @pytest.mark.parametrize(
         "kwargs",
@@ -134,21 +134,21 @@ class TestDescription:
     )
     def test_keyword_that_the_environment_does_not_take_raises(self, kwargs):
         described = resolve(CARTPOLE).describe()
-        EnvSource.from_description({**described, "kwargs": {"sutton_barto_reward": True}}).make(0)
+        from_description({**described, "kwargs": {"sutton_barto_reward": True}}).make(0)
         with pytest.raises(ValueError, match="description: kwargs"):
-            EnvSource.from_description({**described, "kwargs": kwargs})
+            from_description({**described, "kwargs": kwargs})
 
     def test_keywords_of_an_environment_whose_package_is_missing_are_kept(self, monkeypatch):
         spec = gymnasium.envs.registration.EnvSpec("Missing-v0", entry_point="no_such_module:Env")
         monkeypatch.setitem(gymnasium.registry, spec.id, spec)
         described = {**resolve(CARTPOLE).describe(), "id": spec.id, "kwargs": {"size": 3}}
-        assert EnvSource.from_description(described).action_space == spaces.Discrete(2)
+        assert from_description(described).action_space == spaces.Discrete(2)
 
     def test_description_must_be_a_dict(self):
         with pytest.raises(ValueError, match="description must be a dict, got 3"):
-            EnvSource.from_description(3)
+            from_description(3)
 
     def test_environment_with_other_spaces_than_the_description_raises(self):
         described = {**resolve(CARTPOLE).describe(), "action_space": spaces.Discrete(5)}
         with pytest.raises(ValueError, match="other spaces"):
-            EnvSource.from_description(described).make(0)
+            from_description(described).make(0)

@@ -130,11 +130,11 @@ class TestSources:
     def test_description_has_the_agents(self) -> None:
         source = envs.resolve(Signals)
         described = source.describe()
-        again = envs.EnvSource.from_description(described)
+        again = envs.from_description(described)
         assert again.team == source.team and again.observation_space == source.observation_space
         for agents in ("speaker", ["speaker", 1], ["speaker"]):
             with pytest.raises(ValueError):
-                envs.EnvSource.from_description({**described, "agents": agents})
+                envs.from_description({**described, "agents": agents})
 
     def test_lanes_and_evaluation_have_separate_environments(self) -> None:
         source = envs.resolve(Signals)

@@ -26,9 +26,11 @@ from gymnasium.vector import SyncVectorEnv, VectorEnv
 from noterl.envs.checking.checker import Checker, InvalidStepError, check_reset, check_step
 from noterl.envs.checking.report import Report
 from noterl.envs.checking.vector import DIFFERS, check_vector, difference
-from noterl.envs.making import Env, name_of, open_env, vector_builder
+from noterl.envs.making import Env, name_of, vector_builder
 from noterl.envs.snapshots import get_state, has_state_methods, set_state
-from noterl.envs.source import EnvSource, maker_of, source_of
+from noterl.envs.source import open_env
+from noterl.envs.sources.base import EnvSource
+from noterl.envs.sources.scalar import ScalarSource
 from noterl.envs.spaces import show
 from noterl.utils.checks import check_int
 
@@ -72,17 +74,19 @@ def check(env: Any, *, episodes: int = 3, steps: int = 1000, seed: int = 0) -> R
         check_int(name, value, least=least)
     if isinstance(env, EnvSource):
         raise ValueError("env must be an environment, got an EnvSource")
-    maker = maker_of(env)
-    opened, build, owned = open_env(env) if maker is None else (maker.make_single(), maker.make_single, True)
+    spaces, _, opened, build, owned = open_env(env)
+    if opened is None:
+        raise ValueError(f"env must be an environment, got {show(env)}")
     report = Report(name_of(opened))
     try:
         if type(opened) is SyncVectorEnv:
-            source = source_of(opened.envs[0], build=vector_builder(opened), owned=False)
+            source = ScalarSource(*spaces, env=opened.envs[0], build=vector_builder(opened))
             _Examiner(source, report, owned=owned).run(episodes, steps, seed)
         elif isinstance(opened, VectorEnv):
             check_vector(opened, report, steps, seed)
         else:
-            _Examiner(source_of(opened, build=build, owned=owned), report, owned=owned).run(episodes, steps, seed)
+            source = ScalarSource(*spaces, env=opened, build=build, owned=owned)
+            _Examiner(source, report, owned=owned).run(episodes, steps, seed)
     except Exception as error:  # the environment may raise any error
         report.error(str(error) if isinstance(error, InvalidStepError) else f"{type(error).__name__}: {error}")
     report.place = ""

@@ -1,0 +1,117 @@
+"""The source of single environments: an id, a game, an environment of gymnasium or classic gym, or one with agents."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from typing import Any
+
+from gymnasium.envs.registration import EnvSpec
+
+from noterl.envs import description
+from noterl.envs.games.game import Game, GameEnv
+from noterl.envs.making import Builder, Env, as_env, importable, make_registered, name_of, remake
+from noterl.envs.sources.base import EnvSource, Opened
+from noterl.envs.sources.maker import MakerSource
+from noterl.envs.vectorized import RegisteredVector
+
+
+class ScalarSource(EnvSource):
+    """Makes single environments, which are stepped one after another.
+
+    Args:
+        observation_space: see `EnvSource`.
+        action_space: see `EnvSource`.
+        game: the game that the environments play, if no environment has been made yet.
+        **settings: the other arguments of `EnvSource`.
+    """
+
+    def __init__(self, observation_space: Any, action_space: Any, *, game: Game | None = None, **settings: Any) -> None:
+        super().__init__(observation_space, action_space, **settings)
+        self._is_free = self._owned  # whether `_env` was made here and is not a lane yet
+        self._game = self._env.game if isinstance(self._env, GameEnv) else game
+        self._vectorized: EnvSource | None = None
+
+    @classmethod
+    def matches(cls, env: Any) -> bool:
+        """Return whether `env` is an id, its spec, a game, or a single environment."""
+        return isinstance(env, str | EnvSpec | Game) or as_env(env) is not None
+
+    @classmethod
+    def open(cls, env: Any, build: Builder | None = None) -> Opened:
+        """Open an id, its spec, a game, or a single environment."""
+        single: Any = as_env(env)
+        if single is None:
+            build = (
+                functools.partial(GameEnv, env) if isinstance(env, Game) else functools.partial(make_registered, env)
+            )
+            single = build(None)
+        return Opened.around(single, cls, build)
+
+    @property
+    def game(self) -> Game | None:
+        """The game that the environments play, or None.
+
+        Raises:
+            ValueError: if a wrapper is around the environment of a game, because a search would bypass it.
+        """
+        base = getattr(self._env, "unwrapped", None)
+        if isinstance(base, GameEnv) and base is not self._env:
+            raise ValueError(
+                f"env: a search does not see wrappers around a game; pass the game itself, not {self._env}"
+            )
+        return self._game
+
+    def _maker_entry(self) -> dict[str, Any]:
+        return {} if self._game is None else description.describe_object("game", self._game)
+
+    def make(self, index: int = 0) -> Env:
+        """Return the environment of lane `index`: the user's own object, if there is one, for lane 0."""
+        if index == 0 and self._env is not None and not self._owned:
+            return self._env
+        env = self._env if self._is_free else self._make_another()
+        self._is_free = False
+        self._lanes.append(env)
+        return env
+
+    def vectorized(self) -> EnvSource:
+        """Return a source of the same environments whose lanes gymnasium's native vector environment steps."""
+        if self._vectorized is None:
+            spec = self.spec
+            if spec is None and self._env is None:  # a source from a file
+                with contextlib.closing(self.make_evaluation()) as env:
+                    spec = env.spec
+            if spec is None:
+                raise ValueError(
+                    "vectorize must be False unless env is an id of gymnasium with a vector environment, such as "
+                    f"'CartPole-v1'; got {name_of(self._env)}"
+                )
+            self._vectorized = MakerSource(
+                self.observation_space, self.action_space, build=self._build, maker=RegisteredVector(spec)
+            )
+        return self._vectorized
+
+    def detached(self) -> EnvSource:
+        """Return a source without an environment; another process that receives the source makes its own."""
+        build: Any = self._builder()
+        if self._build is None and self.spec is not None:
+            build = functools.partial(make_registered, importable(self.spec))
+        elif getattr(build, "func", None) is make_registered:
+            build = functools.partial(make_registered, importable(build.args[0]), **build.keywords)
+        elif self._build is None:
+            raise ValueError(
+                f"workers: no copy of {name_of(self._env)} can be made (it has no spec); pass an id or a factory, such "
+                "as lambda: MyEnv(), as env="
+            )
+        return ScalarSource(self.observation_space, self.action_space, build=build, team=self.team)
+
+    def _builder(self) -> Builder:
+        return functools.partial(remake, self._env) if self._build is None else self._build
+
+    def close(self) -> None:
+        """Close the environments that were made here; the user's own object stays open."""
+        self._is_free = False
+        with contextlib.ExitStack() as closing:
+            closing.callback(super().close)
+            if self._vectorized is not None:
+                closing.callback(self._vectorized.close)

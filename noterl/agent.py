@@ -16,6 +16,7 @@ from noterl import backends, networks, registry, saving
 from noterl.acting.actor import Actor, split_fields
 from noterl.acting.host_forward import HostForward, Joint
 from noterl.algorithm import Algorithm, Defaults, bind_head
+from noterl.backends.common import CallOptions
 from noterl.callback import Callback
 from noterl.collect import RayWorkers, Workers
 from noterl.collect.env_calls import EnvCall
@@ -767,9 +768,9 @@ class Agent(Algorithm):
         assert self._settings is not None
         value = getattr(self, "value", None)
         if callable(value):
-            options: dict[str, Any] = {"acting": True, "jit_compile": self._settings.jit_compile}
+            options: CallOptions = {"acting": True, "jit_compile": self._settings.jit_compile}
             options["on_trace"] = learner.trace_counter("value")
-            compiled = backends.current().compile_call(value, learner.variables, **options)
+            compiled: Callable[[Any], Any] = backends.current().compile_call(value, learner.variables, **options)
         elif isinstance(self.head, Q):
             compiled = lambda observations: actor.forward(observations).max(axis=-1)  # noqa: E731
         else:

@@ -12,6 +12,7 @@ import numpy as np
 
 from noterl import backends, networks
 from noterl.agent import Agent
+from noterl.backends.on_device import DeviceProgram, Members, Report
 from noterl.collect.device import DeviceLanes
 from noterl.envs.functional import new_keys
 from noterl.learning import device
@@ -94,7 +95,7 @@ class Population:
         self.steps, self.failed = 0, dict[int, int]()
         self._updates = np.zeros(len(self.seeds), np.int64)
         self._learner: Any = agent._build()[0]
-        self._members: Any = None  # the members on the device, once there are environments
+        self._members: Members | None = None  # the members on the device, once there are environments
         self._position, self._num_envs = 0, 0
         self._generators = [Generators(seed) for seed in self.seeds]
         self._states = self._initial_states(_check_hyperparameters(hyperparameters or {}, agent, len(self.seeds)))
@@ -191,31 +192,33 @@ class Population:
         if self._members is not None:
             self._states = [self._members.state(number) for number in range(len(self))]
         keys = np.stack([new_keys(each("environment/device")) for each in self._generators])
-        self._members = backends.current().make_members(program, self._states, keys)
+        self._members = backends.current().capabilities["device_programs"].make_members(program, self._states, keys)
         self._num_envs, self._position = num_envs, 0
 
-    def _untrained(self) -> Any:
+    def _untrained(self) -> Members:
         """Return the members before their first `fit`, with as many environments as a minibatch needs."""
         size = self._learner.schedule.batch_size
         self._learner.open(1 if isinstance(size, str) else math.ceil(size / self._learner.rollout.length))
         program = device.make_program(self._learner, self.agent._source)
-        return backends.current().make_members(program, self._states, np.zeros((len(self), 2), np.uint32))
+        keys = np.zeros((len(self), 2), np.uint32)
+        return backends.current().capabilities["device_programs"].make_members(program, self._states, keys)
 
     def _call(self, last: int, schedules: list[Any], guard: InterruptGuard) -> None:
         """Make one call on the device and record its episodes."""
-        program, begin = self._members.program, self._position
+        assert self._members is not None
+        program = self._members.program
+        begin = self._position
         end = min(program.rollouts * program.size, begin + last - self.steps)
         first = self.steps - begin
         values = device.scheduled_values(schedules, [first + program.size * (k + 1) for k in range(program.rollouts)])
         with guard.critical():
             reports = self._members.run(begin, end, values)
             self.steps, self._position = first + end, end % program.size
-            self._record(reports, first, end // program.size)
+            self._record(program, reports, first, end // program.size)
 
-    def _record(self, reports: list[Any], first: int, learned: int) -> None:
+    def _record(self, program: DeviceProgram, reports: list[Report], first: int, learned: int) -> None:
         """Add the episodes of a call to the history."""
         assert self.history is not None
-        program = self._members.program
         for member, (lists, report) in enumerate(zip(self.history.members, reports, strict=True)):
             ends = np.flatnonzero(report.ended)
             returns, compensation = (

@@ -31,9 +31,9 @@ def make(seed: int = 3, **options: Any) -> Any:
 @pytest.fixture(scope="module", params=["ThreadedMembers", "VectorizedMembers"])
 def trained(request: pytest.FixtureRequest) -> Any:
     """A population of each kind: in threads as on the CPU, and vectorized as on other devices."""
-    core, module = (importlib.import_module(f"noterl.backends.jax.{name}") for name in ("core", "population"))
+    programs, module = (importlib.import_module(f"noterl.backends.jax.{name}") for name in ("on_device", "population"))
     patch = pytest.MonkeyPatch()
-    patch.setattr(core, "make_members", getattr(module, request.param))
+    patch.setattr(programs, "make_members", getattr(module, request.param))
     request.addfinalizer(patch.undo)
     population = noterl.Population(make(), seeds=3)
     population.fit(steps=30, num_envs=3)
@@ -60,7 +60,9 @@ def test_members_equal_single_runs(trained: Any) -> None:
 def test_members_train_at_the_same_time_after_the_first_call(monkeypatch: pytest.MonkeyPatch) -> None:
     module = importlib.import_module("noterl.backends.jax.population")
     monkeypatch.setattr(module, "available_cores", lambda: 2)
-    monkeypatch.setattr(importlib.import_module("noterl.backends.jax.core"), "make_members", module.ThreadedMembers)
+    monkeypatch.setattr(
+        importlib.import_module("noterl.backends.jax.on_device"), "make_members", module.ThreadedMembers
+    )
     population, both = noterl.Population(make(), seeds=2), threading.Barrier(2, timeout=30)
     population.fit(steps=SIZE, num_envs=3)
     population.evaluate(1)

@@ -1,8 +1,7 @@
-"""The backends: one package each for TensorFlow, JAX and torch, all with the same functions.
+"""The backends: one package each for TensorFlow, JAX and torch, all with the functions of `interface.Backend`.
 
 Only these packages import a framework. They receive functions and variables, and do not depend on agents.
-`noterl.backends.jax.core` documents the functions. `noterl/__init__.py` sets `KERAS_BACKEND` first, so other modules
-can import Keras from here in any order.
+`noterl/__init__.py` sets `KERAS_BACKEND` first, so other modules can import Keras from here in any order.
 """
 
 from __future__ import annotations
@@ -10,8 +9,8 @@ from __future__ import annotations
 import importlib
 import os
 from functools import cache
-from typing import Any
 
+from noterl.backends.interface import Backend
 from noterl.utils.keras_backend import SUPPORTED
 
 if not os.environ.get("KERAS_BACKEND"):
@@ -35,9 +34,10 @@ def name() -> str:
 
 
 @cache
-def current() -> Any:
-    """Return the module with the interface of this process's backend."""
-    return importlib.import_module(f"noterl.backends.{name()}.core")
+def current() -> Backend:
+    """Return the backend that this process uses."""
+    backend: Backend = importlib.import_module(f"noterl.backends.{name()}.core")
+    return backend
 
 
 def check_precision() -> None:

@@ -6,12 +6,19 @@ import math
 import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypedDict
 
 import numpy as np
 
 from noterl.types import Batch, map_arrays
 
+# Each framework has its own classes of tensors and variables.
+Tensor = Any
+Variables = Sequence[Any]
+# loss_fn(*args) -> a scalar, or a pair of a scalar and anything.
+Loss = Callable[..., Any]
+# A function of one argument, such as a forward pass.
+Function = Callable[[Any], Any]
 # step(batch, index) -> (logs, feedback): one gradient update on tensors [B, ...].
 Step = Callable[[Batch, int], tuple[dict[str, Any], dict[str, Any]]]
 
@@ -60,46 +67,6 @@ class GatheredRows(NamedTuple):
     indices: Any
 
 
-class Plan(NamedTuple):
-    """What happens in each of the C rounds of a call that trains from a memory on the device.
-
-    Attributes:
-        settings: of the exploration, float32 `[C, E]`.
-        random: number of first lanes whose actions are uniformly random, `[C]`.
-        updates: gradient updates after the round, `[C]`.
-        copies: 1 if a hard copy to the target precedes them, otherwise 0, `[C]`.
-        recent: number of newest transitions that can be sampled then, `[C]`.
-        older: number of entries of the table of further slots that can be sampled then, `[C]`.
-        first: the first of these entries, `[C]`.
-        scheduled: values of the scheduled variables from these updates on, float32 `[C, variables]`.
-    """
-
-    settings: Any
-    random: Any
-    updates: Any
-    copies: Any
-    recent: Any
-    older: Any
-    first: Any
-    scheduled: Any
-
-
-class Place(NamedTuple):
-    """Where such a call begins and ends; integers.
-
-    Attributes:
-        row: of the ring, in which the round in progress is stored.
-        begin: steps of the round in progress.
-        end: steps at the end of the call, counted from the start of that round.
-        number: updates before the call, modulo `period` times `copy_every`.
-    """
-
-    row: Any
-    begin: Any
-    end: Any
-    number: Any
-
-
 class GroupResult(NamedTuple):
     """The result of a compiled call of K gradient updates. Arrays stay on the device until they are fetched.
 
@@ -120,8 +87,37 @@ class GroupResult(NamedTuple):
 
 
 Rows = Batch | GatheredRows
-# program(rows, count, first=0): what `compile_updates` returns.
-Program = Callable[..., GroupResult]
+
+
+class Program(Protocol):
+    """Compiled gradient updates; `UpdateProgram` documents the call."""
+
+    def __call__(self, rows: Rows, count: int, first: int = 0) -> GroupResult:
+        """Run `count` updates; the first one has the number `first`."""
+
+
+class Options(TypedDict, total=False):
+    """The optional arguments of every compiled program."""
+
+    jit_compile: bool | str
+    on_trace: Callable[[], None]
+    torch_seed: Callable[[bool], int] | None
+
+
+class UpdateOptions(Options, total=False):
+    """The optional arguments of `UpdateProgram`."""
+
+    period: int
+    stop: Callable[[dict[str, Any]], Any] | None
+    report: Sequence[Any]
+    log_names: Collection[str]
+
+
+class CallOptions(Options, total=False):
+    """The optional arguments of `CallProgram`."""
+
+    acting: bool
+    training: bool
 
 
 @dataclass(eq=False)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from noterl import backends
-from noterl.backends.common import Program, Step
+from noterl.backends.common import CallOptions, Function, Program, Step, UpdateOptions, Variables
 from noterl.backends.process_group import ConnectionLost, ProcessGroup
 
 
@@ -60,7 +60,7 @@ class Strategy:
         return batch_size // self.processes
 
     @contextmanager
-    def attached(self, variables: Sequence[Any]) -> Iterator[None]:
+    def attached(self, variables: Variables) -> Iterator[None]:
         """Place the variables where the strategy needs them, for the duration of a `fit`.
 
         Processes are connected, and start with the values of the chief.
@@ -76,7 +76,7 @@ class Strategy:
         except ConnectionLost as error:
             raise StrategyError(f"strategy={self.word!r}: {error}") from error.__cause__
 
-    def compile_updates(self, step: Step, variables: Sequence[Any], *, axis: int = 0, **options: Any) -> Program:
+    def compile_updates(self, step: Step, variables: Variables, options: UpdateOptions, axis: int = 0) -> Program:
         """Compile updates of which each replica computes its share.
 
         The program is called with the batches of this process. Logs are those of the global batch, and feedback is that
@@ -85,14 +85,13 @@ class Strategy:
         Args:
             step: one update.
             variables: all variables that it uses.
+            options: the other arguments of `Backend.compile_updates`.
             axis: the axis of a batch along which replicas share it: 1 for sequences `[T, N, ...]`.
-            **options: the other arguments of `backends.compile_updates`.
         """
-        program: Program = backends.current().compile_updates(step, variables, **options)
-        return program
+        return backends.current().compile_updates(step, variables, **options)
 
-    def compile_call(self, function: Callable[[Any], Any], variables: Sequence[Any], **options: Any) -> Any:
-        """Compile a function such as `prepare`; the arguments are those of `backends.compile_call`."""
+    def compile_call(self, function: Function, variables: Variables, options: CallOptions) -> Function:
+        """Compile a function such as `prepare`; the arguments are those of `Backend.compile_call`."""
         return backends.current().compile_call(function, variables, **options)
 
     def agree(self, values: Sequence[float]) -> np.ndarray:

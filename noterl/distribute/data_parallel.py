@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
-from noterl import backends
-from noterl.backends.common import Program, Step
+from noterl.backends.common import CallOptions, Function, Program, Step, UpdateOptions, Variables
 from noterl.backends.process_group import ConnectionLost
 from noterl.distribute.base import ProcessStrategy, Strategy, StrategyError, environment_number
 
@@ -63,7 +62,7 @@ class DataParallel(Strategy):
         self.replicas = int(self._mesh.size)
 
     @contextmanager
-    def attached(self, variables: Sequence[Any]) -> Iterator[None]:
+    def attached(self, variables: Variables) -> Iterator[None]:
         """Keep a copy of each variable on every device."""
         from noterl.backends.jax.sharding import replicated
 
@@ -73,11 +72,11 @@ class DataParallel(Strategy):
         with replicated(variables, self._mesh):
             yield
 
-    def compile_updates(self, step: Step, variables: Sequence[Any], *, axis: int = 0, **options: Any) -> Program:
+    def compile_updates(self, step: Step, variables: Variables, options: UpdateOptions, axis: int = 0) -> Program:
         """Compile updates on batches that are divided among the devices."""
         from noterl.backends.jax.sharding import ShardedProgram
 
-        program = super().compile_updates(step, variables, **options)
+        program = super().compile_updates(step, variables, options)
         return program if self.replicas == 1 else ShardedProgram(program, self._mesh, axis)
 
 
@@ -97,20 +96,18 @@ class DataParallelProcesses(ProcessStrategy):
         super().__init__(processes)
         self.replicas, self._connected = self.processes, processes
 
-    def compile_updates(self, step: Step, variables: Sequence[Any], *, axis: int = 0, **options: Any) -> Program:
+    def compile_updates(self, step: Step, variables: Variables, options: UpdateOptions, axis: int = 0) -> Program:
         """Compile updates whose gradients are averaged over the processes.
 
         Raises:
             ValueError: if `jit_compile` is False.
         """
+        from noterl.backends.jax.core import compile_updates
         from noterl.backends.jax.shared_updates import SharedUpdates
 
-        program: Program = backends.current().compile_updates(
-            step, variables, kind=SharedUpdates, processes=self._connected, **options
-        )
-        return program
+        return compile_updates(step, variables, kind=SharedUpdates, processes=self._connected, **options)
 
-    def compile_call(self, function: Callable[[Any], Any], variables: Sequence[Any], **options: Any) -> Any:
+    def compile_call(self, function: Function, variables: Variables, options: CallOptions) -> Function:
         """Compile a function whose statistics are averaged over the processes."""
         from noterl.backends.jax.shared_updates import SharedCall
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from noterl import backends
-from noterl.backends.common import Program, Step
+from noterl.backends.common import CallOptions, Function, Program, Step, UpdateOptions, Variables
 from noterl.backends.process_group import ConnectionLost
 from noterl.distribute.base import ProcessStrategy, environment_number
 
@@ -44,7 +44,7 @@ class DDP(ProcessStrategy):
         self.replicas = count
 
     @contextmanager
-    def attached(self, variables: Sequence[Any]) -> Iterator[None]:
+    def attached(self, variables: Variables) -> Iterator[None]:
         """Connect the processes."""
         from noterl.backends.torch import replicas
 
@@ -56,20 +56,21 @@ class DDP(ProcessStrategy):
                 self._processes.connect(device)
             yield
 
-    def compile_updates(self, step: Step, variables: Sequence[Any], *, axis: int = 0, **options: Any) -> Program:
+    def compile_updates(self, step: Step, variables: Variables, options: UpdateOptions, axis: int = 0) -> Program:
         """Compile updates whose gradients are averaged over the processes."""
         if self.processes == 1:
-            return super().compile_updates(step, variables, **options)
+            return super().compile_updates(step, variables, options)
         from noterl.backends.torch.replicas import ReplicatedProgram
 
-        compile_updates, stop = backends.current().compile_updates, options.pop("stop", None)
-        return ReplicatedProgram(
-            lambda together: compile_updates(step, variables, stop=together, **options), self._processes, stop
-        )
+        def compile_program(stop_together: Any) -> Program:
+            shared: UpdateOptions = {**options, "stop": stop_together}
+            return backends.current().compile_updates(step, variables, **shared)
 
-    def compile_call(self, function: Callable[[Any], Any], variables: Sequence[Any], **options: Any) -> Any:
+        return ReplicatedProgram(compile_program, self._processes, options.get("stop"))
+
+    def compile_call(self, function: Function, variables: Variables, options: CallOptions) -> Function:
         """Compile a function whose statistics are averaged over the processes."""
-        program = super().compile_call(function, variables, **options)
+        program = super().compile_call(function, variables, options)
         if self.processes == 1:
             return program
         from noterl.backends.replicas import averaging

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
-from noterl.backends.common import Program, Step
+from noterl.backends.common import CallOptions, Function, Program, Step, UpdateOptions, Variables
 from noterl.distribute.base import ProcessStrategy, Strategy, StrategyError
 from noterl.utils.tf_config import Cluster
 
@@ -31,10 +31,10 @@ class Mirrored(Strategy):
         self._strategy = replicas.mirrored() if strategy is None else strategy
         self.replicas = int(self._strategy.num_replicas_in_sync)
 
-    def compile_updates(self, step: Step, variables: Sequence[Any], *, axis: int = 0, **options: Any) -> Program:
+    def compile_updates(self, step: Step, variables: Variables, options: UpdateOptions, axis: int = 0) -> Program:
         """Compile updates on batches that are divided among the devices."""
         if self.replicas == 1:
-            return super().compile_updates(step, variables, **options)
+            return super().compile_updates(step, variables, options)
         from noterl.backends.tensorflow.replicas import Devices, ReplicatedUpdates
 
         return ReplicatedUpdates(step, variables, devices=Devices(self._strategy, variables), axis=axis, **options)
@@ -69,18 +69,18 @@ class MultiWorker(ProcessStrategy, Mirrored):
         ProcessStrategy.__init__(self, self._workers)
 
     @contextmanager
-    def attached(self, variables: Sequence[Any]) -> Iterator[None]:
+    def attached(self, variables: Variables) -> Iterator[None]:
         """Translate errors of the connection."""
         with self.translated(), self._workers.reporting():
             yield
 
-    def compile_call(self, function: Callable[[Any], Any], variables: Sequence[Any], **options: Any) -> Any:
+    def compile_call(self, function: Function, variables: Variables, options: CallOptions) -> Function:
         """Compile a function of the data of this process.
 
         Raises:
             ValueError: when the function is called, if it averages over the processes.
         """
-        program = super().compile_call(function, variables, **options)
+        program = super().compile_call(function, variables, options)
         if self.processes == 1:
             return program
         from noterl.backends.replicas import averaging
@@ -134,7 +134,7 @@ class ParameterServer(Strategy):
             made = backend.connect(workers, cluster.servers) if strategy is None else strategy
         self._fleet = backend.Fleet(made, workers, cluster.servers)
 
-    def compile_updates(self, step: Step, variables: Sequence[Any], *, axis: int = 0, **options: Any) -> Program:
+    def compile_updates(self, step: Step, variables: Variables, options: UpdateOptions, axis: int = 0) -> Program:
         """Compile updates that the coordinator schedules.
 
         Raises:

@@ -13,7 +13,7 @@ import numpy as np
 
 from noterl import backends, networks
 from noterl.backends import ops
-from noterl.backends.common import GroupResult, NonFiniteError
+from noterl.backends.common import NonFiniteError
 from noterl.learning import optimizers
 from noterl.learning.expert_data import ExpertData
 from noterl.learning.learner import LARGEST_CALL, Learner, pad
@@ -64,7 +64,7 @@ class Cloning:
         for start in range(0, updates, size):
             count = min(size, updates - start)
             indices = self._data.sample_indices((count, batch_size), generator)
-            result: GroupResult = self._program(pad(self._batch(indices), size), count)
+            result = self._program(pad(self._batch(indices), size), count)
             losses = backends.current().fetch(result.logs["loss"])
             if result.applied < count:
                 raise NonFiniteError(float(losses[result.applied]), update=start + result.applied, step=0)

@@ -11,6 +11,7 @@ from gymnasium import spaces
 
 from noterl import backends
 from noterl.backends import keras, ops
+from noterl.backends.on_device import Carry, DeviceProgram
 from noterl.envs.observation import ObservationEncoder
 from noterl.learning import optimizers
 from noterl.learning.rollout_learner import RolloutLearner
@@ -32,15 +33,16 @@ def rollouts_run_on_device(learner: Any, source: EnvSource) -> bool:
     that can sample tensors, and on the CPU a network without convolutions. Normalization, a reward model and fields of
     `forward` are computed on the host; such agents step the environment as a vector environment.
     """
+    device_programs = backends.current().capabilities.get("device_programs")
     return (
         source.functions is not None
-        and backends.name() == "jax"
+        and device_programs is not None
         and type(learner) is RolloutLearner
         and learner.reward_model is None
         and not learner.forward_fields
         and learner.algorithm._normalizers is None
         and learner.algorithm.head.sampled_from is not None
-        and backends.current().loops_are_fast(learner.variables)
+        and device_programs.loops_are_fast(learner.variables)
     )
 
 
@@ -89,14 +91,14 @@ class RolloutRunner:
     def on_continue(self) -> None:
         """Called when the environments continue from a file."""
 
-    def adopt(self, carry: Any) -> Any:
+    def adopt(self, carry: Carry) -> Carry:
         """Return the carry of another learner's call for this one: a new rollout begins."""
         return carry._replace(rollout=self.start(np.zeros(2, np.uint32)).rollout)
 
     def close(self) -> None:
         """Called when another runner follows."""
 
-    def call(self, carry: Any, begin: int, end: int, first_step: int) -> CallResult:
+    def call(self, carry: Carry, begin: int, end: int, first_step: int) -> CallResult:
         """Make a call.
 
         Args:
@@ -126,7 +128,7 @@ class RolloutRunner:
         )
 
 
-def make_program(learner: RolloutLearner, source: EnvSource, members: int = 1) -> Any:
+def make_program(learner: RolloutLearner, source: EnvSource, members: int = 1) -> DeviceProgram:
     """Return the `DeviceProgram` of a learner that is open for a number of lanes.
 
     A call is shorter by the factor `members`.
@@ -143,7 +145,8 @@ def make_program(learner: RolloutLearner, source: EnvSource, members: int = 1) -
     gamma = algorithm.hyperparameters.get("gamma")
     size, batch_size = learner.num_rows, learner.batch_size
     updates = algorithm.epochs * math.ceil(size / batch_size)
-    return backends.current().DeviceProgram(
+    device_programs = backends.current().capabilities["device_programs"]
+    return device_programs.DeviceProgram(
         reset=functions.reset,
         step_environment=functions.step,
         act_best=lambda observations: head.executed(head.deterministic(algorithm._joint_forward(observations))),

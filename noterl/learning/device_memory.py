@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from noterl.backends.on_device import ReplayProgram, Transitions
 from noterl.envs.observation import at
 from noterl.replay import Replay
 from noterl.replay.columns import gather, map_leaves
@@ -24,7 +25,7 @@ class DeviceMemory:
 
     Args:
         replay: the memory of the agent.
-        program: a `ReplayProgram`.
+        program: the program.
 
     Attributes:
         ring: the ring of the program; None before the first call.
@@ -33,7 +34,7 @@ class DeviceMemory:
         count: transitions ever inserted into the memory; a transition's insertion number counts those before it.
     """
 
-    def __init__(self, replay: Replay, program: Any) -> None:
+    def __init__(self, replay: Replay, program: ReplayProgram) -> None:
         self.replay, self._program = replay, program
         self.ring: Any = None
         self.table = np.zeros(1, np.int32)
@@ -86,7 +87,7 @@ class DeviceMemory:
         """Return the row of the ring that holds the round in progress."""
         return (self.count - position + self._offset) % self._program.slots // self._program.num_envs
 
-    def advance(self, ring: Any, steps: int) -> None:
+    def advance(self, ring: Transitions, steps: int) -> None:
         """Hold a ring into which a call has inserted so many transitions."""
         self.ring = ring
         self.count += steps

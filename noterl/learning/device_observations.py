@@ -29,7 +29,8 @@ class DeviceObservations:
     """
 
     def __init__(self, replay: Replay, variable: Any) -> None:
-        self._replay, self._variable, self._backend = replay, variable, backends.current()
+        self._replay, self._variable = replay, variable
+        self._tables = backends.current().capabilities["tables"]
         self._ring: Any = None
         self._final: Any = None
         self._epoch, self._count = -1, 0  # of the storage, when its observations were last copied
@@ -38,13 +39,13 @@ class DeviceObservations:
         """Return the observations `[n, ...]` as a tensor on the device."""
         storage = self._updated()
         rows = storage.observation_rows(indices).astype(np.int32)
-        return storage.join(self._backend.take_rows(self._ring, rows))
+        return storage.join(self._tables.take_rows(self._ring, rows))
 
     def next_observations(self, indices: Array) -> Any:
         """Return the true next observations `[n, ...]` as a tensor on the device."""
         storage = self._updated()
         rows = storage.next_observation_rows(indices).astype(np.int32)
-        return storage.join(self._backend.take_rows_of_two(self._ring, self._final, rows))
+        return storage.join(self._tables.take_rows_of_two(self._ring, self._final, rows))
 
     def _updated(self) -> Storage:
         """Copy what has been added since the last call, and return the storage."""
@@ -73,12 +74,12 @@ class DeviceObservations:
     def _new_table(self, storage: Storage, rows: int) -> Any:
         leaf = storage.observation_layout
         assert isinstance(leaf, Leaf)
-        return self._backend.empty_table((rows, *leaf.shape), leaf.batch_dtype, self._variable)
+        return self._tables.empty_table((rows, *leaf.shape), leaf.batch_dtype, self._variable)
 
     def _copied(self, table: Any, source: Any, rows: Array, layout: Any) -> Any:
         """Return the table on the device with these rows of a table on the host."""
         size = max(1, CHUNK // max(1, source[:1].nbytes))
         for first in range(0, len(rows), size):
             part = rows[first : first + size]
-            table = self._backend.write_rows(table, part.astype(np.int32), gather(source, part, layout))
+            table = self._tables.write_rows(table, part.astype(np.int32), gather(source, part, layout))
         return table

@@ -10,7 +10,7 @@ import numpy as np
 from noterl import backends
 from noterl.acting.actor import Actor
 from noterl.backends import ops
-from noterl.backends.common import Place, Plan
+from noterl.backends.on_device import Place, Plan, ReplayCarry, ReplayProgram
 from noterl.learning import device
 from noterl.learning.device import CallResult
 from noterl.learning.device_exploration import find_exploration, has_uniform_actions, num_uniform, uniform_actions
@@ -34,7 +34,8 @@ def replay_runs_on_device(learner: Any, actor: Any, source: EnvSource) -> bool:
     fixed. Normalization, reward models, relabelling, stacks of frames, memories on disk, further stored fields, and
     networks with convolutions on the CPU stay on the host; such agents step a vector environment.
     """
-    if source.functions is None or backends.name() != "jax" or type(learner) is not ReplayLearner:
+    device_programs = backends.current().capabilities.get("device_programs")
+    if source.functions is None or device_programs is None or type(learner) is not ReplayLearner:
         return False
     algorithm, schedule = learner.algorithm, learner.schedule
     return (
@@ -47,7 +48,7 @@ def replay_runs_on_device(learner: Any, actor: Any, source: EnvSource) -> bool:
         and algorithm._normalizers is None
         and not (learner.actor_fields or learner.info_spec or algorithm.extra_spec)
         and _is_plain(learner.replay)
-        and backends.current().loops_are_fast(learner.variables)
+        and device_programs.loops_are_fast(learner.variables)
     )
 
 
@@ -78,7 +79,7 @@ class ReplayRunner:
         self.start = self.program.start
         self.memory = DeviceMemory(learner.replay, self.program)
 
-    def _make_program(self, source: EnvSource) -> Any:
+    def _make_program(self, source: EnvSource) -> ReplayProgram:
         learner, exploration, functions = self.learner, self._exploration, source.functions
         algorithm, space = learner.algorithm, learner.algorithm.action_space
         schedule: Any = learner.schedule
@@ -90,7 +91,8 @@ class ReplayRunner:
             values = algorithm._joint_forward(observations)
             return algorithm.head.executed(exploration.select(values, numbers, settings))
 
-        return backends.current().ReplayProgram(
+        device_programs = backends.current().capabilities["device_programs"]
+        return device_programs.ReplayProgram(
             reset=functions.reset,
             step_environment=functions.step,
             store=lambda observations: map_leaves(_stored, layout, observations),
@@ -129,7 +131,7 @@ class ReplayRunner:
         """Called when the environments continue from a file: the memory was restored too."""
         self.memory.release()
 
-    def adopt(self, carry: Any) -> Any:
+    def adopt(self, carry: ReplayCarry) -> ReplayCarry:
         """Return the carry of another learner's call for this one."""
         self.memory.release()
         return carry
@@ -138,7 +140,7 @@ class ReplayRunner:
         """Called before another runner replaces this one."""
         self.memory.release()
 
-    def call(self, carry: Any, begin: int, end: int, first_step: int) -> CallResult:
+    def call(self, carry: ReplayCarry, begin: int, end: int, first_step: int) -> CallResult:
         """Make a call; see `RolloutRunner.call`."""
         learner, memory, size = self.learner, self.memory, self.size
         linked = memory.open(begin, carry.observations)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from noterl import backends, networks
-from noterl.backends.common import GroupResult, split_loss
+from noterl.backends.common import GroupResult, Program, UpdateOptions, split_loss
 from noterl.distribute import SINGLE, Strategy
 from noterl.hyperparameters import discount_factor
 from noterl.learning import dry_run, optimizers
@@ -106,7 +106,7 @@ class Learner(ABC):
 
     def build(self) -> None:
         """Allocate the memory and build the optimizers."""
-        leave_scope = getattr(backends.current(), "leave_scope", None)  # only TensorFlow has scopes
+        leave_scope = backends.current().capabilities.get("scopes")
         if leave_scope is not None:
             leave_scope(self.find_variables(), self.optimizers.values())
         found = self.algorithm.networks().values()
@@ -213,12 +213,9 @@ class Learner(ABC):
         found += self.reward_model.all_variables() if self.reward_model else []
         return networks.unique(found)
 
-    def program(self, report: Sequence[Any], stop: Callable[..., Any] | None = None) -> Any:
-        """Return the compiled program of `step`; see `backends.compile_updates`."""
-        return self.strategy.compile_updates(
-            self.step,
-            self.variables,
-            axis=self.batch_axis,
+    def program(self, report: Sequence[Any], stop: Callable[..., Any] | None = None) -> Program:
+        """Return the compiled program of `step`; see `Backend.compile_updates`."""
+        options = UpdateOptions(
             period=self.algorithm.update_period,
             stop=stop,
             report=report,
@@ -227,6 +224,7 @@ class Learner(ABC):
             log_names=self.metric_names,
             torch_seed=self.torch_seed,
         )
+        return self.strategy.compile_updates(self.step, self.variables, options, self.batch_axis)
 
     def trace_counter(self, name: str) -> Callable[[], None]:
         """Return a function that counts a trace of the program `name` in the agent's `trace_counts`."""
@@ -472,10 +470,9 @@ class Learner(ABC):
     ) -> tuple[Any, Any]:
         owner = getattr(loss_fn, "__self__", None)
         traceable = owner is not None and (owner is self.algorithm or owner is self.reward_model)
-        result: tuple[Any, Any] = backends.current().minimize(
+        return backends.current().minimize(
             loss_fn, variables, optimizer, args, known=self.variables, traceable=traceable
         )
-        return result
 
     def _variables_of(self, group: Sequence[Any]) -> list[Any]:
         """Return the trainable variables of networks; looked up once for each group of networks."""

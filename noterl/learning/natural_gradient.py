@@ -196,8 +196,7 @@ def step(
             objective, divergence = evaluate()
             return mean_over_replicas(objective), mean_over_replicas(divergence)
 
-        moved: tuple[Tensor, Tensor] = backend.isolated(move, variables)
-        return moved
+        return backend.isolated(move, variables)
 
     search = line_search(try_step, before, target * ops.convert_to_tensor(rules.kl_tolerance), rules)
     assign(ops.where(search.accepted, start + search.scale * longest, start))

@@ -87,7 +87,7 @@ def _resolve_one(optimizer: Any, name: str) -> Any:
         )
     makes_torch = callable(optimizer) and (not isinstance(optimizer, type) or _is_torch_class(optimizer))
     if makes_torch or _is_torch(optimizer):
-        if backends.name() != "torch":
+        if "modules" not in backends.current().capabilities:
             kind = type(optimizer).__name__ if _is_torch(optimizer) else "a function of parameters"
             raise ValueError(
                 f"optimizer: {kind} needs the torch backend, but this process runs on {backends.name()}: set "
@@ -160,9 +160,9 @@ def variables_in(optimizer: Any, variables: Sequence[keras.Variable]) -> list[ke
 def _make_variables_of_rules(optimizer: keras.optimizers.Optimizer) -> None:
     """Replace the numbers of rules by variables, because a compiled update would contain them as constants.
 
-    On torch they stay numbers, because every step reads them again.
+    With `live_numbers` they stay numbers, because every step reads them again.
     """
-    if backends.name() == "torch":
+    if "live_numbers" in backends.current().capabilities:
         return
     optimizer.noterl_rules = {}
     for rule, (minimum, maximum) in _RULES.items():

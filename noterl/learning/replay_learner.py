@@ -80,7 +80,7 @@ class ReplayLearner(Learner):
             reason = "observations of int64 beyond 32 bits, which JAX cannot store"
         if reason:
             raise ValueError(f"on_device must be False with {reason}, got True")
-        if backends.name() != "tensorflow":
+        if "tables" in backends.current().capabilities:
             return True
         message = "Replay(on_device=True) changes nothing on TensorFlow: observations stay on the host"
         warnings.warn(message, UserWarning, stacklevel=2)

@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium import spaces
 
 from noterl import backends
-from noterl.backends.common import GatheredRows
+from noterl.backends.common import CallOptions, GatheredRows
 from noterl.learning.acting_policy import ActingPolicy
 from noterl.learning.dry_run import example_batch
 from noterl.learning.learner import LARGEST_CALL, Learner, pad
@@ -76,13 +76,10 @@ class RolloutLearner(Learner):
         return self.algorithm.stop_epochs(defaultdict(float)) is not None
 
     def _compile_prepare(self) -> None:
-        self._prepare = self.strategy.compile_call(
-            self._prepared_rows,
-            self.variables,
-            jit_compile=self.jit_compile,
-            on_trace=self.trace_counter("prepare"),
-            torch_seed=self.torch_seed,
+        options = CallOptions(
+            jit_compile=self.jit_compile, on_trace=self.trace_counter("prepare"), torch_seed=self.torch_seed
         )
+        self._prepare = self.strategy.compile_call(self._prepared_rows, self.variables, options)
 
     def _prepared_rows(self, rollout: Batch) -> Batch:
         if self.reward_model is not None:

@@ -11,6 +11,7 @@ import numpy as np
 
 from noterl import backends
 from noterl.backends import keras
+from noterl.backends.interface import Modules
 from noterl.hyperparameters import Hyperparameter
 from noterl.networks.description import HiddenLayers, NetworkDescription
 from noterl.networks.keras_layers import keras_network
@@ -41,7 +42,7 @@ def variables(network: Network) -> list[keras.Variable]:
         return list(network.variables)
     if isinstance(network, keras.random.SeedGenerator):
         return [network.state]
-    return _modules().adopt(check_network("network", network))
+    return native_modules().adopt(check_network("network", network))
 
 
 def trainable_variables(network: Network) -> list[keras.Variable]:
@@ -130,8 +131,8 @@ def network_or_default(network: Any, hidden: Any, build: Callable[[Any], Network
             f"network {network.name!r} takes a dict of inputs, but networks receive an observation as one array: "
             "use noterl.networks.multi_input(network, env.observation_space)"
         )
-    if is_module(network) and backends.name() == "torch":
-        _modules().materialize(network, shape)
+    if is_module(network):
+        native_modules().materialize(network, shape)
     return network
 
 
@@ -170,7 +171,7 @@ def clone(network: Network) -> Network:
     """
     variables(network)  # raises unless it is a built network
     if is_module(network):
-        return _modules().clone(network)
+        return native_modules().clone(network)
     recipe = getattr(network, "noterl_recipe", None)
     if recipe is not None:
         # Uses no random numbers, so networks that are built later have the same weights on every backend.
@@ -225,7 +226,7 @@ def copy(source: Network, target: Network, tau: Any = 1.0) -> None:
 def get_weights(network: Network) -> list[np.ndarray]:
     """Return the weights as arrays in Keras's layout: kernels `[in, out]`, convolutions `[H, W, in, out]`."""
     if is_module(network):
-        return _modules().get_weights(network)
+        return native_modules().get_weights(network)
     return [backends.current().fetch(variable) for variable in variables(network)]
 
 
@@ -240,7 +241,7 @@ def set_weights(network: Network, weights: Sequence[np.ndarray]) -> None:
     if expected != received:
         raise ValueError(f"weights do not fit the network: expected the shapes {expected}, got {received}")
     if is_module(network):
-        _modules().set_weights(network, weights)
+        native_modules().set_weights(network, weights)
     else:
         for variable, weight in zip(variables(network), weights, strict=True):
             variable.assign(weight)
@@ -248,18 +249,23 @@ def set_weights(network: Network, weights: Sequence[np.ndarray]) -> None:
 
 def keras_layout(networks: Iterable[Network]) -> dict[int, Sequence[int]]:
     """Return the axes that transpose each variable of torch modules to Keras's layout, by the variable's id."""
-    modules = getattr(backends.current(), "modules", None)
+    modules = backends.current().capabilities.get("modules")
     return {} if modules is None else modules.keras_layout(networks)
 
 
-def _modules() -> Any:
-    """Return the part of the torch backend that handles torch modules."""
-    if backends.name() != "torch":
+def native_modules() -> Modules:
+    """Return the capability of this backend that handles torch modules.
+
+    Raises:
+        ValueError: if it has none.
+    """
+    modules = backends.current().capabilities.get("modules")
+    if modules is None:
         raise ValueError(
             f"network: a torch.nn.Module needs the torch backend, but this process runs on {backends.name()}: set "
             "KERAS_BACKEND=torch before Keras is imported, or use a Keras model"
         )
-    return backends.current().modules
+    return modules
 
 
 def unique(variables: Iterable[Any]) -> list[Any]:

@@ -393,8 +393,8 @@ def _hidden_gain(gain: float | None) -> float | None:
 def _build(plan: tuple, shape: tuple[int, ...]) -> Network:
     """Build the network of a plan on this backend, with weights from the agent's generator."""
     claim(plan_sizes(plan, shape))
-    native = getattr(backends.current(), "modules", None)
-    network = keras_network(plan, shape) if native is None else native.build(plan, shape)
+    modules = backends.current().capabilities.get("modules")
+    network = keras_network(plan, shape) if modules is None else modules.build(plan, shape)
     set_weights(network, initial_weights(plan, get_weights(network), network_generator()))
     network.noterl_recipe = (plan, shape)
     return network

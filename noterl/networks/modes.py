@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from functools import cache, partial
 from typing import Any
 
-from noterl.backends import current, keras, ops
-from noterl.networks.access import is_module
+from noterl.backends import keras, ops
+from noterl.networks.access import is_module, native_modules
 
 PRECISIONS = ("float32", "bfloat16")
 
@@ -50,7 +50,7 @@ def _with_mode(kind: Any, training: bool | None, precision: str) -> type:
 def _in_bfloat16(network: Any, compute: Callable[[], Any]) -> Any:
     """Return the outputs of a network whose layers compute in bfloat16, as float32."""
     if is_module(network):
-        return current().modules.in_bfloat16(compute)
+        return native_modules().in_bfloat16(compute)
     layers = [each for each in network._flatten_layers() if each is not network]
     layers = layers or [network]  # a layer of the user without inner layers
     policies = [layer.dtype_policy for layer in layers]

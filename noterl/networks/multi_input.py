@@ -8,7 +8,7 @@ from gymnasium import spaces
 
 from noterl import backends
 from noterl.envs.observation import ObservationEncoder
-from noterl.networks.access import Network, check_network, is_module
+from noterl.networks.access import Network, check_network, is_module, native_modules
 from noterl.networks.keras_layers import MultiInput
 from noterl.utils.checks import check_int
 
@@ -61,7 +61,7 @@ def multi_input(network: Network, space: spaces.Space[Any], *, actions: int = 0)
             raise ValueError('actions must be 0 for a space with a part named "action"')
         places["action"] = (stop, stop + actions, (actions,))
     if is_module(network):
-        return backends.current().modules.MultiInput(network, places)
+        return native_modules().MultiInput(network, places)
     wrapped = MultiInput(network, places)
     wrapped(backends.ops.zeros((1, stop + actions), "float32"))  # builds it
     return wrapped

@@ -20,6 +20,7 @@ from noterl.learning import optimizers
 from noterl.learning.acting_policy import ActingPolicy
 from noterl.learning.learner import Learner
 from noterl.learning.settings import Settings
+from noterl.networks.access import native_modules
 from noterl.networks.config import stored
 from noterl.training.session import Session
 from noterl.types import Counters
@@ -332,7 +333,7 @@ def torch_weights(algorithm: Algorithm) -> dict[str, np.ndarray]:
     for name, network in algorithm.networks().items():
         if not networks.is_module(network):
             raise ValueError(f"layout must be 'keras', because the network {name!r} is not a module of torch")
-        for key, array in backends.current().modules.state_dict(network).items():
+        for key, array in native_modules().state_dict(network).items():
             found[f"{name.replace('/', '.')}.{key}"] = array
     return {**found, **{name: array for name, array in get_weights(algorithm).items() if name.startswith(_NORMALIZERS)}}
 
@@ -368,7 +369,7 @@ def update_threads(parts: Parts) -> int:
     if not size and learner.rollout is not None:  # the number of environments is not known yet
         configured = learner.schedule.batch_size
         size = learner.rollout.length if isinstance(configured, str) else configured
-    return int(backends.current().update_threads(learner.variables, size))
+    return backends.current().update_threads(learner.variables, size)
 
 
 def _layout(algorithm: Algorithm) -> optimizers.Layout:

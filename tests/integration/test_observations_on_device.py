@@ -186,8 +186,9 @@ def test_error_while_observations_are_sent_loses_none(monkeypatch: pytest.Monkey
 def test_few_sizes_of_batches_are_compiled() -> None:
     agent = noterl.DQN("CartPole-v1", hidden=(8,), seed=1)
     agent.compile(replay=Replay(500, on_device=True), batch_size=8, learning_starts=8, updates="pass", update_every=32)
-    before = backends.current().take_rows_of_two._cache_size()
+    tables = backends.current().capabilities["tables"]
+    before = tables.take_rows_of_two._cache_size()
     agent.fit(steps=400, verbose=0)
     sizes = agent.trace_counts["update"]
     assert sizes <= 6
-    assert backends.current().take_rows_of_two._cache_size() - before <= 2 * sizes  # and the final observations' sizes
+    assert tables.take_rows_of_two._cache_size() - before <= 2 * sizes  # and the final observations' sizes

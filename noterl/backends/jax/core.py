@@ -1,20 +1,19 @@
-"""The interface of the JAX backend."""
+"""The JAX backend; `noterl.backends.interface` documents its functions."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import keras
 import numpy as np
 
-from noterl.backends.common import CallProgram, Program, SeparateUpdates, Step, is_dense
-from noterl.backends.jax.device import DeviceProgram
-from noterl.backends.jax.population import make_members
-from noterl.backends.jax.replay import ReplayProgram
+from noterl.backends.common import CallProgram, Program, SeparateUpdates, Step
+from noterl.backends.interface import Backend, Capabilities
+from noterl.backends.jax import on_device, tables
 from noterl.backends.jax.scope import (
     Scope,
     compiler,
@@ -24,12 +23,14 @@ from noterl.backends.jax.scope import (
     in_scope,
     is_tracing,
     isolated,
+    loops_are_fast,
     minimize,
     read_values,
 )
-from noterl.backends.jax.tables import empty_table, take_rows, take_rows_of_two, write_rows
 from noterl.backends.jax.updates import Updates
 from noterl.utils.cores import available_cores
+
+capabilities: Capabilities = {"device_programs": on_device, "tables": tables}
 
 
 def fetch(value: Any) -> np.ndarray:
@@ -77,11 +78,6 @@ def _polyak(source: Any, target: Any, tau: Any) -> Any:
     return jnp.where(tau == 1.0, source, target + tau * (source - target))
 
 
-def loops_are_fast(variables: Sequence[Any]) -> bool:
-    """Return whether updates of these variables are fast inside of compiled loops; see `SeparateUpdates`."""
-    return is_dense(variables) or jax.default_backend() != "cpu"
-
-
 def compile_updates(
     step: Step, variables: Sequence[Any], *, period: int = 1, kind: type[Updates] = Updates, **options: Any
 ) -> Program:
@@ -112,3 +108,8 @@ class Call(CallProgram):
 
 
 compile_call = Call
+
+if TYPE_CHECKING:
+    from noterl.backends.jax import core
+
+    _contract: Backend = core

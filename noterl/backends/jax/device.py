@@ -8,131 +8,28 @@ splitting training into calls does not change a result.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from noterl.backends.common import GatheredRows, Step
+from noterl.backends import on_device
+from noterl.backends.common import GatheredRows
 from noterl.backends.jax.environments import SAMPLERS, Environments, Sums, add_rewards, select
 from noterl.backends.jax.scope import Scope, compiler, read_values
 from noterl.backends.jax.updates import Updates, all_finite, replaced, row_of
+from noterl.backends.on_device import Carry, Report, Rollout
 from noterl.types import Batch
 
 
-class Rollout(NamedTuple):
-    """A rollout, `[T, N, ...]` each."""
-
-    observation: Any
-    action: Any
-    reward: Any
-    next_observation: Any
-    terminated: Any
-    ended: Any
-
-
-class Carry(NamedTuple):
-    """What a call receives from the last one.
-
-    Attributes:
-        key: of the rollout in progress.
-        states: of the environments, a pytree of arrays `[N, ...]`.
-        observations: as networks receive them, `[N, ...]`.
-        returns: sums of rewards of the episodes in flight, `[N]`, float32.
-        compensation: the rounding error of `returns`, to be added to them, `[N]`.
-        lengths: steps of the episodes in flight, `[N]`.
-        rollout: the rollout in progress.
-    """
-
-    key: Any
-    states: Any
-    observations: Any
-    returns: Any
-    compensation: Any
-    lengths: Any
-    rollout: Rollout
-
-
-class Report(NamedTuple):
-    """What happened in a call of C rollouts.
-
-    Attributes:
-        ended: whether the step of a lane in a round ended its episode, `[C T, N]`.
-        returns: where an episode ended, its return, float32 `[C T, N]`.
-        compensation: the rounding error of `returns`, to be added to them, `[C T, N]`.
-        lengths: where an episode ended, its number of steps, `[C T, N]`.
-        applied: the number of updates on each rollout that were applied, `[C]`.
-        stopped: whether `stop` ended the updates on the rollout, `[C]`.
-        logs: values by name, `[C, K, ...]`.
-    """
-
-    ended: Any
-    returns: Any
-    compensation: Any
-    lengths: Any
-    applied: Any
-    stopped: Any
-    logs: dict[str, Any]
-
-
-@dataclass(eq=False, kw_only=True)
-class DeviceProgram:
-    """Collecting and learning on the device, called as `program(carry, begin, end, scheduled)`.
-
-    Args:
-        reset: `key -> (observation, state)` of one environment.
-        step_environment: `(key, state, action) -> (observation, state, reward, terminated, truncated)`.
-        encode: observations of the environments `[N, ...]` -> those of networks `[N, ...]`.
-        act_best: observations of networks `[N, ...]` -> the actions for environments, without exploration.
-        act: (observations of networks, random numbers `[N, num_sampled]`) -> (actions, those for environments).
-        sampled_from: the distribution of these numbers, "uniform" or "normal".
-        num_sampled: the number of these numbers for one action.
-        discount: returns the discount factor.
-        prepare: a rollout `[T, N, ...]` -> rows `[T N, ...]`.
-        step: one gradient update, as for `UpdateProgram`.
-        stop: as for `UpdateProgram`.
-        variables: all variables that these functions may read or assign.
-        scheduled: those of the variables that have a schedule.
-        length: T, the rounds of a rollout.
-        num_envs: N.
-        epochs: passes over each rollout.
-        batch_size: rows of a minibatch.
-        rollouts: C, the largest number of rollouts in one call.
-        jit_compile: False runs it operation by operation.
-        on_trace: called for each program that is traced.
-    """
-
-    reset: Callable[[Any], tuple[Any, Any]]
-    step_environment: Callable[..., tuple[Any, ...]]
-    encode: Callable[[Any], Any]
-    act_best: Callable[[Any], Any]
-    act: Callable[[Any, Any], tuple[Any, Any]]
-    sampled_from: str
-    num_sampled: int
-    discount: Callable[[], Any]
-    prepare: Callable[[Batch], Batch]
-    step: Step
-    stop: Callable[[dict[str, Any]], Any] | None
-    variables: Sequence[Any]
-    scheduled: Sequence[Any]
-    length: int
-    num_envs: int
-    epochs: int
-    batch_size: int
-    rollouts: int
-    jit_compile: bool | str = "auto"
-    on_trace: Callable[[], None] = lambda: None
+class DeviceProgram(on_device.DeviceProgram):
+    """Collecting and learning as one compiled while loop; see `on_device.DeviceProgram`."""
 
     def __post_init__(self) -> None:
-        self.size = self.length * self.num_envs
-        self.updates = self.epochs * -(-self.size // self.batch_size)
+        super().__post_init__()
         self._environments = Environments(self.reset, self.step_environment, self.encode, self.num_envs)
-        positions = {id(variable): position for position, variable in enumerate(self.variables)}
-        self._scheduled = [positions[id(variable)] for variable in self.scheduled]
         self._updates = Updates(self.step, self.variables, stop=self.stop, jit_compile=self.jit_compile)
         compiled = compiler(self.jit_compile)
         # Its shapes are needed before it is traced in the loop; a jitted function is traced once for both.
@@ -141,16 +38,7 @@ class DeviceProgram:
         self.start = compiled(self._start)
 
     def __call__(self, carry: Carry, begin: int, end: int, scheduled: np.ndarray) -> tuple[Carry, Report]:
-        """Train from position `begin` of the rollout in progress to `end`, and write the variables back.
-
-        If an update is not finite, the call ends with the rollout of this update, of which `applied` updates are kept.
-
-        Args:
-            carry: what `start` or the last call returned.
-            begin: below T N.
-            end: at most C T N.
-            scheduled: the values of the scheduled variables for each rollout, `[C, variables]`.
-        """
+        """Train from position `begin` of the rollout in progress to `end`, and write the variables back."""
         state, carry, report, finite = self._run(
             read_values(self.variables), carry, np.int32(begin), np.int32(end), scheduled
         )
@@ -169,11 +57,7 @@ class DeviceProgram:
     def run(
         self, state: list[Any], carry: Carry, begin: Any, end: Any, scheduled: Any, *, ends_early: bool = True
     ) -> tuple[list[Any], Carry, Report, Any]:
-        """Return the state, the carry, the report, and whether all updates are finite; pure.
-
-        If `ends_early`, the call ends with an update that is not finite. Otherwise no updates follow it: members of a
-        population share one loop.
-        """
+        """Return the state, the carry, the report, and whether all updates are finite; pure."""
         self.on_trace()
         learned = jax.eval_shape(self._learn, state, carry, scheduled[0])
         report = self._empty_report(learned[-1])
@@ -312,7 +196,7 @@ class DeviceProgram:
 
     def _prepared(self, state: list[Any], carry: Carry, scheduled: Any) -> tuple[list[Any], GatheredRows, Carry]:
         """Return the state with scheduled values, the minibatches, and the carry for the next rollout."""
-        state = replaced(state, self._scheduled, [scheduled[k] for k in range(len(self._scheduled))])
+        state = replaced(state, self.scheduled_positions, [scheduled[k] for k in range(len(self.scheduled_positions))])
         with Scope(self.variables, state) as scope:
             rows = self.prepare(self._batch(carry.rollout))
         indices = self._indices(jax.random.fold_in(carry.key, self.length))

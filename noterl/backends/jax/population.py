@@ -15,8 +15,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from noterl.backends.jax.device import Carry, DeviceProgram, Report
+from noterl.backends import on_device
+from noterl.backends.jax.device import DeviceProgram
 from noterl.backends.jax.scope import compiler
+from noterl.backends.on_device import Carry, Members, Report
 from noterl.utils.cores import available_cores
 
 
@@ -112,11 +114,12 @@ class VectorizedMembers:
 
     def carry(self, member: int) -> Carry:
         """Return what the next call of a member receives."""
-        found: Carry = jax.tree.map(lambda values: values[member], self._carries)
-        return found
+        carry: Carry = jax.tree.map(lambda values: values[member], self._carries)
+        return carry
 
 
-def make_members(program: DeviceProgram, states: Sequence[list[Any]], keys: np.ndarray) -> Any:
+def make_members(program: on_device.DeviceProgram, states: Sequence[list[Any]], keys: np.ndarray) -> Members:
     """Return the members of a population, in the way that is faster on JAX's default device."""
-    kind = ThreadedMembers if jax.default_backend() == "cpu" else VectorizedMembers
-    return kind(program, states, keys)
+    assert isinstance(program, DeviceProgram)
+    members = ThreadedMembers if jax.default_backend() == "cpu" else VectorizedMembers
+    return members(program, states, keys)

@@ -11,148 +11,28 @@ reads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from noterl.backends.common import Place, Plan, Step
+from noterl.backends import on_device
 from noterl.backends.jax.environments import SAMPLERS, Environments, Sums, add_rewards, select
 from noterl.backends.jax.scope import Scope, compiler, read_values
 from noterl.backends.jax.updates import Updates, all_finite, replaced
+from noterl.backends.on_device import Place, Plan, ReplayCarry, ReplayReport, Transitions
 from noterl.types import Batch
 
 
-class Transitions(NamedTuple):
-    """Transitions with any leading axes; those of the ring have `[R, N, ...]`.
-
-    Attributes:
-        ahead: the distance in slots at which the next transition of the episode is, if there is one.
-        behind: the distance in slots to the one before it in its episode; 0 if there is none. A transition and one
-            `ahead` of it belong together if that one is stored and its `behind` is the same distance. So each column is
-            written once for a transition; XLA copies the whole column in each round if it is written twice.
-    """
-
-    observation: Any
-    action: Any
-    reward: Any
-    next_observation: Any
-    terminated: Any
-    truncated: Any
-    ahead: Any
-    behind: Any
-
-
-class ReplayCarry(NamedTuple):
-    """What a call receives from the last one.
-
-    Attributes:
-        key: of the round in progress.
-        states: of the environments, a pytree of arrays `[N, ...]`.
-        observations: as the memory stores them, `[N, ...]`.
-        returns, compensation, lengths: of the episodes in flight; see `Sums`.
-        linked: whether a lane's last transition is N slots before its next one, and its episode goes on, `[N]`.
-    """
-
-    key: Any
-    states: Any
-    observations: Any
-    returns: Any
-    compensation: Any
-    lengths: Any
-    linked: Any
-
-
-class ReplayReport(NamedTuple):
-    """What happened in a call of C rounds.
-
-    Attributes:
-        ended: whether the step of a lane in a round ended its episode, `[C, N]`.
-        returns, compensation, lengths: of the episodes that ended, `[C, N]`.
-        rounds: number of rounds that ran.
-        applied: number of updates that were applied.
-        logs: values by name, `[updates of a call, ...]`.
-    """
-
-    ended: Any
-    returns: Any
-    compensation: Any
-    lengths: Any
-    rounds: Any
-    applied: Any
-    logs: dict[str, Any]
-
-
-@dataclass(eq=False, kw_only=True)
-class ReplayProgram:
-    """Collecting and learning on the device, called as `program(carry, ring, table, place, plan)`.
-
-    Args:
-        reset: `key -> (observation, state)` of one environment.
-        step_environment: `(key, state, action) -> (observation, state, reward, terminated, truncated)`.
-        store: observations of the environments `[N, ...]` -> those that the memory stores.
-        encode: stored observations `[B, ...]` -> those of networks.
-        act: (observations of networks, random numbers `[N, num_sampled]`, settings `[E]`) -> actions.
-        sampled_from: the distribution of these numbers, "uniform" or "normal".
-        num_sampled: the number of these numbers for one action.
-        num_settings: E, the number of settings.
-        act_randomly: uniform numbers `[N, num_random]` -> actions.
-        num_random: the number of these numbers for one action.
-        discount: returns the discount factor.
-        step: one gradient update, as for `UpdateProgram`.
-        period: as for `UpdateProgram`.
-        update_target: makes a hard copy.
-        copy_every: gradient updates between hard copies; 0 if none follow updates.
-        random_spec: the shape and the distribution of the random numbers of an update, by name.
-        variables: all variables that these functions may read or assign.
-        scheduled: those of the variables that have a schedule.
-        num_envs: N.
-        batch_size: B.
-        n_step: number of rewards that are summed.
-        capacity: transitions that can be sampled.
-        rounds: C, the largest number of rounds in one call.
-        updates: the largest number of updates in one call.
-        jit_compile: False runs it operation by operation.
-        on_trace: called for each program that is traced.
-    """
-
-    reset: Callable[[Any], tuple[Any, Any]]
-    step_environment: Callable[..., tuple[Any, ...]]
-    store: Callable[[Any], Any]
-    encode: Callable[[Any], Any]
-    act: Callable[[Any, Any, Any], Any]
-    sampled_from: str
-    num_sampled: int
-    num_settings: int
-    act_randomly: Callable[[Any], Any]
-    num_random: int
-    discount: Callable[[], Any]
-    step: Step
-    period: int
-    update_target: Callable[[], None]
-    copy_every: int
-    random_spec: Mapping[str, tuple[tuple[int, ...], str]]
-    variables: Sequence[Any]
-    scheduled: Sequence[Any]
-    num_envs: int
-    batch_size: int
-    n_step: int
-    capacity: int
-    rounds: int
-    updates: int
-    jit_compile: bool | str = "auto"
-    on_trace: Callable[[], None] = lambda: None
+class ReplayProgram(on_device.ReplayProgram):
+    """Collecting and learning as one compiled while loop; see `on_device.ReplayProgram`."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self._environments = Environments(self.reset, self.step_environment, self.store, self.num_envs)
-        self._rows = -(-self.capacity // self.num_envs) + self.rounds + 2
-        self.slots = self._rows * self.num_envs
-        positions = {id(variable): position for position, variable in enumerate(self.variables)}
-        self._scheduled = [positions[id(variable)] for variable in self.scheduled]
         self._updates = Updates(self.step, self.variables, period=self.period, jit_compile=self.jit_compile)
         compiled = compiler(self.jit_compile)
         if self.jit_compile is not False:
@@ -162,17 +42,7 @@ class ReplayProgram:
     def __call__(
         self, carry: ReplayCarry, ring: Transitions, table: np.ndarray, place: Place, plan: Plan
     ) -> tuple[ReplayCarry, Transitions, ReplayReport]:
-        """Train, and write the variables back; `ring` must not be used again.
-
-        If an update is not finite, the call ends with the round of this update, which is not applied.
-
-        Args:
-            carry: what `start` or the last call returned.
-            ring: of `make_ring` or the last call.
-            table: slots of transitions that can be sampled, apart from the newest ones, int32.
-            place: where the call begins and ends.
-            plan: what happens in its rounds.
-        """
+        """Train, and write the variables back; `ring` must not be used again."""
         place = Place(*map(np.int32, place))
         run = partial(self._run, read_values(self.variables), carry, table=table, place=place, plan=plan)
         state, after, ring, report, finite = run(ring=ring)
@@ -188,7 +58,7 @@ class ReplayProgram:
         def fill(shape: Any, values: Any) -> Any:
             table = np.zeros((self.slots, *shape.shape[1:]), shape.dtype)
             table[slots] = values
-            return jnp.array(table.reshape(self._rows, self.num_envs, *shape.shape[1:]))
+            return jnp.array(table.reshape(self.rows, self.num_envs, *shape.shape[1:]))
 
         shapes = self._row_shapes()._asdict()
         return Transitions(**{name: jax.tree.map(fill, shape, rows[name]) for name, shape in shapes.items()})
@@ -248,7 +118,7 @@ class ReplayProgram:
             t, state, carry, ring, outcome, (applied, finite, logs) = loop
             now = jax.tree.map(lambda values: values[t], plan)
             *keys, learn_key, next_key = jax.random.split(carry.key, 6)
-            row = (place.row + t) % self._rows
+            row = (place.row + t) % self.rows
             carry, ring, new = self._round(state, carry, ring, row, now, counted(t), keys)
             outcome = tuple(all_.at[t].set(one) for all_, one in zip(outcome, new, strict=True))
             after = (t + 1) * self.num_envs
@@ -334,8 +204,10 @@ class ReplayProgram:
             before: the updates applied in this call, whether all are finite, and what they logged.
             careful: whether an update that is not finite is undone and ends the updates.
         """
-        values = [jnp.where(now.updates > 0, now.scheduled[k], state[p]) for k, p in enumerate(self._scheduled)]
-        state = replaced(state, self._scheduled, values)
+        values = [
+            jnp.where(now.updates > 0, now.scheduled[k], state[p]) for k, p in enumerate(self.scheduled_positions)
+        ]
+        state = replaced(state, self.scheduled_positions, values)
         # Loops of no or one pass: a branch would copy the whole state in each round.
         state = jax.lax.fori_loop(0, now.copies, lambda _, state: self._with_copy(state), state)
 

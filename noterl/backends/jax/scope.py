@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import keras
 
 from noterl.backends import replicas
-from noterl.backends.common import Stack, split_loss
+from noterl.backends.common import Loss, Stack, Variables, is_dense, split_loss
 
 T = TypeVar("T")
 
@@ -86,14 +86,17 @@ def compiler(jit_compile: bool | str) -> Callable[[Callable], Callable]:
     return jax.disable_jit() if jit_compile is False else jax.jit
 
 
+def loops_are_fast(variables: Sequence[Any]) -> bool:
+    """Return whether updates of these variables are fast inside of compiled loops; see `SeparateUpdates`."""
+    return is_dense(variables) or jax.default_backend() != "cpu"
+
+
 def read_values(variables: Sequence[keras.Variable]) -> list[Any]:
     """Return the arrays of variables, outside of any scope."""
     return [variable._value for variable in variables]
 
 
-def dry_run(
-    function: Callable[[], None], variables: Sequence[keras.Variable], jit_compile: bool | str = "auto"
-) -> None:
+def dry_run(function: Callable[[], None], variables: Variables, jit_compile: bool | str = "auto") -> None:
     """Call `function` for its side effects in Python, and discard what it assigns to `variables`.
 
     Unless `jit_compile` is False, only shapes are computed, because computing values would compile each operation.
@@ -116,7 +119,7 @@ def isolated(function: Callable[[], T], variables: Sequence[keras.Variable]) -> 
 
 
 def _objective(
-    loss_fn: Callable[..., Any], trained: Sequence[keras.Variable], args: tuple
+    loss_fn: Loss, trained: Variables, args: tuple
 ) -> tuple[Callable[[list[Any]], tuple[Any, tuple[Any, dict[int, Any]]]], list[Any]]:
     """Return `loss_fn(*args)` as a function of the values of `trained`, inside a scope, and the current values.
 
@@ -143,9 +146,7 @@ def _objective(
     return objective, [outer.get_current_value(variable) for variable in trained]
 
 
-def _gradients(
-    loss_fn: Callable[..., Any], trained: Sequence[keras.Variable], args: tuple
-) -> tuple[Any, Any, list[Any]]:
+def _gradients(loss_fn: Loss, trained: Variables, args: tuple) -> tuple[Any, Any, list[Any]]:
     """Return `(loss, aux, gradients)` of `loss_fn(*args)`, inside a scope."""
     outer = _scopes.top
     objective, values = _objective(loss_fn, trained, args)
@@ -158,19 +159,13 @@ def _gradients(
 
 
 def gradients(function: Callable[[], Any], variables: Sequence[keras.Variable]) -> tuple[Any, list[Any]]:
-    """Return the scalar `function()` and its gradients, which are zero for unused variables; inside a compiled call."""
+    """Return the scalar `function()` and its gradients."""
     value, _, found = _gradients(function, variables, ())
     return value, found
 
 
-def hessian_product(
-    function: Callable[[], Any], variables: Sequence[keras.Variable]
-) -> Callable[[list[Any]], list[Any]]:
-    """Return the product of the Hessian of the scalar `function()` with a vector, as a function; in a compiled call.
-
-    The vector has one array for each variable. The gradient is linearized once, and each product is a linear function
-    of its vector, so it may be called in a loop of `keras.ops`.
-    """
+def hessian_product(function: Callable[[], Any], variables: Variables) -> Callable[[list[Any]], list[Any]]:
+    """Linearize the gradient once; each product is a linear function of its vector."""
     objective, values = _objective(function, variables, ())
     product: Callable[[list[Any]], list[Any]] = jax.linearize(jax.grad(lambda new: objective(new)[0]), values)[1]
     over = replicas.active()
@@ -178,24 +173,9 @@ def hessian_product(
 
 
 def minimize(
-    loss_fn: Callable[..., Any],
-    trained: Sequence[keras.Variable],
-    optimizer: Any,
-    args: tuple,
-    *,
-    known: Sequence[keras.Variable] = (),
-    **unused: Any,
+    loss_fn: Loss, trained: Variables, optimizer: Any, args: tuple, *, known: Variables = (), **unused: Any
 ) -> tuple[Any, Any]:
-    """Take the gradients of `loss_fn(*args)`, apply the optimizer and return `(loss, aux)`.
-
-    Args:
-        loss_fn: returns a scalar, or a pair of a scalar and anything.
-        trained: the variables to differentiate with respect to.
-        optimizer: receives the gradients.
-        args: the arguments of `loss_fn`.
-        known: all variables that `loss_fn` may read or assign. Used outside a compiled call only.
-        unused: options of the other backends.
-    """
+    """Take a gradient step; `known` is used outside of a compiled call only."""
     if _scopes.top is None:
         with Scope(known, read_values(known)) as scope:
             result = minimize(loss_fn, trained, optimizer, args)

@@ -1,16 +1,17 @@
-"""The interface of the TensorFlow backend."""
+"""The TensorFlow backend; `noterl.backends.interface` documents its functions."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from noterl.backends.common import CallProgram, Program, SeparateUpdates, Step, is_dense
+from noterl.backends.common import CallProgram, Program, SeparateUpdates, Step, Variables, is_dense
+from noterl.backends.interface import Backend, Capabilities
 from noterl.backends.tensorflow.cache import align_names
 from noterl.backends.tensorflow.gradients import gradients, hessian_product, isolated, minimize
 from noterl.backends.tensorflow.updates import EagerUpdates, Updates
@@ -80,9 +81,7 @@ def _hard_copy(sources: Sequence[keras.Variable], targets: Sequence[keras.Variab
     return found[0]
 
 
-def dry_run(
-    function: Callable[[], None], variables: Sequence[keras.Variable], jit_compile: bool | str = "auto"
-) -> None:
+def dry_run(function: Callable[[], None], variables: Variables, jit_compile: bool | str = "auto") -> None:
     """Call `function` for its side effects in Python, and undo what it assigns to `variables`."""
     isolated(function, variables)
 
@@ -97,6 +96,9 @@ def leave_scope(variables: Sequence[keras.Variable], optimizers: Iterable[Any]) 
     for optimizer in optimizers:
         if isinstance(optimizer, keras.optimizers.Optimizer):
             optimizer._distribution_strategy = tf.distribute.get_strategy()
+
+
+capabilities: Capabilities = {"scopes": leave_scope}
 
 
 def compile_updates(step: Step, variables: Sequence[Any], *, period: int = 1, **options: Any) -> Program:
@@ -143,3 +145,8 @@ class Call(CallProgram):
 
 
 compile_call = Call
+
+if TYPE_CHECKING:
+    from noterl.backends.tensorflow import core
+
+    _contract: Backend = core

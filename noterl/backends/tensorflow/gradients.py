@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
-import keras
 import tensorflow as tf
 
 from noterl.backends import replicas
-from noterl.backends.common import Stack, split_loss
+from noterl.backends.common import Loss, Stack, Variables, split_loss
 
 T = TypeVar("T")
 
@@ -36,18 +35,8 @@ class FiniteFlag:
         _flags.pop()
 
 
-def minimize(
-    loss_fn: Callable[..., Any], trained: Sequence[keras.Variable], optimizer: Any, args: tuple, **unused: Any
-) -> tuple[Any, Any]:
-    """Take the gradients of `loss_fn(*args)`, apply the optimizer and return `(loss, aux)`.
-
-    Args:
-        loss_fn: returns a scalar, or a pair of a scalar and anything.
-        trained: the variables to differentiate with respect to.
-        optimizer: receives None as the gradient of a variable that the loss does not depend on.
-        args: the arguments of `loss_fn`.
-        unused: options of the other backends.
-    """
+def minimize(loss_fn: Loss, trained: Variables, optimizer: Any, args: tuple, **unused: Any) -> tuple[Any, Any]:
+    """Take a gradient step; the optimizer receives None for a variable that the loss does not depend on."""
     replica: Any = replicas.active()
     take = partial(_gradients_of_loss, loss_fn, trained, args)
     loss, aux, found = take() if replica is None else replica.mean_gradients(take, partial(loss_fn, *args))
@@ -65,9 +54,7 @@ def minimize(
     return loss, aux
 
 
-def _gradients_of_loss(
-    loss_fn: Callable[..., Any], trained: Sequence[keras.Variable], args: tuple
-) -> tuple[Any, Any, list[Any]]:
+def _gradients_of_loss(loss_fn: Loss, trained: Variables, args: tuple) -> tuple[Any, Any, list[Any]]:
     """Return the loss, the auxiliary values and the gradients, which are None for unused variables."""
     with tf.GradientTape() as tape:
         loss, aux = split_loss(loss_fn(*args))
@@ -81,22 +68,16 @@ def and_finite(finite: Any) -> None:
         flag.value &= finite
 
 
-def gradients(function: Callable[[], Any], variables: Sequence[keras.Variable]) -> tuple[Any, list[Any]]:
-    """Return the scalar `function()` and its gradients, which are zero for unused variables."""
+def gradients(function: Callable[[], Any], variables: Variables) -> tuple[Any, list[Any]]:
+    """Return the scalar `function()` and its gradients."""
     values = [variable.value for variable in variables]
     with tf.GradientTape() as tape:
         value = function()
     return value, tape.gradient(value, values, unconnected_gradients=tf.UnconnectedGradients.ZERO)
 
 
-def hessian_product(
-    function: Callable[[], Any], variables: Sequence[keras.Variable]
-) -> Callable[[list[Any]], list[Any]]:
-    """Return the product of the Hessian of the scalar `function()` with a vector, as a function.
-
-    The vector has one tensor for each variable. The gradient is recorded once, and each product differentiates it, so
-    it may be called in a loop of `keras.ops`.
-    """
+def hessian_product(function: Callable[[], Any], variables: Variables) -> Callable[[list[Any]], list[Any]]:
+    """Record the gradient once; each product differentiates it."""
     values = [variable.value for variable in variables]
     with tf.GradientTape(persistent=True) as tape:
         first = gradients(function, variables)[1]
@@ -107,7 +88,7 @@ def hessian_product(
     return product
 
 
-def isolated(function: Callable[[], T], variables: Sequence[keras.Variable]) -> T:
+def isolated(function: Callable[[], T], variables: Variables) -> T:
     """Return `function()`, and undo what it assigns to `variables`; also inside a compiled call."""
     old = [variable.value.read_value() for variable in variables]
     try:

@@ -1,35 +1,29 @@
-"""The interface of the torch backend."""
+"""The torch backend; `noterl.backends.interface` documents its functions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import keras
 import numpy as np
 import torch
 
-from noterl.backends.common import CallProgram
-from noterl.backends.torch import modules
+from noterl.backends.common import CallProgram, Variables
+from noterl.backends.interface import Backend, Capabilities
+from noterl.backends.torch import modules, tensors
 from noterl.backends.torch.gradients import calling, gradients, hessian_product, minimize
 from noterl.backends.torch.rollback import restoring
 from noterl.backends.torch.seeding import SeededCalls
-from noterl.backends.torch.tensors import (
-    device_name,
-    device_names,
-    empty_table,
-    fetch,
-    take_rows,
-    take_rows_of_two,
-    to_device,
-    write_rows,
-)
+from noterl.backends.torch.tensors import device_name, device_names, fetch, to_device
 from noterl.backends.torch.threads import number_of_python_thread, update_threads
 from noterl.backends.torch.tracing import TracedGradients, is_tracing
 from noterl.backends.torch.updates import Updates
 
 T = TypeVar("T")
+
+capabilities: Capabilities = {"modules": modules, "tables": tensors, "live_numbers": True}
 
 
 def weights_reader(variables: Sequence[keras.Variable]) -> Callable[[], list[np.ndarray]]:
@@ -53,9 +47,7 @@ def copy_variables(sources: Sequence[keras.Variable], targets: Sequence[keras.Va
             torch._foreach_copy_([target for _, target in rest], [source for source, _ in rest])
 
 
-def dry_run(
-    function: Callable[[], None], variables: Sequence[keras.Variable], jit_compile: bool | str = "auto"
-) -> None:
+def dry_run(function: Callable[[], None], variables: Variables, jit_compile: bool | str = "auto") -> None:
     """Call `function` for its side effects in Python, and undo what it assigns to `variables`."""
     isolated(function, variables)
 
@@ -96,4 +88,10 @@ class Call(CallProgram):
                 attributes["training"] = mode
 
 
-compile_updates, compile_call = Updates, Call
+compile_updates = Updates
+compile_call = Call
+
+if TYPE_CHECKING:
+    from noterl.backends.torch import core
+
+    _contract: Backend = core

@@ -12,7 +12,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from noterl.backends import replicas
-from noterl.backends.common import NonFiniteError, Stack
+from noterl.backends.common import Loss, NonFiniteError, Stack, Variables
 from noterl.backends.torch.rollback import Rollback
 from noterl.backends.torch.tensors import host_number, increment
 from noterl.backends.torch.tracing import TracedGradients, eager_gradients
@@ -55,24 +55,9 @@ def calling(
 
 
 def minimize(
-    loss_fn: Callable[..., Any],
-    trained: Sequence[keras.Variable],
-    optimizer: Any,
-    args: tuple,
-    *,
-    traceable: bool = False,
-    **unused: Any,
+    loss_fn: Loss, trained: Variables, optimizer: Any, args: tuple, *, traceable: bool = False, **unused: Any
 ) -> tuple[torch.Tensor, Any]:
-    """Take the gradients of `loss_fn(*args)`, apply the optimizer and return `(loss, aux)`.
-
-    Args:
-        loss_fn: returns a scalar, or a pair of a scalar and anything.
-        trained: the variables to differentiate with respect to.
-        optimizer: receives the gradients of the variables that the loss depends on.
-        args: the arguments of `loss_fn`.
-        traceable: whether the result depends on nothing but `args` and variables. Inside a compiled call the function
-            is then traced once, and the trace is used for every equal `loss_fn`.
-        unused: options of the other backends.
+    """Take a gradient step; the optimizer receives the gradients of the variables that the loss depends on.
 
     Raises:
         NonFiniteError: if the loss or a gradient is not finite; the optimizer is not applied. Inside an update also if
@@ -120,10 +105,8 @@ def _averaged(loss: torch.Tensor, found: list[torch.Tensor | None]) -> tuple[tor
     return loss, [None if gradient is None else next(rest) for gradient in found]
 
 
-def gradients(
-    function: Callable[[], Any], variables: Sequence[keras.Variable]
-) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """Return the scalar `function()` and its gradients, which are zero for unused variables."""
+def gradients(function: Callable[[], Any], variables: Variables) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """Return the scalar `function()` and its gradients."""
     with torch.enable_grad():
         value, _, found = eager_gradients(function, variables, ())
     value, found = value.detach(), _zeros_for_none(found, variables)
@@ -132,21 +115,15 @@ def gradients(
     return value, found
 
 
-def hessian_product(
-    function: Callable[[], Any], variables: Sequence[keras.Variable]
-) -> Callable[[list[torch.Tensor]], list[torch.Tensor]]:
-    """Return the product of the Hessian of the scalar `function()` with a vector, as a function.
-
-    The vector has one tensor for each variable. The graph of the gradient is built once, and each product is one
-    backward pass through it.
-    """
+def hessian_product(function: Callable[[], Any], variables: Variables) -> Callable[[list[Any]], list[Any]]:
+    """Build the graph of the gradient once; each product is one backward pass through it."""
     values = [variable.value for variable in variables]
     with torch.enable_grad():
         first = torch.autograd.grad(function(), values, create_graph=True, allow_unused=True)
     is_used = [gradient is not None and gradient.requires_grad for gradient in first]
     outputs = [gradient for gradient, used in zip(first, is_used, strict=True) if used]
 
-    def product(vector: list[torch.Tensor]) -> list[torch.Tensor]:
+    def product(vector: list[Any]) -> list[Any]:
         if not outputs:
             return [torch.zeros_like(value) for value in values]
         slopes = [part for part, used in zip(vector, is_used, strict=True) if used]

@@ -17,19 +17,24 @@ SINGLE = Strategy()
 
 
 class _Entry(NamedTuple):
-    """A strategy: its backend, and the module and class, or function, that makes it."""
+    """A strategy: its backend, and the module and class, or function, that makes it.
+
+    `launcher` is the environment variable that says that there are other processes, if the framework can connect to
+    them only before its first tensor. `start()` of the module connects them.
+    """
 
     backend: str
     module: str
     name: str
+    launcher: str = ""
 
 
 # By the word of `fit(strategy=)`. A word is listed if its module exists.
 WORDS = {
-    "data_parallel": _Entry("jax", "noterl.distribute.data_parallel", "make"),
+    "data_parallel": _Entry("jax", "noterl.distribute.data_parallel", "make", "KERAS_DISTRIBUTION_NUM_PROCESSES"),
     "ddp": _Entry("torch", "noterl.distribute.ddp", "DDP"),
     "mirrored": _Entry("tensorflow", "noterl.distribute.tensorflow", "Mirrored"),
-    "multiworker": _Entry("tensorflow", "noterl.distribute.tensorflow", "MultiWorker"),
+    "multiworker": _Entry("tensorflow", "noterl.distribute.tensorflow", "MultiWorker", "TF_CONFIG"),
     "parameter_server": _Entry("tensorflow", "noterl.distribute.tensorflow", "ParameterServer"),
 }
 
@@ -44,14 +49,15 @@ _OBJECTS = {
 
 
 def start() -> None:
-    """Connect this process to others if the framework can do so only before its first tensor.
+    """Connect this process to others if a launcher has started it and the framework can do so only now."""
+    for entry in _words_here().values():
+        if os.environ.get(entry.launcher):
+            importlib.import_module(entry.module).start()
 
-    TensorFlow and JAX are such frameworks; the variables of a launcher say that there are other processes.
-    """
-    if backends.name() == "tensorflow" and os.environ.get("TF_CONFIG"):
-        importlib.import_module("noterl.distribute.tensorflow").start()
-    if backends.name() == "jax" and os.environ.get("KERAS_DISTRIBUTION_NUM_PROCESSES"):
-        importlib.import_module("noterl.distribute.data_parallel").start()
+
+def _words_here() -> dict[str, _Entry]:
+    """Return the strategies of this backend, by word."""
+    return {word: entry for word, entry in WORDS.items() if entry.backend == backends.name()}
 
 
 def resolve(strategy: Any) -> Strategy | None:
@@ -70,8 +76,8 @@ def resolve(strategy: Any) -> Strategy | None:
     if entry is None:
         words = ", ".join(map(repr, WORDS))
         raise ValueError(f"strategy must be {words}, None, or an object of the framework, got {strategy!r}")
-    if entry.backend != backends.name():
-        here = [name for name, each in WORDS.items() if each.backend == backends.name()]
+    here = _words_here()
+    if entry not in here.values():
         raise ValueError(
             f"strategy={strategy!r} needs KERAS_BACKEND={entry.backend}, but this process uses {backends.name()}"
             + (f", whose strategies are {', '.join(map(repr, here))}" if here else "")

@@ -44,7 +44,7 @@ from benchmarks.processes import RESULTS, machine, store, warn_if_busy
 from benchmarks.summaries import summarize_rates
 from noterl import envs
 from noterl.callback import Callback, Every
-from noterl.collect import Lanes, PoolLanes, Workers
+from noterl.collect import PoolLanes, ScalarLanes, Workers
 
 FOLDER = RESULTS / "pool"
 LANES = 4  # environments of each worker
@@ -108,7 +108,7 @@ def lanes_rate(
     """Return the transitions per second of lanes, which the learner would store; the clock is read after `rounds`."""
     source, actor = envs.resolve(agent._config["env"]), agent._actor
     if workers is None:
-        stepped = Stepped(Lanes(source, num_envs, agent.generators), actor)
+        stepped = Stepped(ScalarLanes(source, num_envs, agent.generators), actor)
         return steady_rate(stepped.one_round, seconds, warm_up)
     lanes = PoolLanes(source, num_envs, agent.generators, workers)
     lanes.start(actor)

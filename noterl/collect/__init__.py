@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from noterl.collect.device import DeviceLanes
 from noterl.collect.fields import check_info_spec
-from noterl.collect.lanes import Lanes
+from noterl.collect.lanes import ScalarLanes
 from noterl.collect.pool import PoolLanes
 from noterl.collect.ray_workers import RayWorkers
 from noterl.collect.team import TeamLanes
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DeviceLanes",
-    "Lanes",
     "PoolLanes",
     "RayWorkers",
+    "ScalarLanes",
     "TeamLanes",
     "VectorLanes",
     "WorkerError",
@@ -40,7 +40,7 @@ def open_lanes(
     team_reward: TeamReward | None = None,
     info_spec: InfoSpec | None = None,
     on_device: bool = False,
-) -> Lanes | VectorLanes | DeviceLanes:
+) -> ScalarLanes | VectorLanes | DeviceLanes:
     """Return lanes of the kind that the source's environments need.
 
     Args:
@@ -60,5 +60,5 @@ def open_lanes(
     if source.steps_together:
         return VectorLanes(source, generators, info_spec, num_envs)
     if source.team is None:
-        return Lanes(source, num_envs, generators, info_spec=info_spec)
+        return ScalarLanes(source, num_envs, generators, info_spec=info_spec)
     return TeamLanes(source, num_envs, generators, team_reward)

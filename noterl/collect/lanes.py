@@ -1,4 +1,4 @@
-"""Lanes: N scalar environments, stepped one after another in this process.
+"""`ScalarLanes`: N scalar environments, stepped one after another in this process.
 
 A round is one step of every lane. The lanes step in turn, so a budget may end in the middle of a round; a later `fit`
 continues there.
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from noterl.envs import EnvSource
 
 
-class Lanes:
+class ScalarLanes:
     """N environments under one interface; each episode is reset with a new seed.
 
     Args:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from noterl.collect.lanes import Lanes
+from noterl.collect.lanes import ScalarLanes
 from noterl.types import Transition
 
 if TYPE_CHECKING:
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from noterl.envs.multi_agent.parallel import TeamReward
 
 
-class TeamLanes(Lanes):
+class TeamLanes(ScalarLanes):
     """N environments with several agents; a lane's reward is the team's.
 
     Args:
         source: makes the environments; it has a team.
         num_envs: the number of lanes.
-        generators: see `Lanes`.
+        generators: see `ScalarLanes`.
         team_reward: see `noterl.envs.multi_agent.parallel.TeamEnv`.
-        first: see `Lanes`.
+        first: see `ScalarLanes`.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class TeamLanes(Lanes):
         return {f"reward/{name}": earned for name, earned in zip(self._names, self._earned[lane].tolist(), strict=True)}
 
     def get_state(self) -> dict[str, Any]:
-        """Return the state of `Lanes`, with the agents' returns in the state of each lane."""
+        """Return the state of `ScalarLanes`, with the agents' returns in the state of each lane."""
         state = super().get_state()
         for lane, earned in zip(state["lanes"], self._earned, strict=True):
             lane["earned"] = earned.copy()

@@ -25,7 +25,7 @@ from noterl.acting.actor import Actor
 from noterl.acting.numpy_forward import Step, run_program
 from noterl.collect import platforms
 from noterl.collect.env_calls import BadCallError, EnvCall
-from noterl.collect.lanes import Lanes
+from noterl.collect.lanes import ScalarLanes
 from noterl.collect.platforms import Handle
 from noterl.collect.rows import RowWriter
 from noterl.collect.sending import dumps
@@ -170,10 +170,10 @@ class Worker:
             self.lanes.set_state(job.lanes)
         self._share_observations()
 
-    def _open_lanes(self) -> Lanes:
+    def _open_lanes(self) -> ScalarLanes:
         job = self.job
         if job.source.team is None:
-            return Lanes(job.source, job.count, self._generators, job.first, job.info_spec)
+            return ScalarLanes(job.source, job.count, self._generators, job.first, job.info_spec)
         return TeamLanes(job.source, job.count, self._generators, own_rewards, job.first)
 
     def _make_actor(self, acting: Acting) -> Actor:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from noterl import envs
 from noterl.callback import Events
-from noterl.collect import DeviceLanes, Lanes, PoolLanes, TeamLanes, VectorLanes, WorkerSettings, open_lanes
+from noterl.collect import DeviceLanes, PoolLanes, ScalarLanes, TeamLanes, VectorLanes, WorkerSettings, open_lanes
 from noterl.collect.env_calls import EnvCall
 from noterl.envs.source import resolve_like
 from noterl.history import History
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from noterl.acting.actor import Actor
 
 
-AnyLanes = Lanes | TeamLanes | VectorLanes | PoolLanes | DeviceLanes
+AnyLanes = ScalarLanes | TeamLanes | VectorLanes | PoolLanes | DeviceLanes
 
 
 @dataclass(slots=True)

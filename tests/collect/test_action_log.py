@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from noterl.collect import Lanes, VectorLanes
+from noterl.collect import ScalarLanes, VectorLanes
 from noterl.collect.action_log import MAX_BYTES, ActionLog
 from noterl.collect.checks import check_state
 from noterl.envs import resolve
@@ -29,7 +29,7 @@ SPACES = [
 ]
 
 
-def step(lanes: Lanes | VectorLanes, count: int) -> None:
+def step(lanes: ScalarLanes | VectorLanes, count: int) -> None:
     """Step all lanes with random actions, as `fit` does."""
     space = lanes.source.action_space
     for number in range(count):
@@ -42,8 +42,8 @@ def step(lanes: Lanes | VectorLanes, count: int) -> None:
                     lanes.ledger.finish(transition.lane)
 
 
-def lanes_of(factory: Any, num_envs: int = 1) -> Lanes:
-    return Lanes(resolve(factory), num_envs, Generators(0))
+def lanes_of(factory: Any, num_envs: int = 1) -> ScalarLanes:
+    return ScalarLanes(resolve(factory), num_envs, Generators(0))
 
 
 @pytest.mark.parametrize("space", SPACES, ids=str)
@@ -85,7 +85,7 @@ def test_too_long_episode_warns_once_and_is_not_restored(vector: bool, monkeypat
     monkeypatch.setattr("noterl.collect.action_log.MAX_BYTES", 20)
     factory = lambda: gymnasium.wrappers.TimeLimit(CountingEnv(length=10**9), 30)  # noqa: E731
 
-    def opened() -> Lanes | VectorLanes:
+    def opened() -> ScalarLanes | VectorLanes:
         if vector:
             return VectorLanes(resolve(TogetherVectorEnv([factory] * 2)), Generators(0))
         return lanes_of(factory, 2)

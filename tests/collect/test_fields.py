@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from noterl.collect import Lanes, VectorLanes
+from noterl.collect import ScalarLanes, VectorLanes
 from noterl.envs import resolve
 from noterl.random import Generators
 from noterl.replay import Replay, Triplets
@@ -50,10 +50,10 @@ def advance(lanes: Any, extra: dict[str, np.ndarray]) -> list[Any]:
     return found
 
 
-@pytest.mark.parametrize("kind", [Lanes, VectorLanes])
+@pytest.mark.parametrize("kind", [ScalarLanes, VectorLanes])
 def test_fields_of_actions_are_in_their_transitions(kind: Any) -> None:
-    if kind is Lanes:
-        lanes: Any = Lanes(resolve(CountingEnv), 2, Generators(0))
+    if kind is ScalarLanes:
+        lanes: Any = ScalarLanes(resolve(CountingEnv), 2, Generators(0))
     else:
         lanes = VectorLanes(resolve(TogetherVectorEnv([CountingEnv] * 2)), Generators(0))
     for lane in range(2):
@@ -65,7 +65,7 @@ def test_fields_of_actions_are_in_their_transitions(kind: Any) -> None:
 
 
 def test_fields_of_info_describe_the_observation_and_the_next_one() -> None:
-    lanes = Lanes(resolve(Masked), 1, Generators(0), info_spec=MASK)
+    lanes = ScalarLanes(resolve(Masked), 1, Generators(0), info_spec=MASK)
     lanes.reset(0, 0, 0)
     masks = [[True, False, False], [False, True, False], [True, True, True], [True, False, False], [False, True, False]]
     players = [0, 1, 0, 1, 0]
@@ -84,7 +84,7 @@ def test_field_of_another_shape_raises() -> None:
     class Wide(Masked):
         width = 4
 
-    lanes = Lanes(resolve(Wide), 1, Generators(0), info_spec=MASK)
+    lanes = ScalarLanes(resolve(Wide), 1, Generators(0), info_spec=MASK)
     with pytest.raises(ValueError, match="action_mask"):
         lanes.reset(0, 0, 0)
 

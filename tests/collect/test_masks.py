@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from noterl.collect import Lanes, VectorLanes
+from noterl.collect import ScalarLanes, VectorLanes
 from noterl.envs import resolve
 from noterl.random import Generators
 from tests.support.doubles import TogetherVectorEnv
@@ -44,7 +44,7 @@ def play(lanes: Any, rounds: int) -> list[Any]:
 @pytest.mark.parametrize("mode", [None, *MODES])
 def test_transitions_hold_the_masks_of_both_observations(mode: str | None) -> None:
     lanes: Any = (
-        Lanes(resolve(MaskedWalk), 3, Generators(0))
+        ScalarLanes(resolve(MaskedWalk), 3, Generators(0))
         if mode is None
         else VectorLanes(resolve(vector(mode)), Generators(0))
     )
@@ -59,7 +59,7 @@ def test_transitions_hold_the_masks_of_both_observations(mode: str | None) -> No
 @pytest.mark.parametrize("mode", [None, *MODES])
 def test_environments_without_masks_have_no_fields(mode: str | None) -> None:
     source = resolve(lambda: MaskedWalk("none")) if mode is None else resolve(vector(mode, masks="none"))
-    lanes: Any = Lanes(source, 2, Generators(0)) if mode is None else VectorLanes(source, Generators(0))
+    lanes: Any = ScalarLanes(source, 2, Generators(0)) if mode is None else VectorLanes(source, Generators(0))
     for lane in lanes.idle():
         lanes.reset(lane, lane, 0)
     lanes.begin_round(np.zeros(lanes.num_envs, np.int64))
@@ -67,7 +67,7 @@ def test_environments_without_masks_have_no_fields(mode: str | None) -> None:
 
 
 def test_declined_masks_are_not_offered_again() -> None:
-    lanes = Lanes(resolve(MaskedWalk), 2, Generators(0))
+    lanes = ScalarLanes(resolve(MaskedWalk), 2, Generators(0))
     lanes.reset(0, 0, 0)
     lanes.fields.decline()
     lanes.reset(1, 1, 0)
@@ -89,7 +89,7 @@ def test_mask_that_forbids_all_actions_raises(at: int) -> None:
         pass
 
     StuckAt.at = at
-    lanes = Lanes(resolve(StuckAt), 1, Generators(0))
+    lanes = ScalarLanes(resolve(StuckAt), 1, Generators(0))
     with pytest.raises(ValueError, match=r"env: info\['action_mask'\] must allow"):
         lanes.reset(0, 0, 0)
         lanes.fields.accept()
@@ -102,7 +102,7 @@ def test_mask_of_steps_only_raises() -> None:
         def info(self, terminated: bool = False) -> dict[str, Any]:
             return super().info(terminated) if self.count else {}
 
-    lanes = Lanes(resolve(Late), 1, Generators(0))
+    lanes = ScalarLanes(resolve(Late), 1, Generators(0))
     lanes.reset(0, 0, 0)
     lanes.begin_round(np.array([int(lanes.environments[0].legal().argmax())]))
     with pytest.raises(ValueError, match="reset"):
@@ -114,7 +114,7 @@ def test_state_of_lanes_holds_the_current_masks(mode: str | None) -> None:
     def make() -> Any:
         spec = {"action_mask": ((4,), np.bool_, True)}
         if mode is None:
-            return Lanes(resolve(MaskedWalk), 3, Generators(0), info_spec=spec)
+            return ScalarLanes(resolve(MaskedWalk), 3, Generators(0), info_spec=spec)
         return VectorLanes(resolve(vector(mode)), Generators(0), spec)
 
     lanes, again = make(), make()

@@ -11,7 +11,7 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
 
-from noterl.collect import Lanes
+from noterl.collect import ScalarLanes
 from noterl.envs import check, resolve
 from noterl.random import Generators
 from tests.support import doubles
@@ -73,7 +73,7 @@ def constant(observation_space, value):
 def play_lane(factory):
     """Play as `fit` does."""
     source = resolve(factory)
-    lanes = Lanes(source, 1, Generators(0))
+    lanes = ScalarLanes(source, 1, Generators(0))
     for step in range(30):
         if lanes.idle():
             lanes.reset(0, step, step)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from noterl.collect import Lanes
+from noterl.collect import ScalarLanes
 from noterl.envs import ClipRewards, get_state, preprocess, resolve, set_state
 from noterl.random import Generators
 
@@ -91,7 +91,7 @@ def test_state_of_the_wrappers_is_restored() -> None:
 
 
 def test_lanes_return_clipped_rewards_and_count_the_others() -> None:
-    lanes = Lanes(resolve(lambda: ClipRewards(Screen())), 1, Generators(0))
+    lanes = ScalarLanes(resolve(lambda: ClipRewards(Screen())), 1, Generators(0))
     lanes.reset(0, 0, 0)
     rewards = []
     for step in range(8):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from noterl.collect import Lanes, VectorLanes
+from noterl.collect import ScalarLanes, VectorLanes
 from noterl.envs import BitFlip, resolve
 from noterl.envs.checking.checker import Checker, InvalidStepError
 from noterl.envs.observation import ObservationEncoder, at, copy_observation
@@ -112,7 +112,7 @@ class TestCopies:
             def _observation(self) -> Any:
                 return self.sample
 
-        lanes = Lanes(resolve(Nested), 1, Generators(0))
+        lanes = ScalarLanes(resolve(Nested), 1, Generators(0))
         lanes.reset(0, 0, 0)
         environment: Any = lanes.environments[0]
         expected = ObservationEncoder(NESTED)(environment.sample)
@@ -244,15 +244,15 @@ class TestBounds:
                 checker.observation(np.full(2, 3, np.float32), 0, step)
         assert len(caught) == 1
 
-    @pytest.mark.parametrize("kind", [Lanes, VectorLanes])
+    @pytest.mark.parametrize("kind", [ScalarLanes, VectorLanes])
     def test_lanes_warn_once(self, kind: Any) -> None:
         def factory() -> CountingEnv:
             env = CountingEnv()
             env.observation_space = spaces.Box(0, 1, (2,))
             return env
 
-        if kind is Lanes:
-            lanes: Any = Lanes(resolve(factory), 2, Generators(0))
+        if kind is ScalarLanes:
+            lanes: Any = ScalarLanes(resolve(factory), 2, Generators(0))
         else:
             lanes = VectorLanes(resolve(TogetherVectorEnv([factory] * 2)), Generators(0))
         for lane in range(2):

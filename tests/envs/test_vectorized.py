@@ -11,7 +11,7 @@ import pytest
 from gymnasium.envs.registration import EnvSpec
 
 import noterl
-from noterl.collect import Lanes, VectorLanes
+from noterl.collect import ScalarLanes, VectorLanes
 from noterl.envs import resolve
 from noterl.envs.vectorized import RegisteredVector
 from tests.support.states import assert_same_state
@@ -41,7 +41,7 @@ class TestFit:
         fit(agent, steps=64, vectorize=True)
         assert agent._session.lanes is lanes and agent.steps == 128
         fit(agent, steps=64)
-        assert isinstance(agent._session.lanes, Lanes)
+        assert isinstance(agent._session.lanes, ScalarLanes)
         fit(agent, steps=10, num_envs=3, vectorize=True)
         assert agent._session.lanes.num_envs == 3
         assert agent.evaluate(episodes=2)["returns"].shape == (2,)

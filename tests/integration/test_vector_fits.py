@@ -18,7 +18,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 
 import noterl
 from noterl.callbacks import LambdaCallback
-from noterl.collect import Lanes, VectorLanes
+from noterl.collect import ScalarLanes, VectorLanes
 from tests.collect.test_vector import build, interrupted, memories
 from tests.saving.test_agent_files import INVALID_VALUES, places, replaced
 from tests.support.doubles import (
@@ -281,7 +281,7 @@ def test_sync_has_the_episodes_of_scalar_lanes(mode: AutoresetMode) -> None:
     agents = [build(sync(cartpole, mode)), build(cartpole)]
     for agent, options in zip(agents, ({}, {"num_envs": 3}), strict=True):
         agent.fit(steps=91, verbose=0, **options)
-    assert type(lanes_of(agents[0])) is Lanes
+    assert type(lanes_of(agents[0])) is ScalarLanes
     assert memories(agents[0], 3) == memories(agents[1], 3)
 
 

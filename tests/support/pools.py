@@ -16,7 +16,7 @@ import psutil
 from noterl import envs, heads, policies
 from noterl.acting import numpy_forward
 from noterl.acting.actor import Actor
-from noterl.collect import Lanes, PoolLanes, Workers
+from noterl.collect import PoolLanes, ScalarLanes, Workers
 from noterl.random import Generators
 from noterl.types import Transition
 
@@ -62,7 +62,7 @@ class Pool:
         self.lanes: Any = (
             PoolLanes(self.source, num_envs, self.generators, settings, **fields)
             if settings
-            else Lanes(self.source, num_envs, self.generators, **fields)
+            else ScalarLanes(self.source, num_envs, self.generators, **fields)
         )
         self.steps = self.episodes = 0
         self.cut: list[int] = []

@@ -135,7 +135,7 @@ class Stepped:
         lanes, actor, before = self.lanes, self.actor, self.steps
         for lane in lanes.idle():
             lanes.reset(lane, 0, self.steps)
-        if lanes.acts:
+        if isinstance(lanes, PoolLanes) and lanes.acts:
             lanes.collect_round(self.steps, None)
         else:
             lanes.begin_round(actor.head.executed(actor.choose_actions(lanes.observations(), self.steps)))

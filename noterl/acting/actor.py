@@ -5,12 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
+from noterl.envs import EnvSource
 from noterl.explorer import Explorer
 from noterl.heads import Head
+
+
+class ActorLanes(Protocol):
+    """What an actor needs of lanes; see `noterl.collect.base.Lanes`."""
+
+    source: EnvSource
+    environments: Sequence[Any]
+    info: dict[str, np.ndarray]
+
+    def observations(self) -> np.ndarray:
+        """Return the current observations, encoded for networks, `[N, ...]`."""
 
 
 @dataclass(eq=False)
@@ -52,7 +64,7 @@ class Actor:
         self.explorer.generator = self.generators("exploration")
         self._reset_noise: Callable[[int], None] | None = getattr(self.explorer, "reset", None)
 
-    def attach(self, lanes: Any) -> None:
+    def attach(self, lanes: ActorLanes) -> None:
         """Called by `fit` with the lanes whose actions follow."""
 
     def choose_actions(

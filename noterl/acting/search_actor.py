@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from noterl.acting.actor import Actor
+from noterl.acting.actor import Actor, ActorLanes
 from noterl.acting.gumbel import GumbelTree
 from noterl.acting.search import SearchResult, Tree, with_temperature
 from noterl.envs import EnvSource
@@ -60,10 +60,10 @@ class SearchActor(Actor):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._lanes: Any = None
+        self._lanes: ActorLanes | None = None
         self._game: tuple[EnvSource, Game] | None = None
 
-    def attach(self, lanes: Any) -> None:
+    def attach(self, lanes: ActorLanes) -> None:
         """Search from the states of these lanes from now on.
 
         Raises:
@@ -104,7 +104,9 @@ class SearchActor(Actor):
     ) -> np.ndarray:
         """Search from all lanes and return the training actions `[N]`; also before `learning_starts`."""
         settings, generator = self.settings, self.explorer.generator
-        game, states = self.game_of(self._lanes.source), self._states()
+        assert self._lanes is not None, "attach comes first"
+        game = self.game_of(self._lanes.source)
+        states = self._states(game, self._lanes)
         tree = self._tree(game, states, settings.simulations, explore=True)
         shares = tree.result().visit_shares
         self.fields = {"visit_shares": shares.astype(np.float32)}
@@ -154,10 +156,8 @@ class SearchActor(Actor):
             mask = game.legal_in(observations)
         return super().select(observations, step, explorer, mask)
 
-    def _states(self) -> np.ndarray:
+    def _states(self, game: Any, lanes: ActorLanes) -> np.ndarray:
         """Return the states of all lanes, `[N, ...]`."""
-        lanes: Any = self._lanes
-        game: Any = self.game_of(lanes.source)
         if game.players == 2:
             return np.stack([environment.state for environment in lanes.environments])
         rows = zip(lanes.environments, lanes.observations(), lanes.info["action_mask"], strict=True)

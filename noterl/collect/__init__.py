@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from noterl.collect.base import Lanes
 from noterl.collect.device import DeviceLanes
 from noterl.collect.fields import check_info_spec
 from noterl.collect.lanes import ScalarLanes
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DeviceLanes",
+    "Lanes",
     "PoolLanes",
     "RayWorkers",
     "ScalarLanes",
@@ -40,7 +42,8 @@ def open_lanes(
     team_reward: TeamReward | None = None,
     info_spec: InfoSpec | None = None,
     on_device: bool = False,
-) -> ScalarLanes | VectorLanes | DeviceLanes:
+    workers: WorkerSettings | None = None,
+) -> Lanes:
     """Return lanes of the kind that the source's environments need.
 
     Args:
@@ -50,11 +53,15 @@ def open_lanes(
         team_reward: for environments with several agents; see `noterl.envs.multi_agent.parallel.TeamEnv`.
         info_spec: fields of `info` that the transitions hold; see `Algorithm.info_spec`.
         on_device: whether pure functions run on the device; otherwise they are stepped as a vector environment.
+        workers: the worker processes that step the environments; None for none.
 
     Raises:
-        ValueError: if there is an `info_spec`, and the environment has several agents.
+        ValueError: if there is an `info_spec`, and the environment has several agents; if there are fewer lanes than
+            workers, or workers cannot make the environments.
     """
     check_info_spec(source, info_spec)
+    if workers is not None:
+        return PoolLanes(source, num_envs, generators, workers, team_reward, info_spec)
     if on_device:
         return DeviceLanes(source, num_envs, generators)
     if source.steps_together:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from noterl.collect.base import Lanes
 from noterl.collect.env_calls import EnvCall
-from noterl.collect.ledger import Ledger, warn_restarted
+from noterl.collect.ledger import warn_restarted
 from noterl.envs.functional import flatten, new_keys, unflatten
 from noterl.utils.schema import Array, DictOf, Int, ListOf, check
 
@@ -94,8 +95,8 @@ class PendingEvents:
         return cls(**state)
 
 
-class DeviceLanes:
-    """N environments of JAX on the device; a compiled call steps all of them many times.
+class DeviceLanes(Lanes):
+    """N environments of JAX on the device; a compiled call, which `DeviceLoop` makes, steps all of them many times.
 
     Args:
         source: holds the functions of the environment.
@@ -103,24 +104,22 @@ class DeviceLanes:
         generators: the key of all random numbers on the device comes from the generator "environment/device".
 
     Attributes:
-        ledger: the episodes in flight.
         carry: what the last compiled call returned; None before the first.
         position: the position within the rollout in progress.
         pending: the events of the last call whose hooks have not been called yet.
         learner: the learner of the rollout in progress; None if it was restored from a file.
     """
 
-    interrupted: tuple[int, ...] = ()
-    acts = False
-    actions = None
-    waiting = None
+    stepping_clock = "device"
 
     def __init__(self, source: EnvSource, num_envs: int, generators: Generators) -> None:
-        self.source, self.num_envs, self._generators = source, num_envs, generators
+        super().__init__(source, num_envs)
+        self._generators = generators
         self.restart()
 
-    def claim(self) -> None:
-        """Take ownership of the environments: pure functions have none."""
+    def serves(self, source: EnvSource, num_envs: int, on_device: bool) -> bool:
+        """Return whether the open lanes can continue in a `fit` without workers with these settings."""
+        return on_device and super().serves(source, num_envs, False)
 
     def call(self, call: EnvCall) -> list[Any]:
         """Refuse a call: pure functions have neither methods nor attributes.
@@ -132,7 +131,7 @@ class DeviceLanes:
 
     def restart(self) -> None:
         """Make all lanes idle."""
-        self.ledger = Ledger(self.num_envs)
+        super().restart()
         self.carry: Any = None
         self.position = 0
         self.pending: PendingEvents | None = None
@@ -167,13 +166,15 @@ class DeviceLanes:
             self.carry = runner.adopt(self.carry)
         self.learner = learner
 
-    def idle(self) -> list[int]:
-        """Return the lanes whose next episode can start; its environment is reset already."""
-        return self.ledger.idle()
+    def reset(self, lane: int, number: int, step: int) -> None:
+        """Start episode `number` in a lane, whose environment the compiled call has reset already."""
+        self.ledger.begin(lane, number)
 
-    def logs(self, lane: int) -> dict[str, float]:
-        """Return the logs of a lane's episode besides its return and length."""
-        return {}
+    def _refuse(self, *arguments: Any, **options: Any) -> Any:
+        """Refuse a single step: the compiled call chooses actions and steps, and observations stay on the device."""
+        raise NotImplementedError("environments of JAX are stepped by compiled calls only")
+
+    observations = begin_round = tick = _refuse
 
     def get_state(self) -> dict[str, Any] | None:
         """Return the arrays on the device, the position, the ledger and the pending events; None before a start."""

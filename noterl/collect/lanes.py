@@ -6,7 +6,7 @@ continues there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,9 +14,9 @@ from gymnasium import spaces
 
 from noterl import envs
 from noterl.collect.action_log import ActionLog
+from noterl.collect.base import Lanes
 from noterl.collect.env_calls import EnvCall, call_all
-from noterl.collect.fields import InfoFields
-from noterl.collect.ledger import Ledger, is_ahead, is_owner, joint_kind, set_owner, warn_restarted, warn_too_long
+from noterl.collect.ledger import is_ahead, is_owner, joint_kind, set_owner, warn_restarted, warn_too_long
 from noterl.envs.checking.checker import Checker, check_reset, check_step
 from noterl.envs.observation import ObservationEncoder, copy_observation, zeros
 from noterl.envs.rewards import unclipped
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from noterl.envs import EnvSource
 
 
-class ScalarLanes:
-    """N environments under one interface; each episode is reset with a new seed.
+class ScalarLanes(Lanes):
+    """N environments of this process; each episode is reset with a new seed.
 
     Args:
         source: makes the environments.
@@ -36,24 +36,12 @@ class ScalarLanes:
         generators: the seeds of a lane come from the generator "environment/<lane>".
         first: the number of the first lane, for the names of generators and for messages. Lane k of these is the lane
             `first + k` of the training; `first` is above 0 in worker processes.
-        info_spec: fields of `info` that transitions hold; see `Algorithm.info_spec`.
+        info_spec: see `Lanes`.
 
     Attributes:
-        ledger: the episodes in flight.
-        actions: the actions of the round in progress; None between rounds.
         cursor: the lane that steps next in the round.
-        waiting: lanes that reset themselves in the next step; always None, because scalar environments never do.
-        environments: the environment of each lane.
-        fields: the fields of `info_spec`, and a mask that the environments offer.
-        info: their current values, `[N, ...]` by name.
-        interrupted: lanes whose episode was cut because a worker process has failed; always empty here.
-        acts: whether worker processes choose the actions.
         step_info: the `info` of the last step.
     """
-
-    waiting: np.ndarray | None = None
-    interrupted: Sequence[int] = ()
-    acts = False
 
     def __init__(
         self,
@@ -63,10 +51,8 @@ class ScalarLanes:
         first: int = 0,
         info_spec: InfoSpec | None = None,
     ) -> None:
-        self.source, self.num_envs, self.first = source, num_envs, first
-        self.ledger = Ledger(num_envs)
-        self.actions: Any = None
-        self.cursor = 0
+        super().__init__(source, num_envs, info_spec)
+        self.first, self.cursor = first, 0
         self._generators = generators
         self.environments = [source.make(lane) for lane in range(num_envs)]
         self._steps = [environment.step for environment in self.environments]
@@ -81,9 +67,6 @@ class ScalarLanes:
         self._has_state: list[bool | None] = [None] * num_envs  # whether the environment restores itself; None: unknown
         self._is_called = [False] * num_envs  # whether `call` may have changed the environment
         self._has_warned = False
-        self.fields = InfoFields(info_spec, num_envs, source.action_space if source.team is None else None)
-        self.info = self.fields.values
-        self._extra: dict[str, np.ndarray] = {}  # of the actions of the round, [N, ...] by name
         self.step_info: Mapping[str, Any] = {}
         self.claim()
 
@@ -98,17 +81,9 @@ class ScalarLanes:
         if lost:
             warn_restarted(f"environments {lost}", "another agent has stepped them", "Their episodes restart")
 
-    def restart(self) -> None:
-        """Make all lanes idle; their environments stay open."""
-        self.ledger, self.actions = Ledger(self.num_envs), None
-
     def observations(self) -> np.ndarray:
         """Return the current observations, encoded for networks, `[N, ...]`."""
         return self._encoded
-
-    def idle(self) -> list[int]:
-        """Return the lanes that need a reset."""
-        return self.ledger.idle()
 
     def reset(self, lane: int, number: int, step: int) -> None:
         """Start episode `number` in a lane, with a new seed."""
@@ -192,10 +167,6 @@ class ScalarLanes:
         else:
             self._encoder.write(observation, self._encoded[lane])
             self._observations[lane] = copy_observation(self._space, observation)
-
-    def logs(self, lane: int) -> dict[str, float]:
-        """Return the logs of a lane's episode besides its return and length."""
-        return {}
 
     def get_state(self) -> dict[str, Any]:
         """Return the ledger, the round in progress, and the state of each lane.

@@ -108,12 +108,12 @@ def warn_too_long(what: str) -> None:
 _owners: WeakValueDictionary[int, Any] = WeakValueDictionary()
 
 
-def set_owner(environment: Any, lanes: Any) -> None:
+def set_owner(environment: Any, lanes: object) -> None:
     """Record that `lanes` own an environment: only they step it from now on."""
     _owners[_innermost_id(environment)] = lanes
 
 
-def is_owner(environment: Any, lanes: Any) -> bool:
+def is_owner(environment: Any, lanes: object) -> bool:
     """Return whether no other lanes have stepped an environment since `set_owner`."""
     return _owners.get(_innermost_id(environment)) is lanes
 

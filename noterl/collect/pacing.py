@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from noterl.collect.process import Inbox
 from noterl.collect.publisher import Publisher
 from noterl.collect.worker import LIMIT, WANTED
+from noterl.types import Counters
 
 if TYPE_CHECKING:
+    from noterl.callback import Budget
+    from noterl.collect.base import LanesLearner
     from noterl.collect.crew import Crew
 
 # With overlap, a worker wakes the learner after half of this number of rounds at the latest.
@@ -20,6 +24,48 @@ _MAX_AWAITED = 64
 
 # Seconds between two looks for failed workers while the learner does not wait for rounds.
 _LOOK_SECONDS = 0.25
+
+
+class Lead(NamedTuple):
+    """How many rounds workers may be ahead of the loop in a `fit`.
+
+    Attributes:
+        learner: learns from the rounds.
+        counters: the agent's counters.
+        budget: the counts at which the fit ends.
+        num_envs: number of lanes of all workers.
+        max_staleness: see `WorkerSettings`.
+    """
+
+    learner: LanesLearner
+    counters: Counters
+    budget: Budget
+    num_envs: int
+    max_staleness: int | None
+
+    def rounds(self, overlap: bool) -> float | None:
+        """Return the number of rounds, the next one included; None if the setting `collect` decides."""
+        rounds: float | None = self.learner.rounds_left
+        if rounds is None and overlap:
+            rounds = self.learner.rounds_within(self.max_staleness, self.counters.steps, self.num_envs)
+        return None if rounds is None else min(rounds, self._rounds_of_budget())
+
+    def next_rollout(self, updates: int) -> int:
+        """Return how many rounds workers collect while the agent makes the updates of a complete rollout.
+
+        The number is 0 if their transitions would then be too stale, if `prepare` changes the policy (see
+        `ActingPolicy.in_place`), or if the budget ends in the next rollout: the next `fit` continues it with other
+        weights.
+        """
+        learner, most = self.learner, self.max_staleness
+        if learner.rollout is None or learner.algorithm.learns_in_prepare or (most is not None and updates > most):
+            return 0
+        return learner.rollout.length if learner.rollout.length <= self._rounds_of_budget() else 0
+
+    def _rounds_of_budget(self) -> float:
+        """Return how many rounds the budget of steps still needs; inf without such a budget."""
+        left = self.budget.last_step - self.counters.steps
+        return math.ceil(left / self.num_envs) if left < math.inf else math.inf
 
 
 class Phases:

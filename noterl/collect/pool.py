@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from gymnasium import spaces
 
+from noterl.collect.base import Lanes, LanesLearner
 from noterl.collect.crew import Crew
 from noterl.collect.env_calls import EnvCall
-from noterl.collect.fields import InfoFields, check_info_spec
 from noterl.collect.ledger import Ledger, is_ahead, joint_kind, warn_restarted
-from noterl.collect.pacing import EpisodePhases, Overlap, Phases
+from noterl.collect.pacing import EpisodePhases, Lead, Overlap, Phases
 from noterl.collect.process import Inbox
 from noterl.collect.publisher import Publisher, block_shapes
 from noterl.collect.rows import (
@@ -52,13 +52,15 @@ from noterl.collect.workers import WorkerError, WorkerSettings
 from noterl.envs.multi_agent.parallel import rewards_to_learn_from
 from noterl.envs.observation import ObservationEncoder, zeros
 from noterl.heads import members
-from noterl.types import InfoSpec, Transition
+from noterl.types import Counters, InfoSpec, Transition
 
 if TYPE_CHECKING:
     from noterl.acting.actor import Actor
+    from noterl.callback import Budget
     from noterl.envs import EnvSource
     from noterl.envs.multi_agent.parallel import TeamReward
     from noterl.random import Generators
+    from noterl.replay import Replay
 
 # A worker waits when its ring is full. The rounds of a ring, and the bytes of a ring of large rows.
 RING_ROUNDS, RING_BYTES = 256, 2**24
@@ -66,9 +68,11 @@ RING_ROUNDS, RING_BYTES = 256, 2**24
 # After more calls of `env_call` in one `fit`, a failed worker cannot be replaced: its successor repeats all of them.
 MAX_CALLS = 100_000
 
+WORKERS = "workers"  # in the time split, the time in which the loop waits for worker processes
 
-class PoolLanes:
-    """N lanes in P worker processes, with the interface of `Lanes`.
+
+class PoolLanes(Lanes):
+    """N lanes in P worker processes.
 
     Worker p has the lanes `p N // P` to `(p + 1) N // P - 1`. Seeds of a lane come from "environment/<lane>", so they
     do not depend on the number of workers. Exploration of worker p uses generators "worker/<p>/...".
@@ -82,13 +86,11 @@ class PoolLanes:
         generators: the agent's generators.
         workers: the number of processes and the policy for failures.
         team_reward: see `noterl.envs.multi_agent.parallel.TeamEnv`; None for one agent.
-        info_spec: fields of `info` that transitions hold; see `Algorithm.info_spec`.
+        info_spec: see `Lanes`.
 
     Attributes:
         ledger: the episodes in flight, as far as the loop has consumed them.
-        actions: the actions of the round in progress; None between rounds.
         cursor: the lane whose transition is next in the round.
-        interrupted: lanes whose episode was cut because their worker has failed.
         acts: whether workers choose the actions.
         info: the current value of each field of `info_spec`, `[N, ...]`, if the learner chooses the actions.
         overlaps: whether workers collect while the learner learns.
@@ -97,7 +99,7 @@ class PoolLanes:
         ValueError: if there are fewer lanes than workers, or workers cannot make the environments.
     """
 
-    waiting: np.ndarray | None = None
+    stepping_clock = WORKERS
 
     def __init__(
         self,
@@ -108,23 +110,18 @@ class PoolLanes:
         team_reward: TeamReward | None = None,
         info_spec: InfoSpec | None = None,
     ) -> None:
-        check_info_spec(source, info_spec)
         if num_envs < workers.count:
             raise ValueError(f"num_envs must be at least the number of workers, {workers.count}, got {num_envs}")
-        self.source, self.num_envs, self.settings = source, num_envs, workers
-        self.num_workers = workers.count
+        super().__init__(source, num_envs, info_spec)
+        self.settings, self.num_workers = workers, workers.count
         self._detached = source.detached()
         self._generators, self._team_reward = generators, team_reward
         ends = [index * num_envs // self.num_workers for index in range(self.num_workers + 1)]
         self._own = [slice(*both) for both in pairwise(ends)]  # the lanes of each worker
+        self._counts = [own.stop - own.start for own in self._own]
         self._worker_of = [index for index, own in enumerate(self._own) for _ in range(own.start, own.stop)]
-        self.ledger = Ledger(num_envs)
-        self.actions: Any = None
         self.cursor = 0
-        self.interrupted: list[int] = []
-        self._extra: dict[str, np.ndarray] = {}  # of the actions of the round, if the learner has chosen them
-        self.fields = InfoFields(info_spec, num_envs, source.action_space if source.team is None else None)
-        self._info_spec, self.info = self.fields.spec, self.fields.values
+        self._info_spec = self.fields.spec
         self.acts = self.overlaps = False
         self._space: Any = source.observation_space
         self._encoder = ObservationEncoder(self._space)
@@ -136,27 +133,27 @@ class PoolLanes:
         self._pacing: Any = None
         self._publisher: Any = None
         self._memory: Any = None
-
-    @property
-    def lanes_of_workers(self) -> list[int]:
-        """The number of lanes of each worker."""
-        return [own.stop - own.start for own in self._own]
+        self._lead: Any = None  # how far workers may be ahead of the loop
 
     @property
     def has_rounds(self) -> bool:
         """Whether each worker has rounds of its phase left, which an earlier policy may have begun; between rounds."""
-        return bool(self._pacing.has_rounds())
-
-    def set_check(self, check: Callable[[], None]) -> None:
-        """Set what is called while the learner waits; it raises if the user has interrupted the training."""
-        self._crew.check = check
+        return self.acts and bool(self._pacing.has_rounds())
 
     # Starting and ending
+
+    def serves(self, source: EnvSource, num_envs: int, on_device: bool) -> bool:
+        """Return False: the processes end with their `fit`, and the next one restores their state."""
+        return False
+
+    def set_sources(self, replay: Replay) -> None:
+        """Set in the replay memory which lanes belong to which worker."""
+        replay.set_sources(self._counts, balance=self.settings.balance)
 
     def look_for_masks(self) -> None:
         """Reset one more environment in this process; if it reports a mask, `fields` offers it.
 
-        It is called before `start`, because the arrays in shared memory have a fixed layout. If the environment raises
+        The arrays in shared memory have a fixed layout, so the masks must be known before. If the environment raises
         an exception, nothing is offered, and the workers report the exception when they start.
         """
         if not self.fields.watched:
@@ -178,6 +175,7 @@ class PoolLanes:
         self._actor, forward = actor, actor.forward
         self.acts = forward.program is not None and not actor.forward_fields
         self.overlaps = self.settings.overlap and self.acts
+        self.acting_clock = WORKERS if self.acts else "act"
         if not self.acts:
             reason = "forward returns further fields" if actor.forward_fields else "NumPy cannot run this network"
             overlap_note = ", and overlap has no effect" if self.settings.overlap else ""
@@ -192,7 +190,7 @@ class PoolLanes:
         self._memory = SharedMemory(self._specs)
         arrays = self._memory.arrays
         self._control = [arrays[f"control/{index}"] for index in range(self.num_workers)]
-        counts = enumerate(self.lanes_of_workers)
+        counts = enumerate(self._counts)
         reader = RowReader(self._space, self.source.action_space)
         self._inboxes = [Inbox(ring_of(arrays, index), count, reader) for index, count in counts]
         self._resets = np.zeros(self.num_envs, np.int64)  # of each lane, since its generator was synchronized
@@ -217,6 +215,11 @@ class PoolLanes:
             self.kill()
             raise
         self._saved = None
+
+    def attach_loop(self, learner: LanesLearner, counters: Counters, budget: Budget, check: Callable[[], None]) -> None:
+        """Set what workers may collect ahead of the loop, and what is called while the learner waits for them."""
+        self._lead = Lead(learner, counters, budget, self.num_envs, self.settings.max_staleness)
+        self._crew.check = check
 
     def _start_processes(self, pacing: type[Phases]) -> None:
         saved = self._restore_inboxes()
@@ -292,6 +295,15 @@ class PoolLanes:
         program, normalizers = actor.forward.program, actor.normalizers
         return Acting(program, self._shapes, actor.head, explorer, actor.dtype, normalizers, actor.learning_starts)
 
+    def end(self, *, hurry: bool) -> None:
+        """End the processes, and keep their state, which `get_state` then returns."""
+        try:
+            self._saved = self.get_state(hurry=hurry)
+        except BaseException:
+            self.kill()
+            raise
+        self.close()
+
     def close(self) -> None:
         """Close the environments and end the processes."""
         try:
@@ -309,16 +321,14 @@ class PoolLanes:
             self._release()
 
     def _release(self) -> None:
-        self._crew = self._pacing = self._publisher = None
+        self._crew = self._pacing = self._publisher = self._lead = None
         self._inboxes, self._control = [], []
         self._encoded = np.zeros(0)
         if self._memory is not None:
             self._memory.close()
+            self._memory = None
 
     # The interface of lanes
-
-    def claim(self) -> None:
-        """Do nothing: no other agent steps environments of worker processes."""
 
     def observations(self) -> np.ndarray:
         """Return the observations of the round, encoded for networks, `[N, ...]`."""
@@ -362,6 +372,18 @@ class PoolLanes:
             self._crew.wait_until(lambda: bool(fresh[self.ledger.idle()].all()) or bool(self._lost))
             self._cut_lost()
         fresh[lane] = self._requested[lane] = False
+
+    def reset_noise(self, actor: Actor, lane: int) -> None:
+        """Reset the noise of a lane in which an episode starts; workers that act reset their own."""
+        if not self.acts:
+            super().reset_noise(actor, lane)
+
+    def choose_actions(self, actor: Actor, step: int) -> tuple[np.ndarray, np.ndarray] | None:
+        """Begin a round, whose actions the workers or this process choose; see `Lanes.choose_actions`."""
+        if not self.acts:
+            return super().choose_actions(actor, step)
+        actions = self.collect_round(step, self._lead.rounds(self.overlaps), self._lead.counters.updates)
+        return None if actions is None else (self._encoded, actions)
 
     def collect_round(self, step: int, rounds: float | None, updates: int = 0) -> np.ndarray | None:
         """Return the actions `[N, ...]` of the next round, which workers have chosen; None if `interrupted` is set.
@@ -414,13 +436,12 @@ class PoolLanes:
                 np.maximum(self._staleness[own], behind, out=self._staleness[own])
         return np.concatenate(chosen)
 
-    def begin_phase(self, step: int, updates: int, rounds: int) -> None:
-        """Let workers collect a phase with the current weights, before the learner changes them.
-
-        It is called with overlap, when a rollout is complete; arguments as in `collect_round`.
-        """
-        self._end_round()
-        self._pacing.begin(step, updates, rounds)
+    def before_updates(self, updates: int) -> None:
+        """With overlap, let workers collect the next rollout with the weights from before these updates."""
+        if self.overlaps and (rounds := self._lead.next_rollout(updates)):
+            self._lead.learner.keep_acting_policy()
+            self._end_round()
+            self._pacing.begin(self._lead.counters.steps, self._lead.counters.updates, rounds)
 
     def learned(self, updates: int) -> None:
         """Called after each compiled call, with the number of gradient updates so far."""
@@ -601,7 +622,7 @@ class PoolLanes:
     def get_state(self, *, hurry: bool = False) -> dict[str, Any] | None:
         """Return the state of the lanes, with the rounds that the loop has not consumed.
 
-        It has the entries of a state of `Lanes`, and "pool".
+        It has the entries of a state of `ScalarLanes`, and "pool".
 
         Args:
             hurry: whether workers end their phase early, because an error has ended the training. The episodes of
@@ -660,7 +681,7 @@ class PoolLanes:
         return {"lanes": {**lanes, "info": info}, "generators": {}}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore the state of `get_state` at the next `start`, or that of `Lanes`.
+        """Restore the state of `get_state` at the next `start`, or that of `ScalarLanes`.
 
         A state of another number of lanes is ignored. If workers had collected further than the loop, all episodes
         restart with another number of workers, with a warning.

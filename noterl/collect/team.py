@@ -39,7 +39,7 @@ class TeamLanes(ScalarLanes):
         self._names = source.team.names
         self._earned = np.zeros((num_envs, len(self._names)))
         for environment in self.environments:
-            environment.team_reward = team_reward  # type: ignore[attr-defined]
+            environment.team_reward = team_reward
 
     def reset(self, lane: int, number: int, step: int) -> None:
         """Start episode `number` in a lane, with a new seed."""

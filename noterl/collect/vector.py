@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,10 +18,10 @@ from gymnasium.vector.utils import batch_space
 
 from noterl import envs
 from noterl.collect.action_log import ActionLog
+from noterl.collect.base import Lanes
 from noterl.collect.env_calls import EnvCall
-from noterl.collect.fields import InfoFields
 from noterl.collect.info import info_of_lane
-from noterl.collect.ledger import Ledger, is_owner, set_owner, warn_restarted, warn_too_long
+from noterl.collect.ledger import is_owner, set_owner, warn_restarted, warn_too_long
 from noterl.envs.checking.checker import Checker
 from noterl.envs.checking.vector import check_step
 from noterl.envs.observation import ObservationEncoder, at, copy_observation
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from noterl.random import Generators
 
 
-class VectorLanes:
-    """A vector environment with the interface of `Lanes`; one tick steps all lanes.
+class VectorLanes(Lanes):
+    """A vector environment; one tick steps all lanes.
 
     Its episodes continue in the next `fit`, unless another agent has stepped the environment meanwhile. A restored run
     resets it with the same seed and repeats all actions since that reset. The restored run is exact, unless the budget
@@ -46,19 +46,11 @@ class VectorLanes:
         info_spec: see `Lanes`.
         num_envs: the number of lanes, if the source makes a vector environment of any number.
 
-    Attributes:
-        fields: see `Lanes`.
-        info: see `Lanes`.
-        ledger: the episodes in flight.
-        actions: the actions of the next tick; None between ticks.
-        waiting: lanes `[N]` that the environment resets in its next step.
-
     Raises:
         ValueError: if the environment's autoreset mode is not one of gymnasium's.
     """
 
-    interrupted: Sequence[int] = ()
-    acts = False
+    waiting: np.ndarray
 
     def __init__(
         self,
@@ -67,12 +59,10 @@ class VectorLanes:
         info_spec: InfoSpec | None = None,
         num_envs: int | None = None,
     ) -> None:
-        self.source, self._env = source, source.open_vector(num_envs)
-        self.num_envs = int(self._env.num_envs)
-        self.fields = InfoFields(info_spec, self.num_envs, source.action_space)
-        self.info = self.fields.values
+        self._env = source.open_vector(num_envs)
+        super().__init__(source, int(self._env.num_envs), info_spec)
+        self.tick_width = self.num_envs
         self._mode = AutoresetMode(envs.autoreset_mode(self._env))
-        self.ledger = Ledger(self.num_envs)
         self._before = (self.ledger.returns, self.ledger.lengths, self.ledger.info)  # before the last tick
         self._generators = generators
         self._checker = Checker(source.observation_space, warn_outside=True)
@@ -92,14 +82,14 @@ class VectorLanes:
 
     def restart(self) -> None:
         """Make all lanes idle; the environment stays open."""
+        super().restart()
         self._make_idle()
-        self.ledger = Ledger(self.num_envs)
 
     def _make_idle(self) -> None:
         """Make all lanes idle; the next reset uses a new seed."""
         self._observations: Any = None  # arrays [N, ...]: one, or a dict of them
-        self.actions: Any = None
-        self._extra: dict[str, np.ndarray] = {}
+        self.actions = None
+        self._extra = {}
         self.ledger.running = [False] * self.num_envs
         self._unreset = np.zeros(self.num_envs, bool)  # in DISABLED, lanes that must be reset
         self.waiting = np.zeros(self.num_envs, bool)
@@ -258,7 +248,7 @@ class VectorLanes:
         )
 
     def call(self, call: EnvCall) -> list[Any]:
-        """Call a method of every environment, or read an attribute; see `Lanes.call`.
+        """Call a method of every environment, or read an attribute; return the results of the lanes.
 
         Raises:
             ValueError: if the vector environment has no method `call`.
@@ -273,10 +263,6 @@ class VectorLanes:
         except Exception as error:
             error.add_note(f"raised in {call} of the vector environment")
             raise
-
-    def logs(self, lane: int) -> dict[str, float]:
-        """Return the logs of a lane's episode besides its return and length."""
-        return {}
 
     def get_state(self) -> dict[str, Any] | None:
         """Return the ledger, the seed of the reset, the actions since and the observations; None before a reset."""

@@ -30,7 +30,6 @@ class DeviceLoop(Loop):
         super().__post_init__()
         # The hooks of an update run after its call in any case.
         self._is_single, self.live = self.live, False
-        self.clock["device"] = 0.0
         self._own_steps: int | None = None
         self._counted: int | None = None  # the number of the last episode that counts
         self._cut: float = math.inf  # from this position on, the ends of the last call do not count
@@ -61,7 +60,7 @@ class DeviceLoop(Loop):
 
     def _begin_episode(self, lane: int) -> None:
         number = self.counters.episodes_begun
-        self.lanes.ledger.begin(lane, number)
+        self.lanes.reset(lane, number, self.counters.steps)
         self.counters.episodes_begun += 1
         self._open[lane] = None
         self._fire(self.events.on_episode_begin, number, {})

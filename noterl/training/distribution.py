@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from noterl import distribute
+from noterl.acting.actor import Actor
 from noterl.callback import Budget
-from noterl.collect import DeviceLanes, PoolLanes
+from noterl.collect import DeviceLanes, Lanes
 from noterl.distribute import SINGLE, Strategy
 from noterl.history import History
 from noterl.learning.learner import Learner
@@ -64,27 +65,25 @@ def make_loop(strategy: Strategy, parts: Parts, budget: Budget, history: History
         ValueError: if the environment or the exploration cannot be sent to a worker.
         WorkerError: if a worker fails at its start.
     """
-    learner, session = parts.learner, parts.session
+    learner, session, lanes = parts.learner, parts.session, parts.session.lanes
+    assert lanes is not None
     arguments = learner, parts.actor, session, parts.counters, budget, history
     if strategy.processes == 1:
-        _start_workers(parts)
-        return (DeviceLoop if isinstance(session.lanes, DeviceLanes) else Loop)(*arguments)
-    assert session.lanes is not None
+        _start(lanes, learner, parts.actor)
+        # The only question for a kind of lanes: no other kind has the events of a compiled call.
+        return (DeviceLoop if isinstance(lanes, DeviceLanes) else Loop)(*arguments)
     is_live = any(callback.needs_live_updates for callback in session.callbacks.callbacks)
-    is_live = synchronize(strategy, parts, budget, session.lanes.num_envs, is_live)
+    is_live = synchronize(strategy, parts, budget, lanes.num_envs, is_live)
     learner.merge_statistics = statistics_merger(strategy, learner)
-    _start_workers(parts)  # with the weights of the chief
+    _start(lanes, learner, parts.actor)  # with the weights of the chief
     return RankLoop(*arguments, strategy=strategy, is_live=is_live)
 
 
-def _start_workers(parts: Parts) -> None:
+def _start(lanes: Lanes, learner: Learner, actor: Actor) -> None:
     """Start the worker processes, if there are any, after the fields of their transitions are known."""
-    learner, actor, session, lanes = parts.learner, parts.actor, parts.session, parts.session.lanes
-    if isinstance(lanes, PoolLanes) and actor.head.takes_mask:
+    if actor.head.takes_mask:
         lanes.look_for_masks()
         accept_masks(learner, actor, lanes)
-    if learner.replay is not None and isinstance(lanes, PoolLanes):
-        learner.replay.set_sources(lanes.lanes_of_workers, balance=lanes.settings.balance)
-    elif learner.replay is not None and lanes is not None:
-        learner.replay.set_sources([lanes.num_envs], balance=False)
-    session.start_workers(actor, None if learner.rollout is None else learner.rollout.length)
+    if learner.replay is not None:
+        lanes.set_sources(learner.replay)
+    lanes.start(actor, None if learner.rollout is None else learner.rollout.length)

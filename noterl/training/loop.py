@@ -8,7 +8,6 @@ learner, the actor and the lanes. So training can stop after any tick and contin
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from time import perf_counter
@@ -18,20 +17,18 @@ from noterl import backends
 from noterl.acting.actor import Actor
 from noterl.backends.common import GroupResult, NonFiniteError
 from noterl.callback import Budget, Handlers
-from noterl.collect import PoolLanes
+from noterl.collect import Lanes
 from noterl.history import History
 from noterl.learning.learner import Learner
 from noterl.training.dispatch import add_source, call_handlers, keep_first_error, run_all
 from noterl.training.interrupts import InterruptGuard
 from noterl.training.session import Session
 from noterl.types import Counters, Logs, Transition
-from noterl.utils.masks import ACTION_MASK
 
 CLOCK = ("environment", "act", "store", "sample", "learn", "callbacks")
-WORKERS = "workers"  # in the time split, the time in which the loop waits for worker processes
 
 
-def accept_masks(learner: Learner, actor: Actor, lanes: Any) -> None:
+def accept_masks(learner: Learner, actor: Actor, lanes: Lanes) -> None:
     """Store and use the action masks that lanes offer, unless the head cannot.
 
     Memory and updates change only now, so that nothing changes for environments without masks.
@@ -69,20 +66,14 @@ class Loop:
     def __post_init__(self) -> None:
         session, lanes = self.session, self.session.lanes
         assert lanes is not None
-        self.lanes: Any = lanes
+        self.lanes: Lanes = lanes
         self.events, self.stop, self.metrics = session.events, session.stop, session.metrics
         self.live = any(callback.needs_live_updates for callback in session.callbacks.callbacks)
         self.guard = InterruptGuard()
-        names: tuple[str, ...] = CLOCK
-        self._step_clock = "environment"  # where the time of environment steps counts
-        if isinstance(lanes, PoolLanes):
-            names, self._step_clock = (*CLOCK, WORKERS), WORKERS
-            lanes.set_check(self.guard.check)
-        self._overlaps = isinstance(lanes, PoolLanes) and lanes.overlaps
-        self.clock = self.history.time_split = dict.fromkeys(names, 0.0)
+        lanes.attach_loop(self.learner, self.counters, self.budget, self.guard.check)
+        self.clock = self.history.time_split = dict.fromkeys((*CLOCK, lanes.stepping_clock), 0.0)
         self._open: dict[int, None] = {}  # lanes whose episode has fired its begin event, but no end event
         self._over = lanes.ledger.over  # those of them whose episode is over
-        self._takes_mask = self.actor.head.takes_mask
         self._failed = False
         self._started = perf_counter()
 
@@ -139,9 +130,10 @@ class Loop:
 
         This is the case if training is finished after the begin of an episode, or if a worker process has failed.
         """
-        lanes = self.lanes
+        lanes, learner = self.lanes, self.learner
         idle = lanes.idle()
-        self._end_interrupted_episodes()  # after `idle`, which may interrupt some, and before others begin
+        while lanes.interrupted:  # after `idle`, which may interrupt some, and before others begin
+            self._fire_episode_end(lanes.interrupted.pop(0), False)
         if idle:
             for lane in idle:
                 self._begin_episode(lane)
@@ -149,64 +141,24 @@ class Loop:
             if self._is_finished() or lanes.interrupted:
                 return False
         started = perf_counter()
-        actions = self._choose_actions()
-        if actions is not None:
-            self.learner.begin_round(lanes.observations(), actions, self.actor.fields)
-        self.clock[WORKERS if lanes.acts else "act"] += perf_counter() - started
-        return actions is not None
-
-    def _choose_actions(self) -> Any:
-        """Return the actions of the round, `[N, ...]`; None if worker processes have failed, which cuts episodes."""
-        lanes, steps = self.lanes, self.counters.steps
-        if self.learner.acting_policy is not None and not (lanes.acts and lanes.has_rounds):
-            self.learner.discard_old_rollout()
-        if lanes.acts:
-            rounds: float | None = self.learner.rounds_left
-            if rounds is None and lanes.overlaps:
-                rounds = self.learner.rounds_within(lanes.settings.max_staleness, steps, lanes.num_envs)
-            if rounds is not None:
-                rounds = min(rounds, self._rounds_of_budget())
-            return lanes.collect_round(steps, rounds, self.counters.updates)
-        mask = lanes.fields.values.get(ACTION_MASK) if self._takes_mask else None
-        actions = self.actor.choose_actions(lanes.observations(), steps, lanes.waiting, mask)
-        lanes.begin_round(self.actor.head.executed(actions), self.actor.fields)
-        return actions
-
-    def _rounds_of_budget(self) -> float:
-        """Return how many rounds the budget of steps still needs; inf without such a budget."""
-        left = self.budget.last_step - self.counters.steps
-        return math.ceil(left / self.lanes.num_envs) if left < math.inf else math.inf
-
-    def _collect_while_learning(self, updates: int) -> None:
-        """If a rollout is complete, let workers collect the next one before the agent learns from it.
-
-        They do not if its transitions would then be too stale, if `prepare` changes the policy (see
-        `ActingPolicy.in_place`), or if the budget ends in the next rollout: the next `fit` continues it with other
-        weights.
-        """
-        learner, most = self.learner, self.lanes.settings.max_staleness
-        if learner.rollout is None or learner.algorithm.learns_in_prepare or (most is not None and updates > most):
-            return
-        rounds = learner.rollout.length
-        if rounds <= self._rounds_of_budget():
-            learner.keep_acting_policy()
-            self.lanes.begin_phase(self.counters.steps, self.counters.updates, rounds)
-
-    def _end_interrupted_episodes(self) -> None:
-        """End the episodes that a failure of a worker process has cut; they are not complete."""
-        while self.lanes.interrupted:
-            self._fire_episode_end(self.lanes.interrupted.pop(0), False)
+        if learner.acting_policy is not None and not lanes.has_rounds:
+            learner.discard_old_rollout()
+        begun = lanes.choose_actions(self.actor, self.counters.steps)
+        if begun is not None:
+            learner.begin_round(*begun, self.actor.fields)
+        self.clock[lanes.acting_clock] += perf_counter() - started
+        return begun is not None
 
     def _tick(self) -> None:
-        learner, counters, clock = self.learner, self.counters, self.clock
+        learner, lanes, counters, clock = self.learner, self.lanes, self.counters, self.clock
         started = perf_counter()
-        transitions = self.lanes.tick(counters.steps + 1)
+        transitions = lanes.tick(counters.steps + 1)
         stepped = perf_counter()
-        clock[self._step_clock] += stepped - started
+        clock[lanes.stepping_clock] += stepped - started
         before = counters.steps
         self._store(transitions)
         clock["store"] += perf_counter() - stepped
-        if self.lanes.actions is None:
+        if lanes.actions is None:
             learner.end_round()
         due = learner.due(before, counters.steps, len(self._over))
         if due.target:
@@ -260,8 +212,7 @@ class Loop:
         """Run a group of updates: sample all batches, update in as few calls as possible, and feed back the results."""
         learner = self.learner
         learner.update_schedules(self.counters.steps)
-        if self._overlaps:
-            self._collect_while_learning(updates)
+        self.lanes.before_updates(updates)
         size = 1 if self.live else learner.call_size(updates)
         started = perf_counter()
         sample = learner.sample(updates)
@@ -272,8 +223,7 @@ class Loop:
         with learner.batches(parts, size) as batches:
             for part in parts:
                 results.append(self._call(batches, len(part)))
-                if self._overlaps:
-                    self.lanes.learned(self.counters.updates)
+                self.lanes.learned(self.counters.updates)
                 if results[-1].applied and learner.schedule.copies_after(self.counters.updates):
                     self._update_target()
                 if results[-1].applied < len(part):
@@ -350,10 +300,9 @@ class Loop:
         self.learner.interrupt(lane)
         self.lanes.reset(lane, number, counters.steps)
         accept_masks(self.learner, self.actor, self.lanes)
-        if not self.lanes.acts:
-            self.actor.reset_noise(lane)
+        self.lanes.reset_noise(self.actor, lane)
         counters.episodes_begun += 1
-        self.clock[self._step_clock] += perf_counter() - started
+        self.clock[self.lanes.stepping_clock] += perf_counter() - started
         self._open[lane] = None
         self._fire(self.events.on_episode_begin, number, {})
 

@@ -13,7 +13,6 @@ from time import perf_counter
 
 import numpy as np
 
-from noterl.collect import VectorLanes
 from noterl.distribute import Strategy
 from noterl.training.loop import Loop
 from noterl.training.ranks import ChiefSettings
@@ -87,8 +86,7 @@ class RankLoop(Loop):
             self._step()
         if self.lanes.actions is None:
             learner.end_round()
-        width = self.lanes.num_envs if isinstance(self.lanes, VectorLanes) else 1
-        counters.steps = int(min(before + width * self._num_stepping, self.budget.last_step))
+        counters.steps = int(min(before + self.lanes.tick_width * self._num_stepping, self.budget.last_step))
         self._countdown -= 1
         table = self._agree() if self._must_agree(before) else None
         if self._is_stopped:
@@ -130,7 +128,7 @@ class RankLoop(Loop):
         first = self.counters.steps + self._place + 1
         transitions = self.lanes.tick(first)
         stepped = perf_counter()
-        self.clock[self._step_clock] += stepped - started
+        self.clock[self.lanes.stepping_clock] += stepped - started
         for position, transition in enumerate(transitions):
             if first + position * self._num_stepping > self.budget.last_step:
                 self._discard(transitions[position:])
@@ -157,8 +155,8 @@ class RankLoop(Loop):
 
     def _most_ticks(self) -> int:
         """Return after how many ticks at most the processes agree, so that the budget of episodes is not exceeded."""
-        if isinstance(self.lanes, VectorLanes):
-            return 1  # how many of its lanes step depends on the ends of their episodes
+        if self.lanes.waiting is not None:
+            return 1  # how many lanes step in a tick depends on the ends of their episodes
         left = self.budget.last_episode - self.counters.episodes
         return max(1, int(min(left / self._processes, _MOST_TICKS)))
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from noterl import envs
 from noterl.callback import Events
-from noterl.collect import DeviceLanes, PoolLanes, ScalarLanes, TeamLanes, VectorLanes, WorkerSettings, open_lanes
+from noterl.collect import Lanes, WorkerSettings, open_lanes
 from noterl.collect.env_calls import EnvCall
 from noterl.envs.source import resolve_like
 from noterl.history import History
@@ -17,12 +17,6 @@ from noterl.learning.metrics import MetricMeans
 from noterl.random import Generators
 from noterl.training.dispatch import CallbackList
 from noterl.types import InfoSpec
-
-if TYPE_CHECKING:
-    from noterl.acting.actor import Actor
-
-
-AnyLanes = ScalarLanes | TeamLanes | VectorLanes | PoolLanes | DeviceLanes
 
 
 @dataclass(slots=True)
@@ -61,14 +55,14 @@ class Session:
     ) -> None:
         self._env, self._source, self._generators, self.team_reward = env, source, generators, team_reward
         self._other: tuple[Any, envs.EnvSource] | None = None  # the environment of the last fit that differs from `env`
-        self.lanes: AnyLanes | None = None
+        self.lanes: Lanes | None = None
         self.callbacks, self.events = CallbackList(), Events()
         self.history: History | None = None
         self.stop, self.metrics = StopRequest(), MetricMeans()
         self.fits, self.is_training, self.verbose = 0, False, 1
         self.info: dict[str, str] = {}
         self.restored_callbacks: dict[str, Any] = {}
-        self._saved_lanes: Any = None  # the state of closed lanes, restored when they are opened again
+        self._saved_lanes: dict[str, Any] | None = None  # of closed lanes, restored when they are opened again
         self._saved_source: envs.EnvSource | None = None  # the source of that state; None if it fits any
 
     @contextmanager
@@ -78,43 +72,17 @@ class Session:
         try:
             yield
         except BaseException:
-            self._end_workers(hurry=True)
+            self._end_lanes(hurry=True)
             raise
         else:
-            self._end_workers(hurry=False)
+            self._end_lanes(hurry=False)
         finally:
             self.events, self.is_training = Events(), False
 
-    def start_workers(self, actor: Actor, rollout_steps: int | None) -> None:
-        """Start the worker processes, if there are any.
-
-        Args:
-            actor: chooses the actions.
-            rollout_steps: rounds of a rollout, if the agent learns from rollouts.
-
-        Raises:
-            ValueError: if the environment or the exploration cannot be sent to another process.
-            WorkerError: if a worker fails at its start.
-        """
-        lanes = self.lanes
-        if isinstance(lanes, PoolLanes):
-            try:
-                lanes.start(actor, rollout_steps)
-            except BaseException:
-                self._keep(lanes, lanes.get_state())
-                raise
-
-    def _end_workers(self, *, hurry: bool) -> None:
-        """End the worker processes, if there are any, and keep the state of their lanes for the next `fit`."""
-        lanes = self.lanes
-        if isinstance(lanes, PoolLanes):
-            try:
-                self._keep(lanes, lanes.get_state(hurry=hurry))
-            except BaseException:
-                self._keep(lanes, None)
-                lanes.kill()
-                raise
-            lanes.close()
+    def _end_lanes(self, *, hurry: bool) -> None:
+        """End the worker processes, if there are any."""
+        if self.lanes is not None:
+            self.lanes.end(hurry=hurry)
 
     def call_envs(self, call: EnvCall) -> list[Any]:
         """Return the results of a call of all training environments.
@@ -128,7 +96,7 @@ class Session:
             raise RuntimeError(f"{call} can only be called while fit is running, by a callback")
         return self.lanes.call(call)
 
-    def _keep(self, lanes: AnyLanes, state: Any) -> None:
+    def _keep(self, lanes: Lanes, state: Any) -> None:
         """Replace lanes by their state, which the next `fit` restores."""
         self.lanes, self._saved_lanes, self._saved_source = None, state, lanes.source
 
@@ -160,51 +128,38 @@ class Session:
         workers: WorkerSettings | None = None,
         info_spec: InfoSpec | None = None,
         on_device: bool = False,
-    ) -> AnyLanes:
+    ) -> Lanes:
         """Open the environments, or keep those that are open; unless `restart`, episodes in flight continue.
 
-        Worker processes do not run before `start_workers`.
+        Worker processes do not run before `Lanes.start`.
 
         Raises:
             ValueError: if `num_envs` is not the number of environments in a vector environment, or workers cannot make
                 the environments. The episodes in flight are then kept for the next `fit`.
         """
-        if workers is not None:
-            count = self.count(source, num_envs, workers)
-            pool = PoolLanes(source, count, self._generators, workers, self.team_reward, info_spec)
-            self.suspend()
-            self.lanes = pool
-        elif self._reuse_open_lanes(source, num_envs, restart, on_device):
-            assert self.lanes is not None
-            return self.lanes
-        else:
-            count = self.count(source, num_envs)
-            self.lanes = open_lanes(source, count, self._generators, self.team_reward, info_spec, on_device)
+        count = self.count(source, num_envs, workers)
+        reused = self._reuse_open_lanes(source, count, restart, on_device) if workers is None else None
+        if reused is not None:
+            return reused
+        lanes = open_lanes(source, count, self._generators, self.team_reward, info_spec, on_device, workers)
+        self.suspend()  # after the new lanes are made, because their constructor may refuse the arguments
+        self.lanes = lanes
         saved, of_source = self._saved_lanes, self._saved_source
         self._saved_lanes = self._saved_source = None
         if saved and not restart and of_source in (None, source):
-            self.lanes.set_state(saved)
-        return self.lanes
+            lanes.set_state(saved)
+        return lanes
 
-    def _reuse_open_lanes(self, source: envs.EnvSource, num_envs: int | None, restart: bool, on_device: bool) -> bool:
-        """Keep, restart or suspend the open lanes for the next `fit`; return whether they stay open."""
-        count, lanes = self.count(source, num_envs), self.lanes
-        if isinstance(lanes, PoolLanes):  # of a `fit` that failed before training
-            self.suspend()
-            return False
+    def _reuse_open_lanes(self, source: envs.EnvSource, count: int, restart: bool, on_device: bool) -> Lanes | None:
+        """Keep, restart or suspend the open lanes for the next `fit`; return those that stay open, or None."""
+        lanes = self.lanes
         if lanes is not None and lanes.source is source and restart and source.num_envs is not None:
             lanes.restart()  # a vector environment can be reset without making it again
-        elif lanes is not None and (
-            restart
-            or lanes.source is not source
-            or count != lanes.num_envs
-            or isinstance(lanes, DeviceLanes) != on_device
-        ):
+        elif lanes is not None and (restart or not lanes.serves(source, count, on_device)):
             self.suspend()
-        if self.lanes is None:
-            return False
-        self.lanes.claim()
-        return True
+        if self.lanes is not None:
+            self.lanes.claim()
+        return self.lanes
 
     def count(self, source: envs.EnvSource, num_envs: int | None, workers: WorkerSettings | None = None) -> int:
         """Return the number of lanes: by default that of the last `fit`, but not less than one for each worker.
@@ -232,10 +187,8 @@ class Session:
 
     def close(self) -> None:
         """Close the environments without keeping their state."""
-        if isinstance(self.lanes, PoolLanes):
+        if self.lanes is not None:
             self.lanes.close()
-        elif self.lanes is not None:
-            self.lanes.source.close()
         self.lanes = self._saved_lanes = None
 
     def close_other(self) -> None:
@@ -253,11 +206,11 @@ class Session:
         """Return the states of the callbacks of the last `fit`, and restored states that no callback has received."""
         return {**self.restored_callbacks, **self.callbacks.get_state()}
 
-    def restore(self, lanes: Any, callbacks: dict[str, Any]) -> None:
+    def restore(self, lanes_state: Any, callbacks: dict[str, Any]) -> None:
         """Close the environments and keep a saved state of environments and callbacks for the next `fit`."""
         self.close()
         self.callbacks = CallbackList()
-        self._saved_lanes, self._saved_source, self.restored_callbacks = lanes, None, dict(callbacks)
+        self._saved_lanes, self._saved_source, self.restored_callbacks = lanes_state, None, dict(callbacks)
 
     def restore_callbacks(self) -> None:
         """Restore the states of the current callbacks.

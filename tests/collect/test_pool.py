@@ -592,7 +592,7 @@ class TestFailures:
 
         with pool(partial(FaultyEnv, "sleep", 2), 1, 1) as made:
             deadline = time.monotonic() + 0.2
-            made.lanes.set_check(check)
+            made.lanes._crew.check = check
             with pytest.raises(KeyboardInterrupt):
                 made.rounds(5)
             started, pids = time.monotonic(), made.processes()
@@ -677,7 +677,7 @@ class TestEnding:
 
         made = Pool(partial(_Closing, "", 60.0), 1, 1).start()
         made.rounds(2)
-        made.lanes.set_check(interrupt)
+        made.lanes._crew.check = interrupt
         with pytest.raises(KeyboardInterrupt):
             made.lanes.close()
         assert not children()

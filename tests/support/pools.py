@@ -84,7 +84,7 @@ class Pool:
                 self.episodes += 1
             if lanes.interrupted:
                 continue
-            if lanes.acts:
+            if isinstance(lanes, PoolLanes) and lanes.acts:
                 lanes.collect_round(self.steps, self.ahead)
             else:
                 lanes.begin_round(self.actor.choose_actions(lanes.observations(), self.steps))

@@ -343,8 +343,10 @@ def test_agent_of_spaces_needs_env_for_fit_and_evaluate() -> None:
 
 def test_capacity_beyond_free_memory_raises() -> None:
     agent = noterl.DQN("CartPole-v1", hidden=(4,), seed=1)
-    with pytest.raises(ValueError, match=r"capacity=10{15} .*GB"):
-        agent.compile(replay=noterl.Replay(10**15))
+    agent.compile(replay=noterl.Replay(10**15))
+    for call in (agent.build, lambda: agent.fit(steps=1, verbose=0)):
+        with pytest.raises(ValueError, match=r"capacity=10{15} .*GB"):
+            call()
     agent.compile()
     agent.fit(steps=1, verbose=0)
     assert agent.steps == 1

@@ -122,6 +122,8 @@ class Prioritized(Sampler):
     >>> history = agent.fit(steps=128, verbose=0)
     """
 
+    settable = ("alpha", "beta")
+
     def __init__(
         self,
         alpha: float = 0.7,

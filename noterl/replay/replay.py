@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import weakref
 from collections import deque
@@ -126,14 +127,17 @@ class Replay(Configurable):
         if memmap is not None:
             self._config["memmap"] = self._memmap
         self._layouts: tuple[Any, ...] | None = None
+        self._observation_space: spaces.Space[Any] | None = None
         self._allocated: Storage | None = None
+        self._kept: Mapping[str, Any] | None = None  # the restored state of a memory that is not allocated
+        self._interrupted: list[int] = []  # lanes, before the memory is allocated
         self._selection: Selection | None = None
         self._owner: Any = None  # a weak reference
         self.sources: Sources | None = None
 
     @property
     def _storage(self) -> Storage | None:
-        """The storage, with all transitions; None before `build`."""
+        """The storage, with all transitions; None before `allocate`."""
         return None if self._allocated is None else self._allocated.loaded()
 
     @property
@@ -153,10 +157,12 @@ class Replay(Configurable):
 
     @property
     def nbytes(self) -> int:
-        """Bytes allocated; 0 before `build`."""
+        """Bytes allocated; 0 before `build`, or before an agent trains with the memory."""
         return self._allocated.nbytes if self._allocated else 0
 
     def __len__(self) -> int:
+        if self._kept is not None:
+            return int(self._kept["count"] - self._kept["begin"])
         return self._storage.length if self._storage else 0
 
     def num_sampleable(self, at_most: int | None = None) -> int:
@@ -165,13 +171,15 @@ class Replay(Configurable):
         Transitions are excluded if `keep` excluded them, if they cannot be relabeled, or if frames of their stack were
         evicted. With `at_most`, a lower bound mostly suffices, so the transitions are rarely counted.
         """
+        if self._kept is not None:
+            self.allocate()
         return self._selection.count(at_most) if self._storage and self._selection else 0
 
     def set_owner(self, agent: Any, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> None:
         """Record the only agent that may use this memory; called before `build`.
 
         Raises:
-            ValueError: if the memory belongs to another agent, or needs more memory than is available.
+            ValueError: if the memory belongs to another agent, or cannot store such observations and actions.
         """
         owner = self._owner() if self._owner is not None else None
         if owner is not None and owner is not agent and getattr(owner, "replay", None) is self:
@@ -179,8 +187,8 @@ class Replay(Configurable):
                 f"replay must belong to one agent only, got the memory of another {type(owner).__name__}: make a new "
                 "Replay; to start with the same transitions, call set_state(replay.get_state()) on it"
             )
-        if self._storage is None:
-            self._check_room(observation_layout(observation_space), action_layout(action_space), {})
+        if self._allocated is None:
+            self._new_storage(1, observation_layout(observation_space), action_layout(action_space), {})
         self._owner = weakref.ref(agent)
 
     def build(
@@ -190,8 +198,9 @@ class Replay(Configurable):
         *,
         extra_spec: ExtraSpec | None = None,
         agents: int = 0,
+        allocate: bool = True,
     ) -> None:
-        """Allocate the memory; a second call with spaces of the same layout changes nothing.
+        """Set the spaces and allocate the memory; a second call with spaces of the same layout changes nothing.
 
         Args:
             observation_space: Box, Discrete, MultiDiscrete, MultiBinary or a Dict of these.
@@ -199,53 +208,72 @@ class Replay(Configurable):
             extra_spec: further fields that `add` stores: name -> (shape, dtype). In a batch, a field `next_...` is
                 that of the last of the `n_step` transitions, as the next observation is.
             agents: the number of agents if each has its own reward and termination; 0 for a single agent.
+            allocate: whether to allocate the memory now, instead of at its first use.
 
         Raises:
             ValueError: if a space is not supported, if the memory was built for other spaces, if it needs more memory
                 than is available, or if `sampler` or `relabel` belongs to another memory or does not fit.
         """
-        observation, action = observation_layout(observation_space), action_layout(action_space)
-        extra = team_layout(extra_spec, agents)
-        layouts = observation, action, extra
-        if self._storage:
-            if self._layouts != layouts:
-                raise ValueError(
-                    f"observation_space={observation_space!r}, action_space={action_space!r} and extra_spec="
-                    f"{extra_spec!r} do not fit this Replay, which was built for {self._layouts}; use a new one"
-                )
+        layouts = observation_layout(observation_space), action_layout(action_space), team_layout(extra_spec, agents)
+        if (self._allocated or self._kept) and self._layouts != layouts:
+            raise ValueError(
+                f"observation_space={observation_space!r}, action_space={action_space!r} and extra_spec="
+                f"{extra_spec!r} do not fit this Replay, which was built for {self._layouts}; use a new one"
+            )
+        self._layouts = layouts
+        self._observation_space = observation_space
+        self._gather = gather_team_transitions if agents else gather_transitions
+        if allocate:
+            self.allocate()
+
+    def allocate(self) -> None:
+        """Allocate the memory and restore the state of `restore_later`; a second call changes nothing.
+
+        Raises:
+            RuntimeError: if the memory has no spaces.
+            ValueError: as for `build`.
+        """
+        if self._allocated is not None:
             return
+        layouts = self._spaces()
         self._check_room(*layouts)
         empty: Allocate = np.empty if self._memmap is None else allocator_on_disk(self._memmap)
-        storage = self._new_storage(self.capacity, observation, action, extra, empty)
+        storage = self._new_storage(self.capacity, *layouts, empty)
+        state = None if self._kept is None else self.get_state()
+        for lane in self._interrupted:
+            storage.interrupt(lane)
+        if state is not None:
+            storage_state.set_state(storage, state)
         if self.relabel:
-            self.relabel.bind(storage, observation_space)
+            assert self._observation_space is not None
+            self.relabel.bind(storage, self._observation_space)
         self.sampler.bind(storage)
-        self._gather = gather_team_transitions if agents else gather_transitions
-        self._layouts, self._allocated = layouts, storage
+        if state is not None:
+            self.sampler.set_state(state["sampler"])
+        self._allocated, self._kept = storage, None  # last, so that an interruption loses nothing
         self._selection = Selection(self.sampler, storage, self.relabel)
         self._position = np.zeros(self.capacity if self.feedback_fields else 0, np.int64)  # scratch of `feedback`
         # Callers get the storage's own `add` from now on: one call less in every step.
         self.add = storage.add  # type: ignore[method-assign]
 
     def add_fields(self, spec: Mapping[str, tuple[tuple[int, ...], Any, Any]]) -> None:
-        """Add further fields, name -> (shape, dtype, default), to a memory that is built.
+        """Add further fields, name -> (shape, dtype, default), to a memory with spaces.
 
         Transitions that are stored already get the defaults; fields that the memory has are kept.
         """
-        storage = self._built()
-        assert self._layouts is not None
-        observation, action, extra = self._layouts
+        observation, action, extra = self._spaces()
         added = {name: entry for name, entry in spec.items() if name not in extra}
         layouts = extra_layout({name: entry[:2] for name, entry in added.items()})
-        storage.add_fields(layouts, {name: entry[2] for name, entry in added.items()})
-        self._layouts = observation, action, storage.extra_layout
+        if self._allocated or self._kept:
+            self._built().add_fields(layouts, {name: entry[2] for name, entry in added.items()})
+        self._layouts = observation, action, {**extra, **layouts}
 
     def remove_fields(self, names: Collection[str]) -> None:
-        """Remove further fields from a memory that is built."""
-        storage = self._built()
-        assert self._layouts is not None
-        storage.remove_fields(names)
-        self._layouts = *self._layouts[:2], storage.extra_layout
+        """Remove further fields from a memory with spaces."""
+        if self._allocated or self._kept:
+            self._built().remove_fields(names)
+        observation, action, extra = self._spaces()
+        self._layouts = observation, action, {name: leaf for name, leaf in extra.items() if name not in names}
 
     def add(
         self,
@@ -297,7 +325,11 @@ class Replay(Configurable):
 
         The lane's newest transition keeps its next observation.
         """
-        self._built().interrupt(lane)
+        if self._allocated is None and self._kept is None:
+            self._spaces()
+            self._interrupted.append(lane)
+        else:
+            self._built().interrupt(lane)
 
     def sample(self, updates: int, batch_size: int, *, generator: np.random.Generator) -> Sample:
         """Sample the transitions of a group of updates, and make all random choices of their batches.
@@ -487,19 +519,24 @@ class Replay(Configurable):
 
     def clear(self) -> None:
         """Evict all transitions; the memory stays allocated."""
+        self._kept = None
         if self._allocated:
             self._allocated.pending_load = None
             self._allocated.clear()
             self.sampler.clear()
 
     def get_state(self) -> dict[str, Any]:
-        """Return the stored transitions, the oldest first, and the state of the sampler; `{}` before `build`.
+        """Return the stored transitions, the oldest first, and the state of the sampler; `{}` without spaces.
 
         The arrays are views of the memory: save or copy them before the next `add`.
         """
-        if self._storage is None:
+        if self._storage is not None:
+            return {**storage_state.get_state(self._storage), "sampler": self.sampler.get_state()}
+        if self._layouts is None:
             return {}
-        return {**storage_state.get_state(self._storage), "sampler": self.sampler.get_state()}
+        state = self._empty_state() if self._kept is None else self._kept
+        numbers = {name: getattr(self.sampler, name) for name in self.sampler.settable}
+        return {**state, "sampler": {**state["sampler"], **numbers}}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restore the state of `get_state`, so that the same transitions are sampled and overwritten from then on.
@@ -510,20 +547,56 @@ class Replay(Configurable):
             ValueError: if the state has another capacity or other spaces, or is inconsistent. The memory is then
                 unchanged.
         """
+        if state:
+            self.allocate()
+        self.restore_later(state)
+
+    def restore_later(self, state: Mapping[str, Any]) -> None:
+        """Check a state, and restore it when the memory is allocated; only its own arrays take memory until then.
+
+        The arrays must not change. A memory that is allocated already restores the state at once.
+
+        Raises:
+            ValueError: as `set_state`.
+        """
         if not state:
             self.clear()
             return
-        storage = self._built()
-        storage_state.check_state(storage, state)
+        storage = self._storage
+        layouts = storage or self._new_storage(1, *self._spaces())
+        storage_state.check_state(layouts, state, self.capacity)
         self.sampler.check_state(state["sampler"], state["count"] - state["begin"])
+        if storage is None:
+            for name in self.sampler.settable:
+                setattr(self.sampler, name, state["sampler"][name])
+            self._kept = state
+            return
         storage_state.set_state(storage, state)
         self.sampler.clear()
         self.sampler.set_state(state["sampler"])
 
-    def _built(self) -> Storage:
-        if self._storage is None:
+    def _empty_state(self) -> dict[str, Any]:
+        """Return the state of an empty memory that is not allocated."""
+        storage = self._new_storage(1, *self._spaces())
+        sampler = copy.copy(self.sampler)
+        sampler.bind(storage)
+        return {**storage_state.get_state(storage), "capacity": self.capacity, "sampler": sampler.get_state()}
+
+    def _spaces(self) -> tuple[Any, ...]:
+        """Return the layouts of observations, actions and extra fields.
+
+        Raises:
+            RuntimeError: if the memory has none.
+        """
+        if self._layouts is None:
             raise RuntimeError("this Replay has no spaces yet: call build(observation_space, action_space)")
-        return self._storage
+        return self._layouts
+
+    def _built(self) -> Storage:
+        """Return the storage, which is allocated if it is not."""
+        self.allocate()
+        assert self._allocated is not None
+        return self._allocated.loaded()
 
     def _trim(self, trim: Callable[[], None]) -> None:
         if self._pending_trims is None:

@@ -14,6 +14,9 @@ from noterl.types import Batch, Transition
 from noterl.utils import schema
 from noterl.utils.checks import check_positive
 
+# A file may claim any number of lanes for a rollout without rows. More than this would not fit any memory.
+MOST_LANES = 2**24
+
 # Fields that `add` writes; they are undefined where a lane took no step.
 _STEP_FIELDS = ("reward", "next_observation", "terminated", "ended")
 
@@ -119,8 +122,9 @@ class Rollout:
             if key not in self._fields:
                 self._step_extra = (*self._step_extra, name)
                 self._fields = {**self._fields, key: (leaf.shape, leaf.batch_dtype)}
-                shape = (self.length, self.num_envs, *leaf.shape)
-                setattr(self, key, np.full(shape, spec[name][2], leaf.batch_dtype))
+                if self.num_envs:
+                    shape = (*self.valid.shape, *leaf.shape)
+                    setattr(self, key, np.full(shape, spec[name][2], leaf.batch_dtype))
 
     def remove_fields(self, names: Collection[str]) -> None:
         """Remove fields of transitions."""
@@ -130,18 +134,24 @@ class Rollout:
 
     def open(self, num_envs: int) -> None:
         """Allocate arrays for this many lanes; a rollout with another number of lanes is discarded."""
-        if num_envs == self.num_envs:
+        is_same = num_envs == self.num_envs
+        if is_same and (not num_envs or len(self.valid) == self.length):
             return
         assert self._fields, "call build first"
         for name, (shape, dtype) in self._fields.items():
-            setattr(self, name, np.zeros((self.length, num_envs, *shape), dtype))
-        self.num_envs, self.round, self._begun = num_envs, 0, False
+            array = np.zeros((self.length, num_envs, *shape), dtype)
+            if is_same:  # the rows of `set_state`
+                stored = getattr(self, name)
+                array[: len(stored)] = stored
+            setattr(self, name, array)
+        if not is_same:
+            self.num_envs, self.round, self._begun = num_envs, 0, False
 
     def restart(self) -> None:
         """Discard all rounds so far."""
         self.round, self._begun = 0, False
         if self.num_envs:
-            self.valid[0] = False
+            self.valid[:1] = False  # there may be no row after `set_state`
 
     @property
     def is_empty(self) -> bool:
@@ -227,13 +237,14 @@ class Rollout:
         return {"length": self.length, "num_envs": self.num_envs, "round": self.round, "arrays": arrays}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restore the state of `get_state`.
+        """Restore the state of `get_state`; only its rows take memory before `open`.
 
         Raises:
             ValueError: if the state has another length or other spaces; the rollout is then unchanged.
         """
         round_schema = schema.Int(0, self.length)
-        numbers = {"length": schema.Constant(self.length), "num_envs": schema.Int(0), "round": round_schema}
+        lanes_schema = schema.Int(0, MOST_LANES)
+        numbers = {"length": schema.Constant(self.length), "num_envs": lanes_schema, "round": round_schema}
         schema.check(state, {**numbers, "arrays": dict}, "rollout")
         num_envs, rounds, arrays = state["num_envs"], state["round"], state["arrays"]
         begun = np.shape(arrays.get("valid"))[:1] == (rounds + 1,)
@@ -241,8 +252,6 @@ class Rollout:
         fields = self._fields.items() if rows else ()
         shapes = {name: schema.Array(dtype, (rows, num_envs, *shape)) for name, (shape, dtype) in fields}
         schema.check(arrays, shapes, "rollout['arrays']")
-        self.num_envs = 0
-        self.open(num_envs)
-        self.round, self._begun = rounds, begun
-        for name, array in arrays.items():
-            getattr(self, name)[:rows] = array
+        self.num_envs, self.round, self._begun = num_envs, rounds, begun
+        for name, (shape, dtype) in self._fields.items():
+            setattr(self, name, arrays[name].copy() if rows else np.empty((0, num_envs, *shape), dtype))

@@ -60,10 +60,12 @@ class Sampler(StorageUser):
 
     Attributes:
         feedback_fields: names of the fields that it uses of the loss's feedback.
+        settable: names of the attributes that can be changed during training and that its state holds.
         storage: holds the transitions, once the memory is built.
     """
 
     feedback_fields: tuple[str, ...] = ()
+    settable: tuple[str, ...] = ()
 
     def bind(self, storage: Storage) -> None:
         """Use a storage from now on.

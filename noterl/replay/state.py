@@ -40,15 +40,20 @@ def get_state(storage: Storage) -> dict[str, Any]:
     }
 
 
-def check_state(storage: Storage, state: Any) -> None:
+def check_state(storage: Storage, state: Any, capacity: int) -> None:
     """Check that `set_state` can restore a state.
+
+    Args:
+        storage: has the layouts of the memory; its own capacity does not matter.
+        state: of `get_state`, perhaps from a file.
+        capacity: of the memory.
 
     Raises:
         ValueError: if the state is of another capacity or other spaces, or inconsistent.
     """
     vector = schema.Array(np.int64, (None,))
     expected = {
-        "capacity": schema.Constant(storage.capacity),
+        "capacity": schema.Constant(capacity),
         "begin": schema.Int(0),
         "count": schema.Int(0),
         "columns": _schema(_layouts(storage)),
@@ -61,7 +66,7 @@ def check_state(storage: Storage, state: Any) -> None:
     schema.check(state, expected)
     columns, distance, heads = state["columns"], state["distance"], state["heads"]
     length = state["count"] - state["begin"]
-    if not 0 <= length <= storage.capacity:
+    if not 0 <= length <= capacity:
         raise ValueError(f"state['count'] must be begin to begin + capacity, got {state['begin']}, {state['count']}")
     _check_rows("state['columns']", columns, length)
     _check_rows("state['distance']", [distance], length)

@@ -147,6 +147,8 @@ def test_restored_rollout_continues_exactly(rounds: int) -> None:
     first.add(Transition(0, None, None, 1.0, np.ones(2), False, True))
     second = rollout(lanes=3)
     second.set_state(first.get_state())
+    assert differences(second.get_state(), first.get_state()) == [] and len(second) == len(first)
+    second.open(2)
     for memory in (first, second):
         memory.add(Transition(1, None, None, 2.0, np.zeros(2), False, False))
         memory.end_round()

@@ -7,6 +7,7 @@ import copy
 import inspect
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,6 @@ from noterl import backends, networks, registry, saving
 from noterl.acting.actor import Actor, split_fields
 from noterl.acting.host_forward import HostForward, Joint
 from noterl.algorithm import Algorithm, Defaults, bind_head
-from noterl.backends.common import CallOptions
 from noterl.callback import Callback
 from noterl.collect import RayWorkers, Workers
 from noterl.collect.env_calls import EnvCall
@@ -33,7 +33,7 @@ from noterl.heads import Q, one_of
 from noterl.history import History
 from noterl.learning import optimizers
 from noterl.learning.device_runner import runs_on_device
-from noterl.learning.dry_run import check_networks, naming_network
+from noterl.learning.dry_run import check_networks, find_forward_fields, naming_network
 from noterl.learning.gradient_noise import GradientNoise
 from noterl.learning.gradient_values import GradientValues
 from noterl.learning.learner import Learner
@@ -275,8 +275,11 @@ class Agent(Algorithm):
     def build(self) -> None:
         """Allocate the memory, build the optimizers and compile the updates.
 
-        If the agent is not compiled, `compile` is called with its defaults first. `fit` and `act` call `build`. Call it
-        earlier to find errors before training.
+        If the agent is not compiled, `compile` is called with its defaults first. `fit` calls `build`. Call it earlier
+        to find errors before training. Acting and evaluating need no memory and no optimizers, so they allocate none.
+
+        Raises:
+            ValueError: if the memory needs more bytes than are available, or the agent's methods do not fit together.
         """
         self._build()
 
@@ -471,6 +474,7 @@ class Agent(Algorithm):
             NonFiniteError: if a loss or gradient is not finite; the agent holds the last finite state.
         """
         self._refuse_while_training("pretrain")
+        self._build()
         return pretrain(self._parts(), demonstrations, updates, batch_size, optimizer, check_verbose(verbose))
 
     @explain_arguments
@@ -606,7 +610,7 @@ class Agent(Algorithm):
             OSError: if a file cannot be written.
         """
         target = export_path(path, format)
-        _, actor = self._build()
+        actor = self._acting()
         actor.mark_stale()
         if type(actor) is not Actor or self.multi_agent:
             raise ValueError(f"the agent must act by one network to be exported, and {type(self).__name__} does not")
@@ -669,7 +673,9 @@ class Agent(Algorithm):
             ValueError: if the state does not fit; the agent is then unchanged.
         """
         self._refuse_while_training("set_state")
-        agent_state.set_state(self._parts(), state)
+        parts = self._parts()
+        # A learner that is not built keeps the arrays.
+        agent_state.set_state(parts, state if parts.learner.is_built else copy.deepcopy(state))
 
     def summary(self) -> None:
         """Print the backend, device, spaces, networks and memory."""
@@ -764,13 +770,10 @@ class Agent(Algorithm):
 
         It is the method `value` of the algorithm, or the largest action value. None if there is neither.
         """
-        learner, actor = self._build()
-        assert self._settings is not None
+        actor = self._acting()
         value = getattr(self, "value", None)
         if callable(value):
-            options: CallOptions = {"acting": True, "jit_compile": self._settings.jit_compile}
-            options["on_trace"] = learner.trace_counter("value")
-            compiled: Callable[[Any], Any] = backends.current().compile_call(value, learner.variables, **options)
+            compiled = self._compile_acting(value, "value")
         elif isinstance(self.head, Q):
             compiled = lambda observations: actor.forward(observations).max(axis=-1)  # noqa: E731
         else:
@@ -905,7 +908,7 @@ class Agent(Algorithm):
     @property
     def metric_names(self) -> frozenset[str]:
         """The names of the metrics that updates log; `fit` adds their means to the logs of each episode."""
-        return self._build()[0].metric_names
+        return self._declared()[0].metric_names
 
     @property
     def configuration(self) -> dict[str, Any]:
@@ -958,40 +961,59 @@ class Agent(Algorithm):
         learner: Learner = self._learner
         return learner
 
-    def _build(self) -> tuple[Learner, Actor]:
-        """Return the built learner and actor."""
+    def _acting(self) -> Actor:
+        """Return the actor, which needs no memory and no optimizers."""
         learner = self._compiled()
         if self._actor is None:
-            if not learner.is_built:
-                learner.build()
+            learner.leave_scope()
             with naming_network(self):
-                actor = self._make_actor(learner)
-            learner.compile(actor.forward.report)
-            self._set(_actor=actor)
+                self._set(_actor=self._make_actor())
         assert self._actor is not None
-        return learner, self._actor
+        return self._actor
 
-    def _make_actor(self, learner: Learner) -> Actor:
+    def _declared(self) -> tuple[Learner, Actor]:
+        """Return the learner, whose state can be restored, and the actor; nothing is allocated."""
+        actor = self._acting()
+        learner = self._compiled()
+        if not learner.is_declared:
+            learner.declare(actor.forward_fields)
+        return learner, actor
+
+    def _build(self) -> tuple[Learner, Actor]:
+        """Return the built learner and actor."""
+        learner, actor = self._declared()
+        if not learner.is_built:
+            learner.build()
+            learner.compile(actor.forward.report)
+        return learner, actor
+
+    def _compile_acting(self, function: Callable[..., Any], name: str) -> Callable[[Any], np.ndarray]:
+        """Return a compiled function of observations; `trace_counts` counts its traces under the name."""
+        assert self._settings is not None
+        compiled: Callable[[Any], np.ndarray] = backends.current().compile_call(
+            function,
+            self._variables(),
+            acting=True,
+            jit_compile=self._settings.jit_compile,
+            on_trace=partial(self.trace_counts.update, [name]),
+        )
+        return compiled
+
+    def _make_actor(self) -> Actor:
         settings = self._settings
         assert settings is not None
-        compiled = backends.current().compile_call(
-            self._joint_forward,
-            learner.variables,
-            acting=True,
-            jit_compile=settings.jit_compile,
-            on_trace=learner.trace_counter("forward"),
-        )
+        fields = find_forward_fields(self, settings.jit_compile)
+        compiled = self._compile_acting(self._joint_forward, "forward")
         networks, hyperparameters, trained = self.networks(), self.hyperparameters, self.trained_variables()
         shape, dtype = self._encoder.space.shape, self.observation_dtype
         forward = HostForward(
             compiled, networks.values(), hyperparameters.values(), trained, shape, dtype, self._joint()
         )
         outputs = forward(forward.probe(1))
-        outputs, _ = split_fields(outputs, learner.forward_fields)
+        outputs, _ = split_fields(outputs, fields)
         self.head.check(outputs.shape)
         self.head.check_values(outputs)
         explorer, starts = settings.policy or settings.noise or Explorer(), settings.schedule.learning_starts
-        fields = learner.forward_fields
         parts = (forward, self.head, explorer, self.generators, dtype, self._normalizers, starts, fields)
         actor = self._new_actor(*parts)
         actor.worker_explorers = settings.worker_explorers
@@ -1006,7 +1028,7 @@ class Agent(Algorithm):
         return None
 
     def _parts(self) -> agent_state.Parts:
-        learner, actor = self._build()
+        learner, actor = self._declared()
         assert self._settings is not None
         return agent_state.Parts(self, self._settings, learner, actor, self._session, self._counters)
 
@@ -1022,7 +1044,7 @@ class Agent(Algorithm):
 
     def _act(self, observations: np.ndarray, deterministic: bool, mask: np.ndarray | None = None) -> np.ndarray:
         """Return actions `[N, ...]` for encoded observations `[N, ...]`; training is not affected."""
-        _, actor = self._build()
+        actor = self._acting()
         actor.mark_stale()
         explorer = None if deterministic else actor.explorer.copy_with_generator(self._act_generator)
         return actor.act(observations, self._counters.steps, explorer, mask)
@@ -1030,7 +1052,7 @@ class Agent(Algorithm):
     @contextlib.contextmanager
     def _player(self, env: Any) -> Iterator[Player]:
         """Yield a `Player` for `env`, by default for the training environment; close what was opened for it."""
-        _, actor = self._build()
+        actor = self._acting()
         source = self._source if env is None else resolve_like(env, self._source)
         try:
             checker = Checker(source.observation_space)

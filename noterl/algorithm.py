@@ -311,6 +311,11 @@ class Algorithm(Configurable):
             variable for network in self.networks().values() for variable in networks.trainable_variables(network)
         )
 
+    def _variables(self) -> list[Any]:
+        """Return every variable of networks and hyperparameters, each once."""
+        variables = [variable for network in self.networks().values() for variable in networks.variables(network)]
+        return networks.unique([*variables, *self.hyperparameters.values()])
+
     @property
     def steps(self) -> int:
         """Environment steps so far."""

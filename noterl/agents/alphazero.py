@@ -206,7 +206,7 @@ class AlphaZero(Agent):
             ValueError: if the game is over, or an argument is not one of these.
         """
         count = self.simulations if simulations is None else check_positive("simulations", simulations)
-        _, actor = self._build()
+        actor = self._acting()
         actor.mark_stale()
         game: Any = actor.game_of(self._source)  # type: ignore[attr-defined]
         if self.players == 1:

@@ -1,9 +1,9 @@
-"""Building optimizers: a dry run of `update` on zeros shows which variables each optimizer trains."""
+"""Dry runs on zeros: the fields that `forward` returns, and the variables that each optimizer trains in `update`."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -24,30 +24,27 @@ def uses_default_update(algorithm: Algorithm) -> bool:
     return type(algorithm).update is Algorithm.update
 
 
-def build_default_optimizer(algorithm: Algorithm, built: dict[str, Any]) -> list[Any]:
-    """Build the optimizer of an agent with the default `update`; return the variables that it trains.
+def find_trained(algorithm: Algorithm, by_name: Mapping[str, Any]) -> list[Any]:
+    """Return the variables that the default `update` trains, with the first optimizer.
 
     Args:
         algorithm: the agent.
-        built: the optimizers by name; the first is replaced by the built one.
+        by_name: the optimizers by name.
 
     Raises:
         ValueError: if there is nothing to train.
     """
-    name, trained = algorithm.optimizer_names[0], algorithm.trained_variables()
+    trained = algorithm.trained_variables()
     if not trained:
         raise ValueError(f"{type(algorithm).__name__} has no network to train: keep it as an attribute of the agent")
     # A torch optimizer that holds parameters of a network trains this network, so that a target need not be frozen.
     groups = [networks.trainable_variables(network) for network in algorithm.networks().values()]
-    chosen = [group for group in groups if optimizers.variables_in(built[name], group)]
-    trained = networks.unique(variable for group in chosen for variable in group) or trained
-    built[name] = optimizers.build(built[name], trained)
-    return trained
+    optimizer = by_name[algorithm.optimizer_names[0]]
+    chosen = [group for group in groups if optimizers.variables_in(optimizer, group)]
+    return networks.unique(variable for group in chosen for variable in group) or trained
 
 
-def find_forward_fields(
-    algorithm: Algorithm, variables: Sequence[Any], jit_compile: bool | str
-) -> dict[str, tuple[int, ...]]:
+def find_forward_fields(algorithm: Algorithm, jit_compile: bool | str) -> dict[str, tuple[int, ...]]:
     """Return the shapes of the fields that `forward` returns beside its output, by name.
 
     Raises:
@@ -63,7 +60,7 @@ def find_forward_fields(
 
     if algorithm.extra_spec:
         with naming_network(algorithm):
-            backends.current().dry_run(call, variables, jit_compile)
+            backends.current().dry_run(call, algorithm._variables(), jit_compile)
     return found
 
 

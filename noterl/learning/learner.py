@@ -21,6 +21,7 @@ from noterl.backends.common import GroupResult, Program, UpdateOptions, split_lo
 from noterl.distribute import SINGLE, Strategy
 from noterl.hyperparameters import discount_factor
 from noterl.learning import dry_run, optimizers
+from noterl.learning.optimizers import DeferredOptimizer
 from noterl.learning.schedule import Due, UpdateSchedule
 from noterl.learning.update import Returned, add_random_numbers, call_update, fill_missing, log_names
 from noterl.types import Batch, InfoSpec, Transition, map_arrays
@@ -38,7 +39,9 @@ LARGEST_CALL = 256
 
 
 class Learner(ABC):
-    """Base of the learners; `Agent.compile` makes one and `Agent.build` builds it.
+    """Base of the learners; `Agent.compile` makes one, and `Agent.fit` and `Agent.build` build it.
+
+    A state can be restored after `declare`. Nothing is allocated before `build`.
 
     Args:
         algorithm: the agent.
@@ -53,9 +56,13 @@ class Learner(ABC):
         replay: the replay memory; None for an agent that discards each rollout.
         rollout: the rollout in progress; None for an agent that learns from a replay memory.
         optimizers: optimizers by name; they are built after `build`.
+        deferred: the same optimizers with their variables, after `declare`.
         trained: the variables that the default `update` trains.
         updated_networks: the networks that compute differently in an update; see `networks.training_mode`.
-        variables: every variable of networks, hyperparameters and optimizers, without duplicates.
+        variables: every variable of networks, hyperparameters and optimizers, without duplicates; before `build`,
+            those of optimizers are missing.
+        is_declared: whether the layouts of the memory and the variables of each optimizer are known.
+        is_built: whether the memory is allocated, and optimizers and programs are built.
         forward_fields: the shapes of the fields that `forward` returns beside its output, by name.
         info_spec: the fields of `info` that the memory stores; see `Algorithm.info_spec`.
         memory: the part that batches are sampled from, and that receives feedback: the replay memory or the rollout.
@@ -92,7 +99,8 @@ class Learner(ABC):
         self.dry_run_variables: dict[str, list[Any]] | None = None
         self.forward_fields: dict[str, tuple[int, ...]] = {}
         self.info_spec = dict(algorithm.info_spec)
-        self.is_built = False
+        self.deferred: dict[str, DeferredOptimizer] = {}
+        self.is_declared = self.is_built = False
         self.device_runner: Any = None  # makes the calls of training on the device; see `find_runner`
         self.device_runner_key: tuple[Any, ...] = ()  # the sizes and constants for which it was made
         self.strategy: Strategy = SINGLE
@@ -104,11 +112,15 @@ class Learner(ABC):
 
     # Building
 
-    def build(self) -> None:
-        """Allocate the memory and build the optimizers."""
-        leave_scope = backends.current().capabilities.get("scopes")
-        if leave_scope is not None:
-            leave_scope(self.find_variables(), self.optimizers.values())
+    def declare(self, forward_fields: Mapping[str, tuple[int, ...]]) -> None:
+        """Find the layouts of the memory and the variables that each optimizer trains; allocate nothing.
+
+        Args:
+            forward_fields: the attribute of the actor.
+
+        Raises:
+            ValueError: if `update` never uses one of the optimizers, or there is nothing to train.
+        """
         found = self.algorithm.networks().values()
         includes_modules = self.precision != "float32"
         self.updated_networks = [
@@ -116,31 +128,47 @@ class Learner(ABC):
             for network in found
             if isinstance(network, backends.keras.layers.Layer) or (includes_modules and networks.is_module(network))
         ]
-        self.forward_fields = dry_run.find_forward_fields(self.algorithm, self.find_variables(), self.jit_compile)
-        self.build_memory()
-        if dry_run.uses_default_update(self.algorithm):
-            self.trained = dry_run.build_default_optimizer(self.algorithm, self.optimizers)
-        else:
-            self._build_optimizers()
+        self.forward_fields = dict(forward_fields)
         self.variables = self.find_variables()
-
-    def _build_optimizers(self) -> None:
-        """Build each optimizer for the variables that it trains in a dry run of `update`.
-
-        Raises:
-            ValueError: if `update` never uses one of the optimizers.
-        """
+        self.declare_memory()
         trained: dict[str, list[Any]] = {}
         self.dry_run_variables = trained
         try:
-            self._returned = dry_run.run_update(self.algorithm, self.find_variables(), self.jit_compile)
+            if dry_run.uses_default_update(self.algorithm):
+                self.trained = dry_run.find_trained(self.algorithm, self.optimizers)
+                trained[self.algorithm.optimizer_names[0]] = self.trained
+            else:
+                self._returned = dry_run.run_update(self.algorithm, self.variables, self.jit_compile)
+            self.declare_prepared()  # `prepare` may call `minimize`, too
         finally:
             self.dry_run_variables = None
         unused = [name for name in self.optimizers if name not in trained]
         if unused:
             raise ValueError(f"update never calls minimize with the optimizer {', '.join(unused)}")
-        for name, found in trained.items():
-            self.optimizers[name] = optimizers.build(self.optimizers[name], networks.unique(found))
+        for name, variables in trained.items():
+            self.deferred[name] = DeferredOptimizer(self.optimizers[name], networks.unique(variables))
+            self.optimizers[name] = self.deferred[name].optimizer
+        self.is_declared = True
+
+    def leave_scope(self) -> None:
+        """Make variables and optimizers independent of a scope of TensorFlow in which the agent was made."""
+        leave_scope = backends.current().capabilities.get("scopes")
+        if leave_scope is not None:
+            leave_scope(self.find_variables(), self.optimizers.values())
+
+    def build(self) -> None:
+        """Allocate the memory and the slots of the optimizers, and restore the state that was kept for them.
+
+        Raises:
+            ValueError: if the memory needs more bytes than are available.
+        """
+        self.build_memory()
+        layout = networks.keras_layout(self.algorithm.networks().values())
+        for deferred in self.deferred.values():
+            deferred.build(layout)
+        if self.reward_model is not None:
+            self.reward_model.build()
+        self.variables = self.find_variables()
 
     def compile(self, report: Sequence[Any]) -> None:
         """Compile the updates.
@@ -149,7 +177,7 @@ class Learner(ABC):
             report: variables whose weights each call returns, for acting.
         """
         self._report = report
-        self.compile_programs(report)
+        self.compile_updates(report)
         self._scheduled: list[Callable[[int], None]] = [
             each.update_schedules for each in self.algorithm.hyperparameters.values() if each.schedule is not None
         ]
@@ -179,7 +207,8 @@ class Learner(ABC):
         """Set the fields of `info` that the memory holds, and compile the updates again."""
         self.info_spec = dict(spec)
         self.algorithm.info_spec = dict(spec)
-        self.compile(self._report)
+        if self.is_built:
+            self.compile(self._report)
 
     def use(self, strategy: Strategy) -> None:
         """Compile the updates for another strategy; the state of the agent does not change."""
@@ -193,12 +222,16 @@ class Learner(ABC):
             raise
 
     @abstractmethod
-    def build_memory(self) -> None:
-        """Allocate the memory for the algorithm's spaces."""
+    def declare_memory(self) -> None:
+        """Set the layout of the memory for the algorithm's spaces."""
 
-    def compile_programs(self, report: Sequence[Any]) -> None:
-        """Compile what `update` runs, and allocate memory whose fields are known only now."""
-        self.compile_updates(report)
+    def declare_prepared(self) -> None:  # noqa: B027  (optional)
+        """Set the layout of a memory that stores what `prepare` returns."""
+
+    def build_memory(self) -> None:
+        """Allocate the replay memory, if there is one."""
+        if self.replay is not None:
+            self.replay.allocate()
 
     def compile_updates(self, report: Sequence[Any]) -> None:
         """Compile what `update` runs, for the current strategy."""
@@ -206,9 +239,7 @@ class Learner(ABC):
 
     def find_variables(self) -> list[Any]:
         """Return every variable of networks, hyperparameters and optimizers, each once."""
-        algorithm = self.algorithm
-        found = [variable for network in algorithm.networks().values() for variable in networks.variables(network)]
-        found += algorithm.hyperparameters.values()
+        found = self.algorithm._variables()
         found += [variable for one in self.optimizers.values() for variable in optimizers.variables(one)]
         found += self.reward_model.all_variables() if self.reward_model else []
         return networks.unique(found)

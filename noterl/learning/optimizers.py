@@ -100,17 +100,23 @@ def _resolve_one(optimizer: Any, name: str) -> Any:
     )
 
 
-def copy_without_state(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
+def copy_without_state(
+    optimizer: keras.optimizers.Optimizer, optimizer_class: type[keras.optimizers.Optimizer] | None = None
+) -> keras.optimizers.Optimizer:
     """Return a new Keras optimizer with the current rules of this one, without its state.
 
     If the learning rate has a schedule of `noterl.schedules`, the Keras optimizer holds its value at step 0.
     `schedule_of` returns the schedule.
+
+    Args:
+        optimizer: the optimizer.
+        optimizer_class: the class of the new optimizer; by default that of `optimizer`.
     """
     config, schedule = optimizer_config(optimizer), schedule_of(optimizer)
     if schedule is not None:
         config["learning_rate"] = schedule(0)
     values = {key: float(value) if isinstance(value, keras.Variable) else value for key, value in config.items()}
-    new = type(optimizer).from_config(values)
+    new = (optimizer_class or type(optimizer)).from_config(values)
     new.noterl_schedule = schedule
     return new
 
@@ -267,6 +273,88 @@ def check_without_schedule(optimizer: Any) -> None:
         )
 
 
+class DeferredOptimizer:
+    """An optimizer whose slots are allocated by `build`; a state that is restored before is kept as its arrays.
+
+    The rules and the learning rate of a state change the optimizer at once. A `torch.optim` optimizer holds parameters
+    of networks, so it is built by the constructor.
+
+    Args:
+        optimizer: as `resolve` returns it.
+        variables: those that it trains.
+
+    Attributes:
+        optimizer: the optimizer.
+
+    Raises:
+        ValueError: as `build`, for a `torch.optim` optimizer.
+    """
+
+    def __init__(self, optimizer: Any, variables: Sequence[keras.Variable]) -> None:
+        self._variables = list(variables)
+        is_keras = isinstance(optimizer, keras.optimizers.Optimizer)
+        self.optimizer = optimizer if is_keras else build(optimizer, variables)
+        self._kept: dict[str, Any] | None = None  # the restored state of an optimizer that is not built
+
+    @property
+    def is_built(self) -> bool:
+        """Whether the slots are allocated."""
+        return bool(getattr(self.optimizer, "built", True))
+
+    def build(self, layout: Layout) -> None:
+        """Allocate the slots, and restore the state that was kept."""
+        state = None if self._kept is None else self.get_state(layout)
+        build(self.optimizer, self._variables)
+        if state is not None:
+            self.set_state(state, layout)
+
+    def get_state(self, layout: Layout, *, allocate: bool = True) -> dict[str, Any]:
+        """Return the state; see the function `get_state`.
+
+        Args:
+            layout: the layout of the variables in memory.
+            allocate: whether an optimizer without slots is built, for their initial values. If False, its state is
+                incomplete: only `set_state` accepts it.
+        """
+        if allocate and not self.is_built and self._kept is None:
+            self.build(layout)
+        state = get_state(self.optimizer, layout)
+        if self._kept is not None:
+            scalars = [*state["scalars"], *self._kept["scalars"][len(state["scalars"]) :]]
+            return {**state, "scalars": scalars, "slots": self._kept["slots"]}
+        return state if self.is_built else {**state, "slots": None}
+
+    def check_state(self, state: dict[str, Any], layout: Layout) -> None:
+        """Check that `set_state` can restore this state; see the function `check_state`."""
+        built = self.optimizer if self.is_built else _without_slots(self.optimizer, self._variables)
+        check_state(built, state, layout)
+
+    def set_state(self, state: dict[str, Any], layout: Layout) -> None:
+        """Restore what `get_state` returned; call `check_state` first."""
+        if self.is_built:
+            set_state(self.optimizer, state, layout)
+            self._kept = None
+            return
+        self._kept = None if state["slots"] is None else state
+        count = len(_scalars(self.optimizer))  # the others exist from `build` on
+        set_state(self.optimizer, {**state, "scalars": state["scalars"][:count], "slots": {}}, layout)
+
+
+def _without_slots(
+    optimizer: keras.optimizers.Optimizer, variables: Sequence[keras.Variable]
+) -> keras.optimizers.Optimizer:
+    """Return a built copy of an optimizer whose slots have their shapes, but hold one number each."""
+
+    class WithoutSlots(type(optimizer)):  # type: ignore[misc]
+        def add_variable(self, shape: Any, *args: Any, **kwargs: Any) -> keras.Variable:
+            variable = super().add_variable((), *args, **{**kwargs, "layout": None})
+            variable._shape = tuple(shape)
+            return variable
+
+    WithoutSlots.__name__ = type(optimizer).__name__  # which `check_state` compares
+    return build(copy_without_state(optimizer, WithoutSlots), variables)
+
+
 def get_state(optimizer: Any, layout: Layout) -> dict[str, Any]:
     """Return the optimizer's state; slots have the layout that Keras has for their variables.
 
@@ -306,7 +394,7 @@ def check_state(optimizer: Any, state: dict[str, Any], layout: Layout) -> None:
         "class": Constant(kind),
         "scalars": [Array(shape=variable.shape) for variable in _scalars(optimizer)],
         "slots": {
-            name: [Array(shape=[slot.shape[axis] for axis in axes]) for slot, axes in found]
+            name: [Array(slot.dtype, [slot.shape[axis] for axis in axes]) for slot, axes in found]
             for name, found in _slots(optimizer, layout).items()
         },
         "rules": dict.fromkeys(_rules(optimizer), float),

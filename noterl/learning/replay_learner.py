@@ -41,8 +41,8 @@ class ReplayLearner(Learner):
         self.replay = self.memory = replay
         self._observations: DeviceObservations | None = None
 
-    def build_memory(self) -> None:
-        """Allocate the replay memory.
+    def declare_memory(self) -> None:
+        """Set the layout of the replay memory.
 
         Raises:
             ValueError: if `forward` does not return a field of `extra_spec`.
@@ -53,8 +53,17 @@ class ReplayLearner(Learner):
             raise ValueError(f"extra_spec declares {', '.join(missing)}, but forward does not return it")
         agents = 0 if source.team is None else len(source.team)
         spec = stored_fields(algorithm, self.actor_fields)
+        spaces = source.observation_space, source.action_space
+        self.replay.build(*spaces, extra_spec=spec, agents=agents, allocate=False)
+
+    def build_memory(self) -> None:
+        """Allocate the replay memory.
+
+        Raises:
+            ValueError: if networks would not receive observations on the device as they are stored.
+        """
         on_device = self.replay.on_device and self._check_on_device()
-        self.replay.build(source.observation_space, source.action_space, extra_spec=spec, agents=agents)
+        super().build_memory()
         if on_device:
             self._observations = DeviceObservations(self.replay, self.find_variables()[0])
 
@@ -204,5 +213,6 @@ def _cast(values: Any, dtype: np.dtype[Any]) -> Any:
 
 def describe_replay(replay: Replay) -> str:
     """Return a line about a replay memory, for summaries."""
-    size = f"{replay.nbytes / 2**20:,.1f} MiB allocated{', observations also on the device' * replay.on_device}"
+    allocated = f"{replay.nbytes / 2**20:,.1f} MiB allocated" if replay.nbytes else "not allocated yet"
+    size = f"{allocated}{', observations also on the device' * replay.on_device}"
     return f"replay: {len(replay):,} of {replay.capacity:,} transitions, {size}"

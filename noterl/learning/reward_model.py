@@ -141,7 +141,8 @@ class Discriminator:
         weights = _initial_weights((len(self._scale) + actions, *settings.hidden, 1), algorithm.generators.seed)
         self.variables = [keras.Variable(weight, name=f"discriminator_{k}") for k, weight in enumerate(weights)]
         (optimizer,) = optimizers.resolve(settings.optimizer, ("discriminator",), 3e-4).values()
-        self.optimizer = optimizers.build(optimizer, self.variables)
+        self._deferred = optimizers.DeferredOptimizer(optimizer, self.variables)
+        self.optimizer = self._deferred.optimizer
 
     def _input_scale(self, algorithm: Algorithm) -> tuple[np.ndarray, np.ndarray]:
         """Return what the values `[D]` of an observation are multiplied with, and what is then added."""
@@ -153,6 +154,10 @@ class Discriminator:
             scale = 1 / np.where(deviation > 1e-6, deviation, 1.0)
             shift = -mean * scale
         return scale.astype(np.float32), shift.astype(np.float32)
+
+    def build(self) -> None:
+        """Allocate the slots of the optimizer."""
+        self._deferred.build({})
 
     def all_variables(self) -> list[Any]:
         """Return the variables of the network and of the optimizer."""
@@ -267,20 +272,20 @@ class Discriminator:
 
     # State
 
-    def get_state(self) -> dict[str, Any]:
-        """Return weights and optimizer state."""
+    def get_state(self, *, allocate: bool = True) -> dict[str, Any]:
+        """Return weights and optimizer state; `optimizers.DeferredOptimizer` documents `allocate`."""
         weights = [weight for variable in self.variables for weight in networks.get_weights(variable)]
-        return {"variables": weights, "optimizer": optimizers.get_state(self.optimizer, {})}
+        return {"variables": weights, "optimizer": self._deferred.get_state({}, allocate=allocate)}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore what `get_state` returned; check it first by `schema` and `check_state`."""
-        optimizers.set_state(self.optimizer, state["optimizer"], {})
+        self._deferred.set_state(state["optimizer"], {})
         for variable, weight in zip(self.variables, state["variables"], strict=True):
             networks.set_weights(variable, [weight])
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Raise a ValueError if the optimizer's part of a state does not fit."""
-        optimizers.check_state(self.optimizer, state["optimizer"], {})
+        self._deferred.check_state(state["optimizer"], {})
 
 
 def _initial_weights(sizes: Sequence[int], seed: int) -> list[np.ndarray]:

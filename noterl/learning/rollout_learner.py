@@ -53,17 +53,16 @@ class RolloutLearner(Learner):
         self._next_policy: ActingPolicy | None = None
         self._data: Any = None  # the prepared rows [T N, ...] of the last rollout, on the device
 
-    def build_memory(self) -> None:
+    def declare_memory(self) -> None:
         """Set the spaces of the rollout; its arrays are allocated when the number of lanes is known."""
         spec = {name: self.algorithm.extra_spec[name] for name in self.forward_fields}
         source = self.algorithm._source
         self.rollout.build(source.observation_space, source.action_space, spec, stored_fields(self.algorithm, ()))
 
-    def compile_programs(self, report: Sequence[Any]) -> None:
-        """Compile `prepare`, and the updates on minibatches of its rows."""
+    def declare_prepared(self) -> None:
+        """Check that `forward` and `prepare` return the fields of `extra_spec`."""
         if self.algorithm.extra_spec:
             self._prepared_fields()
-        self.compile_updates(report)
 
     def compile_updates(self, report: Sequence[Any]) -> None:
         """Compile `prepare` and the updates, for the current strategy."""
@@ -368,16 +367,14 @@ class ReplayedRolloutLearner(RolloutLearner):
         super()._interrupt_learned(lane)
         self.replay.interrupt(lane)
 
-    def compile_programs(self, report: Sequence[Any]) -> None:
-        """Allocate the replay memory, and compile `prepare` and the updates on sampled batches."""
+    def declare_prepared(self) -> None:
+        """Set the layout of the replay memory, which stores what `prepare` returns."""
         algorithm = self.algorithm
         spec = self._prepared_fields()
-        self._fields = list(spec)
         # The memory stores prepared observations, which are float32 unless networks receive bytes.
         normalized = spaces.Box(-np.inf, np.inf, algorithm.observation_shape, np.float32)
         space = normalized if algorithm.observation_dtype == np.float32 else algorithm._encoder.space
-        self.replay.build(space, algorithm.action_space, extra_spec=spec)
-        self.compile_updates(report)
+        self.replay.build(space, algorithm.action_space, extra_spec=spec, allocate=False)
 
     def call_size(self, updates: int) -> int:
         """Return how many updates run in one compiled call."""
@@ -407,7 +404,7 @@ class ReplayedRolloutLearner(RolloutLearner):
         """Store the valid transitions of the prepared rollout with their prepared fields."""
         fetch = backends.current().fetch
         rows = [fetch(array) for array in (data.observation, data.next_observation, data.reward)]
-        self._store_rows(self.replay, rows, {name: fetch(data.extra[name]) for name in self._fields})
+        self._store_rows(self.replay, rows, {name: fetch(data.extra[name]) for name in self.replay.extra_names})
 
     @property
     def description(self) -> str:

@@ -64,16 +64,18 @@ class SequenceLearner(RolloutLearner):
         ratio = self.algorithm.replay_ratio
         return float(ratio) if isinstance(ratio, Hyperparameter) else ratio
 
-    def compile_programs(self, report: Sequence[Any]) -> None:
-        """Allocate the replay memory, and compile `prepare` and the updates on sequences."""
+    def declare_prepared(self) -> None:
+        """Set the layout of the replay memory, which stores what `prepare` returns."""
         algorithm = self.algorithm
         encoder, spec = algorithm._encoder, self._prepared_fields()
-        self._fields = list(spec)
         floats = spaces.Box(-np.inf, np.inf, encoder.space.shape, np.float32)
         space = encoder.space if encoder.dtype == np.uint8 else floats
-        self.replay.build(space, algorithm.action_space, extra_spec=spec)
+        self.replay.build(space, algorithm.action_space, extra_spec=spec, allocate=False)
+
+    def build_memory(self) -> None:
+        """Allocate the replay memory."""
+        super().build_memory()
         self.sequences = Sequences(self.replay, self.rollout.length)
-        self.compile_updates(report)
 
     def open(self, num_envs: int) -> None:
         """Allocate the rollout for this number of lanes.
@@ -123,7 +125,7 @@ class SequenceLearner(RolloutLearner):
             array.reshape(self.num_rows, *array.shape[2:])
             for array in (rollout.observation, rollout.next_observation, rollout.reward)
         ]
-        indices = self._store_rows(self.replay, rows, {name: fetch(extra[name]) for name in self._fields})
+        indices = self._store_rows(self.replay, rows, {name: fetch(extra[name]) for name in self.replay.extra_names})
         shape = rollout.valid.shape
         sample = self.sequences.sample_of(indices.reshape(1, *shape), rollout.valid[None])
         if updates > 1:

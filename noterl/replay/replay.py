@@ -156,6 +156,11 @@ class Replay(Configurable):
         return self.capacity - (0 if self._frame_stack is None else self._frame_stack - 1)
 
     @property
+    def extra_names(self) -> tuple[str, ...]:
+        """Names of the further fields that `add` stores."""
+        return tuple(self._spaces()[2])
+
+    @property
     def nbytes(self) -> int:
         """Bytes allocated; 0 before `build`, or before an agent trains with the memory."""
         return self._allocated.nbytes if self._allocated else 0

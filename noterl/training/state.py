@@ -33,7 +33,7 @@ _COUNTERS = ("steps", "updates", "episodes", "episodes_begun")
 
 
 class Parts(NamedTuple):
-    """The parts of a built agent; the state of the agent consists of their states."""
+    """The parts of an agent whose learner is declared; the state of the agent consists of their states."""
 
     algorithm: Algorithm
     settings: Settings
@@ -63,14 +63,17 @@ def get_state(parts: Parts, *, replay: bool) -> dict[str, Any]:
     }
 
 
-def _core_state(parts: Parts) -> dict[str, Any]:
-    """Return the state without the memory, the environments and the callbacks."""
+def _core_state(parts: Parts, *, allocate: bool = True) -> dict[str, Any]:
+    """Return the state without the memory, the environments and the callbacks.
+
+    If `allocate` is False, the states of optimizers without slots are incomplete: only `_set_core_state` accepts them.
+    """
     algorithm, learner = parts.algorithm, parts.learner
     layout, normalizers = _layout(algorithm), algorithm._normalizers
     return {
         "variables": {name: networks.get_weights(network) for name, network in algorithm.networks().items()},
         "hyperparameters": {name: float(value) for name, value in algorithm.hyperparameters.items()},
-        "optimizers": {name: optimizers.get_state(one, layout) for name, one in learner.optimizers.items()},
+        "optimizers": {name: one.get_state(layout, allocate=allocate) for name, one in learner.deferred.items()},
         "counters": {name: getattr(parts.counters, name) for name in _COUNTERS},
         "loss": parts.session.metrics.get_state(),
         "generators": algorithm.generators.get_state(),
@@ -79,7 +82,7 @@ def _core_state(parts: Parts) -> dict[str, Any]:
         "normalizers": None if normalizers is None else normalizers.get_state(),
         "polyak": learner.schedule.polyak,
         "schedule": learner.schedule.changes(),
-        "reward_model": None if learner.reward_model is None else learner.reward_model.get_state(),
+        "reward_model": None if learner.reward_model is None else learner.reward_model.get_state(allocate=allocate),
     }
 
 
@@ -110,12 +113,12 @@ def set_shared_state(parts: Parts, state: dict[str, Any], rank: int) -> None:
 
 
 def set_state(parts: Parts, state: Any) -> None:
-    """Restore a state that `get_state` returned.
+    """Restore a state that `get_state` returned; what a learner that is not built does not need yet, it keeps.
 
     Raises:
         ValueError: if the state is malformed or does not fit this agent; the agent is then unchanged.
     """
-    before, learner = _core_state(parts), parts.learner
+    before, learner = _core_state(parts, allocate=False), parts.learner
     memories, info_spec = _memories(learner), learner.info_spec
     try:
         _check(parts, state)
@@ -125,6 +128,7 @@ def set_state(parts: Parts, state: Any) -> None:
     except BaseException as error:
         if learner.info_spec is not info_spec:
             for part, attributes in memories:
+                vars(part).clear()
                 vars(part).update(attributes)
             learner.set_info_spec(info_spec)
         _set_core_state(parts, before)
@@ -144,7 +148,7 @@ def _check(parts: Parts, state: Any) -> None:
             for name, network in algorithm.networks().items()
         },
         "hyperparameters": dict.fromkeys(algorithm.hyperparameters, float),
-        "optimizers": dict.fromkeys(learner.optimizers, dict),
+        "optimizers": dict.fromkeys(learner.deferred, dict),
         "counters": dict.fromkeys(_COUNTERS, Int(0, 2**63 - 1)),
         "loss": {"last": DictOf(float), "sums": DictOf([float, Int(1)])},
         "generators": dict,
@@ -163,8 +167,8 @@ def _check(parts: Parts, state: Any) -> None:
     }
     check(state, schema)
     layout = _layout(algorithm)
-    for name, optimizer in learner.optimizers.items():
-        optimizers.check_state(optimizer, state["optimizers"][name], layout)
+    for name, optimizer in learner.deferred.items():
+        optimizer.check_state(state["optimizers"][name], layout)
     if learner.reward_model is not None:
         learner.reward_model.check_state(state["reward_model"])
     if state["lanes"] is not None:
@@ -184,8 +188,8 @@ def _model_schema(learner: Learner) -> Any:
 def _set_core_state(parts: Parts, state: dict[str, Any]) -> None:
     algorithm, learner = parts.algorithm, parts.learner
     layout = _layout(algorithm)
-    for name, optimizer in learner.optimizers.items():
-        optimizers.set_state(optimizer, state["optimizers"][name], layout)
+    for name, optimizer in learner.deferred.items():
+        optimizer.set_state(state["optimizers"][name], layout)
     for name, network in algorithm.networks().items():
         networks.set_weights(network, state["variables"][name])
     if learner.reward_model is not None:
@@ -218,15 +222,17 @@ def _set_masked(parts: Parts, masked: bool) -> None:
 
 
 def _memories(learner: Learner) -> list[tuple[Any, dict[str, Any]]]:
-    """Return the parts that hold fields of `info`, and copies of their attributes."""
+    """Return the parts that hold fields of `info` or are allocated with them, and copies of their attributes."""
     replay = learner.replay
-    found = [learner.rollout, replay, None if replay is None else replay.sampler.storage]
+    found: list[Any] = [learner.rollout]
+    if replay is not None:
+        found += [replay, replay.sampler, replay.relabel, replay.sampler.storage if replay.nbytes else None]
     return [(part, dict(vars(part))) for part in found if part is not None]
 
 
 def _set_memory_state(learner: Learner, state: dict[str, Any]) -> None:
     rollout = learner.rollout
-    before = {} if rollout is None else dict(vars(rollout))  # `set_state` allocates other arrays
+    before = {} if rollout is None else dict(vars(rollout))  # restoring replaces the arrays
     acting: ActingPolicy | None = None
     if state["acting_policy"] is not None:
         acting = ActingPolicy(learner.algorithm)
@@ -235,7 +241,7 @@ def _set_memory_state(learner: Learner, state: dict[str, Any]) -> None:
         if rollout is not None:
             rollout.set_state(state["rollout"])
         if learner.replay is not None and state["replay"] is not None:
-            learner.replay.set_state(state["replay"])
+            learner.replay.restore_later(state["replay"])
     except BaseException:
         if rollout is not None:
             vars(rollout).update(before)
@@ -270,7 +276,7 @@ def document(parts: Parts, *, replay: bool) -> dict[str, Any]:
         "class": type(algorithm).__name__,
         "environment": algorithm._source.describe(),
         "config": saving.Arguments(config),
-        "compile": saving.Arguments(arguments),
+        "compile": saving.Arguments(dict(sorted(arguments.items()))),  # a loaded agent gives the same file
         "threads": update_threads(parts),
         "state": get_state(parts, replay=replay),
     }

@@ -136,11 +136,12 @@ def test_memory_of_another_agent_raises() -> None:
 
 
 @pytest.mark.parametrize("on_disk", [False, True])
-def test_memory_that_does_not_fit_raises_in_compile(on_disk: bool, tmp_path: Path) -> None:
+def test_memory_that_does_not_fit_raises_before_training(on_disk: bool, tmp_path: Path) -> None:
     agent = noterl.DQN("CartPole-v1", hidden=(4,), seed=1)
     folder = tmp_path / "missing" if on_disk else None
+    agent.compile(replay=Replay(10**13, memmap=folder))
     with pytest.raises(ValueError, match="capacity=10000000000000"):
-        agent.compile(replay=Replay(10**13, memmap=folder))
+        agent.fit(steps=1, verbose=0)
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(ValueError, match="frame_stack=3"):
         agent.compile(replay=Replay(100, frame_stack=3))

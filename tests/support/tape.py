@@ -135,8 +135,10 @@ class TapeAgent(noterl.Agent):
                 optimizers=settings.optimizers,
                 steps_per_execution=settings.steps_per_execution,
             )
+            learner.declare_memory()
             learner.build_memory()
             learner._scheduled = []
+            learner.is_declared = learner.is_built = True
             dtype, generators = self.observation_dtype, self.generators
             starts = settings.schedule.learning_starts
             forward = TapeForward(self.action_size)
@@ -145,6 +147,9 @@ class TapeAgent(noterl.Agent):
             )
             self._set(_learner=learner, _actor=actor)
         return self._learner, self._actor
+
+    def _acting(self) -> Actor:
+        return self._build()[1]
 
     def feedback(self, batch: Any) -> dict[str, Any]:
         """Return the feedback of updates."""

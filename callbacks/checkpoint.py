@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
+import secrets
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -20,7 +22,7 @@ from .support.monitor import Monitor
 from .support.writer import Writer
 
 _NAME = re.compile(
-    r"episode-(\d+)-(?:step-(\d+)-)?[\w.-]+-(?:minus-)?(?:\d+\.\d\d|nan|inf)\.(?:noterl|safetensors)", re.ASCII
+    r"episode-(\d+)-(?:step-(\d+)-)?[\w.-]+-(?:minus-)?(?:\d+\.\d\d|nan|inf)(?:-\d+)?\.(?:noterl|safetensors)", re.ASCII
 )
 MANIFEST = ".checkpoints.json"  # lists the files of the run that saved last
 
@@ -38,16 +40,21 @@ class Checkpoint(Callback):
 
     Files are named by episode and score, such as `<path>/episode-000120-reward-187.30.noterl`. A score of -187.30 is
     written as `minus-187.30`. The ending is `.safetensors` for weights only. If `unit` is not "episodes", the step
-    follows the episode. An older file is removed only after the new one is complete. Files of other runs are never
-    removed. Checkpoints run after all other callbacks, so a file holds their state after the episode.
+    follows the episode. An older file is removed only after the new one is complete. Checkpoints run after all other
+    callbacks, so a file holds their state after the episode.
 
     Which files are kept: by default, the newest `max_save_files`; with `save_best_only` or `save_top_k`, the
     best-scoring ones, plus the newest one unless `save_last=False`. The agent at the end of training is saved too,
     unless `save_last=False`. If a callback stopped training, it is always saved, so that weights that reach a target
-    are kept. It replaces a file with the same name.
+    are kept. It replaces a file of this run with the same name.
+
+    Each run has a random identity, which its state, its files and the manifest contain. A file with another identity,
+    or without one, is never removed or replaced. If such a file has the name of a new file, the new name gets a suffix:
+    `episode-000120-reward-187.30-2.noterl`. A restored run keeps its identity. If none of its files is in the
+    directory and the manifest is not of this run, the run has moved, and has another identity from then on.
 
     A manifest in the directory lists the files of the run that trained last. When training begins, it lists only files
-    of this run: those that a restored state contains.
+    of this run: those that a restored state contains and that are in the directory. The scores of others do not count.
 
     Args:
         path: the directory of the files; it is created if necessary.
@@ -73,6 +80,7 @@ class Checkpoint(Callback):
     Raises:
         ValueError: if an argument is not one of the allowed values; at an episode's end, if its logs do not hold
             `monitor`.
+        noterl.saving.FileError: before training starts, if a damaged or foreign file has the name of the manifest.
         OSError: before training starts, if the directory cannot be written; when a file cannot be written.
 
     Example:
@@ -120,6 +128,7 @@ class Checkpoint(Callback):
         self.save_weights_only = check_bool("save_weights_only", save_weights_only)
         self.save_replay = check_bool("save_replay", save_replay)
         self.background = check_bool("background", background)
+        self._run = ""  # the identity of the run in this directory; empty before its first `fit`
         self._kept: list[_File] = []
         self._has_score = True  # False after an episode whose logs do not hold the metric
         self._saved_at = 0  # environment steps at the last save, or at the start of training
@@ -138,15 +147,15 @@ class Checkpoint(Callback):
         found = {file.name: match for file in Path(path).glob("episode-*") if (match := _NAME.fullmatch(file.name))}
         manifest = Path(path) / MANIFEST
         if manifest.exists():
-            names = [name for name in _read_manifest(manifest) if name in found]
+            names = [name for name in _read_manifest(manifest)["files"] if name in found]
         else:
             names = sorted(found, key=lambda name: (int(found[name][1]), int(found[name][2] or 0), name))
         return Path(path) / names[-1] if names else None
 
     @property
     def files(self) -> list[Path]:
-        """The kept files, oldest first."""
-        return [self.path / file.name for file in self._kept]
+        """The kept files that are in the directory, oldest first."""
+        return [self.path / file.name for file in self._kept if self._is_own(file.name)]
 
     @property
     def _prefix(self) -> str:
@@ -155,10 +164,15 @@ class Checkpoint(Callback):
         return episode if self.every.unit == "episodes" else f"{episode}step-{self.agent.steps:08d}-"
 
     def on_train_begin(self, logs: Logs) -> None:
-        """Write the manifest, which names no files of other runs."""
+        """Write the manifest, and set the identity of the run in this directory."""
         saving.check_writable(self.path / "probe")
+        manifest = self.path / MANIFEST
+        last_run = _read_manifest(manifest).get("run") if manifest.exists() else None
+        # A run that resumes from a time before its first file has no file here, but the manifest is its own.
+        if not self._run or not (self.files or last_run == self._run):
+            self._run = secrets.token_hex(16)
         self._saved_at, self._has_score = self.agent.steps, True
-        self._write_manifest([file.name for file in self._kept])
+        self._write_manifest([file.name for file in self.files])
 
     def on_episode_end(self, episode: int, logs: Logs) -> None:
         """Update the score."""
@@ -186,7 +200,8 @@ class Checkpoint(Callback):
     def _save(self, last: bool = False) -> None:
         self._writer.wait()  # which files are kept depends on whether the previous one was written
         score = self._monitor.mean
-        name, before, saved_at = self._name(score), self._kept, self._saved_at
+        name = self._name(score)
+        before, saved_at = self._kept, self._saved_at
         chosen = self._is_chosen(score) or any(file.chosen for file in before if file.name == name)
         if not (chosen or last or self.save_last):
             return
@@ -198,22 +213,22 @@ class Checkpoint(Callback):
         def undo() -> None:
             self._kept, self._saved_at = before, saved_at
 
-        surplus = [self.path / other.name for other in kept if other not in self._kept]
+        surplus = [other.name for other in kept if other not in self._kept]
         try:
-            self._write(self.path / file.name, surplus, undo)
+            self._write(file.name, surplus, undo)
         except BaseException:
             undo()
             raise
 
     def _is_chosen(self, score: float) -> bool:
         """Return whether the score is one of the best; True if files are not chosen by score."""
-        if not self._monitor.is_full and (self.save_best_only or self.save_top_k is not None):
+        if not self.save_best_only and self.save_top_k is None:
+            return True
+        if not self._monitor.is_full:
             return False
-        scores = [file.score for file in self._kept if file.chosen]
+        scores = [file.score for file in self._kept if file.chosen and self._is_own(file.name)]
         if self.save_best_only:
             return self._monitor.is_better(score, scores[-1] if scores else None)
-        if self.save_top_k is None:
-            return True
         worst = (min if self._monitor.mode == "max" else max)(scores, default=None)
         return self._monitor.is_better(score, worst if len(scores) >= self.save_top_k else None)
 
@@ -221,6 +236,7 @@ class Checkpoint(Callback):
         """Return the files, oldest first, that are kept once the newest is written."""
         chosen = [file for file in files if file.chosen]
         if self.save_top_k is not None:
+            chosen = [file for file in chosen if file is files[-1] or self._is_own(file.name)]
             sign = -1 if self._monitor.mode == "max" else 1
             chosen = sorted(chosen, key=lambda file: sign * file.score)[: self.save_top_k]
         elif self.max_save_files is not None:
@@ -230,39 +246,48 @@ class Checkpoint(Callback):
     def _name(self, score: float) -> str:
         ending = "safetensors" if self.save_weights_only else "noterl"
         metric = re.sub(r"[^A-Za-z0-9_.]+", "-", self._monitor.name)
-        return f"{self._prefix}{metric}-{f'{score:.2f}'.replace('-', 'minus-')}.{ending}"
+        stem = f"{self._prefix}{metric}-{f'{score:.2f}'.replace('-', 'minus-')}"
+        names = itertools.chain([f"{stem}.{ending}"], (f"{stem}-{number}.{ending}" for number in itertools.count(2)))
+        return next(name for name in names if self._is_free(name))
 
-    def _write(self, path: Path, surplus: list[Path], undo: Callable[[], None]) -> None:
+    def _is_own(self, name: str) -> bool:
+        """Return whether this run has written a file."""
+        return bool(self._run) and saving.run_of(self.path / name) == self._run
+
+    def _is_free(self, name: str) -> bool:
+        """Return whether writing a file replaces no file of another run."""
+        # A link whose target is missing does not exist, but writing would follow it.
+        return not os.path.lexists(self.path / name) or self._is_own(name)
+
+    def _write(self, name: str, surplus: list[str], undo: Callable[[], None]) -> None:
         """Write the current state, then remove the files that are not kept."""
+        path = self.path / name
         background = self.background
-        if not background:
-            save = partial(self.agent.save, path, replay=self.save_replay)
-            if self.save_weights_only:
-                save = partial(self.agent.save_weights, path)
-        elif self.save_weights_only:
-            save = partial(saving.write_weights, path, self.agent.get_weights())
+        if self.save_weights_only:
+            save = partial(saving.write_weights, path, self.agent.get_weights(), run=self._run)
         else:
             document = self.agent.get_document(replay=self.save_replay)
-            background = self._writer.detach(document, path, self.agent)
-            save = partial(saving.write, path, document)
+            background = background and self._writer.detach(document, path, self.agent)
+            save = partial(saving.write, path, document, run=self._run)
 
-        names = [file.name for file in self._kept]
+        listed = [file.name for file in self._kept if file.name == name or self._is_own(file.name)]
 
         def job() -> None:
             save()
-            self._write_manifest(names)
-            for file in surplus:
-                file.unlink(missing_ok=True)
+            self._write_manifest(listed)
+            for other in filter(self._is_own, surplus):  # the state may come from a run in another folder
+                (self.path / other).unlink(missing_ok=True)
 
         self._writer.write(job, background=background, undo=undo)
 
     def _write_manifest(self, names: list[str]) -> None:
         with replacing(self.path / MANIFEST) as manifest:
-            manifest.write(json.dumps({"files": names}, indent=1).encode())
+            manifest.write(json.dumps({"run": self._run, "files": names}, indent=1).encode())
 
     def get_state(self) -> dict[str, Any]:
-        """Return the files and the recent values."""
+        """Return the identity of the run, the files and the recent values."""
         return {
+            "run": self._run,
             "files": [file.name for file in self._kept],
             "scores": [file.score for file in self._kept],
             "chosen": [file.chosen for file in self._kept],
@@ -270,17 +295,22 @@ class Checkpoint(Callback):
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore what `get_state` returned, without names that a `Checkpoint` does not give to files."""
+        """Restore what `get_state` returned, without names that a `Checkpoint` does not give to files.
+
+        The state of an older version has no identity, so its files are those of another run.
+        """
+        run = state.get("run")
+        self._run = run if isinstance(run, str) and re.fullmatch("[0-9a-f]{32}", run) else ""
         rows = zip(state["files"], state["scores"], state["chosen"], strict=True)
         self._kept = [_File(*row) for row in rows if _NAME.fullmatch(row[0])]
         self._monitor.set_recent(state["recent"])
 
 
-def _read_manifest(path: Path) -> list[Any]:
-    """Return the names in a manifest, oldest first."""
+def _read_manifest(path: Path) -> dict[str, Any]:
+    """Return a manifest, whose "files" are names, oldest first."""
     with reading(path) as file:
         document = json.load(file)
         names = document.get("files") if isinstance(document, dict) else None
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise saving.FileError("it is not the manifest of a Checkpoint; remove it")
-    return names
+    return document

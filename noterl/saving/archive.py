@@ -35,6 +35,12 @@ _MAX_VALUES = 2**18
 _MAX_DIRECTORY = 2**22  # bytes of the table of contents, which is parsed first: some 40,000 members
 _ENTRY = 46 + 28  # most bytes of an entry without its name; the second part is for sizes and offsets above 4 GiB
 _JSON, _TENSORS = "agent.json", "variables.safetensors"
+# The beginning of a zip whose first member is `agent.json`, or of a safetensors file, with the identity of a run.
+_RUN = re.compile(
+    rb'(?:PK\x03\x04.{26}agent\.json\{"format": "noterl", "version": \d+, "run": '
+    rb'|.{8}\{"__metadata__":\{"run":)"([0-9a-f]{32})"',
+    re.DOTALL,
+)
 _ARRAY_NAME = re.compile(r"arrays/[A-Za-z0-9_]+\.npy")
 _LIBRARIES = ("noterl", "gymnasium", "jax", "keras", "numpy", "tensorflow", "torch")
 _END_OF_ZIP = 22  # bytes of a zip's last record without a comment
@@ -49,7 +55,7 @@ _THREADS = 8
 _CHUNK = 2**24  # bytes of one checksum or write
 
 
-def write(path: PathLike, tree: Any) -> None:
+def write(path: PathLike, tree: Any, run: str | None = None) -> None:
     """Write a state tree to one file, which replaces an old one atomically.
 
     Args:
@@ -57,6 +63,7 @@ def write(path: PathLike, tree: Any) -> None:
         tree: nested dicts, lists, tuples and deques of int, float, bool, str, bytes, None, NumPy arrays, scalars and
             generators, gymnasium spaces, `Configurable` objects such as policies, and Keras optimizers and
             learning-rate schedules. Large arrays are streamed, never copied whole.
+        run: the identity of the run, 32 hexadecimal digits, which `run_of` returns.
 
     Raises:
         TypeError: if the tree holds any other type; the message names its place. Nothing is written.
@@ -75,7 +82,13 @@ def write(path: PathLike, tree: Any) -> None:
     {'variables': [array([1., 1.], dtype=float32)], 'steps': 1180591620717411303424, 'best': inf}
     """
     encoder = TreeEncoder()
-    content = {"format": "noterl", "version": VERSION, "libraries": _library_versions(), "tree": encoder.encode(tree)}
+    content = {
+        "format": "noterl",
+        "version": VERSION,
+        **({} if run is None else {"run": run}),  # near the beginning, where `run_of` expects it
+        "libraries": _library_versions(),
+        "tree": encoder.encode(tree),
+    }
     text = json.dumps(content, allow_nan=False).encode("ascii")
     if len(text) > _MAX_JSON or _count_values(text) > _MAX_VALUES:
         raise ValueError(
@@ -118,6 +131,26 @@ def read(path: PathLike) -> Any:
             if members or tensors:
                 raise FileError(f"its tree does not use {next(iter({**members, **tensors}))!r:.80}")
             return tree
+
+
+def run_of(path: PathLike) -> str | None:
+    """Return the identity of the run that wrote a file, which its first bytes hold; None if they do not.
+
+    Example:
+    >>> import os, tempfile
+    >>> from noterl import saving
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     path = os.path.join(directory, "state.noterl")
+    ...     saving.write(path, {"steps": 1}, run="00112233445566778899aabbccddeeff")
+    ...     saving.run_of(path)
+    '00112233445566778899aabbccddeeff'
+    """
+    try:
+        with reading(path) as file:
+            found = _RUN.match(file.read(256))
+    except (FileError, OSError):
+        return None
+    return None if found is None else found[1].decode()
 
 
 def _library_versions() -> dict[str, str]:

@@ -60,10 +60,11 @@ def fits_safetensors(array: Array) -> bool:
     return array.dtype.str in _SAFETENSORS_DTYPES
 
 
-def pack_tensors(arrays: dict[str, Array]) -> bytes:
+def pack_tensors(arrays: dict[str, Array], metadata: dict[str, str] | None = None) -> bytes:
     """Return the bytes of a safetensors file."""
     # The library ignores strides.
-    return safetensors_numpy.save({name: np.asarray(array, order="C") for name, array in arrays.items()})
+    contiguous = {name: np.asarray(array, order="C") for name, array in arrays.items()}
+    return safetensors_numpy.save(contiguous, metadata)
 
 
 def unpack_tensors(data: bytes) -> dict[str, Array]:
@@ -75,15 +76,20 @@ def unpack_tensors(data: bytes) -> dict[str, Array]:
     }
 
 
-def write_weights(path: PathLike, arrays: dict[str, Array]) -> None:
+def write_weights(path: PathLike, arrays: dict[str, Array], run: str | None = None) -> None:
     """Write named arrays as one plain `.safetensors` file, which replaces an old one atomically.
+
+    Args:
+        path: the file.
+        arrays: the arrays by name.
+        run: the identity of the run, 32 hexadecimal digits, which `run_of` returns.
 
     Raises:
         safetensors.SafetensorError: if safetensors does not support a dtype. It supports bool, ints, and floats to 64
             bits.
         OSError: if the file cannot be written; the old file is unchanged then.
     """
-    data = pack_tensors(arrays)
+    data = pack_tensors(arrays, None if run is None else {"run": run})
     with replacing(path) as file:
         file.write(data)
 

@@ -15,27 +15,28 @@ import noterl
 from noterl import saving
 from noterl.callbacks import Checkpoint, EarlyStopping, LambdaCallback
 from noterl.callbacks.checkpoint import MANIFEST
-from tests.support.states import assert_same_state
+from tests.support.states import assert_same_state, differences
 from tests.support.tape import Recorder, Tape, TapeAgent, rewarded, taped
 
 
 class FileAgent(TapeAgent):
-    """Saves a line of text; the disk is full at the saves with the numbers in `failures`, from 1."""
+    """Its files hold a line of text; the disk is full at the saves with the numbers in `failures`, from 1."""
 
     failures: tuple[int, ...] = ()
     saves = 0
 
-    def _write(self, path: Any, text: str) -> None:
+    def count_save(self) -> None:
         self.saves += 1
         if self.saves in self.failures:
-            raise OSError(errno.ENOSPC, "No space left on device", str(path))
-        Path(path).write_text(text)
+            raise OSError(errno.ENOSPC, "No space left on device")
 
-    def save(self, path, *, replay=True):
-        self._write(path, f"all, replay={replay}")
+    def get_document(self, *, replay=True):
+        self.count_save()
+        return {"text": f"all, replay={replay}", "state": {"replay": None}}
 
-    def save_weights(self, path):
-        self._write(path, "weights")
+    def get_weights(self):
+        self.count_save()
+        return {"weights": np.zeros(1)}
 
 
 def names(directory: Path) -> list[str]:
@@ -139,15 +140,15 @@ class TestFiles:
         play([0.0], tmp_path / "a")
         play([0.0], tmp_path / "b", save_replay=True)
         play([0.0], tmp_path / "c", save_weights_only=True)
-        assert next((tmp_path / "a").glob("episode-*")).read_text() == "all, replay=False"
-        assert next((tmp_path / "b").glob("episode-*")).read_text() == "all, replay=True"
+        assert saving.read(next((tmp_path / "a").glob("episode-*")))["text"] == "all, replay=False"
+        assert saving.read(next((tmp_path / "b").glob("episode-*")))["text"] == "all, replay=True"
         [weights] = (tmp_path / "c").glob("episode-*")
-        assert (weights.suffix, weights.read_text()) == (".safetensors", "weights")
+        assert weights.suffix == ".safetensors" and list(saving.read_weights(weights)) == ["weights"]
 
     def test_checkpoints_run_last(self, tmp_path: Path) -> None:
         tape = Tape()
         agent = rewarded([0.0], FileAgent)
-        agent._write = lambda path, text: tape.write("save")
+        agent.count_save = lambda: tape.write("save")
         agent.fit(
             episodes=1, callbacks=[Checkpoint(tmp_path, save_freq=1), Recorder(tape, order=2)], log_every=1, verbose=0
         )
@@ -249,7 +250,9 @@ class TestFailures:
         assert episodes_of(tmp_path) == [1]
         assert [file.name for file in checkpoint.files] == names(tmp_path)
         # The state holds the existing files, and the next fit saves again.
-        assert checkpoint.get_state() == {
+        state = checkpoint.get_state()
+        assert saving.run_of(checkpoint.files[0]) == state.pop("run")
+        assert state == {
             "files": names(tmp_path),
             "scores": [1.0],
             "chosen": [True],
@@ -281,7 +284,7 @@ class TestFailures:
         assert (agent.episodes, names(tmp_path)) == (1, before)
         monkeypatch.undo()
         assert noterl.load(tmp_path / before[0]).episodes == 1
-        monkeypatch.setattr(saving, "write", lambda path, document: full(0))
+        monkeypatch.setattr(saving, "write", lambda path, document, run: full(0))
         with pytest.raises(OSError, match="No space left"):
             agent.fit(episodes=1, callbacks=[checkpoint], verbose=0)
         monkeypatch.undo()
@@ -332,7 +335,8 @@ class TestResuming:
         resumed = self.callbacks(tmp_path / "parts")
         second.fit(episodes=12 - second.episodes, callbacks=resumed, verbose=0)
         assert_same_state(second, whole)
-        assert [callback.get_state() for callback in resumed] == [callback.get_state() for callback in kept]
+        states = [{f"callbacks.{type(each).__name__}": each.get_state() for each in part} for part in (resumed, kept)]
+        assert not differences(*states)
         assert names(tmp_path / "parts") == names(tmp_path / "whole")
 
     def test_file_holds_the_state_of_all_callbacks_after_the_event(self, tmp_path: Path) -> None:

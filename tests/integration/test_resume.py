@@ -142,8 +142,8 @@ def test_training_does_not_change_a_state_returned_before(halves: Path, whole_ru
     agent = noterl.load(halves / "one.noterl")
     state = agent.get_state()
     assert_same_state(state, saved_state(halves / "one.noterl"))
-    for _ in range(2):  # the second time from a state that was set before
-        agent.fit(episodes=10, callbacks=watchers(halves / "memory"), verbose=0)
+    for folder in ("first", "second"):  # the second time from a state that was set before
+        agent.fit(episodes=10, callbacks=watchers(halves / folder), verbose=0)
         assert_same_state(agent, whole_run)
         assert_same_state(state, saved_state(halves / "one.noterl"))
         agent.set_state(state)

@@ -36,7 +36,10 @@ def pytest_configure(config: pytest.Config) -> None:
     if "PYTEST_XDIST_WORKER" not in os.environ:
         # All processes of a run share their compiled programs, also those that tests start.
         cache = getattr(config, "cache", None)  # missing with "-p no:cacheprovider"
-        os.environ["NOTERL_CACHE"] = str(cache.mkdir("noterl")) if cache else "0"
+        folder = cache.mkdir("noterl") if cache else None
+        os.environ["NOTERL_CACHE"] = str(folder or 0)
+        if folder:
+            folder.chmod(0o700)  # noterl does not use a folder that others can write, whatever the umask
     os.environ.setdefault("MPLBACKEND", "agg")
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")

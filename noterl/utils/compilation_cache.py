@@ -1,7 +1,10 @@
 """The folder of compiled programs that outlive a process, and files in it that are complete or absent.
 
-`NOTERL_CACHE=0` switches the cache off and `NOTERL_CACHE=path` moves it. An error of the file system never reaches the
-caller: a program that cannot be read is compiled, and one that cannot be written is not stored.
+`NOTERL_CACHE=0` switches the cache off and `NOTERL_CACHE=path` moves it to `path/noterl`. An error of the file system
+never reaches the caller: a program that cannot be read is compiled, and one that cannot be written is not stored.
+
+Files are only removed if they have the name of an entry, in a folder with the name of a version, in a cache with the
+marker. So files of the user in or beside the cache are kept.
 """
 
 from __future__ import annotations
@@ -10,8 +13,10 @@ import contextlib
 import hashlib
 import os
 import platform
+import re
 import secrets
 import shutil
+import sys
 import warnings
 import zlib
 from pathlib import Path
@@ -22,16 +27,25 @@ from noterl.utils.cores import available_cores
 
 # TensorFlow ends a run if it cannot write a program, so a disk that is almost full is not used.
 FREE = 2**30
+MARKER = ".noterl-cache"  # a file in each folder that `root` returned and that is used
+VERSION = r"-[\w.+-]+-[0-9a-f]{12}"  # follows the framework in the name of a folder
+PROCESS = r"[a-z0-9_]{8}"  # the end of a name by `tempfile.mkdtemp`
+_ENDING = ".program"
+_ENTRY = re.compile(rf".+\{_ENDING}|\.[0-9a-f]{{16}}\.part")
 _CHECKSUM = 4
 _VARIABLES = ("XLA_FLAGS", "NPROC", "TF_NUM_INTRAOP_THREADS", "CUDA_VISIBLE_DEVICES", "JAX_PLATFORMS")
 
 
+class _RefusedError(OSError):
+    """The folder of the cache is not trusted."""
+
+
 def root() -> Path | None:
-    """Return the folder of the cache; None if it is switched off."""
+    """Return the folder of the cache, which holds nothing else; None if it is switched off."""
     chosen = os.environ.get("NOTERL_CACHE", "")
     if chosen == "0":
         return None
-    return Path(chosen).expanduser().absolute() if chosen else platformdirs.user_cache_path("noterl")
+    return Path(chosen).expanduser().absolute() / "noterl" if chosen else platformdirs.user_cache_path("noterl")
 
 
 def folder(framework: str, version: str) -> Path | None:
@@ -40,25 +54,60 @@ def folder(framework: str, version: str) -> Path | None:
     Machine code depends on the processor and on the number of threads, which the frameworks' own keys do not contain.
 
     Returns:
-        the folder, or None if the cache is switched off or cannot be written. If `NOTERL_CACHE` names a folder that
-        cannot be written, there is a warning.
+        the folder, or None if the cache is switched off, cannot be written or is not trusted. There is a warning if the
+        folder is not trusted, or if `NOTERL_CACHE` names one that cannot be written.
     """
     parent = root()
     if parent is None:
         return None
     found = parent / f"{framework}-{version}-{_machine()}"
+    # Who can write the folder that the user has chosen can replace the folder in it.
+    chosen = [parent.parent] if os.environ.get("NOTERL_CACHE") else []
     try:
-        # Compiled programs are trusted code, so other users must not write them.
-        found.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for path in (*chosen, parent, found):
+            path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            _check_private(path)
+            if path == parent:
+                _mark(parent)
         if not os.access(found, os.W_OK | os.X_OK):
             raise PermissionError(f"{found} is not writable")
         if shutil.disk_usage(found).free < FREE:
             raise OSError(f"less than {FREE >> 30} GiB is free")
     except OSError as error:
-        if os.environ.get("NOTERL_CACHE"):
+        if chosen or isinstance(error, _RefusedError):
             warnings.warn(f"NOTERL_CACHE: compiled programs are not stored ({error})", stacklevel=2)
         return None
     return found
+
+
+def _check_private(path: Path) -> None:
+    """Raise an error if other users can write a folder: compiled programs are trusted code."""
+    if sys.platform != "win32":
+        status = path.stat()
+        if status.st_uid != os.getuid() or status.st_mode & 0o022:
+            raise _RefusedError(
+                f"{path} belongs to another user, or others can write it: set NOTERL_CACHE to a folder that only you "
+                "can write, or to 0"
+            )
+
+
+def _mark(parent: Path) -> None:
+    """Write the marker into a folder, unless it holds files that are not of a cache."""
+    if not (parent / MARKER).exists():
+        entry = re.compile(rf"(jax|tensorflow){VERSION}|\.tensorflow-{PROCESS}|{re.escape(MARKER)}")
+        if not all(entry.fullmatch(name) for name in os.listdir(parent)):
+            raise _RefusedError(f"{parent} holds other files: set NOTERL_CACHE to another folder, or to 0")
+        (parent / MARKER).touch()
+
+
+def own_folders(parent: Path, names: str) -> list[Path]:
+    """Return the folders in a cache whose whole name matches an expression; none if the cache has no marker."""
+    if not (parent / MARKER).is_file():
+        return []
+    with os.scandir(parent) as entries:
+        return [
+            Path(entry) for entry in entries if re.fullmatch(names, entry.name) and entry.is_dir(follow_symlinks=False)
+        ]
 
 
 def _machine() -> str:
@@ -102,7 +151,9 @@ class Store:
 
     def get(self, key: str, *, used: bool = True) -> bytes | None:
         """Return the content of a file; None if it is absent or damaged. `used` makes it the most recently used one."""
-        path = self.folder / key
+        path = self.folder / f"{key}{_ENDING}"
+        if path.is_symlink():  # noterl makes no links
+            return None
         try:
             content = path.read_bytes()
             if len(content) > _CHECKSUM and zlib.crc32(content[_CHECKSUM:]) == int.from_bytes(content[:_CHECKSUM]):
@@ -117,10 +168,10 @@ class Store:
 
     def put(self, key: str, content: bytes) -> None:
         """Write a file, unless it exists or cannot be written."""
-        path = self.folder / key
+        path = self.folder / f"{key}{_ENDING}"
         temporary = self.folder / f".{secrets.token_hex(8)}.part"
         try:
-            if path.exists():
+            if os.path.lexists(path):
                 return
             temporary.write_bytes(zlib.crc32(content).to_bytes(_CHECKSUM) + content)
             os.replace(temporary, path)
@@ -130,13 +181,15 @@ class Store:
             return
         self._until_trim -= len(content)
         if self._until_trim < 0:
-            self._trim()
+            with contextlib.suppress(OSError):  # another process removed a folder
+                self._trim()
             self._until_trim = self.limit // 16
 
     def _trim(self) -> None:
         """Remove the least recently used files until all folders of this framework take at most `limit` bytes."""
         framework = self.folder.name.partition("-")[0]
-        files = [one for folder in self.folder.parent.glob(f"{framework}-*") for one in _files(folder)]
+        folders = own_folders(self.folder.parent, framework + VERSION)
+        files = [file for folder in folders for file in _entries(folder)]
         size = sum(one[1] for one in files)
         for _, length, path in sorted(files):
             if size <= self.limit:
@@ -148,17 +201,18 @@ class Store:
     def names(self) -> list[str]:
         """Return the keys of all files, sorted."""
         try:
-            return sorted(entry.name for entry in os.scandir(self.folder) if not entry.name.startswith("."))
+            return sorted(name.removesuffix(_ENDING) for name in os.listdir(self.folder) if name.endswith(_ENDING))
         except OSError:
             return []
 
 
-def _files(folder: Path) -> list[tuple[float, int, str]]:
-    """Return the time, the bytes and the path of each file below a folder."""
+def _entries(folder: Path) -> list[tuple[float, int, str]]:
+    """Return the time, the bytes and the path of each file that a `Store` has written into a folder."""
     found = []
-    for directory, _, names in os.walk(folder):
-        for name in names:
-            with contextlib.suppress(OSError):  # another process removed it
-                status = os.stat(os.path.join(directory, name))
-                found.append((status.st_mtime, status.st_size, os.path.join(directory, name)))
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if _ENTRY.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+                with contextlib.suppress(OSError):  # another process removed it
+                    status = entry.stat(follow_symlinks=False)
+                    found.append((status.st_mtime, status.st_size, entry.path))
     return found

@@ -55,7 +55,7 @@ def train(cache: Path | str, **variables: str) -> dict[str, Any]:
 
 
 def programs(cache: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in cache.glob("*/*")}
+    return {path.name: path.read_bytes() for path in cache.glob("noterl/*/*")}
 
 
 @pytest.mark.backends("jax", "tensorflow")
@@ -63,7 +63,7 @@ def test_second_process_loads_what_is_not_damaged(tmp_path: Path, backend: str) 
     first = train(tmp_path)
     stored = programs(tmp_path)
     assert first["loaded"] == 0 and stored
-    damaged = max(tmp_path.glob("*/*"), key=lambda path: path.stat().st_size)
+    damaged = max(tmp_path.glob("noterl/*/*"), key=lambda path: path.stat().st_size)
     damaged.write_bytes(stored[damaged.name][:-10])
     second = train(tmp_path)
     assert second["loaded"] == len(stored) - 1
@@ -71,7 +71,7 @@ def test_second_process_loads_what_is_not_damaged(tmp_path: Path, backend: str) 
     assert after.keys() == stored.keys() and len(after[damaged.name]) > 1000
     assert all(after[name] == stored[name] for name in stored if name != damaged.name)
     assert first["weights"] == second["weights"]
-    assert [path for path in tmp_path.iterdir() if path.name.startswith(".")] == [], "a process left its folder"
+    assert not list(tmp_path.glob("noterl/.tensorflow-*")), "a process left its folder"
 
 
 @pytest.mark.backends("tensorflow")
@@ -125,7 +125,7 @@ class TestSession:
         cache.publish()
         session.close()
         assert not session.folder.exists()
-        assert [path.name for path in tmp_path.glob("*/*")] == ["one.pb"]
+        assert [path.name for path in tmp_path.glob("noterl/*/*")] == ["one.pb.program"]
         cache.enable()
         assert (cache._session.folder / "one.pb").read_bytes() == b"program"
         assert cache._session.folder != session.folder, "the variable that was inherited is replaced"
@@ -151,12 +151,18 @@ class TestSession:
     def test_folders_of_killed_processes_are_removed(self, cache: Any, tmp_path: Path) -> None:
         cache.enable()
         running = cache._session
-        (tmp_path / ".tensorflow-killed").mkdir()
-        (tmp_path / ".tensorflow-killed" / ".lock").touch()
-        (tmp_path / ".tensorflow-starting").mkdir()  # has no lock yet
+        root = tmp_path / "noterl"
+        for name in ("killed_1", "old_proc", "starting", "notes"):
+            (root / f".tensorflow-{name}").mkdir()
+        for name in ("killed_1", "notes"):
+            (root / f".tensorflow-{name}" / ".lock").touch()
+        (tmp_path / ".tensorflow-old_proc").mkdir()
+        for path in (root / ".tensorflow-old_proc", root / ".tensorflow-notes", tmp_path / ".tensorflow-old_proc"):
+            os.utime(path, (1e9, 1e9))
         cache.enable()
-        left = {path.name for path in tmp_path.glob(".tensorflow-*")}
-        assert left == {running.folder.name, cache._session.folder.name, ".tensorflow-starting"}
+        left = {path.name for path in root.glob(".tensorflow-*")}
+        assert left == {running.folder.name, cache._session.folder.name, ".tensorflow-starting", ".tensorflow-notes"}
+        assert (tmp_path / ".tensorflow-old_proc").exists(), "it is not in the folder of the cache"
         cache._session.close()
         running.close()
 
@@ -170,13 +176,13 @@ class TestSession:
         def starting(*arguments: Any) -> None:
             with monkeypatch.context() as patch:
                 patch.setattr(cache.fcntl, "flock", lock)
-                cache._remove_abandoned(tmp_path)
+                cache._remove_abandoned(tmp_path / "noterl")
             lock(*arguments)
 
         monkeypatch.setattr(cache.fcntl, "flock", starting)
         cache.enable()
         monkeypatch.setattr(cache.fcntl, "flock", lock)
-        cache._remove_abandoned(tmp_path)
+        cache._remove_abandoned(tmp_path / "noterl")
         assert cache._session is not None and cache._session.folder.exists()
         cache._session.close()
-        assert not list(tmp_path.glob(".tensorflow-*"))
+        assert not list(tmp_path.glob("noterl/.tensorflow-*"))

@@ -11,6 +11,7 @@ import atexit
 import contextlib
 import importlib.metadata
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -128,7 +129,7 @@ def _version(flags: str) -> str:
 
 def _remove_abandoned(parent: Path) -> None:
     """Remove the folders of processes that were killed: a lock ends with its process."""
-    for folder in parent.glob(f"{_PREFIX}*"):
+    for folder in compilation_cache.own_folders(parent, re.escape(_PREFIX) + compilation_cache.PROCESS):
         with contextlib.suppress(OSError):
             if sys.platform == "win32" or not (folder / _LOCK).exists():
                 abandoned = time.time() - folder.stat().st_mtime > _SECONDS

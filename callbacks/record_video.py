@@ -16,7 +16,8 @@ from noterl.utils.optional import require
 class RecordVideo(Callback):
     """Play an episode at a fixed frequency, without learning from it, and write it as an animation.
 
-    A file name holds the unit and its count, such as `<path>/episodes-000050.gif`. Training is not affected.
+    A file name holds the unit and its count, such as `<path>/episodes-000050.gif`. A file of that name is replaced,
+    even if another run has written it, so use a directory for each run. Training is not affected.
 
     Args:
         path: directory of the files, which is created if necessary.

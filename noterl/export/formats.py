@@ -27,6 +27,9 @@ from noterl.export.torch_file import torch_source, torch_weights
 from noterl.utils.files import replacing
 from noterl.utils.optional import require
 
+# What TensorFlow writes into the folder of a SavedModel.
+_SAVED_MODEL = {"assets", "assets.extra", "fingerprint.pb", "keras_metadata.pb", "saved_model.pb", "variables"}
+
 # Computes the results, by name, for inputs by name.
 Function = Callable[[Mapping[str, Array]], dict[str, Array]]
 
@@ -77,9 +80,10 @@ def export_policy(policy: Policy, target: Path, format: str) -> None:
 
 
 def _replace_folder(made: Path, target: Path) -> None:
-    """Move a folder to `target`; an older folder there is removed when the new one is in place."""
-    if target.exists() and not (target / "saved_model.pb").exists():
-        raise ValueError(f"path must be a new folder or one of a SavedModel, got {str(target)!r}")
+    """Move a folder to `target`; an older SavedModel there is removed when the new one is in place."""
+    names = set(os.listdir(target)) if target.is_dir() else set()
+    if target.exists() and not {"saved_model.pb"} <= names <= _SAVED_MODEL:
+        raise ValueError(f"path must be a new folder, or hold nothing but a SavedModel, got {str(target)!r}")
     target.parent.mkdir(parents=True, exist_ok=True)
     beside = target.with_name(f".{target.name}-{secrets.token_hex(4)}")
     try:

@@ -14,6 +14,7 @@ import pytest
 
 import noterl
 from noterl import backends
+from noterl.export import formats
 from tests.support.representatives import representatives
 
 FORMATS = {
@@ -132,3 +133,19 @@ assert not found & {"noterl", "keras", "torch", "jax", "tensorflow", "gymnasium"
 """
     subprocess.run([sys.executable, "-I", "-c", script], cwd=path.parent, check=True, timeout=60)
     np.testing.assert_allclose(np.load(tmp_path / "actions.npy"), exported.act(observations), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.backends("torch")
+def test_folder_that_holds_other_files_is_not_replaced(tmp_path: Path) -> None:
+    made, target = tmp_path / "made", tmp_path / "policy"
+    for folder in (made, target):
+        (folder / "variables").mkdir(parents=True)
+        (folder / "saved_model.pb").write_text(folder.name)
+    formats._replace_folder(made, target)
+    assert (target / "saved_model.pb").read_text() == "made", "a SavedModel alone is replaced"
+    (target / "notes.txt").write_text("mine")
+    (tmp_path / "file").write_text("mine")
+    for path in (target, tmp_path / "file", tmp_path):
+        with pytest.raises(ValueError, match="nothing but a SavedModel"):
+            formats._replace_folder(made, path)
+    assert (target / "notes.txt").read_text() == (tmp_path / "file").read_text() == "mine"

@@ -6,6 +6,7 @@ and long episodes, so the share is larger in a run that learns nothing and whose
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -65,11 +66,15 @@ def test_share_of_callbacks(
 def test_row_of_each_logger(benchmark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], size: Any) -> None:
     """Print the microseconds per episode of the loggers that write a table."""
     episodes = size(1_000, 10)
-    loggers = [CSVLogger(tmp_path / "a.csv"), JSONLogger(tmp_path / "a.jsonl"), TensorBoard(tmp_path / "charts")]
+    loggers: list[noterl.Callback] = []
 
     class Counter:
         steps = 0
         configuration: ClassVar[dict[str, object]] = {}
+
+    def make_loggers() -> None:
+        folder = Path(tempfile.mkdtemp(dir=tmp_path))  # in the files of the last round, they would find another run
+        loggers[:] = [CSVLogger(folder / "a.csv"), JSONLogger(folder / "a.jsonl"), TensorBoard(folder / "charts")]
 
     def write() -> None:
         for logger in loggers:
@@ -80,7 +85,7 @@ def test_row_of_each_logger(benchmark: Any, tmp_path: Path, capsys: pytest.Captu
                 logger.on_episode_end(episode, {**logs, "complete": True})
             logger.on_train_end({})
 
-    benchmark.pedantic(write, rounds=3)
+    benchmark.pedantic(write, setup=make_loggers, rounds=3)
     if benchmark.stats is not None:
         with capsys.disabled():
             each = benchmark.stats.stats.min / len(loggers) / episodes * 1e6

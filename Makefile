@@ -36,7 +36,7 @@ extras_docs := classic-control,docs
 extras_dev := atari,box2d,envpool,onnx,classic-control,cli,pettingzoo,mlflow,mp4,fast,offline,parquet,ray,tensorboard,tune,pandas,dev
 
 # TensorFlow keeps each program that it compiled until its process ends, up to 10 GB in a run of all tests. So its tests
-# run in parts, each in new processes. The micro benchmarks run once, on torch.
+# run in parts, each in new processes. The micro benchmarks run on torch only.
 parts_tensorflow := 'tests/[ab]*' 'tests/[c-h]*' 'tests/[i-s]*' 'tests/[tu]* benchmarks/tests'
 parts_jax := 'tests benchmarks/tests'
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -46,6 +47,28 @@ def add_round(timed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(BenchmarkFixture, "__call__", call_twice)
     monkeypatch.setattr(BenchmarkFixture, "pedantic", pedantic_twice)
+
+
+@pytest.fixture
+def time_pairs(benchmark: Any) -> Callable[..., list[tuple[float, float]]]:
+    """Return a function that times a function and, before each round, one to compare with; no pairs without timing.
+
+    On a machine whose other programs slow down everything, the median of the ratios of such pairs hardly changes.
+    Differences, and ratios of the shortest times, change several times over.
+    """
+
+    def time_pairs(function: Callable[[], Any], bare: Callable[[], Any], rounds: int) -> list[tuple[float, float]]:
+        bare_times: list[float] = []
+
+        def time_bare() -> None:
+            start = time.perf_counter()
+            bare()
+            bare_times.append(time.perf_counter() - start)
+
+        benchmark.pedantic(function, setup=time_bare, rounds=rounds)
+        return [] if benchmark.stats is None else list(zip(benchmark.stats.stats.data, bare_times, strict=True))
+
+    return time_pairs
 
 
 @pytest.fixture

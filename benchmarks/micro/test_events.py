@@ -1,13 +1,19 @@
-"""The cost of one event in the training loop: at most 0.1 µs without a handler and 0.3 µs with one."""
+"""The cost of one event in the training loop.
+
+The bars: without a handler, 2 calls of an empty method, and 3 empty rounds of a loop where the loop asks first whether
+there are handlers; with a handler that does nothing, 5 direct calls of it. On an idle machine these are 1.1 (0.06 µs),
+2.6 and 3.8 (0.29 µs).
+"""
 
 from __future__ import annotations
 
-import timeit
+from statistics import median
 from typing import Any
 
 import pytest
 
 import noterl
+from noterl.callback import Handlers
 from noterl.training.loop import Loop
 
 TIMES = 1_000
@@ -38,8 +44,15 @@ def make_loop(monkeypatch: pytest.MonkeyPatch) -> Any:
     return make_loop
 
 
-def fire(loop: Loop) -> None:
-    handlers, logs = loop.events.on_batch_end, {}
+class Bare:
+    """Has a method with the arguments of `Loop._fire` that does nothing."""
+
+    def _fire(self, handlers: Handlers, *args: Any) -> None:
+        pass
+
+
+def fire(loop: Any, handlers: Handlers) -> None:
+    logs: dict[str, Any] = {}
     for _ in range(TIMES):
         loop._fire(handlers, 0, logs)
 
@@ -50,31 +63,47 @@ def skip(loop: Loop) -> None:
             loop._fire(loop.events.on_batch_end, 0, {})
 
 
-def microseconds(benchmark: Any) -> float:
-    """Return the shortest time of one event."""
-    return benchmark.stats.stats.min / TIMES * 1e6
+def repeat_nothing() -> None:
+    for _ in range(TIMES):
+        pass
 
 
-def test_event_without_handlers(benchmark: Any, make_loop: Any, timed: bool) -> None:
+def call(handler: Handler) -> None:
+    logs: dict[str, Any] = {}
+    for _ in range(TIMES):
+        handler.on_batch_end(0, logs)
+
+
+@pytest.fixture
+def check_ratio(benchmark: Any, time_pairs: Any) -> Any:
+    """Return a function that checks how many times as long as another function one takes."""
+
+    def check_ratio(function: Any, bare: Any, most: float) -> None:
+        pairs = time_pairs(function, bare, rounds=1_000)
+        if pairs:
+            benchmark.extra_info["microseconds of an event"] = benchmark.stats.stats.min / TIMES * 1e6
+            benchmark.extra_info["ratio"] = median(seconds / bare_seconds for seconds, bare_seconds in pairs)
+            assert benchmark.extra_info["ratio"] <= most
+
+    return check_ratio
+
+
+def test_event_without_handlers(make_loop: Any, check_ratio: Any) -> None:
     loop = make_loop(*(Silent() for _ in range(8)))
     assert loop.events.on_batch_end == ()
-    benchmark(fire, loop)
-    assert not timed or microseconds(benchmark) <= 0.1
+    check_ratio(lambda: fire(loop, ()), lambda: fire(Bare(), ()), most=2)
 
 
-def test_event_without_handlers_costs_an_if(benchmark: Any, make_loop: Any, timed: bool) -> None:
-    benchmark(skip, make_loop(*(Silent() for _ in range(8))))
-    empty = min(timeit.repeat("for _ in times: pass", globals={"times": range(TIMES)}, number=100, repeat=20)) / 100
-    assert not timed or benchmark.stats.stats.min <= 3 * empty
+def test_event_without_handlers_costs_an_if(make_loop: Any, check_ratio: Any) -> None:
+    loop = make_loop(*(Silent() for _ in range(8)))
+    check_ratio(lambda: skip(loop), repeat_nothing, most=3)
 
 
-def test_event_with_one_handler(benchmark: Any, make_loop: Any, timed: bool) -> None:
+def test_event_with_one_handler(make_loop: Any, check_ratio: Any) -> None:
     handler = Handler()
     loop = make_loop(*(Silent() for _ in range(7)), handler)
     assert loop.events.on_batch_end == (handler.on_batch_end,)
-    benchmark(fire, loop)
-    own = min(timeit.repeat(lambda: handler.on_batch_end(0, None), number=TIMES, repeat=100)) / TIMES * 1e6
-    assert not timed or microseconds(benchmark) - own <= 0.3
+    check_ratio(lambda: fire(loop, loop.events.on_batch_end), lambda: call(handler), most=5)
 
 
 def test_loop_calls_the_handlers_of_each_event(make_loop: Any) -> None:
@@ -82,5 +111,6 @@ def test_loop_calls_the_handlers_of_each_event(make_loop: Any) -> None:
     calls: list[tuple[int, dict[str, Any]]] = []
     handler = Handler()
     handler.on_batch_end = lambda batch, logs: calls.append((batch, logs))  # type: ignore[method-assign]
-    fire(make_loop(Silent(), handler))
+    loop = make_loop(Silent(), handler)
+    fire(loop, loop.events.on_batch_end)
     assert calls == [(0, {})] * TIMES

@@ -32,7 +32,8 @@ TEAM_FIELDS = {"reward": np.float64, "terminated": np.bool_, "present": np.bool_
 def row_specs(source: EnvSource, info_spec: InfoSpec | None = None, info_keys: Iterable[str] = ()) -> list[ArraySpec]:
     """Return the fields of one row.
 
-    - "observation", "next_observation": of the environment. The names of the parts of a Dict are appended with "/".
+    - "observation", "next_observation": of the environment. The quoted names of the parts of a Dict are appended with
+      "/", so that the part "b" of a part "a" has another name than a part "a/b".
     - "action": what the environment received.
     - "chosen": what the agent chose (`Head.executed`); float32 for a Box, as in rollouts.
     - "reward", "terminated", "truncated": the outcome.
@@ -75,7 +76,7 @@ def row_specs(source: EnvSource, info_spec: InfoSpec | None = None, info_keys: I
 def _leaves(space: spaces.Space[Any], path: str) -> list[tuple[str, Any]]:
     if not isinstance(space, spaces.Dict):
         return [(path, space)]
-    return [leaf for name, part in space.spaces.items() for leaf in _leaves(part, f"{path}/{name}")]
+    return [leaf for name, part in space.spaces.items() for leaf in _leaves(part, f"{path}/{name!r}")]
 
 
 class RowWriter:
@@ -137,7 +138,7 @@ class RowReader:
         self._observation_space, self._action_space = observation_space, action_space
 
     def read(self, fields: Mapping[str, Array], rows: slice) -> list[Row]:
-        """Return the rows; their observations are views of the fields."""
+        """Return the rows of a slice with a start and a stop; their observations are views of the fields."""
         observations, following = (
             _observations(fields, name, self._observation_space, rows) for name in (OBSERVATION, NEXT_OBSERVATION)
         )
@@ -161,7 +162,7 @@ def _writer(fields: Mapping[str, Array], name: str, space: spaces.Space[Any]) ->
     """Return a function that writes an observation into a row."""
     if not isinstance(space, spaces.Dict):
         return fields[name].__setitem__
-    parts = [(key, _writer(fields, f"{name}/{key}", part)) for key, part in space.spaces.items()]
+    parts = [(key, _writer(fields, f"{name}/{key!r}", part)) for key, part in space.spaces.items()]
 
     def write(row: int, observation: Any) -> None:
         for key, part in parts:
@@ -174,4 +175,4 @@ def observation_at(fields: Mapping[str, Array], name: str, space: Any, rows: Any
     """Return the observation of a row, or the observations of a slice of rows, as views."""
     if name in fields:  # not the type of the space, which takes longer to look at than an observation
         return fields[name][rows]
-    return {key: observation_at(fields, f"{name}/{key}", part, rows) for key, part in space.items()}
+    return {key: observation_at(fields, f"{name}/{key!r}", part, rows) for key, part in space.items()}

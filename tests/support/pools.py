@@ -17,6 +17,7 @@ from noterl import envs, heads, policies
 from noterl.acting import numpy_forward
 from noterl.acting.actor import Actor
 from noterl.collect import PoolLanes, ScalarLanes, Workers
+from noterl.envs.observation import copy_observation
 from noterl.random import Generators
 from noterl.types import Transition
 
@@ -91,8 +92,11 @@ class Pool:
         while lanes.actions is not None:
             for transition in lanes.tick(self.steps + 1):
                 self.steps += 1
-                found.append(transition._replace(observation=np.array(transition.observation)))
-                found[-1] = found[-1]._replace(next_observation=np.array(transition.next_observation))
+                before, after = (
+                    copy_observation(self.source.observation_space, observation)
+                    for observation in (transition.observation, transition.next_observation)
+                )
+                found.append(transition._replace(observation=before, next_observation=after))
                 if transition.terminated or transition.truncated:
                     lanes.ledger.finish(transition.lane)
         return found

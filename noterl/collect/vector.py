@@ -168,7 +168,7 @@ class VectorLanes(Lanes):
         for lane in np.flatnonzero(alive).tolist():
             last = at(self._observations, lane)
             if self._mode is AutoresetMode.SAME_STEP and (terminated[lane] or truncated[lane]):
-                last = copy_observation(self.source.observation_space, info["final_obs"][lane])
+                last = copy_observation(self.source.observation_space, at(info["final_obs"], lane))
             self._checker.observation(last, lane, step + len(transitions))
             self._checker.reward(rewards[lane], lane, step + len(transitions))
             ends = bool(terminated[lane]), bool(truncated[lane])

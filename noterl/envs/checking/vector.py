@@ -106,6 +106,7 @@ def check_step(
     final = infos.get("final_obs")
     if mode == "NextStep" and (final is not None or (ends & before).any()):
         raise InvalidStepError("in the mode NextStep, the step after an end must be a reset; this is another mode")
-    if mode == "SameStep" and ends.any() and (final is None or any(final[lane] is None for lane in ends.nonzero()[0])):
+    ended_lanes = np.flatnonzero(ends).tolist() if mode == "SameStep" else []
+    if any(final is None or at(final, lane) is None for lane in ended_lanes):
         raise InvalidStepError("in the mode SameStep, infos['final_obs'] must hold an episode's last observation")
     return ends

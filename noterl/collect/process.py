@@ -79,9 +79,8 @@ class Inbox:
     def _read_together(self) -> list[Row]:
         assert self._reader is not None
         fields, first = self.front()
-        if self._chunks:
-            return self._reader.read(fields, slice(first, None))
-        return self._reader.read(fields, slice(first, min(first + self.ring.unread, self.ring.capacity)))
+        stop = len(fields["reward"]) if self._chunks else min(first + self.ring.unread, self.ring.capacity)
+        return self._reader.read(fields, slice(first, stop))
 
     def release(self) -> None:
         """Remove the oldest round."""

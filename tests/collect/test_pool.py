@@ -28,6 +28,7 @@ from noterl.collect.checks import check_state
 from noterl.collect.env_calls import EnvCall
 from tests.support.doubles import StatefulEnv
 from tests.support.pools import Pool, children, descriptors, pool, segments, wait_until_gone
+from tests.support.space_envs import make
 from tests.support.states import differences
 from tests.support.worker_envs import (
     BrokenEnv,
@@ -215,10 +216,11 @@ class TestCollecting:
             assert {each.reward for each in made.rounds(3)} == {1.0}
             assert made.lanes.ledger.returns == [15.0, 15.0]
 
-    def test_learner_that_acts_gives_the_run_without_workers(self) -> None:
-        expected = Pool(DiscreteWalkEnv, 4, in_numpy=False).rounds(40)
+    @pytest.mark.parametrize("env", [DiscreteWalkEnv, partial(make, "Dict")])
+    def test_learner_that_acts_gives_the_run_without_workers(self, env: Any) -> None:
+        expected = Pool(env, 4, in_numpy=False).rounds(40)
         with pytest.warns(RuntimeWarning, match="NumPy"):
-            made = Pool(DiscreteWalkEnv, 4, 2, in_numpy=False).start()
+            made = Pool(env, 4, 2, in_numpy=False).start()
         try:
             assert not made.lanes.acts and same(made.rounds(40), expected)
         finally:
@@ -233,7 +235,7 @@ class TestCollecting:
 
 
 class TestState:
-    @pytest.mark.parametrize("env", [DiscreteWalkEnv, partial(gymnasium.make, "CartPole-v1")])
+    @pytest.mark.parametrize("env", [DiscreteWalkEnv, partial(gymnasium.make, "CartPole-v1"), partial(make, "Dict")])
     @pytest.mark.parametrize("consumed", [3, 5, 10])
     def test_restored_pool_continues_exactly(self, env: Any, consumed: int) -> None:
         settings = Workers(2, collect=5)

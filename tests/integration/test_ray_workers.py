@@ -22,6 +22,8 @@ import pytest
 
 from noterl.collect import RayWorkers, WorkerError, Workers
 from noterl.collect.worker import WAKE
+from tests.collect.test_spaces_on_each_path import Run
+from tests.collect.test_spaces_on_each_path import dqn as spaces_dqn
 from tests.integration.test_workers import ROOT, Watcher, dqn, ppo, td3
 from tests.support.pools import Pool, pool, wait_until_gone
 from tests.support.replay_invariants import check_replay
@@ -90,6 +92,21 @@ class TestResults:
         resumed.restore(tmp_path / "agent.noterl")
         resumed.fit(steps=43, workers=workers(), verbose=0)
         assert_same_state(whole, resumed)
+
+    @pytest.mark.filterwarnings("ignore:observations of the shape .* are flattened:UserWarning")
+    @pytest.mark.filterwarnings("ignore:workers. NumPy")
+    @pytest.mark.parametrize("kind", ["masked Dict", "masked Dict-with-image"])
+    def test_run_with_dicts_that_is_saved_within_a_round_resumes_exactly(self, kind: str, tmp_path: Path) -> None:
+        processes, halves, resumed = (Run(spaces_dqn, "workers", kind) for _ in range(3))
+        for run in (halves, resumed):
+            run.arguments["workers"] = workers(collect=4)
+        processes.fit(47)
+        halves.fit(22)
+        halves.fit(47, 34, tmp_path / "agent.noterl")
+        resumed.agent.restore(tmp_path / "agent.noterl")
+        resumed.fit(47)
+        for run in (halves, resumed):
+            assert_same_state(processes.agent, run.agent)
 
     @pytest.mark.filterwarnings("ignore:workers. NumPy")
     @pytest.mark.parametrize("in_numpy", [True, False])

@@ -3,12 +3,36 @@
 from __future__ import annotations
 
 import contextlib
+import ipaddress
+import os
 import socket
+import sys
 import time
 
 from noterl.backends.process_group import ConnectionLost
 
 _HELLO = b"noterl rank "
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only programs of the same machine can connect to a host.
+
+    Names other than "localhost" are not resolved: on some systems, the name of the machine itself has an address of the
+    loopback interface, while other machines reach the machine by that name.
+    """
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return host == "localhost"
+
+
+def choose_loopback_interface() -> None:
+    """Let gloo and NCCL listen on the loopback interface, unless the user has chosen an interface.
+
+    By default, gloo listens at the address of the host name, and NCCL prefers every other interface.
+    """
+    interface = "lo0" if sys.platform == "darwin" else "lo"
+    for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+        os.environ.setdefault(variable, interface)
 
 
 def meet(address: str, rank: int, count: int, seconds: float) -> list[int]:
@@ -42,7 +66,7 @@ def listener(address: str) -> socket.socket:
         ConnectionLost: if this process cannot listen there.
     """
     host, _, port = address.rpartition(":")
-    server = socket.socket()
+    server = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         server.bind((host, int(port)))

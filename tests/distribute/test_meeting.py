@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from noterl.backends.meeting import _HELLO, _missing_after, listener, meet
+from noterl.backends.meeting import _HELLO, _missing_after, is_loopback, listener, meet
 from noterl.backends.process_group import ConnectionLost
 
 pytestmark = pytest.mark.backends("torch")
@@ -51,3 +51,14 @@ def test_other_programs_are_no_processes_of_the_run(address: str) -> None:
 def test_a_port_in_use_is_named(address: str) -> None:
     with listener(address), pytest.raises(ConnectionLost, match=address):
         meet(address, 0, 2, 1.0)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.1.1", "localhost", "::1"])
+def test_loopback_addresses(host: str) -> None:
+    assert is_loopback(host)
+
+
+# Other machines must be able to connect to these, also if a name has an address of the loopback interface here.
+@pytest.mark.parametrize("host", ["192.0.2.2", "0.0.0.0", "::", "first.cluster", socket.gethostname()])
+def test_addresses_for_other_machines(host: str) -> None:
+    assert is_loopback(host) == (host == "localhost")

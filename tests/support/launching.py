@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
@@ -16,10 +17,23 @@ EQUIVALENCE = ROOT / "tests" / "support" / "replica_equivalence.py"
 
 
 def launch(
-    strategy: str, *arguments: object, options: tuple[str, ...] = (), seconds: float = 180.0
+    strategy: str,
+    *arguments: object,
+    options: tuple[str, ...] = (),
+    seconds: float = 180.0,
+    before: Sequence[str] = (),
 ) -> tuple[int, str, float]:
-    """Return the exit code, the output and the seconds of `noterl launch`; no process with the arguments is left."""
-    command = [sys.executable, "-m", "noterl", "launch", "--strategy", strategy, *options, *map(str, arguments)]
+    """Return the exit code, the output and the seconds of `noterl launch`; no process with the arguments is left.
+
+    Args:
+        strategy: the option `--strategy`.
+        *arguments: the script and its arguments.
+        options: further options of the launcher.
+        seconds: after which the launcher must have ended.
+        before: a command that runs the command line which follows.
+    """
+    command = [*before, sys.executable, "-m", "noterl", "launch", "--strategy", strategy]
+    command += [*options, *map(str, arguments)]
     variables = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu"}
     started = time.monotonic()
     done = subprocess.run(

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import keras
+import psutil
 
 import noterl
 from noterl.replay import Prioritized, Replay
@@ -59,6 +60,24 @@ class Act(noterl.Callback):
             self.agent.stop("rank 1 is content")
         if self.mode == "train" and RANK == 0:
             self.agent.set_rule("learning_rate", 0.002)
+
+
+class ListAddresses(noterl.Callback):
+    """After the first update, lists the addresses at which the launcher and the processes below it listen."""
+
+    all_ranks = True
+
+    def __init__(self) -> None:
+        self.addresses: list[str] = []
+
+    def on_batch_end(self, batch: int, logs: dict[str, Any]) -> None:
+        if self.addresses:
+            return
+        launcher = psutil.Process(os.getppid())
+        for process in [launcher, *launcher.children(recursive=True)]:
+            for connection in process.net_connections("tcp"):
+                if connection.status == psutil.CONN_LISTEN:
+                    self.addresses.append(connection.laddr.ip)
 
 
 def digest(agent: noterl.Agent) -> str:
@@ -126,6 +145,15 @@ def follow() -> None:
     (FOLDER / f"follow-{RANK}.json").write_text(json.dumps({"fits": [result]}))
 
 
+def listen() -> None:
+    """Train with a worker, and record the addresses at which the processes of the run listen meanwhile."""
+    agent = noterl.DQN("CartPole-v1", hidden=(8,), seed=1)
+    agent.compile(batch_size=16, learning_starts=64, update_every=16)
+    listing = ListAddresses()
+    agent.fit(steps=160, strategy=STRATEGY, workers=1, callbacks=[listing], verbose=0)
+    (FOLDER / f"listen-{RANK}.json").write_text(json.dumps(listing.addresses))
+
+
 def strategy_of(mode: str) -> Any:
     """Return the argument of `fit`; on JAX, one of the modes connects the processes by Keras, and uses its object."""
     if STRATEGY == "data_parallel" and mode == "raise":
@@ -165,6 +193,7 @@ if __name__ == "__main__":
         "sequences": replay_sequences,
         "diverge": diverge,
         "follow": follow,
+        "listen": listen,
         "equivalence": equivalence,
     }
     for each in MODES:

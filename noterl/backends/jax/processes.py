@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from noterl.backends.meeting import meet
+from noterl.backends.meeting import choose_loopback_interface, is_loopback, meet
 from noterl.backends.process_group import ConnectionLost, ProcessGroup
 from noterl.backends.replicas import averaging
 
@@ -68,8 +68,10 @@ def connect(coordinator: str, count: int, rank: int) -> None:
     if "xla_cpu_collective_timeout_seconds" not in flags:
         os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_collective_timeout_seconds={_WAIT_SECONDS}"
     host, _, port = coordinator.rpartition(":")
-    is_local = host in ("127.0.0.1", "localhost")
+    is_local = is_loopback(host)
     served = coordinator if is_local else f"0.0.0.0:{port}"  # by default, JAX listens at all addresses
+    if is_local:
+        choose_loopback_interface()
     # JAX itself ends the process if the port is in use, or another process is missing.
     missing = meet(served if rank == 0 else coordinator, rank, count, CONNECT_SECONDS)
     if missing:
@@ -88,6 +90,8 @@ def connect(coordinator: str, count: int, rank: int) -> None:
             shutdown_timeout_seconds=_HEARTBEAT_SECONDS,
             coordinator_bind_address=served,
         )
+        if is_local:
+            _connect_cpus_on_loopback()
         connected().agree([0.0])
     except RuntimeError as error:  # errors of XLA are RuntimeErrors
         raise ConnectionLost(
@@ -266,6 +270,22 @@ def _check_version() -> None:
             f"strategy='data_parallel' in several processes needs JAX {needed} or newer, got {jax.__version__}: "
             f'pip install "jax>={needed}"'
         )
+
+
+def _connect_cpus_on_loopback() -> None:
+    """Let gloo listen on the loopback interface; by default, it listens at the address of the host name.
+
+    JAX has no public option for the address, and does not read the variable of gloo.
+    """
+    from jax._src import xla_bridge
+    from jax._src.lib import _jax
+
+    def make_client() -> Any:
+        collectives = _jax.make_gloo_tcp_collectives(distributed_client=_client(), hostname="127.0.0.1")
+        return xla_bridge.make_cpu_client(collectives)
+
+    if jax.config.jax_cpu_collectives_implementation == "gloo":
+        xla_bridge.register_backend_factory("cpu", make_client, priority=0, fail_quietly=False)
 
 
 def _client() -> Any:

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ import torch
 import torch.distributed as dist
 
 from noterl.backends.common import GroupResult, Program, Rows
+from noterl.backends.meeting import choose_loopback_interface, is_loopback, listener
 from noterl.backends.process_group import ConnectionLost, ProcessGroup
 from noterl.backends.replicas import averaging
 
@@ -84,6 +86,12 @@ class Processes(ProcessGroup):
     def _make_store(self) -> Any:
         """Return the store of the run, when all processes have connected to it."""
         limit = timedelta(seconds=CONNECT_SECONDS)
+        host = os.environ["MASTER_ADDR"]
+        if is_loopback(host):
+            choose_loopback_interface()
+            # torchrun serves the store itself, and sets the variable.
+            if self.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+                _serve_store(host, int(os.environ["MASTER_PORT"]))
         store, _, _ = next(iter(dist.rendezvous("env://", self.rank, self.count, timeout=limit)))
         store.set(f"noterl/started/{self.rank}", "1")
         store.wait([f"noterl/started/{rank}" for rank in range(self.count)], limit)
@@ -195,6 +203,22 @@ def check_device(device: torch.device, local_rank: int, local_count: int) -> Non
             f"strategy='ddp': the networks of the process LOCAL_RANK={local_rank} are on {device}; call "
             'torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before you make the agent, or use `noterl launch`'
         )
+
+
+@cache
+def _serve_store(host: str, port: int) -> dist.TCPStore:
+    """Serve the stores of this process for a port at a loopback address; by default, torch listens at all addresses.
+
+    torch finds the server by the port (`multi_tenant`), also when this process connects again.
+
+    Raises:
+        ConnectionLost: if the port is in use.
+    """
+    server = listener(f"{host}:{port}")
+    # The store closes the descriptor.
+    return dist.TCPStore(
+        host, port, is_master=True, wait_for_workers=False, multi_tenant=True, master_listen_fd=server.detach()
+    )
 
 
 def device_of(variables: Sequence[Any]) -> torch.device:

@@ -152,7 +152,8 @@ def execute(
     """
     word, backend, is_launched, variables = STRATEGIES[name]
     if is_launched if launched is None else launched:
-        arguments = ["-m", "noterl", "launch", "--processes", "2", "--strategy", word, *arguments]
+        options = ["--trusted-network"] if backend == "tensorflow" else []
+        arguments = ["-m", "noterl", "launch", "--processes", "2", "--strategy", word, *options, *arguments]
     environment = {
         **os.environ,
         "KERAS_BACKEND": backend,

@@ -43,6 +43,7 @@ def run(arguments: Sequence[str]) -> None:
             f"--strategy must be {', '.join(_VARIABLES)}, got {options.strategy!r}; the devices of one process "
             "(mirrored) need no launcher: python script.py"
         )
+    _check_network(word, options.trusted_network)
     if options.processes < 1:
         raise UsageError(f"--processes must be a positive int, got {options.processes}")
     if not Path(options.script).is_file():
@@ -61,9 +62,34 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--strategy", required=True, help="the argument strategy= of the script's fit")
     parser.add_argument("--processes", type=int, default=2, help="number of processes on this machine, 2 by default")
     parser.add_argument("--port", type=int, help="the first port; by default, free ports are chosen")
+    parser.add_argument(
+        "--trusted-network",
+        action="store_true",
+        help="allow TensorFlow's servers, through which any program that can connect can run code as you",
+    )
     parser.add_argument("script", help="the script, the same for all processes")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of the script")
     return parser.parse_args(list(arguments))
+
+
+def _check_network(word: str, is_trusted: bool) -> None:
+    """Check the option `--trusted-network`.
+
+    Raises:
+        UsageError: if a strategy with open ports lacks the option, or another strategy has it.
+    """
+    if word in _OPEN and not is_trusted:
+        raise UsageError(
+            f"--strategy {word}: the servers of TensorFlow listen on all network interfaces, without authentication. "
+            "Any program that can connect to the ports can read and write your files, and run code as you. If no other "
+            "user or machine can connect (a private network, a firewall, a network namespace), pass --trusted-network "
+            "in front of the script (docs/scaling.md)"
+        )
+    if is_trusted and word not in _OPEN:
+        raise UsageError(
+            f"--trusted-network is for --strategy {' and '.join(_OPEN)}; --strategy {word} listens on the loopback "
+            "interface only"
+        )
 
 
 def _ports(count: int, first: int | None) -> list[int]:
@@ -110,6 +136,8 @@ def _of_jax(processes: int, ports: Sequence[int]) -> tuple[list[str], list[Varia
             "KERAS_DISTRIBUTION_JOB_ADDRESSES": f"{_HOST}:{ports[0]}",
             "KERAS_DISTRIBUTION_NUM_PROCESSES": str(processes),
             "KERAS_DISTRIBUTION_PROCESS_ID": str(rank),
+            # For a script that connects the processes itself: by default, JAX listens at all addresses.
+            "JAX_COORDINATOR_BIND_ADDRESS": f"{_HOST}:{ports[0]}",
             "NPROC": os.environ.get("NPROC") or _cores_of_each(processes),  # XLA's threads
         }
         for rank in range(processes)
@@ -140,6 +168,9 @@ _VARIABLES: dict[str, Callable[[int, Sequence[int]], tuple[list[str], list[Varia
     "multiworker": partial(tf_config.variables, "multiworker"),
     "parameter_server": partial(tf_config.variables, "parameter_server"),
 }
+
+# TensorFlow listens at all addresses, whatever TF_CONFIG says.
+_OPEN = ("multiworker", "parameter_server")
 
 # By word: what to do on several machines.
 _ELSEWHERE = {

@@ -250,7 +250,7 @@ def make_bare(case: Case, agent: Any, learner: Any) -> Any:
 
     data = None
     if case.algorithm == "ppo":
-        fetch, rows = backends.current().fetch, learner._data
+        fetch, rows = backends.current().fetch, learner.prepared_rows
         names = ("log_prob", "advantage", "target")
         data = {"observation": rows.observation, "action": rows.action, **{name: rows.extra[name] for name in names}}
         data = {name: np.asarray(fetch(array)) for name, array in data.items()}

@@ -16,7 +16,7 @@ import numpy as np
 from noterl import backends, networks, registry, saving
 from noterl.acting.actor import Actor, split_fields
 from noterl.acting.host_forward import HostForward, Joint
-from noterl.algorithm import Algorithm, Defaults, bind_head
+from noterl.algorithm import Algorithm, Defaults, RunningUpdater, bind_head
 from noterl.callback import Callback
 from noterl.collect import RayWorkers, Workers
 from noterl.collect.env_calls import EnvCall
@@ -57,7 +57,8 @@ from noterl.training.fit_arguments import (
 )
 from noterl.training.play import Show, Trajectory, View, animation_path
 from noterl.training.pretraining import pretrain
-from noterl.training.session import Session, StopRequest
+from noterl.training.session import Session
+from noterl.types import StopRequest
 from noterl.utils import console
 from noterl.utils.checks import check_bool, check_positive, check_word, whole
 from noterl.utils.masks import read_masks
@@ -156,6 +157,7 @@ class Agent(Algorithm):
     """
 
     _settings: Settings | None
+    _learner: Any  # None before `compile`
     _actor: Actor | None
     _session: Session
     _act_generator: np.random.Generator
@@ -166,6 +168,7 @@ class Agent(Algorithm):
         super().__init__(env, seed=seed, normalize_observation=normalize_observation, normalize_reward=normalize_reward)
         self._set(
             _settings=None,
+            _learner=None,
             _actor=None,
             _session=self._new_session(),
             _act_generator=Generators(self.generators.seed)("act"),  # used by `act` and `search`; not saved
@@ -181,11 +184,7 @@ class Agent(Algorithm):
         size = instance.defaults().batch_size
         memory = {"replay": Replay(size)} if instance.memory == "replay" else {}  # smaller than the default
         with construction(instance.generators.seed):  # restores global generators, which Dropout of torch uses
-            instance._set(_learner=Settings(instance, bind_head(instance), memory).make_learner(instance))
-            try:
-                check_networks(instance)
-            finally:
-                instance._set(_learner=None)
+            check_networks(Settings(instance, bind_head(instance), memory).make_learner(instance).updater)
 
     def __repr__(self) -> str:
         counters = vars(self).get("_counters")
@@ -447,6 +446,7 @@ class Agent(Algorithm):
         batch_size: int = 64,
         optimizer: Any = None,
         verbose: int | str = "auto",
+        callbacks: Iterable[Any] = (),
     ) -> dict[str, list[float]]:
         """Clone the actions of an expert, before or between calls of `fit`.
 
@@ -463,6 +463,9 @@ class Agent(Algorithm):
             optimizer: an optimizer or a learning rate, as for `compile`; Adam with 1e-3 by default.
             verbose: 0 silent, 1 a progress bar, 2 a line every 10 seconds and at the end; "auto" is 1 on a terminal,
                 else 2.
+            callbacks: their `on_batch_begin` and `on_batch_end` are called for each update, numbered from 0 in this
+                call; `logs` hold the loss. Their other events do not fire. `stop` in a hook ends pretraining after the
+                group of updates in progress, of at most 256.
 
         Returns:
             `{"loss": losses}`, with the loss of each update.
@@ -472,10 +475,12 @@ class Agent(Algorithm):
                 spaces; the agent is then unchanged.
             RuntimeError: while `fit` is running.
             NonFiniteError: if a loss or gradient is not finite; the agent holds the last finite state.
+            KeyboardInterrupt: after Ctrl-C, when the group of updates in progress has ended.
         """
         self._refuse_while_training("pretrain")
+        user_callbacks, verbose = CallbackList(callbacks), check_verbose(verbose)
         self._build()
-        return pretrain(self._parts(), demonstrations, updates, batch_size, optimizer, check_verbose(verbose))
+        return pretrain(self._parts(), demonstrations, updates, batch_size, optimizer, verbose, user_callbacks)
 
     @explain_arguments
     def evaluate(
@@ -908,7 +913,7 @@ class Agent(Algorithm):
     @property
     def metric_names(self) -> frozenset[str]:
         """The names of the metrics that updates log; `fit` adds their means to the logs of each episode."""
-        return self._declared()[0].metric_names
+        return self._declared()[0].updater.metric_names
 
     @property
     def configuration(self) -> dict[str, Any]:
@@ -961,11 +966,14 @@ class Agent(Algorithm):
         learner: Learner = self._learner
         return learner
 
+    def _own_updater(self) -> RunningUpdater:
+        return super()._own_updater() if self._learner is None else self._learner.updater
+
     def _acting(self) -> Actor:
         """Return the actor, which needs no memory and no optimizers."""
         learner = self._compiled()
         if self._actor is None:
-            learner.leave_scope()
+            learner.updater.leave_scope()
             with naming_network(self):
                 self._set(_actor=self._make_actor())
         assert self._actor is not None

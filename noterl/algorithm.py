@@ -6,8 +6,10 @@ import functools
 import inspect
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from gymnasium import spaces
@@ -26,6 +28,37 @@ from noterl.schedules import Schedule
 from noterl.types import Batch, Counters
 from noterl.utils import words
 from noterl.utils.checks import check_bool
+
+
+class RunningUpdater(Protocol):
+    """What makes an update: `noterl.learning.updater.Updater`.
+
+    Attributes:
+        algorithm: the agent whose update it makes.
+        trained: the variables that the default `update` trains.
+    """
+
+    algorithm: Algorithm
+    trained: list[Any]
+
+    def minimize(
+        self, loss_fn: Callable[..., Any], trained: Any, optimizer: str, args: tuple[Any, ...]
+    ) -> tuple[Any, Any]:
+        """Take one gradient step; see `Algorithm.minimize`."""
+
+
+# A context variable and not an attribute: TensorFlow's replicas run one agent's update in several threads.
+_running: ContextVar[RunningUpdater | None] = ContextVar("running", default=None)
+
+
+@contextmanager
+def running(updater: RunningUpdater) -> Iterator[None]:
+    """Inside the context, `Algorithm.minimize` uses this updater."""
+    token = _running.set(updater)
+    try:
+        yield
+    finally:
+        _running.reset(token)
 
 
 class Defaults(NamedTuple):
@@ -82,7 +115,6 @@ class Algorithm(Configurable):
     _encoder: ObservationEncoder
     _counters: Counters
     _normalizers: Any
-    _learner: Any
 
     def __init__(
         self, env: Any, *, seed: int | None = None, normalize_observation: bool = False, normalize_reward: bool = False
@@ -99,7 +131,6 @@ class Algorithm(Configurable):
             _encoder=encoder,
             observation_dtype=encoder.dtype,  # uint8 is kept, all other dtypes become float32
             _counters=Counters(),
-            _learner=None,
             hyperparameters={},
             trace_counts=Counter(),
         )
@@ -194,7 +225,7 @@ class Algorithm(Configurable):
 
         If `update_period` is n above 1, it is called as `update(batch, index)` with `index = updates % n`.
         """
-        loss, feedback = self.minimize(self.loss, self._learner.trained, self.optimizer_names[0], batch)
+        loss, feedback = self.minimize(self.loss, self._updater().trained, self.optimizer_names[0], batch)
         if not isinstance(feedback, dict | None):
             raise ValueError(
                 'loss must return a scalar, or (scalar, feedback) with a dict such as {"td_error": error}, got the '
@@ -268,9 +299,20 @@ class Algorithm(Configurable):
             ValueError: if the optimizer is unknown, or nothing in `trained` is trainable.
             RuntimeError: if the agent is not compiled.
         """
-        if self._learner is None:
-            raise RuntimeError("minimize: call build() first; it builds the optimizers")
-        return self._learner.minimize(loss_fn, trained, optimizer, args)
+        return self._updater().minimize(loss_fn, trained, optimizer, args)
+
+    def _updater(self) -> RunningUpdater:
+        """Return the updater of the update in progress, or outside of updates the agent's own."""
+        updater = _running.get()
+        return updater if updater is not None and updater.algorithm is self else self._own_updater()
+
+    def _own_updater(self) -> RunningUpdater:
+        """Return the updater for calls outside of updates.
+
+        Raises:
+            RuntimeError: if there is none.
+        """
+        raise RuntimeError("minimize: call build() first; it builds the optimizers")
 
     @property
     def observation_size(self) -> int:

@@ -93,3 +93,11 @@ class Counters:
     updates: int = 0
     episodes: int = 0
     episodes_begun: int = 0
+
+
+@dataclass(slots=True)
+class StopRequest:
+    """Whether `Agent.stop` was called, and the reason."""
+
+    is_set: bool = False
+    reason: str | None = None

@@ -425,6 +425,13 @@ def test_minimize_raises_for_unknown_optimizer() -> None:
         pair(None, Misspelled)
 
 
+@pytest.mark.backends("torch")
+def test_minimize_raises_before_the_agent_is_compiled() -> None:
+    agent = Pair(VECTOR, seed=1)
+    with pytest.raises(RuntimeError, match=r"^minimize: .*build"):
+        agent.minimize(agent.critic_loss, agent.critic, "critic", random_batch(1, 4))
+
+
 def test_minimize_raises_for_frozen_network() -> None:
     def update(self, batch):
         loss, feedback = self.minimize(self.loss, self.target_q, "optimizer", batch)

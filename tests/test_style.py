@@ -26,12 +26,20 @@ FRAMEWORKS = {"tensorflow", "jax", "jaxlib", "torch"}
 BANNED_NAMES = re.compile(r"(nb_|n_obs|obs_|done_).*|.*_(obs|done)|obs|done|dones|s_|s_next|ob|acs?|rew")
 DISPATCHERS = (
     "noterl/training/loop.py",
+    "noterl/learning/runner.py",
     "noterl/callback.py",
     "noterl/training/keras_adapter.py",
     "callbacks/adapt.py",
 )
 # Files that handle losses and other results of updates.
-DEVICE_VALUES = ("noterl/training/loop.py", "noterl/history.py", "noterl/losses.py", "noterl/agents/", "callbacks/")
+DEVICE_VALUES = (
+    "noterl/training/loop.py",
+    "noterl/learning/runner.py",
+    "noterl/history.py",
+    "noterl/losses.py",
+    "noterl/agents/",
+    "callbacks/",
+)
 # These may take more than eight arguments: the hyperparameters of an algorithm, the settings of all algorithms, and the
 # options of a command.
 WIDE_SIGNATURES = ("__init__", "compile", "compile_updates", "fit", "play", "animate", "tune")

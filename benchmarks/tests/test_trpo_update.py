@@ -54,7 +54,7 @@ def test_update_equals_the_recorded_one(kind: str) -> None:
     updates = learner.due(0, 0, 0).updates
     sample = learner.sample(updates)
     for name in ("advantage", "target"):
-        found = current().fetch(learner._data.extra[name]).reshape(STEPS, LANES)
+        found = current().fetch(learner.prepared_rows.extra[name]).reshape(STEPS, LANES)
         np.testing.assert_allclose(found, case[name], rtol=1e-4, atol=1e-5, err_msg=name)
     with learner.batches([sample], updates) as batches:
         result = learner.update(next(batches), updates)

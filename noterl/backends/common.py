@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, NamedTuple, Protocol, TypedDict
+from typing import Any, Generic, NamedTuple, Protocol, TypedDict, TypeVar
 
 import numpy as np
 
 from noterl.types import Batch, map_arrays
+
+T = TypeVar("T")
 
 # Each framework has its own classes of tensors and variables.
 Tensor = Any
@@ -23,18 +24,18 @@ Function = Callable[[Any], Any]
 Step = Callable[[Batch, int], tuple[dict[str, Any], dict[str, Any]]]
 
 
-class Stack(threading.local):
+class Stack(threading.local, Generic[T]):
     """A stack whose items are separate for each thread, so that agents can train in several threads."""
 
     def __init__(self) -> None:
-        self._items: list[Any] = []
+        self._items: list[T] = []
 
     @property
-    def top(self) -> Any:
+    def top(self) -> T | None:
         """The item that was pushed last; None if there is none."""
         return self._items[-1] if self._items else None
 
-    def push(self, item: Any) -> None:
+    def push(self, item: T) -> None:
         """Put an item on top."""
         self._items.append(item)
 
@@ -199,11 +200,6 @@ class CallProgram:
 def num_updates(rows: Rows) -> int:
     """Return the number of batches, K."""
     return int((rows.indices if isinstance(rows, GatheredRows) else rows.reward).shape[0])
-
-
-def transitions_of_update(rows: Rows) -> int:
-    """Return the number of transitions of an update; those of all steps of sequences."""
-    return math.prod((rows.indices if isinstance(rows, GatheredRows) else rows.reward).shape[1:])
 
 
 def split_loss(result: Any) -> tuple[Any, Any]:

@@ -29,27 +29,23 @@ class Replicas(Protocol):
         """Return the means of several tensors over the replicas, in one transfer."""
 
 
-_active = Stack()
+# On top are the replicas of the update in progress; nothing if one program computes the global batch.
+active: Stack[Replicas] = Stack()
 
 
 @contextmanager
 def averaging(replicas: Replicas) -> Iterator[None]:
     """Average over these replicas inside the context."""
-    _active.push(replicas)
+    active.push(replicas)
     try:
         yield
     finally:
-        _active.pop()
-
-
-def active() -> Replicas | None:
-    """Return the replicas of the update in progress; None if one program computes the global batch."""
-    return _active.top
+        active.pop()
 
 
 def num_replicas() -> int:
     """Return the number of replicas, each of which receives a share of the batch."""
-    replicas = active()
+    replicas = active.top
     return 1 if replicas is None else replicas.count
 
 
@@ -59,5 +55,5 @@ def mean_over_replicas(value: Any) -> Any:
     A loss that divides by a sum over the batch must divide by this mean of the sums. The mean of such losses over
     replicas is then the loss of the global batch.
     """
-    replicas = active()
+    replicas = active.top
     return value if replicas is None else replicas.mean(value)

@@ -236,7 +236,7 @@ def _fit(agent: Any, fit: dict[str, Any], callbacks: list[Any], folder: Path) ->
     try:
         history = agent.fit(callbacks=callbacks, **fit)
     except BaseException as error:
-        from noterl.training.dispatch import keep_first_error
+        from noterl.utils.errors import keep_first_error
 
         if agent.fits > fits:  # training has started
             with keep_first_error(error):

@@ -141,7 +141,8 @@ class Lanes(ABC):
 
     def idle(self) -> list[int]:
         """Return the lanes whose next episode can start."""
-        return self.ledger.idle()
+        running = self.ledger.running
+        return [] if all(running) else [lane for lane, runs in enumerate(running) if not runs]
 
     @abstractmethod
     def reset(self, lane: int, number: int, step: int) -> None:

@@ -46,10 +46,6 @@ class Ledger:
         self.returns[lane], self.lengths[lane], self.numbers[lane], self.running[lane] = 0.0, 0, number, True
         self.info[lane] = EpisodeInfo(self.reductions)
 
-    def idle(self) -> list[int]:
-        """Return the lanes without an episode in progress."""
-        return [] if all(self.running) else [lane for lane, runs in enumerate(self.running) if not runs]
-
     def finish(self, lane: int) -> None:
         """Mark an episode as over."""
         self.running[lane] = False

@@ -341,7 +341,7 @@ class PoolLanes(Lanes):
     def idle(self) -> list[int]:
         """Return the lanes that need a reset."""
         self._end_round()
-        return self.ledger.idle()
+        return super().idle()
 
     def reset(self, lane: int, number: int, step: int) -> None:
         """Start episode `number` in a lane.
@@ -361,15 +361,14 @@ class PoolLanes(Lanes):
     def _wait_for_resets(self, lane: int) -> None:
         fresh = self._memory.arrays["fresh"]
         while not fresh[lane]:
+            idle = super().idle()
             for index, own in enumerate(self._own):
-                idle = [
-                    each for each in self.ledger.idle() if own.start <= each < own.stop and not self._requested[each]
-                ]
-                if idle:
-                    self._requested[idle] = True
-                    self._resets[idle] += 1
-                    self._crew.send(index, "reset", [each - own.start for each in idle], self._step)
-            self._crew.wait_until(lambda: bool(fresh[self.ledger.idle()].all()) or bool(self._lost))
+                to_reset = [each for each in idle if own.start <= each < own.stop and not self._requested[each]]
+                if to_reset:
+                    self._requested[to_reset] = True
+                    self._resets[to_reset] += 1
+                    self._crew.send(index, "reset", [each - own.start for each in to_reset], self._step)
+            self._crew.wait_until(lambda idle=idle: bool(fresh[idle].all()) or bool(self._lost))
             self._cut_lost()
         fresh[lane] = self._requested[lane] = False
 

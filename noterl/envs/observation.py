@@ -38,6 +38,7 @@ class ObservationEncoder:
         original_space: `space`.
         space: the Box of encoded observations.
         is_identity: whether encoding leaves observations unchanged.
+        dtype: the dtype in which networks receive observations: uint8 stays uint8, all others become float32.
         parts: the parts of the space and their columns; empty if `is_identity`.
 
     Raises:
@@ -65,11 +66,7 @@ class ObservationEncoder:
         else:
             self.parts = _parts(space)
             self.space = spaces.Box(-np.inf, np.inf, (self.parts[-1].columns.stop,), np.float32)
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The dtype in which networks receive observations: uint8 stays uint8, all others become float32."""
-        return np.dtype(np.uint8) if self.space.dtype == np.uint8 else np.dtype(np.float32)
+        self.dtype: np.dtype[Any] = np.dtype(np.uint8 if self.space.dtype == np.uint8 else np.float32)
 
     def __call__(self, observation: Any) -> Array:
         """Encode one observation or, if all parts have leading axes, many; return an array `[..., *shape]`."""

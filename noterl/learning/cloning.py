@@ -7,16 +7,20 @@ defines the loss, `Head.cloning_loss`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
 
 from noterl import backends, networks
 from noterl.backends import ops
-from noterl.backends.common import NonFiniteError
+from noterl.backends.common import GroupResult, Program
 from noterl.learning import optimizers
 from noterl.learning.expert_data import ExpertData
+from noterl.learning.gradient_noise import Recorder
 from noterl.learning.learner import LARGEST_CALL, Learner, pad
+from noterl.learning.runner import UpdateSource
+from noterl.learning.schedule import UpdateSchedule
 from noterl.networks import training_mode
 from noterl.types import Batch
 
@@ -24,8 +28,8 @@ from noterl.types import Batch
 _LARGEST_GROUP = 2**26
 
 
-class Cloning:
-    """Behavior cloning of one agent.
+class Cloning(UpdateSource):
+    """Behavior cloning of one agent: the source of groups for an `UpdateRunner`.
 
     Only the variables that the agent's policy depends on are trained, by a separate optimizer.
 
@@ -33,47 +37,57 @@ class Cloning:
         learner: the agent's learner, which is built.
         data: the demonstrations.
         optimizer: a Keras optimizer, or what else `compile` takes; None for Adam with 1e-3.
-        report: variables whose weights each call returns, for acting.
+        updates: the number of updates.
+        batch_size: pairs of observation and action in one update.
+
+    Attributes:
+        schedule: its `updates` is the number of updates in one group, which is one compiled call.
 
     Raises:
         ValueError: if the policy depends on no trainable variable.
     """
 
-    def __init__(self, learner: Learner, data: ExpertData, optimizer: Any, report: Sequence[Any]) -> None:
+    def __init__(self, learner: Learner, data: ExpertData, optimizer: Any, updates: int, batch_size: int) -> None:
         self._learner, self._data = learner, data
+        size = min(updates, LARGEST_CALL, max(1, _LARGEST_GROUP // (batch_size * data.observation[0].nbytes)))
+        self.schedule = UpdateSchedule(
+            batch_size=batch_size, learning_starts=0, update_every=1, updates=size, target_update=None
+        )
         (resolved,) = optimizers.resolve(optimizer, ("optimizer",), 1e-3).values()
         self.variables = self._policy_variables()
         self.optimizer = optimizers.build(resolved, self.variables)
-        self._known = networks.unique([*learner.find_variables(), *optimizers.variables(self.optimizer)])
-        self._program = backends.current().compile_updates(
+        self._known = networks.unique([*learner.updater.find_variables(), *optimizers.variables(self.optimizer)])
+        self._program: Program = backends.current().compile_updates(
             self.step,
             self._known,
-            report=report,
+            report=learner.report,
             jit_compile=learner.jit_compile,
-            on_trace=learner.trace_counter("pretrain"),
-            torch_seed=learner.torch_seed,
+            on_trace=learner.updater.trace_counter("pretrain"),
+            torch_seed=learner.updater.torch_seed,
         )
 
-    def run(self, updates: int, batch_size: int, generator: np.random.Generator) -> Iterator[np.ndarray]:
-        """Make the updates and yield the losses of each compiled call, `[K]`.
+    def call_size(self, updates: int) -> int:
+        """Return how many updates run in one compiled call; the last group is padded to the size of the others."""
+        return int(self.schedule.updates)
 
-        Raises:
-            NonFiniteError: if a loss or gradient is not finite; the agent holds the last finite state.
-        """
-        size = min(updates, LARGEST_CALL, max(1, _LARGEST_GROUP // (batch_size * self._data.observation[0].nbytes)))
-        for start in range(0, updates, size):
-            count = min(size, updates - start)
-            indices = self._data.sample_indices((count, batch_size), generator)
-            result = self._program(pad(self._batch(indices), size), count)
-            losses = backends.current().fetch(result.logs["loss"])
-            if result.applied < count:
-                raise NonFiniteError(float(losses[result.applied]), update=start + result.applied, step=0)
-            yield losses[:count]
+    def sample(self, updates: int) -> np.ndarray:
+        """Sample the pairs of a group of updates, with replacement: indices `[K, B]`."""
+        generator = self._learner.algorithm.generators("pretrain")
+        return self._data.sample_indices((updates, self.schedule.batch_size), generator)
+
+    def batches(self, samples: Sequence[np.ndarray], size: int) -> AbstractContextManager[Iterator[Batch]]:
+        """Return a context manager that yields an iterator over the batches `[K, B, ...]` of each part."""
+        return nullcontext(pad(self._batch(part), size) for part in samples)
+
+    def update(self, batch: Batch, count: int) -> GroupResult:
+        """Make the first `count` updates of `batch` in one compiled call."""
+        return self._program(batch, count)
 
     def step(self, batch: Batch, index: int = 0) -> tuple[dict[str, Any], dict[str, Any]]:
         """Make one update on a batch `[B, ...]`; backends compile this."""
         arguments = batch.observation, batch.action
-        with training_mode(self._learner.updated_networks, self._learner.precision):
+        updater = self._learner.updater
+        with training_mode(updater.networks, updater.precision):
             loss, _ = backends.current().minimize(
                 self.loss, self.variables, self.optimizer, arguments, known=self._known, traceable=True
             )
@@ -97,7 +111,7 @@ class Cloning:
         TensorFlow and torch return no gradient for other variables. JAX returns zeros, so a network whose gradients are
         all zero is left out as a whole.
         """
-        learner, used = self._learner, _Gradients()
+        learner, pairs = self._learner, list[tuple[Any, Any]]()
         observation, _ = self._data.gather(np.arange(min(8, len(self._data))))
         trained = learner.algorithm.trained_variables()
 
@@ -106,24 +120,15 @@ class Cloning:
             factors = np.random.default_rng(0).normal(size=tuple(outputs.shape)).astype(np.float32)
             return ops.sum(ops.multiply(outputs, factors))
 
-        tensor, known = ops.convert_to_tensor(observation), learner.find_variables()
-        backends.current().minimize(random_sum, trained, used, (tensor,), known=known)
-        found = []
+        tensor, known = ops.convert_to_tensor(observation), learner.updater.find_variables()
+        backends.current().minimize(random_sum, trained, Recorder(pairs), (tensor,), known=known)
+        fetch, found = backends.current().fetch, []
+        reached = {id(variable) for _, variable in pairs}
+        moving = {id(variable) for gradient, variable in pairs if fetch(gradient).any()}
         for network in learner.algorithm.networks().values():
             own = {id(variable) for variable in networks.trainable_variables(network)}
-            if own & used.moving:
-                found += [variable for variable in trained if id(variable) in own & used.reached]
+            if own & moving:
+                found += [variable for variable in trained if id(variable) in own & reached]
         if not found:
             raise ValueError(f"pretrain: forward of {type(learner.algorithm).__name__} depends on nothing to train")
         return networks.unique(found)
-
-
-class _Gradients:
-    """Stands in for an optimizer: stores which variables have a gradient, and for which it is not zero."""
-
-    def apply(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
-        """Store the ids of the variables."""
-        pairs = [(found, variable) for found, variable in zip(gradients, variables, strict=True) if found is not None]
-        fetch = backends.current().fetch
-        self.reached = {id(variable) for _, variable in pairs}
-        self.moving = {id(variable) for found, variable in pairs if fetch(found).any()}

@@ -13,6 +13,7 @@ from noterl import backends
 from noterl.backends import keras, ops
 from noterl.backends.on_device import Carry, DeviceProgram
 from noterl.envs.observation import ObservationEncoder
+from noterl.hyperparameters import discount_factor
 from noterl.learning import optimizers
 from noterl.learning.rollout_learner import RolloutLearner
 from noterl.schedules import Schedule
@@ -115,7 +116,7 @@ class RolloutRunner:
         if failed:
             learned, end = failed[0] + 1, (failed[0] + 1) * size
         if learned:
-            self.learner.update_schedules(steps[learned - 1])
+            self.learner.updater.update_schedules(steps[learned - 1])
         return CallResult(
             carry,
             end,
@@ -154,9 +155,9 @@ def make_program(learner: RolloutLearner, source: EnvSource, members: int = 1) -
         act=act,
         sampled_from=head.sampled_from,
         num_sampled=head.num_sampled,
-        discount=lambda: learner.gamma if gamma is None else ops.convert_to_tensor(gamma),
+        discount=lambda: discount_factor(algorithm) if gamma is None else ops.convert_to_tensor(gamma),
         prepare=learner._prepared_rows,
-        step=learner.step,
+        step=learner.updater.step,
         stop=stop if learner.may_stop else None,
         variables=learner.variables,
         scheduled=[variable for variable, _ in scheduled(learner)],
@@ -166,7 +167,7 @@ def make_program(learner: RolloutLearner, source: EnvSource, members: int = 1) -
         batch_size=batch_size,
         rollouts=max(1, rollouts_per_call(learner, updates) // members),
         jit_compile=learner.jit_compile,
-        on_trace=learner.trace_counter("device"),
+        on_trace=learner.updater.trace_counter("device"),
     )
 
 

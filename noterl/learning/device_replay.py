@@ -11,6 +11,7 @@ from noterl import backends
 from noterl.acting.actor import Actor
 from noterl.backends import ops
 from noterl.backends.on_device import Place, Plan, ReplayCarry, ReplayProgram
+from noterl.hyperparameters import discount_factor
 from noterl.learning import device
 from noterl.learning.device import CallResult
 from noterl.learning.device_exploration import find_exploration, has_uniform_actions, num_uniform, uniform_actions
@@ -103,8 +104,8 @@ class ReplayRunner:
             num_settings=exploration.num_settings,
             act_randomly=lambda numbers: uniform_actions(space, numbers),
             num_random=num_uniform(space),
-            discount=lambda: learner.gamma if gamma is None else ops.convert_to_tensor(gamma),
-            step=learner.step,
+            discount=lambda: discount_factor(algorithm) if gamma is None else ops.convert_to_tensor(gamma),
+            step=learner.updater.step,
             period=algorithm.update_period,
             update_target=algorithm.update_target,
             copy_every=schedule.hard_copy_updates,
@@ -118,7 +119,7 @@ class ReplayRunner:
             rounds=self.iterations,
             updates=(self.iterations * self.size // schedule.update_every + 1) * schedule.updates,
             jit_compile=learner.jit_compile,
-            on_trace=learner.trace_counter("device"),
+            on_trace=learner.updater.trace_counter("device"),
         )
 
     def on_start(self) -> None:
@@ -192,7 +193,7 @@ class ReplayRunner:
             explorer.update_schedules(first_step + (rounds - 1) * size)
             explorer.skip(rounds * size)
         if learned is not None:
-            self.learner.update_schedules(first_step + (learned + 1) * size)
+            self.learner.updater.update_schedules(first_step + (learned + 1) * size)
 
 
 def rounds_per_call(learner: ReplayLearner, num_envs: int) -> int:

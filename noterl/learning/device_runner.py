@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from noterl.hyperparameters import discount_factor
 from noterl.learning.device import RolloutRunner, rollouts_run_on_device
 from noterl.learning.device_replay import ReplayRunner, replay_runs_on_device
 from noterl.learning.rollout_learner import RolloutLearner
@@ -26,7 +27,7 @@ def find_runner(learner: Any, actor: Actor, source: EnvSource, num_envs: int) ->
     """Return the runner of a learner for a number of lanes; it is made once for the same sizes and constants."""
     algorithm, schedule = learner.algorithm, learner.schedule
     # A plain number `self.gamma` is a constant of the program.
-    gamma = None if "gamma" in algorithm.hyperparameters else learner.gamma
+    gamma = None if "gamma" in algorithm.hyperparameters else discount_factor(algorithm)
     key: tuple[Any, ...] = source.functions, num_envs, learner.batch_size, gamma
     if isinstance(learner, RolloutLearner):
         key += (algorithm.epochs,)

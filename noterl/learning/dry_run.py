@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from noterl import backends, networks
-from noterl.algorithm import Algorithm
+from noterl.algorithm import Algorithm, running
 from noterl.backends import keras
 from noterl.learning import optimizers
-from noterl.learning.update import Returned, call_update, flatten_prepared, prepared, stored_fields
+from noterl.learning.update import Returned, flatten_prepared, prepared, stored_fields
 from noterl.replay.columns import action_layout, extra_layout
 from noterl.types import Batch
+
+if TYPE_CHECKING:
+    from noterl.learning.updater import Updater
+
+
+FieldShapes = Mapping[str, tuple[int, ...]]
 
 
 def uses_default_update(algorithm: Algorithm) -> bool:
@@ -64,13 +70,12 @@ def find_forward_fields(algorithm: Algorithm, jit_compile: bool | str) -> dict[s
     return found
 
 
-def run_update(algorithm: Algorithm, variables: Sequence[Any], jit_compile: bool | str) -> Sequence[Returned]:
+def run_update(updater: Updater, forward_fields: FieldShapes) -> Sequence[Returned]:
     """Run `update` on zeros for each index within `update_period`; the weights do not change.
 
     Args:
-        algorithm: the agent; its learner records the variables that `minimize` receives.
-        variables: everything that `update` may read or assign.
-        jit_compile: as `Agent.compile` takes it.
+        updater: of the agent; it records the variables that `minimize` receives.
+        forward_fields: the shapes of the fields that `forward` returns, by name.
 
     Returns:
         the names that `update` returned, for each index.
@@ -79,29 +84,30 @@ def run_update(algorithm: Algorithm, variables: Sequence[Any], jit_compile: bool
         ValueError: if `update` does not return logs and feedback, or `forward` does not fit the head.
     """
     returned: list[Returned] = []
-    with naming_network(algorithm):
-        backends.current().dry_run(partial(_call_updates, algorithm, returned), variables, jit_compile)
-    return returned[-algorithm.update_period :]  # backends may call the function more than once
+    with naming_network(updater.algorithm), running(updater):
+        call = partial(_call_updates, updater, forward_fields, returned)
+        backends.current().dry_run(call, updater.find_variables(), updater.jit_compile)
+    return returned[-updater.algorithm.update_period :]  # backends may call the function more than once
 
 
-def check_networks(algorithm: Algorithm) -> None:
-    """Run `update` on zeros before the agent is compiled; the algorithm's learner is used for this only.
+def check_networks(updater: Updater) -> None:
+    """Run `update` on zeros before the agent is compiled; the updater is used for this only.
 
     Raises:
         ValueError: if a network of the user does not fit; the message names the argument `network`.
     """
-    learner = algorithm._learner
-    learner.trained, learner.dry_run_variables = algorithm.trained_variables(), {}
-    run_update(algorithm, learner.find_variables(), "auto")
+    updater.trained, updater.recorded = updater.algorithm.trained_variables(), {}
+    run_update(updater, {})
 
 
-def _call_updates(algorithm: Algorithm, returned: list[Returned]) -> None:
+def _call_updates(updater: Updater, forward_fields: FieldShapes, returned: list[Returned]) -> None:
+    algorithm = updater.algorithm
     observations = _zeros((2, *algorithm._encoder.space.shape), algorithm.observation_dtype)
     rows, *rest = algorithm._joint_forward(observations).shape
-    added = sum(math.prod(shape) for shape in algorithm._learner.forward_fields.values())
+    added = sum(math.prod(shape) for shape in forward_fields.values())
     algorithm.head.check((rows, *rest[:-1], rest[-1] - added) if added else (rows, *rest))
     for index in range(algorithm.update_period):
-        logs, feedback = call_update(algorithm, example_batch(algorithm), index)
+        logs, feedback = updater.call(example_batch(algorithm, forward_fields), index)
         bad = [name for name in logs if not isinstance(name, str)]
         if bad:
             raise ValueError(f"update must return logs whose names are str, {type(algorithm).__name__} returns {bad!r}")
@@ -124,7 +130,7 @@ def _zeros(shape: tuple[int, ...], dtype: Any) -> Any:
     return keras.ops.convert_to_tensor(np.zeros(shape, dtype))
 
 
-def example_batch(algorithm: Algorithm) -> Batch:
+def example_batch(algorithm: Algorithm, forward_fields: Iterable[str]) -> Batch:
     """Return a batch of zeros as tensors with two rows; for rollouts and sequences, two prepared steps of one lane."""
     is_rollout = algorithm.memory != "replay"
 
@@ -135,8 +141,8 @@ def example_batch(algorithm: Algorithm) -> Batch:
     layout = action_layout(algorithm._source.action_space)
     action = zeros(layout.shape, layout.batch_dtype)
     extra = {name: zeros(shape, np.float32) for name, (shape, _) in algorithm.random_spec.items()}
-    learner = algorithm._learner
-    fields = extra_layout(stored_fields(algorithm, learner.forward_fields if is_rollout else learner.actor_fields))
+    names = forward_fields if is_rollout else dict.fromkeys((*forward_fields, *algorithm.actor_fields))
+    fields = extra_layout(stored_fields(algorithm, names))
     extra.update({name: zeros(leaf.shape, leaf.batch_dtype) for name, leaf in fields.items()})
     if algorithm._source.team is not None:
         each = zeros((len(algorithm._source.team),), np.float32)

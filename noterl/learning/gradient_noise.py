@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from noterl import backends
 from noterl.backends import keras
 from noterl.backends.common import NonFiniteError
+from noterl.hyperparameters import discount_factor
 from noterl.learning.learner import Learner
 from noterl.learning.rollout_learner import RolloutLearner
-from noterl.learning.update import call_update
+from noterl.learning.sequence_learner import SequenceLearner
+from noterl.learning.update import add_random_numbers
 from noterl.random import Generators
-from noterl.types import Batch
+from noterl.replay import Sample
+from noterl.types import Batch, map_arrays
 
 
 class Spread(NamedTuple):
@@ -86,27 +91,20 @@ class GradientNoise:
 
     def __init__(self, learner: Learner, samples: int) -> None:
         self._learner, self._samples = learner, samples
-        if isinstance(learner, RolloutLearner) and learner.replay is None and learner.num_rows < 2:
+        if self._population() < 2:
             raise ValueError(
                 f"gradient noise compares minibatches, but a rollout of {type(learner.algorithm).__name__} has "
-                f"{learner.num_rows} transitions: rollout_steps times num_envs must be at least 2"
+                f"{self._population()} transitions: rollout_steps times num_envs must be at least 2"
             )
         self.generator = Generators(learner.algorithm.generators.seed)("gradient_noise")
-        self._spread = backends.current().compile_call(
-            partial(_spread, learner),
-            learner.variables,
-            jit_compile=learner.jit_compile,
-            on_trace=learner.trace_counter("noise"),
-            training=True,
-            torch_seed=lambda advance: learner.algorithm.updates,
-        )
+        self._spread = compile_measurement(learner, partial(_spread, learner), "noise")
 
     def __call__(self) -> Spread | None:
         """Return the spread; None if there are no data at this step.
 
         If a loss is not finite, the result is None on torch. On TensorFlow and JAX it holds NaN or infinity.
         """
-        batch = self._learner.noise_batch(self._samples, self.generator)
+        batch = noise_batch(self._learner, self._samples, self.generator)
         if batch is None:
             return None
         try:
@@ -116,7 +114,69 @@ class GradientNoise:
         numbers = int(size), float(squares), float(mean_square)
         # Rewards have the shape [K, B, ...] or, of sequences, [K, T, N].
         count = math.prod(batch.reward.shape[1 : self._learner.batch_axis + 2])
-        return Spread(self._samples, *numbers, count, self._learner.noise_population)
+        return Spread(self._samples, *numbers, count, self._population())
+
+    def _population(self) -> float:
+        """Return the number of transitions of which a batch holds different ones; see `Spread`."""
+        learner = self._learner
+        return learner.num_rows if isinstance(learner, RolloutLearner) and learner.replay is None else math.inf
+
+
+def compile_measurement(learner: Learner, function: Callable[[Batch], Any], name: str) -> Callable[[Batch], Any]:
+    """Return a compiled function of a batch that computes gradients; its traces are counted under the name."""
+    return backends.current().compile_call(
+        function,
+        learner.variables,
+        jit_compile=learner.jit_compile,
+        on_trace=learner.updater.trace_counter(name),
+        training=True,
+        torch_seed=lambda advance: learner.algorithm.updates,
+    )
+
+
+def noise_batch(learner: Any, samples: int, generator: np.random.Generator) -> Batch | None:
+    """Return batches `[K, B, ...]` that are sampled like those of updates; None if there are no data yet.
+
+    Args:
+        learner: the agent's learner, which is built.
+        samples: K.
+        generator: of the random choices, instead of the agent's generators.
+    """
+    if isinstance(learner, RolloutLearner) and learner.replay is None:
+        return _of_rollout(learner, samples, generator)
+    algorithm = learner.algorithm
+    sample = _sample(learner, samples, generator)
+    if sample is None:
+        return None
+    sample.gamma = discount_factor(algorithm)
+    return add_random_numbers(algorithm, learner.gather(sample), samples, lambda name: generator)
+
+
+def _sample(learner: Any, samples: int, generator: np.random.Generator) -> Sample | None:
+    """Sample the memory; None until `learning_starts`, or while it holds less than a batch."""
+    replay, size = learner.replay, learner.batch_size
+    if isinstance(learner, SequenceLearner):
+        if not size or not replay.num_sampleable(1):
+            return None
+        return learner.sequences.sample(samples, learner.rollout.num_envs, generator=generator)
+    too_early = learner.rollout is None and learner.algorithm.steps < learner.schedule.learning_starts
+    if too_early or not size or replay.num_sampleable(size) < size:
+        return None
+    return replay.sample(samples, size, generator=generator)
+
+
+def _of_rollout(learner: RolloutLearner, samples: int, generator: np.random.Generator) -> Batch | None:
+    """Return minibatches of the last rollout; None unless the agent has learned from it at this step.
+
+    They hold at most half of the rollout, because batches of the whole rollout would all be equal.
+    """
+    if learner.prepared_rows is None or not learner.rollout.is_full:
+        return None
+    fetch, count = backends.current().fetch, learner.num_rows
+    size = min(learner.share, count // 2)
+    indices = np.stack([generator.permutation(count)[:size] for _ in range(samples)])
+    batch: Batch = map_arrays(lambda array: fetch(array)[indices], learner.prepared_rows)
+    return batch
 
 
 class Recorder:
@@ -133,24 +193,15 @@ class Recorder:
 def gradients_of(learner: Learner, batch: Batch) -> list[Any]:
     """Return the gradients of the last update of a period on tensors `[B, ...]`, in the order of `minimize` calls."""
     pairs: list[tuple[Any, Any]] = []
-    _record(learner, batch, dict.fromkeys(learner.optimizers, Recorder(pairs)))
+    learner.updater.record(batch, dict.fromkeys(learner.optimizers, Recorder(pairs)))
     return [gradient for gradient, _ in pairs]
 
 
 def recorded(learner: Learner, batch: Batch) -> dict[str, list[tuple[Any, Any]]]:
     """Return the gradients of the last update of a period with their variables, by optimizer."""
     found: dict[str, list[tuple[Any, Any]]] = {name: [] for name in learner.optimizers}
-    _record(learner, batch, {name: Recorder(pairs) for name, pairs in found.items()})
+    learner.updater.record(batch, {name: Recorder(pairs) for name, pairs in found.items()})
     return found
-
-
-def _record(learner: Learner, batch: Batch, recorders: dict[str, Recorder]) -> None:
-    optimizers = learner.optimizers
-    learner.optimizers = recorders
-    try:
-        call_update(learner.algorithm, learner.with_model_reward(batch), learner.algorithm.update_period - 1)
-    finally:
-        learner.optimizers = optimizers
 
 
 def _spread(learner: Learner, batches: Batch) -> tuple[Any, Any, int]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from noterl import backends
 from noterl.backends.common import NonFiniteError
-from noterl.learning.gradient_noise import recorded
+from noterl.learning.gradient_noise import compile_measurement, noise_batch, recorded
 from noterl.learning.learner import Learner
 from noterl.networks import access
 from noterl.random import Generators
@@ -37,14 +37,7 @@ class GradientValues:
         layout = access.keras_layout(named.values())
         self._axes = {name: layout[key] for key, name in self._names.items() if key in layout}
         self.generator = Generators(learner.algorithm.generators.seed)("gradient_values")
-        self._gradients = backends.current().compile_call(
-            partial(_gradients, learner, self._names),
-            learner.variables,
-            jit_compile=learner.jit_compile,
-            on_trace=learner.trace_counter("gradients"),
-            training=True,
-            torch_seed=lambda advance: learner.algorithm.updates,
-        )
+        self._gradients = compile_measurement(learner, partial(_gradients, learner, self._names), "gradients")
 
     def __call__(self) -> dict[str, np.ndarray] | None:
         """Return the gradients by the names of `Agent.get_weights`; None if there are no data at this step.
@@ -52,7 +45,7 @@ class GradientValues:
         A weight that is not among those has the name "<optimizer>/<position>". On torch, the result is None if a loss
         is not finite.
         """
-        batch = self._learner.noise_batch(1, self.generator)
+        batch = noise_batch(self._learner, 1, self.generator)
         if batch is None:
             return None
         try:

@@ -179,6 +179,11 @@ def _make_variables_of_rules(optimizer: keras.optimizers.Optimizer) -> None:
             setattr(optimizer, rule, variable)
 
 
+def has_rules(optimizer: Any) -> bool:
+    """Return whether a built optimizer has rules that `update_rules` must set before updates."""
+    return schedule_of(optimizer) is not None or bool(getattr(optimizer, "noterl_rules", {}))
+
+
 def update_rules(optimizer: Any, step: int) -> None:
     """Set the learning rate to the value of its schedule after `step` environment steps; call `assign_rules`.
 

@@ -6,16 +6,18 @@ import math
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
 
 from noterl import backends
+from noterl.hyperparameters import discount_factor
 from noterl.learning.device_observations import DeviceObservations
 from noterl.learning.learner import Learner, pad
 from noterl.learning.schedule import Due
-from noterl.learning.update import add_random_numbers, stored_fields
+from noterl.learning.update import stored_fields
 from noterl.replay import Replay, Sample
 from noterl.replay.columns import fits_int32
 from noterl.types import Batch, Transition
@@ -38,7 +40,8 @@ class ReplayLearner(Learner):
 
     def __init__(self, algorithm: Algorithm, *, replay: Replay, **settings: Any) -> None:
         super().__init__(algorithm, **settings)
-        self.replay = self.memory = replay
+        self.replay = self.memory = self.updater.memory = replay
+        self.updater.replaces_reward = True
         self._observations: DeviceObservations | None = None
 
     def declare_memory(self) -> None:
@@ -65,7 +68,7 @@ class ReplayLearner(Learner):
         on_device = self.replay.on_device and self._check_on_device()
         super().build_memory()
         if on_device:
-            self._observations = DeviceObservations(self.replay, self.find_variables()[0])
+            self._observations = DeviceObservations(self.replay, self.updater.find_variables()[0])
 
     def _check_on_device(self) -> bool:
         """Return whether the backend can gather batches on the device.
@@ -106,7 +109,7 @@ class ReplayLearner(Learner):
         normalizers = self.algorithm._normalizers
         if normalizers is not None:
             observation = self.algorithm._encoder(transition.observation)
-            normalizers.update(transition._replace(observation=observation), self.gamma)
+            normalizers.update(transition._replace(observation=observation), discount_factor(self.algorithm))
 
     def interrupt(self, lane: int) -> None:
         """End a lane's episode in the memory and in the normalizers' running returns."""
@@ -116,13 +119,14 @@ class ReplayLearner(Learner):
 
     def due(self, before: int, after: int, ended: int, ready: float | None = None) -> Due:
         """Return what is due by the schedule, if the memory holds enough transitions."""
-        count = self._num_sampleable if ready is None else lambda: int(ready)
+        at_most = None if self.schedule.updates == "pass" else self.schedule.batch_size  # counting may stop there
+        count = partial(self.replay.num_sampleable, at_most) if ready is None else lambda: int(ready)
         return self.schedule.due(before, after, ended, count)
 
     @property
     def ready(self) -> float:
         """Transitions that can be sampled."""
-        return self._num_sampleable()
+        return self.replay.num_sampleable(None if self.schedule.updates == "pass" else self.schedule.batch_size)
 
     def rounds_within(self, updates: int | None, step: int, num_envs: int) -> float:
         """Return how many rounds can begin before more than `updates` updates can be due; inf if there is no limit."""
@@ -130,10 +134,6 @@ class ReplayLearner(Learner):
             return math.inf
         most = math.ceil(self.replay.capacity / self.schedule.batch_size)
         return 1 + self.schedule.steps_within(updates, step, most) // num_envs
-
-    def _num_sampleable(self) -> int:
-        """Return how many transitions can be sampled; counting stops at `batch_size` unless `updates` is "pass"."""
-        return self.replay.num_sampleable(None if self.schedule.updates == "pass" else self.schedule.batch_size)
 
     def sample(self, updates: int) -> Sample:
         """Sample the transitions of a group of updates, `[K, B]`."""
@@ -145,14 +145,17 @@ class ReplayLearner(Learner):
             while len(sample) < updates:  # several passes are due if several episodes end in one tick
                 sample = sample.joined(self.replay.sample_pass(size, generator=generator))
             sample = sample[:updates]  # a pass is longer here if other processes hold fewer transitions
-        sample.gamma = self.gamma  # one value for the whole group, also if it runs as several calls
+        # One value for the whole group, also if it runs as several calls.
+        sample.gamma = discount_factor(self.algorithm)
         return sample
 
     def batches(self, samples: Sequence[Sample], size: int) -> AbstractContextManager[Iterator[Batch]]:
         """Return a context manager that yields an iterator over the batches `[K, B, ...]` of each part."""
-        return self.replay.gather_ahead(lambda part: self._gather_padded(part, size), samples)
+        return self.replay.gather_ahead(partial(self._gather_padded, size), samples)
 
-    def _gather_padded(self, part: Sample, size: int) -> Batch:
+    def _gather_padded(self, size: int, part: Sample) -> Batch:
+        if len(part) == size:
+            return self.gather(part)
         if self._observations is None:
             return pad(self.gather(part), size)
         # The last batch is repeated, so that the device gathers few numbers of rows, each of which is compiled.
@@ -163,30 +166,14 @@ class ReplayLearner(Learner):
         algorithm = self.algorithm
         assert sample.gamma is not None
         batch = self.replay.gather(sample, gamma=sample.gamma, observations=self._observations)
-        names = ("observation", "next_observation")
-        if not algorithm._encoder.is_identity:
-            observations: dict[str, Any] = {name: algorithm._encoder(getattr(batch, name)) for name in names}
-        else:
-            dtype = algorithm._encoder.dtype  # the memory keeps other dtypes of a Box, such as int16
-            observations = {name: _cast(getattr(batch, name), dtype) for name in names}
-        batch = batch._replace(**observations)
+        encoder = algorithm._encoder
+        # The memory keeps other dtypes of a Box, such as int16.
+        if not encoder.is_identity or encoder.space.dtype != encoder.dtype:
+            encode = partial(_cast, encoder.dtype) if encoder.is_identity else encoder
+            batch = batch._replace(
+                observation=encode(batch.observation), next_observation=encode(batch.next_observation)
+            )
         return batch if algorithm._normalizers is None else algorithm._normalizers.normalize_batch(batch)
-
-    def with_model_reward(self, batch: Batch) -> Batch:
-        """Return a batch `[B, ...]` with the rewards of the reward model, as it is now."""
-        return batch if self.reward_model is None else self.reward_model.replace_reward(batch)
-
-    def noise_batch(self, samples: int, generator: np.random.Generator) -> Batch | None:
-        """Return batches that are sampled like those of updates, with another generator.
-
-        Return None until `learning_starts`, or while fewer transitions than a batch can be sampled.
-        """
-        size = self.batch_size
-        if self.algorithm.steps < self.schedule.learning_starts or self.replay.num_sampleable(size) < size:
-            return None
-        sample = self.replay.sample(samples, size, generator=generator)
-        sample.gamma = self.gamma
-        return add_random_numbers(self.algorithm, self.gather(sample), samples, lambda name: generator)
 
     @property
     def description(self) -> str:
@@ -204,7 +191,7 @@ class ReplayLearner(Learner):
         )
 
 
-def _cast(values: Any, dtype: np.dtype[Any]) -> Any:
+def _cast(dtype: np.dtype[Any], values: Any) -> Any:
     """Return an array of NumPy or of the backend in the dtype."""
     if isinstance(values, np.ndarray):
         return values.astype(dtype, copy=False)

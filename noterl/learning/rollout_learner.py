@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,9 @@ import numpy as np
 from gymnasium import spaces
 
 from noterl import backends
+from noterl.algorithm import running
 from noterl.backends.common import CallOptions, GatheredRows
+from noterl.hyperparameters import discount_factor
 from noterl.learning.acting_policy import ActingPolicy
 from noterl.learning.dry_run import example_batch
 from noterl.learning.learner import LARGEST_CALL, Learner, pad
@@ -21,7 +23,7 @@ from noterl.learning.schedule import Due
 from noterl.learning.update import flatten_prepared, stored_fields
 from noterl.replay import Replay, Sample
 from noterl.replay.rollout import Rollout
-from noterl.types import Batch, Transition, map_arrays
+from noterl.types import Batch, Transition
 from noterl.utils.checks import check_positive
 
 if TYPE_CHECKING:
@@ -39,6 +41,9 @@ class RolloutLearner(Learner):
         least_rows: transitions that a rollout must have: the batch size that `compile` received, or 0.
         **settings: see `Learner`.
 
+    Attributes:
+        prepared_rows: the rows `[T N, ...]` of the last rollout, on the device, with the fields of `prepare`.
+
     Raises:
         ValueError: if `rollout_steps` or `epochs` is not a positive int.
     """
@@ -48,10 +53,10 @@ class RolloutLearner(Learner):
     def __init__(self, algorithm: Algorithm, *, least_rows: int = 0, **settings: Any) -> None:
         super().__init__(algorithm, **settings)
         self._least_rows = least_rows
-        self.rollout = self.memory = Rollout(algorithm.rollout_steps)
+        self.rollout = self.memory = self.updater.memory = Rollout(algorithm.rollout_steps)
         check_positive("epochs", algorithm.epochs)
         self._next_policy: ActingPolicy | None = None
-        self._data: Any = None  # the prepared rows [T N, ...] of the last rollout, on the device
+        self.prepared_rows: Any = None
 
     def declare_memory(self) -> None:
         """Set the spaces of the rollout; its arrays are allocated when the number of lanes is known."""
@@ -64,26 +69,26 @@ class RolloutLearner(Learner):
         if self.algorithm.extra_spec:
             self._prepared_fields()
 
-    def compile_updates(self, report: Sequence[Any]) -> None:
+    def compile_updates(self, stop: Callable[..., Any] | None = None) -> None:
         """Compile `prepare` and the updates, for the current strategy."""
-        self._compile_prepare()
-        self._update = self.program(report, self.algorithm.stop_epochs if self.may_stop else None)
+        options = CallOptions(
+            jit_compile=self.jit_compile,
+            on_trace=self.updater.trace_counter("prepare"),
+            torch_seed=self.updater.torch_seed,
+        )
+        self._prepare = self.strategy.compile_call(self._prepared_rows, self.variables, options)
+        super().compile_updates(self.algorithm.stop_epochs if self.may_stop else stop)
 
     @property
     def may_stop(self) -> bool:
         """Whether the agent may end the updates on a rollout early."""
         return self.algorithm.stop_epochs(defaultdict(float)) is not None
 
-    def _compile_prepare(self) -> None:
-        options = CallOptions(
-            jit_compile=self.jit_compile, on_trace=self.trace_counter("prepare"), torch_seed=self.torch_seed
-        )
-        self._prepare = self.strategy.compile_call(self._prepared_rows, self.variables, options)
-
     def _prepared_rows(self, rollout: Batch) -> Batch:
         if self.reward_model is not None:
             rollout = self.reward_model.replace_reward(rollout)
-        return flatten_prepared(self.algorithm, rollout)
+        with running(self.updater):
+            return flatten_prepared(self.algorithm, rollout)
 
     def _prepared_fields(self) -> FieldSpec:
         """Return name -> (shape, dtype) of the fields that `forward` and `prepare` return.
@@ -94,7 +99,8 @@ class RolloutLearner(Learner):
         found: FieldSpec = {}
 
         def find() -> None:
-            example = example_batch(self.algorithm)
+            with running(self.updater):
+                example = example_batch(self.algorithm, self.forward_fields)
             axes = len(example.reward.shape)  # one for rows, two for sequences
             for name, field in example.extra.items():
                 if name not in ("continues", "ended", *self.algorithm.random_spec):
@@ -231,13 +237,14 @@ class RolloutLearner(Learner):
 
         With a reward model, demonstrations are added first.
         """
-        rollout, normalizers = self.rollout.batch(gamma=self.gamma), self.algorithm._normalizers
+        gamma, normalizers = discount_factor(self.algorithm), self.algorithm._normalizers
+        rollout = self.rollout.batch(gamma=gamma)
         if self.reward_model is not None and self.replay is None:
             # Before the statistics of the normalizers change, so that both sides are normalized alike.
             rollout = self.reward_model.add_demonstrations(rollout, self.rollout.length)
         if normalizers is None:
             return rollout
-        return normalizers.normalize_rollout(rollout, self.gamma, statistics, self.merge_statistics)
+        return normalizers.normalize_rollout(rollout, gamma, statistics, self.merge_statistics)
 
     def sample(self, updates: int) -> np.ndarray:
         """Prepare the rollout and return the row indices `[K, B]` of all minibatches.
@@ -245,7 +252,7 @@ class RolloutLearner(Learner):
         Each epoch visits all rows in a new random order. An incomplete last minibatch is filled up with the first rows
         of another random order.
         """
-        self._data = self.prepare()
+        self.prepared_rows = self.prepare()
         count, size = self.num_rows, self.share
         if size == count:  # the order would change nothing but rounding
             return np.tile(np.arange(count, dtype=np.int32), (self.algorithm.epochs, 1))
@@ -259,16 +266,11 @@ class RolloutLearner(Learner):
 
     def batches(self, samples: Sequence[np.ndarray], size: int) -> AbstractContextManager[Iterator[GatheredRows]]:
         """Return a context manager that yields an iterator over `(prepared rows on the device, indices of a part)`."""
-        return nullcontext(GatheredRows(self._data, pad(part, size)) for part in samples)
+        return nullcontext(GatheredRows(self.prepared_rows, pad(part, size)) for part in samples)
 
     def largest_batch(self, size: int) -> int:
         """Return the smaller one of `size` and the transitions of a rollout."""
         return min(size, self.num_rows)
-
-    @property
-    def noise_population(self) -> float:  # type: ignore[override]
-        """The transitions of a rollout."""
-        return self.num_rows
 
     def _store_rows(self, replay: Replay, rows: Sequence[Any], extra: dict[str, np.ndarray]) -> np.ndarray:
         """Store the valid transitions of the rollout in a replay memory.
@@ -299,19 +301,6 @@ class RolloutLearner(Learner):
             )
         return indices
 
-    def noise_batch(self, samples: int, generator: np.random.Generator) -> Batch | None:
-        """Return minibatches of the last rollout; None unless the agent has learned from it at this step.
-
-        They hold at most half of the rollout, because batches of the whole rollout would all be equal.
-        """
-        if self._data is None or not self.rollout.is_full:
-            return None
-        fetch, count = backends.current().fetch, self.num_rows
-        size = min(self.share, count // 2)
-        indices = np.stack([generator.permutation(count)[:size] for _ in range(samples)])
-        batch: Batch = map_arrays(lambda array: fetch(array)[indices], self._data)
-        return batch
-
     @property
     def description(self) -> str:
         """One line about the rollouts."""
@@ -340,7 +329,6 @@ class ReplayedRolloutLearner(RolloutLearner):
     """
 
     replay: Replay
-    noise_population = math.inf
 
     def __init__(self, algorithm: Algorithm, *, replay: Replay, **settings: Any) -> None:
         super().__init__(algorithm, **settings)
@@ -361,7 +349,7 @@ class ReplayedRolloutLearner(RolloutLearner):
                 "replay must have no frame_stack with normalize_observation=True, because the frames of a stack are "
                 f"normalized with the statistics of several rollouts, got {replay!r}"
             )
-        self.replay = self.memory = replay
+        self.replay = self.memory = self.updater.memory = replay
 
     def _interrupt_learned(self, lane: int) -> None:
         super()._interrupt_learned(lane)
@@ -385,20 +373,17 @@ class ReplayedRolloutLearner(RolloutLearner):
         self._store(self.prepare())
         generator = self.algorithm.generators("sampler")
         sample = self.replay.sample(updates, self.replay.num_sampleable(self.share), generator=generator)
-        sample.gamma = self.gamma
+        sample.gamma = discount_factor(self.algorithm)
         return sample
 
     def batches(self, samples: Sequence[Any], size: int) -> AbstractContextManager[Iterator[Any]]:
         """Return a context manager that yields an iterator over the batches `[K, B, ...]` of each part."""
-        return self.replay.gather_ahead(lambda part: pad(self.replay.gather(part, gamma=part.gamma), size), samples)
+        return self.replay.gather_ahead(lambda part: pad(self.gather(part), size), samples)
 
-    def noise_batch(self, samples: int, generator: np.random.Generator) -> Batch | None:
-        """Return batches that are sampled like those of updates, with another generator; None for lack of data."""
-        size = self.batch_size
-        if not size or self.replay.num_sampleable(size) < size:
-            return None
-        sample = self.replay.sample(samples, size, generator=generator)
-        return self.replay.gather(sample, gamma=self.gamma)
+    def gather(self, sample: Sample) -> Batch:
+        """Return the batches `[K, B, ...]` of a sample; observations are stored as networks receive them."""
+        assert sample.gamma is not None
+        return self.replay.gather(sample, gamma=sample.gamma)
 
     def _store(self, data: Any) -> None:
         """Store the valid transitions of the prepared rollout with their prepared fields."""

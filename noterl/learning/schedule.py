@@ -135,10 +135,6 @@ class UpdateSchedule:
             return start - step + groups
         return (start // self.update_every + groups + 1) * self.update_every - 1 - step
 
-    def copies_after(self, updates: int) -> bool:
-        """Return whether a hard copy follows the update with which their number reaches `updates`."""
-        return bool(self.hard_copy_updates) and updates % self.hard_copy_updates == 0
-
     def due(self, before: int, after: int, ended: int, num_sampleable: Callable[[], int]) -> Due:
         """Return what is due as the environment steps go from `before` to `after`.
 

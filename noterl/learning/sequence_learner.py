@@ -11,12 +11,11 @@ import numpy as np
 from gymnasium import spaces
 
 from noterl import backends
-from noterl.hyperparameters import Hyperparameter
+from noterl.hyperparameters import Hyperparameter, discount_factor
 from noterl.learning.learner import LARGEST_CALL, pad
 from noterl.learning.replay_learner import describe_replay
 from noterl.learning.rollout_learner import RolloutLearner
 from noterl.learning.schedule import Due
-from noterl.learning.update import add_random_numbers
 from noterl.random import SHARED
 from noterl.replay import Replay, Sample
 from noterl.replay.sequences import Sequences
@@ -47,7 +46,6 @@ class SequenceLearner(RolloutLearner):
     replay: Replay
     sequences: Sequences
     batch_axis = 1  # the sequences of a batch `[T, N, ...]`
-    noise_population = math.inf  # sequences are sampled independently
 
     def __init__(self, algorithm: Algorithm, *, replay: Replay, **settings: Any) -> None:
         super().__init__(algorithm, **settings)
@@ -56,7 +54,7 @@ class SequenceLearner(RolloutLearner):
         if self.may_stop:
             raise ValueError(f"memory of {type(algorithm).__name__} must be 'rollout' for stop_epochs, got 'sequences'")
         Sequences.check(replay)
-        self.replay = self.memory = replay
+        self.replay = self.memory = self.updater.memory = replay
 
     @property
     def replay_ratio(self) -> Any:
@@ -131,7 +129,8 @@ class SequenceLearner(RolloutLearner):
         if updates > 1:
             generator = self.algorithm.generators("sampler")
             sample = sample.joined(self.sequences.sample(updates - 1, shape[1], generator=generator))
-        sample.gamma = self.gamma  # one value for the whole group, also if it runs as several calls
+        # One value for the whole group, also if it runs as several calls.
+        sample.gamma = discount_factor(self.algorithm)
         return sample
 
     def batches(self, samples: Sequence[Any], size: int) -> AbstractContextManager[Iterator[Any]]:
@@ -143,14 +142,6 @@ class SequenceLearner(RolloutLearner):
         assert sample.gamma is not None
         batch, normalizers = self.sequences.gather(sample, gamma=sample.gamma), self.algorithm._normalizers
         return batch if normalizers is None else normalizers.normalize_batch(batch)
-
-    def noise_batch(self, samples: int, generator: np.random.Generator) -> Batch | None:
-        """Return batches of stored sequences, sampled with another generator; None before the first rollout."""
-        if not self.replay.num_sampleable(1) or not self.rollout.num_envs:
-            return None
-        sample = self.sequences.sample(samples, self.rollout.num_envs, generator=generator)
-        sample.gamma = self.gamma
-        return add_random_numbers(self.algorithm, self.gather(sample), samples, lambda name: generator)
 
     def _interrupt_learned(self, lane: int) -> None:
         super()._interrupt_learned(lane)

@@ -14,7 +14,6 @@ import numpy as np
 
 from noterl.backends import keras
 from noterl.distribute import SINGLE, Strategy
-from noterl.networks import training_mode
 from noterl.random import SHARED
 from noterl.types import Batch, map_arrays
 
@@ -66,22 +65,6 @@ def add_random_numbers(
             numbers = np.concatenate([numbers, np.zeros((updates - count, *numbers.shape[1:]), np.float32)])
         extra[name] = numbers
     return batch._replace(extra=extra)
-
-
-def call_update(algorithm: Algorithm, batch: Batch, index: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Call the algorithm's `update`, in training mode, and return its `(logs, feedback)`.
-
-    Raises:
-        ValueError: if it returns anything else.
-    """
-    update: Any = algorithm.update
-    batch = algorithm._per_agent_batch(batch)
-    with training_mode(algorithm._learner.updated_networks, algorithm._learner.precision):
-        result = update(batch) if algorithm.update_period == 1 else update(batch, index)
-    is_pair = isinstance(result, tuple) and len(result) == 2
-    if is_pair and isinstance(result[0], dict) and isinstance(result[1], dict | None):
-        return result[0], result[1] or {}
-    raise ValueError(f"update must return (logs, feedback), two dicts; {type(algorithm).__name__} returned {result!r}")
 
 
 def fill_missing(

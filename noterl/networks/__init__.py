@@ -2,6 +2,7 @@
 
 from noterl.networks.access import (
     Network,
+    PolyakAveraging,
     averaging,
     check_network,
     clone,

@@ -20,8 +20,21 @@ from noterl.utils.checks import probability
 
 Network = Any
 
-# The Polyak coefficient that `copy` uses if `tau` is 1.
-_coefficient: ContextVar[Any] = ContextVar("coefficient", default=1.0)
+
+class PolyakAveraging:
+    """The target updates that are part of an agent's gradient updates.
+
+    Args:
+        coefficient: what `copy` uses inside of `averaging` if `tau` is 1.
+    """
+
+    def __init__(self, coefficient: Any) -> None:
+        self.coefficient = coefficient
+        # By the ids of two networks: their variables, which `copy` has checked, and the networks, which keeps the ids.
+        self.pairs: dict[tuple[int, int], tuple[list[keras.Variable], list[keras.Variable], Network, Network]] = {}
+
+
+_averaging: ContextVar[PolyakAveraging | None] = ContextVar("averaging", default=None)
 
 
 def variables(network: Network) -> list[keras.Variable]:
@@ -191,13 +204,16 @@ def clone(network: Network) -> Network:
 
 
 @contextmanager
-def averaging(coefficient: Any) -> Iterator[None]:
-    """Within this context, `copy` with a `tau` of 1 uses this coefficient instead: Polyak averaging."""
-    token = _coefficient.set(coefficient)
+def averaging(polyak: PolyakAveraging) -> Iterator[None]:
+    """Within this context, `copy` with a `tau` of 1 uses the coefficient of `polyak` instead.
+
+    Each pair of networks is checked in its first copy only.
+    """
+    token = _averaging.set(polyak)
     try:
         yield
     finally:
-        _coefficient.reset(token)
+        _averaging.reset(token)
 
 
 def copy(source: Network, target: Network, tau: Any = 1.0) -> None:
@@ -212,15 +228,32 @@ def copy(source: Network, target: Network, tau: Any = 1.0) -> None:
     """
     if isinstance(tau, np.generic) or not hasattr(tau, "dtype"):
         probability("tau", tau)
+    polyak = _averaging.get()
+    if polyak is None:
+        backends.current().copy_variables(*_checked_pair(source, target), tau)
+        return
     if isinstance(tau, int | float) and tau == 1.0:
-        tau = _coefficient.get()
+        tau = polyak.coefficient
+    key = id(source), id(target)
+    if key not in polyak.pairs:
+        polyak.pairs[key] = *_checked_pair(source, target), source, target
+    sources, targets, *_ = polyak.pairs[key]
+    backends.current().copy_variables(sources, targets, tau)
+
+
+def _checked_pair(source: Network, target: Network) -> tuple[list[keras.Variable], list[keras.Variable]]:
+    """Return the variables of two networks.
+
+    Raises:
+        ValueError: if one is not a network, or the weights have different shapes.
+    """
     sources, targets = variables(check_network("source", source)), variables(check_network("target", target))
     shapes = [[tuple(variable.shape) for variable in group] for group in (sources, targets)]
     if shapes[0] != shapes[1]:
         raise ValueError(
             f"source and target must have the same architecture, but their weights have the shapes {shapes}"
         )
-    backends.current().copy_variables(sources, targets, tau)
+    return sources, targets
 
 
 def get_weights(network: Network) -> list[np.ndarray]:

@@ -113,14 +113,12 @@ def map_leaves(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
     return {name: map_leaves(function, part, *(other[name] for other in others)) for name, part in tree.items()}
 
 
-def gather(table: Table | Mapping[str, Array], rows: Array, layout: Layout) -> Any:
+def gather(table: Any, rows: Array, layout: Layout) -> Any:
     """Return rows `[n]` of a table as new arrays `[n, ...]` of the batch dtype; for a mapping, a dict of them."""
-
-    def take(array: Array, leaf: Leaf) -> Array:
+    if isinstance(layout, Leaf):
         # `clip` skips NumPy's check of all indices; callers overwrite rows whose index is negative.
-        return array.take(rows, axis=0, mode="clip").astype(leaf.batch_dtype, copy=False)
-
-    return map_leaves(take, table, layout)
+        return table.take(rows, axis=0, mode="clip").astype(layout.batch_dtype, copy=False)
+    return map_leaves(lambda array, leaf: gather(array, rows, leaf), table, layout)
 
 
 def scatter(target: Any, positions: Array, source: Any) -> None:
@@ -134,7 +132,9 @@ def scatter(target: Any, positions: Array, source: Any) -> None:
 
 def reshape(value: Any, leading: tuple[int, ...]) -> Any:
     """Return the arrays `[n, ...]` of `value` with the first axis split into axes of the sizes `leading`."""
-    return map_leaves(lambda array: array.reshape(leading + array.shape[1:]), value)
+    if isinstance(value, Mapping):
+        return {name: reshape(array, leading) for name, array in value.items()}
+    return value.reshape(leading + value.shape[1:])
 
 
 def _leaf(space: spaces.Space[Any], argument: str, allowed: str) -> Leaf:

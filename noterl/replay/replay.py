@@ -128,17 +128,12 @@ class Replay(Configurable):
             self._config["memmap"] = self._memmap
         self._layouts: tuple[Any, ...] | None = None
         self._observation_space: spaces.Space[Any] | None = None
-        self._allocated: Storage | None = None
+        self._storage: Storage | None = None
         self._kept: Mapping[str, Any] | None = None  # the restored state of a memory that is not allocated
         self._interrupted: list[int] = []  # lanes, before the memory is allocated
         self._selection: Selection | None = None
         self._owner: Any = None  # a weak reference
         self.sources: Sources | None = None
-
-    @property
-    def _storage(self) -> Storage | None:
-        """The storage, with all transitions; None before `allocate`."""
-        return None if self._allocated is None else self._allocated.loaded()
 
     @property
     def feedback_fields(self) -> tuple[str, ...]:
@@ -163,12 +158,12 @@ class Replay(Configurable):
     @property
     def nbytes(self) -> int:
         """Bytes allocated; 0 before `build`, or before an agent trains with the memory."""
-        return self._allocated.nbytes if self._allocated else 0
+        return 0 if self._storage is None else self._storage.nbytes
 
     def __len__(self) -> int:
         if self._kept is not None:
             return int(self._kept["count"] - self._kept["begin"])
-        return self._storage.length if self._storage else 0
+        return 0 if self._storage is None else self._built().length
 
     def num_sampleable(self, at_most: int | None = None) -> int:
         """Return how many transitions can be sampled, or `at_most` if there are more.
@@ -178,7 +173,10 @@ class Replay(Configurable):
         """
         if self._kept is not None:
             self.allocate()
-        return self._selection.count(at_most) if self._storage and self._selection else 0
+        if self._selection is None:
+            return 0
+        self._built()
+        return self._selection.count(at_most)
 
     def set_owner(self, agent: Any, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> None:
         """Record the only agent that may use this memory; called before `build`.
@@ -192,7 +190,7 @@ class Replay(Configurable):
                 f"replay must belong to one agent only, got the memory of another {type(owner).__name__}: make a new "
                 "Replay; to start with the same transitions, call set_state(replay.get_state()) on it"
             )
-        if self._allocated is None:
+        if self._storage is None:
             self._new_storage(1, observation_layout(observation_space), action_layout(action_space), {})
         self._owner = weakref.ref(agent)
 
@@ -220,7 +218,7 @@ class Replay(Configurable):
                 than is available, or if `sampler` or `relabel` belongs to another memory or does not fit.
         """
         layouts = observation_layout(observation_space), action_layout(action_space), team_layout(extra_spec, agents)
-        if (self._allocated or self._kept) and self._layouts != layouts:
+        if (self._storage or self._kept) and self._layouts != layouts:
             raise ValueError(
                 f"observation_space={observation_space!r}, action_space={action_space!r} and extra_spec="
                 f"{extra_spec!r} do not fit this Replay, which was built for {self._layouts}; use a new one"
@@ -238,7 +236,7 @@ class Replay(Configurable):
             RuntimeError: if the memory has no spaces.
             ValueError: as for `build`.
         """
-        if self._allocated is not None:
+        if self._storage is not None:
             return
         layouts = self._spaces()
         self._check_room(*layouts)
@@ -255,7 +253,7 @@ class Replay(Configurable):
         self.sampler.bind(storage)
         if state is not None:
             self.sampler.set_state(state["sampler"])
-        self._allocated, self._kept = storage, None  # last, so that an interruption loses nothing
+        self._storage, self._kept = storage, None  # last, so that an interruption loses nothing
         self._selection = Selection(self.sampler, storage, self.relabel)
         self._position = np.zeros(self.capacity if self.feedback_fields else 0, np.int64)  # scratch of `feedback`
         # Callers get the storage's own `add` from now on: one call less in every step.
@@ -269,13 +267,13 @@ class Replay(Configurable):
         observation, action, extra = self._spaces()
         added = {name: entry for name, entry in spec.items() if name not in extra}
         layouts = extra_layout({name: entry[:2] for name, entry in added.items()})
-        if self._allocated or self._kept:
+        if self._storage or self._kept:
             self._built().add_fields(layouts, {name: entry[2] for name, entry in added.items()})
         self._layouts = observation, action, {**extra, **layouts}
 
     def remove_fields(self, names: Collection[str]) -> None:
         """Remove further fields from a memory with spaces."""
-        if self._allocated or self._kept:
+        if self._storage or self._kept:
             self._built().remove_fields(names)
         observation, action, extra = self._spaces()
         self._layouts = observation, action, {name: leaf for name, leaf in extra.items() if name not in names}
@@ -316,21 +314,21 @@ class Replay(Configurable):
 
     def load_later(self, load: Callable[[], None]) -> None:
         """Call `load` before the next use of this memory: it adds the transitions that were collected elsewhere."""
-        assert self._allocated is not None
+        assert self._storage is not None
         vars(self).pop("add", None)
-        self._allocated.pending_load = load
+        self._storage.pending_load = load
 
     @property
     def pending_load(self) -> Callable[[], None] | None:
         """The function of `load_later` that has not been called yet, or None."""
-        return None if self._allocated is None else self._allocated.pending_load
+        return None if self._storage is None else self._storage.pending_load
 
     def interrupt(self, lane: int) -> None:
         """End a lane's episode early, because the lane was reset: its next transition starts another episode.
 
         The lane's newest transition keeps its next observation.
         """
-        if self._allocated is None and self._kept is None:
+        if self._storage is None and self._kept is None:
             self._spaces()
             self._interrupted.append(lane)
         else:
@@ -347,8 +345,9 @@ class Replay(Configurable):
         Raises:
             ValueError: if `updates` or `batch_size` is not a positive int, or `batch_size` exceeds `num_sampleable()`.
         """
-        selection = self._check_batch_size(batch_size)
-        indices = selection.sample_indices(check_positive("updates", updates), batch_size, generator)
+        if not (type(updates) is type(batch_size) is int and updates > 0 and batch_size > 0):  # not the usual case
+            updates, batch_size = check_positive("updates", updates), check_positive("batch_size", batch_size)
+        indices = self._selection_for(batch_size).sample_indices(updates, batch_size, generator)
         return self._sample_of(indices, generator)
 
     def sample_pass(self, batch_size: int, *, generator: np.random.Generator) -> Sample:
@@ -361,7 +360,8 @@ class Replay(Configurable):
         Raises:
             ValueError: if `batch_size` is not a positive int, or exceeds `num_sampleable()`.
         """
-        return self._sample_of(self._check_batch_size(batch_size).sample_pass(batch_size, generator), generator)
+        selection = self._selection_for(check_positive("batch_size", batch_size))
+        return self._sample_of(selection.sample_pass(batch_size, generator), generator)
 
     def gather(self, sample: Sample, *, gamma: float, observations: Observations | None = None) -> Batch:
         """Return the batches of a sample.
@@ -525,9 +525,9 @@ class Replay(Configurable):
     def clear(self) -> None:
         """Evict all transitions; the memory stays allocated."""
         self._kept = None
-        if self._allocated:
-            self._allocated.pending_load = None
-            self._allocated.clear()
+        if self._storage is not None:
+            self._storage.pending_load = None
+            self._storage.clear()
             self.sampler.clear()
 
     def get_state(self) -> dict[str, Any]:
@@ -536,7 +536,7 @@ class Replay(Configurable):
         The arrays are views of the memory: save or copy them before the next `add`.
         """
         if self._storage is not None:
-            return {**storage_state.get_state(self._storage), "sampler": self.sampler.get_state()}
+            return {**storage_state.get_state(self._built()), "sampler": self.sampler.get_state()}
         if self._layouts is None:
             return {}
         state = self._empty_state() if self._kept is None else self._kept
@@ -598,10 +598,12 @@ class Replay(Configurable):
         return self._layouts
 
     def _built(self) -> Storage:
-        """Return the storage, which is allocated if it is not."""
-        self.allocate()
-        assert self._allocated is not None
-        return self._allocated.loaded()
+        """Return the storage, with all transitions; it is allocated if it is not."""
+        if self._storage is None:
+            self.allocate()
+        storage = self._storage
+        assert storage is not None
+        return storage if storage.pending_load is None else storage.loaded()
 
     def _trim(self, trim: Callable[[], None]) -> None:
         if self._pending_trims is None:
@@ -609,9 +611,9 @@ class Replay(Configurable):
         else:
             self._pending_trims.append(trim)
 
-    def _check_batch_size(self, batch_size: int) -> Selection:
+    def _selection_for(self, batch_size: int) -> Selection:
         self._built()
-        number = self.num_sampleable(check_positive("batch_size", batch_size))
+        number = self.num_sampleable(batch_size)
         if batch_size > number:
             raise ValueError(
                 f"batch_size must be at most the number of sampleable transitions, {number}, got {batch_size}"

@@ -233,6 +233,8 @@ class Selection:
     def sample_indices(self, updates: int, batch_size: int, generator: np.random.Generator) -> Array:
         """Return indices `[K, B]` from the sampler; those that are not sampleable are sampled again."""
         indices = np.ascontiguousarray(self._sampler.sample_indices(updates, batch_size, generator))
+        if self._all:
+            return indices
         wrong = self._wrong(indices.reshape(-1))
         if wrong.size:
             candidates, chance = self._storage.unmasked_indices(), self._sampler.probabilities().copy()

@@ -41,9 +41,10 @@ class StorageUser(Configurable):
         Raises:
             RuntimeError: if the memory is not built.
         """
-        if self._storage is None:
+        storage = self._storage
+        if storage is None:
             raise RuntimeError(f"this {type(self).__name__} has no memory yet: call Replay.build first")
-        return self._storage.loaded()
+        return storage if storage.pending_load is None else storage.loaded()
 
     def _use(self, storage: Storage, argument: str) -> None:
         if self._storage not in (None, storage):
@@ -291,8 +292,9 @@ class Storage:
         They are sampled by age, so the ages do not depend on where in the ring the oldest transition is.
         """
         first = self.begin % self.capacity
-        indices = generator.integers(first, first + self.length, count)
-        if first + self.length > self.capacity:
+        last = first + self.count - self.begin
+        indices = generator.integers(first, last, count)
+        if last > self.capacity:
             np.subtract(indices, self.capacity, out=indices, where=indices >= self.capacity)
         return indices
 

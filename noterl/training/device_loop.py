@@ -29,19 +29,19 @@ class DeviceLoop(Loop):
     def __post_init__(self) -> None:
         super().__post_init__()
         # The hooks of an update run after its call in any case.
-        self._is_single, self.live = self.live, False
+        self._is_single, self.runner.is_live = self.runner.is_live, False
         self._own_steps: int | None = None
         self._counted: int | None = None  # the number of the last episode that counts
         self._cut: float = math.inf  # from this position on, the ends of the last call do not count
-        self.runner: Any = None
+        self.device_runner: Any = None
 
     def _find_runner(self) -> Any:
         return find_runner(self.learner, self.actor, self.lanes.source, self.lanes.num_envs)
 
     def _train(self) -> None:
         started = perf_counter()
-        self.runner = self._find_runner()
-        self.lanes.open(self.runner, self.learner)
+        self.device_runner = self._find_runner()
+        self.lanes.open(self.device_runner, self.learner)
         self.clock["device"] += perf_counter() - started
         super()._train()
 
@@ -68,8 +68,8 @@ class DeviceLoop(Loop):
     def _tick(self) -> None:
         """Make one call on the device, and call the hooks of its events."""
         # A callback may have changed the size of minibatches.
-        self.runner, self._cut = self._find_runner(), math.inf
-        lanes, runner, counters = self.lanes, self.runner, self.counters
+        self.device_runner, self._cut = self._find_runner(), math.inf
+        lanes, runner, counters = self.lanes, self.device_runner, self.counters
         if self.learner.discard_old_rollout() and lanes.position:
             lanes.carry, lanes.position = runner.adopt(lanes.carry), 0
         begin, iterations = lanes.position, 1 if self._is_single else runner.iterations
@@ -133,7 +133,7 @@ class DeviceLoop(Loop):
         logs = {name: values[first : first + due] for name, values in events.logs.items()}
         result = GroupResult(logs, {}, int(events.applied[number]), bool(events.stopped[number]))
         self.metrics.add(result.logs, result.applied)
-        self._report_updates(result, due)
+        self.runner.report(result, due)
 
     def _end_on_device(self, events: PendingEvents, position: int) -> None:
         """Fire the end of an episode; it is complete and counts unless training has ended before this position."""

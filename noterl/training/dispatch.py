@@ -1,15 +1,14 @@
-"""The callbacks of one `fit` in order, and functions that call all handlers of an event even if one raises."""
+"""The callbacks of one `fit` in order, and a function that calls all handlers of an event even if one raises."""
 
 from __future__ import annotations
 
 import contextlib
 import copy
-import traceback
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from noterl.callback import EVENTS, Callback, Events, Every, Handlers, overrides
+from noterl.utils.errors import first_error
 
 # For each value of `Every.at`, the events that check whether a callback is due.
 _CHECKED = {"episode": ("on_episode_end",), "step": ("on_step_end",), "both": ("on_episode_end", "on_step_end")}
@@ -34,6 +33,11 @@ class CallbackList:
     def of_rank(self, rank: int) -> CallbackList:
         """Return those that run in the process with this rank: all in the chief, and otherwise those of all ranks."""
         return CallbackList(callback for callback in self.callbacks if rank == 0 or callback.all_ranks)
+
+    @property
+    def needs_live_updates(self) -> bool:
+        """Whether a callback acts between updates."""
+        return any(callback.needs_live_updates for callback in self.callbacks)
 
     def set_agent(self, agent: Any) -> None:
         """Set the `agent` attribute of every callback."""
@@ -154,7 +158,7 @@ def call_handlers(handlers: Handlers, *args: Any) -> None:
             handler(*args)
         except BaseException as error:
             add_source(handler, error)
-            failure = _first(failure, error)
+            failure = first_error(failure, error)
     if failure is not None:
         raise failure
 
@@ -167,32 +171,3 @@ def add_source(handler: Callable[..., None], error: BaseException) -> None:
         note = f"raised by the callback {owner}{getattr(handler, '__name__', handler)}"
         if note not in getattr(error, "__notes__", ()):  # a callback may raise the same error again
             error.add_note(note)
-
-
-def run_all(*parts: Callable[[], None]) -> None:
-    """Call every part, even if one raises; then raise the first error, with the others as notes."""
-    failure = None
-    for part in parts:
-        try:
-            part()
-        except BaseException as error:
-            failure = _first(failure, error)
-    if failure is not None:
-        raise failure
-
-
-@contextmanager
-def keep_first_error(error: BaseException) -> Iterator[None]:
-    """Add an error that is raised inside as a note to `error`, which is being raised already."""
-    try:
-        yield
-    except BaseException as other:
-        _first(error, other)
-
-
-def _first(error: BaseException | None, other: BaseException) -> BaseException:
-    """Return the first of two errors, with the other as a note."""
-    if error is None or error is other:
-        return other
-    error.add_note("And then:\n" + "".join(traceback.format_exception(other, chain=False)).rstrip())
-    return error

@@ -20,8 +20,9 @@ from noterl.envs.rewards import unclipped
 from noterl.explorer import Explorer
 from noterl.heads import one_of
 from noterl.random import Generators
-from noterl.training.dispatch import call_handlers, run_all
+from noterl.training.dispatch import call_handlers
 from noterl.utils.checks import check_bool, check_positive
+from noterl.utils.errors import run_all
 from noterl.utils.masks import ACTION_MASK, mask_spec, read_mask
 
 # The names in the result of `evaluate`, besides those of `info`.

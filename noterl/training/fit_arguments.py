@@ -72,7 +72,7 @@ def check_info_of_fit(info: Any, learner: Learner, callbacks: CallbackList) -> d
     """
     team = learner.algorithm._source.team
     taken = {"episode", "complete", "worker", "rank", "staleness", "update_ratio"}
-    taken |= {*COLUMNS, *STATISTICS, *learner.metric_names}
+    taken |= {*COLUMNS, *STATISTICS, *learner.updater.metric_names}
     taken |= {name for callback in callbacks.callbacks for name in callback.adds}
     taken |= {f"{name}/{agent}" for agent in (() if team is None else team.names) for name in ("reward", "reward_mean")}
     return check_info(info, taken)

@@ -1,4 +1,4 @@
-"""The training loop, and the only place where training events fire.
+"""The training loop; events of training fire only here and, for updates, in `UpdateRunner`.
 
 A tick is one environment step; for a vector environment, one step of each of its environments. After it, the
 transitions are stored, then the updates that are due run, then the hooks are called. A round is one action for every
@@ -8,22 +8,24 @@ learner, the actor and the lanes. So training can stop after any tick and contin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
-from noterl import backends
 from noterl.acting.actor import Actor
-from noterl.backends.common import GroupResult, NonFiniteError
+from noterl.backends.common import GroupResult
 from noterl.callback import Budget, Handlers
 from noterl.collect import Lanes
 from noterl.history import History
+from noterl.learning.info_fields import store_info
 from noterl.learning.learner import Learner
-from noterl.training.dispatch import add_source, call_handlers, keep_first_error, run_all
+from noterl.learning.runner import UpdateRunner
+from noterl.training.dispatch import add_source, call_handlers
 from noterl.training.interrupts import InterruptGuard
 from noterl.training.session import Session
 from noterl.types import Counters, Logs, Transition
+from noterl.utils.errors import keep_first_error, run_all
 
 CLOCK = ("environment", "act", "store", "sample", "learn", "callbacks")
 
@@ -39,7 +41,7 @@ def accept_masks(learner: Learner, actor: Actor, lanes: Lanes) -> None:
     if not actor.head.takes_mask:
         fields.decline()
         return
-    learner.store_info(fields.offered)
+    store_info(learner, fields.offered)
     fields.accept()
 
 
@@ -68,10 +70,23 @@ class Loop:
         assert lanes is not None
         self.lanes: Lanes = lanes
         self.events, self.stop, self.metrics = session.events, session.stop, session.metrics
-        self.live = any(callback.needs_live_updates for callback in session.callbacks.callbacks)
         self.guard = InterruptGuard()
         lanes.attach_loop(self.learner, self.counters, self.budget, self.guard.check)
         self.clock = self.history.time_split = dict.fromkeys((*CLOCK, lanes.stepping_clock), 0.0)
+        self.runner = UpdateRunner(
+            self.learner,
+            self.counters,
+            self.stop,
+            on_batch_begin=self.events.on_batch_begin,
+            on_batch_end=self.events.on_batch_end,
+            fire=self._fire,
+            critical=self.guard.critical,
+            receive=self._receive,
+            after_call=self._after_call,
+            logs_of_update=self.learner.updater.logs_of_update if self.learner.algorithm.update_period > 1 else None,
+            is_live=session.callbacks.needs_live_updates,
+            clock=self.clock,
+        )
         self._open: dict[int, None] = {}  # lanes whose episode has fired its begin event, but no end event
         self._over = lanes.ledger.over  # those of them whose episode is over
         self._failed = False
@@ -209,90 +224,22 @@ class Loop:
         return counters.steps >= budget.last_step or counters.episodes + len(self._over) >= budget.last_episode
 
     def _learn(self, updates: int) -> None:
-        """Run a group of updates: sample all batches, update in as few calls as possible, and feed back the results."""
-        learner = self.learner
-        learner.update_schedules(self.counters.steps)
+        """Run a group of updates."""
+        self.learner.updater.update_schedules(self.counters.steps)
         self.lanes.before_updates(updates)
-        size = 1 if self.live else learner.call_size(updates)
-        started = perf_counter()
-        sample = learner.sample(updates)
-        self.clock["sample"] += perf_counter() - started
-        parts = [sample[part] for part in learner.schedule.split(self.counters.updates, updates, size)]
-        results: list[GroupResult] = []
-        failed = False
-        with learner.batches(parts, size) as batches:
-            for part in parts:
-                results.append(self._call(batches, len(part)))
-                self.lanes.learned(self.counters.updates)
-                if results[-1].applied and learner.schedule.copies_after(self.counters.updates):
-                    self._update_target()
-                if results[-1].applied < len(part):
-                    failed = not results[-1].stopped_early  # not finite, and a callback ended training
-                    break
-        if not failed:
-            learner.feed_back(sample, results)
+        self.runner.run(updates)
 
-    def _call(self, batches: Iterator[Any], count: int) -> GroupResult:
-        """Run `count` updates on the next batches in one compiled call; further batches in it are padding."""
-        started = perf_counter()
-        batch = next(batches)
-        self.clock["sample"] += perf_counter() - started
-        try:
-            if self.live:
-                self._fire(self.events.on_batch_begin, self.counters.updates, {})
-            started = perf_counter()
-            self._before_update()
-            with self.guard.critical():
-                result = self.learner.update(batch, count)
-        except BaseException as error:
-            if self.live:
-                with keep_first_error(error):
-                    self._fire(self.events.on_batch_end, self.counters.updates, {})
-            raise
-        self.clock["learn"] += perf_counter() - started
+    def _receive(self, result: GroupResult) -> None:
+        """Use the new weights, and add the logs of a call to the means."""
         self.actor.forward.weights_updated(result.weights)
         self.metrics.add(result.logs, result.applied)
-        self._report_updates(result, count)
-        return result
 
-    def _before_update(self) -> None:
-        """Called before each compiled call of updates, after the hooks of its begin."""
-
-    def _report_updates(self, result: GroupResult, count: int) -> None:
-        """Count the updates of a call and fire their hooks; raise if one is not finite and no hook stopped training."""
-        counters, first, was_stopped = self.counters, self.counters.updates, self.stop.is_set
-        try:
-            if self.events.on_batch_begin or self.events.on_batch_end:
-                # An update that was not finite is reported too. One that `stop_epochs` has undone is reported only if
-                # it is live, because its begin event has fired already.
-                reported = result.applied + (self.live or not result.stopped_early)
-                self._fire_batches(result, min(reported, count))
-        finally:
-            counters.updates = first + result.applied
-        if result.applied < count and not result.stopped_early and (was_stopped or not self.stop.is_set):
-            loss = float(backends.current().fetch(result.logs["loss"])[result.applied])
-            raise NonFiniteError(loss, update=counters.updates, step=counters.steps)
-
-    def _fire_batches(self, result: GroupResult, count: int) -> None:
-        """Fire the batch hooks of a call, each with the values of its own update."""
-        first = self.counters.updates
-        logs = {name: backends.current().fetch(value).tolist() for name, value in result.logs.items()}
-        for k in range(count):
-            self.counters.updates = first + k
-            own = self.learner.logs_of_update(first + k, {name: values[k] for name, values in logs.items()})
-            self._fire_batch(k < result.applied, own)
-
-    def _fire_batch(self, applied: bool, logs: Logs) -> None:
-        number = self.counters.updates
-        try:
-            if not self.live:
-                self._fire(self.events.on_batch_begin, number, {})
-        except BaseException as error:
-            with keep_first_error(error):
-                self._fire(self.events.on_batch_end, number, logs)
-            raise
-        self.counters.updates += applied
-        self._fire(self.events.on_batch_end, number, logs)
+    def _after_call(self, result: GroupResult) -> None:
+        """Called after each compiled call of updates and its hooks."""
+        self.lanes.learned(self.counters.updates)
+        every = self.learner.schedule.hard_copy_updates
+        if result.applied and every and self.counters.updates % every == 0:
+            self._update_target()
 
     def _begin_episode(self, lane: int) -> None:
         counters, number = self.counters, self._next_number()

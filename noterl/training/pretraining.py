@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
+import math
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 from tqdm.auto import tqdm
 
+from noterl import backends
 from noterl.algorithm import Algorithm
+from noterl.backends.common import GroupResult
 from noterl.heads import Head
 from noterl.learning.cloning import Cloning
 from noterl.learning.expert_data import ExpertData
+from noterl.learning.runner import UpdateRunner
+from noterl.training.dispatch import CallbackList, call_handlers
 from noterl.training.episode_printer import INTERVAL
+from noterl.training.interrupts import InterruptGuard
 from noterl.training.state import Parts
+from noterl.types import Counters, StopRequest
 from noterl.utils.checks import check_positive
 
 
 def pretrain(
-    parts: Parts, demonstrations: Any, updates: int, batch_size: int, optimizer: Any, verbose: int
+    parts: Parts,
+    demonstrations: Any,
+    updates: int,
+    batch_size: int,
+    optimizer: Any,
+    verbose: int,
+    callbacks: CallbackList,
 ) -> dict[str, list[float]]:
     """Clone the actions of demonstrations and return the losses; `Agent.pretrain` documents the arguments.
 
@@ -27,23 +40,42 @@ def pretrain(
     """
     check_positive("updates", updates)
     check_positive("batch_size", batch_size)
-    algorithm, learner, actor = parts.algorithm, parts.learner, parts.actor
+    algorithm, learner, actor, session = parts.algorithm, parts.learner, parts.actor, parts.session
     data = ExpertData(algorithm, demonstrations)
     if type(algorithm.head).cloning_loss is Head.cloning_loss:
         raise ValueError(f"pretrain: the head {type(algorithm.head).__name__} defines no cloning_loss(values, action)")
-    cloning = Cloning(learner, data, optimizer, actor.forward.report)
+    cloning = Cloning(learner, data, optimizer, updates, batch_size)
     learner.before_new_weights()
     _update_normalizers(algorithm, data)
-    progress, losses = _Progress(updates, verbose), []
+    callbacks.begin_fit(algorithm)
+    session.stop = StopRequest()
+    guard, progress = InterruptGuard(), _Progress(updates, verbose)
+
+    def receive(result: GroupResult) -> None:
+        actor.mark_stale()
+        progress.add(backends.current().fetch(result.logs["loss"])[: result.applied].tolist())
+
+    runner = UpdateRunner(
+        cloning,
+        Counters(),  # the agent's counters do not change
+        session.stop,
+        on_batch_begin=callbacks.handlers("on_batch_begin"),
+        on_batch_end=callbacks.handlers("on_batch_end"),
+        fire=call_handlers,
+        critical=guard.critical,
+        receive=receive,
+        is_live=callbacks.needs_live_updates,
+    )
     try:
-        for part in cloning.run(updates, batch_size, algorithm.generators("pretrain")):
-            losses += part.tolist()
-            progress.show(losses)
+        with session.training(), guard.installed():
+            while runner.counters.updates < updates and not session.stop.is_set:
+                runner.run(min(cloning.call_size(updates), updates - runner.counters.updates))
+                guard.check()
         _copy_to_targets(algorithm)
     finally:
-        progress.close(losses)
+        progress.close()
         actor.mark_stale()
-    return {"loss": losses}
+    return {"loss": progress.losses}
 
 
 def _update_normalizers(algorithm: Algorithm, data: ExpertData) -> None:
@@ -70,24 +102,25 @@ class _Progress:
         self._updates, self._verbose, self._started = updates, verbose, perf_counter()
         self._next_line = self._started + INTERVAL
         self._bar = tqdm(total=updates, unit="update", dynamic_ncols=True) if verbose == 1 else None
+        self.losses: list[float] = []
 
-    def show(self, losses: list[float]) -> None:
+    def add(self, losses: list[float]) -> None:
         """Show the mean loss of the last updates."""
+        self.losses += losses
         if self._bar is not None:
-            self._bar.set_postfix_str(f"loss {_recent(losses):.4g}", refresh=False)
-            self._bar.update(len(losses) - self._bar.n)
+            self._bar.set_postfix_str(f"loss {self._recent():.4g}", refresh=False)
+            self._bar.update(len(losses))
         elif self._verbose == 2 and perf_counter() >= self._next_line:
-            print(f"pretrain: update {len(losses)} of {self._updates} | loss {_recent(losses):.4g}", flush=True)
+            print(f"pretrain: update {len(self.losses)} of {self._updates} | loss {self._recent():.4g}", flush=True)
             self._next_line = perf_counter() + INTERVAL
 
-    def close(self, losses: list[float]) -> None:
+    def close(self) -> None:
         """Close the bar, or print the last line."""
         if self._bar is not None:
             self._bar.close()
-        elif self._verbose == 2 and losses:
-            seconds = perf_counter() - self._started
-            print(f"pretrain ended: {len(losses):,} updates in {seconds:.1f} s, loss {_recent(losses):.4g}", flush=True)
+        elif self._verbose == 2 and self.losses:
+            number, seconds = len(self.losses), perf_counter() - self._started
+            print(f"pretrain ended: {number:,} updates in {seconds:.1f} s, loss {self._recent():.4g}", flush=True)
 
-
-def _recent(losses: list[float]) -> float:
-    return float(np.mean(losses[-100:]))
+    def _recent(self) -> float:
+        return float(np.mean(self.losses[-100:] or [math.nan]))

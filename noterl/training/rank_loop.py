@@ -40,11 +40,11 @@ class RankLoop(Loop):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.live = self.live or self.is_live
+        self.runner.is_live = self.runner.is_live or self.is_live
+        self.runner.before_call = self._before_call
         self._rank, self._processes = self.strategy.rank, self.strategy.processes
         self._settings = ChiefSettings(self.learner)
         self._agreed_every = self.learner.schedule.update_every
-        self._is_first_call = True  # of a group of updates
         self._reason: str | None = None  # why training ends, agreed by all processes
         self._agreed_steps, self._agreed_episodes = self.counters.steps, self.counters.episodes
         self._own_steps = self._own_episodes = 0  # of this process, since the last agreement
@@ -57,8 +57,7 @@ class RankLoop(Loop):
     def _train(self) -> None:
         self._countdown = self._most_ticks()
         super()._train()
-        if self.learner.merge_statistics is not None:
-            self.learner.merge_statistics()
+        self._merge_statistics()
 
     def _is_finished(self) -> bool:
         if not self._is_stopped and self._reason is None:
@@ -98,20 +97,20 @@ class RankLoop(Loop):
         if due.target:
             self._update_target()
         if due.updates:
+            if learner.rollout is None:
+                self._merge_statistics()
             self._learn(due.updates)
         self._finish_tick(table)
 
-    def _learn(self, updates: int) -> None:
-        if self.learner.rollout is None and self.learner.merge_statistics is not None:
+    def _merge_statistics(self) -> None:
+        """Merge the statistics of the normalizers with those of the other processes."""
+        if self.learner.merge_statistics is not None:
             self.learner.merge_statistics()
-        self._is_first_call = True
-        super()._learn(updates)
 
-    def _before_update(self) -> None:
+    def _before_call(self, is_first: bool) -> None:
         """Give all processes what hooks of the chief have set since the agreement or the last call."""
-        if self.live or not self._is_first_call:
+        if self.runner.is_live or not is_first:
             self._follow_chief(self.strategy.agree(self._numbers()))
-        self._is_first_call = False
 
     def _numbers(self) -> list[float]:
         """Return the settings that the others follow; zeros if this process is not the chief."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from noterl import envs
@@ -16,15 +15,7 @@ from noterl.history import History
 from noterl.learning.metrics import MetricMeans
 from noterl.random import Generators
 from noterl.training.dispatch import CallbackList
-from noterl.types import InfoSpec
-
-
-@dataclass(slots=True)
-class StopRequest:
-    """Whether `Agent.stop` was called, and the reason."""
-
-    is_set: bool = False
-    reason: str | None = None
+from noterl.types import InfoSpec, StopRequest
 
 
 class Session:

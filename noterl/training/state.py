@@ -18,6 +18,7 @@ from noterl.collect.checks import check_state as check_lanes
 from noterl.explorer import Explorer
 from noterl.learning import optimizers
 from noterl.learning.acting_policy import ActingPolicy
+from noterl.learning.info_fields import remove_info, set_info_spec, store_info
 from noterl.learning.learner import Learner
 from noterl.learning.settings import Settings
 from noterl.networks.access import native_modules
@@ -130,7 +131,7 @@ def set_state(parts: Parts, state: Any) -> None:
             for part, attributes in memories:
                 vars(part).clear()
                 vars(part).update(attributes)
-            learner.set_info_spec(info_spec)
+            set_info_spec(learner, info_spec)
         _set_core_state(parts, before)
         if isinstance(error, ValueError) or not isinstance(error, Exception):
             raise
@@ -216,9 +217,9 @@ def _set_masked(parts: Parts, masked: bool) -> None:
     """Add masks to what the agent stores, or remove them; if environments report them, `fit` adds them again."""
     algorithm, learner = parts.algorithm, parts.learner
     if masked and ACTION_MASK not in learner.info_spec:
-        learner.store_info(mask_spec(algorithm.action_space))
+        store_info(learner, mask_spec(algorithm.action_space))
     elif not masked and ACTION_MASK in learner.info_spec:
-        learner.remove_info([ACTION_MASK])
+        remove_info(learner, [ACTION_MASK])
 
 
 def _memories(learner: Learner) -> list[tuple[Any, dict[str, Any]]]:

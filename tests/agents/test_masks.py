@@ -15,6 +15,7 @@ import noterl
 from noterl import heads, policies
 from noterl.backends import current
 from noterl.collect import WorkerError, Workers
+from noterl.learning.info_fields import store_info
 from noterl.replay import Prioritized
 from noterl.utils.masks import mask_spec
 from tests.agents.test_on_policy import assert_equals_reference, ppo
@@ -66,7 +67,7 @@ def test_dqn_targets_use_legal_actions_only(double: bool) -> None:
     agent = noterl.DQN(VECTOR, double=double, hidden=(8,), gamma=0.9, seed=3)
     agent.compile("sgd", replay=noterl.Replay(64, sampler=Prioritized()), batch_size=6, target_update=500)
     learner = learner_of(agent)
-    learner.store_info(mask_spec(agent.action_space))
+    store_info(learner, mask_spec(agent.action_space))
     state = agent.get_state()
     rng = np.random.default_rng(0)
     for weight in state["variables"]["target_q"]:
@@ -122,7 +123,7 @@ def test_masked_ppo_equals_the_reference(kind: str, monkeypatch: pytest.MonkeyPa
     agent = ppo(kind, entropy_coefficient=0.05)
     enlarged(agent)
     agent.compile(keras.optimizers.Adam(0.01, epsilon=1e-5, global_clipnorm=0.1), batch_size=4)
-    learner_of(agent).store_info(mask_spec(agent.action_space))
+    store_info(learner_of(agent), mask_spec(agent.action_space))
     variables = agent.get_state()["variables"]
     rules = {"gae_lambda": 0.95, "clip": 0.2, "entropy": 0.05, "value": 0.5}
     model = MaskedReference(variables["actor"], variables["critic"], kind=kind, **rules)

@@ -142,7 +142,7 @@ def assert_equals_reference(
     rollout, learner = filled(agent, masked), learner_of(agent)
     rows: Any = learner.sample(learner.due(0, 0, 0).updates)
     prepared = model.prepared(rollout)
-    data = fetched(learner._data.extra)
+    data = fetched(learner.prepared_rows.extra)
     for name, expected in prepared.items():
         np.testing.assert_allclose(data[name], expected.reshape(-1), rtol=RTOL, atol=ATOL, err_msg=name)
     result = run_updates(agent, rows, len(rows))

@@ -13,6 +13,7 @@ from keras import ops
 
 import noterl
 from noterl import heads, losses, networks
+from noterl.learning.gradient_noise import noise_batch
 from noterl.noise import GaussianWhiteNoiseProcess
 from tests.support.doubles import RandomWalkEnv
 from tests.support.parts import learner_of
@@ -215,7 +216,7 @@ def test_updates_and_acting_have_the_same_observations(dtype: str, high: int, on
     agent.compile(replay=noterl.Replay(20, on_device=on_device), batch_size=4, learning_starts=4, update_every=4)
     agent.fit(steps=8, verbose=0)
     learner = learner_of(agent)
-    batch = learner.noise_batch(1, np.random.default_rng(1))
+    batch = noise_batch(learner, 1, np.random.default_rng(1))
     for observations in (batch.observation, batch.next_observation):
         assert keras.backend.standardize_dtype(observations.dtype) == "float32"
         np.testing.assert_array_equal(keras.ops.convert_to_numpy(observations), np.float32(high))

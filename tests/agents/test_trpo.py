@@ -59,7 +59,7 @@ def test_update_equals_the_reference(case: str) -> None:
     rollout, learner = filled(agent), learner_of(agent)
     prepared = model.prepared(rollout)
     rows: Any = learner.sample(learner.due(0, 0, 0).updates)
-    data, fields = fetched(learner._data.extra), flat({**rollout, **prepared})
+    data, fields = fetched(learner.prepared_rows.extra), flat({**rollout, **prepared})
     for name, expected in prepared.items():
         np.testing.assert_allclose(data[name], expected.reshape(-1), rtol=RTOL, atol=ATOL, err_msg=name)
 

@@ -154,7 +154,7 @@ class TestRollouts:
         sample = learner.sample
 
         def check(updates: int) -> Any:
-            result, data = sample(updates), learner._data
+            result, data = sample(updates), learner.prepared_rows
             raw = learner.rollout.observation.reshape(-1, *agent.observation_shape)
             found.append((raw.copy(), *(ops.convert_to_numpy(each) for each in (data.observation, data.action))))
             found[-1] += (ops.convert_to_numpy(data.extra["log_prob"]), ops.convert_to_numpy(data.extra["value"]))

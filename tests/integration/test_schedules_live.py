@@ -71,7 +71,7 @@ def test_file_holds_the_schedules(tmp_path: Path) -> None:
     agent.compile({"optimizer": keras.optimizers.Adam(Linear(1e-2, 0.0, steps=100), beta_1=0.8)})
     agent.save(tmp_path / "agent.noterl")
     loaded = noterl.load(tmp_path / "agent.noterl")
-    learner_of(loaded).update_schedules(20)
+    learner_of(loaded).updater.update_schedules(20)
     assert float(loaded.gamma) == pytest.approx(0.7)
     assert loaded.learning_rate == pytest.approx(0.8e-2)
     assert float(loaded.optimizer.beta_1) == pytest.approx(0.8)

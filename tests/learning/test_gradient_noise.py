@@ -11,7 +11,7 @@ import pytest
 from keras import ops
 
 import noterl
-from noterl.learning.gradient_noise import Spread
+from noterl.learning.gradient_noise import Spread, noise_batch
 from tests.support.parts import learner_of, run_updates
 from tests.support.representatives import representatives
 from tests.support.states import assert_same_state
@@ -88,7 +88,7 @@ def gradients_by_descent(agent: noterl.Agent, batch: Any) -> np.ndarray:
 def test_spread_equals_that_of_gradients_taken_one_by_one(kind: str) -> None:
     agent = trained(kind)
     generator = agent.gradient_noise(SAMPLES).generator
-    expected = gradients_by_descent(agent, learner_of(agent).noise_batch(SAMPLES, generator))
+    expected = gradients_by_descent(agent, noise_batch(learner_of(agent), SAMPLES, generator))
     found = agent.gradient_noise(SAMPLES)()  # samples the same batches
     mean = expected.mean(0)
     assert found.samples == SAMPLES

@@ -108,7 +108,7 @@ def test_images_are_trained() -> None:
     before = networks.get_weights(agent.q)
     run_updates(agent, random_batch(1, 4, IMAGE), 1)
     assert all((old != new).any() for old, new in zip(before, networks.get_weights(agent.q), strict=True))
-    assert learner_of(agent).precision == "bfloat16"
+    assert learner_of(agent).updater.precision == "bfloat16"
 
 
 @pytest.mark.backends("torch")

@@ -107,7 +107,7 @@ def test_updates_from_rollouts_equal_the_reference() -> None:
     policy = truth.inputs(rollout.observation.reshape(-1, 3), rollout.action.reshape(-1, 2))
     rows = learner.sample(learner.due(0, 0, 0).updates)
     expected = REWARDS["positive"](truth.logit(policy))
-    np.testing.assert_allclose(current().fetch(learner._data.reward), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(current().fetch(learner.prepared_rows.reward), expected, rtol=1e-4, atol=1e-5)
     logs = {name: current().fetch(value) for name, value in run_updates(agent, rows, len(rows)).logs.items()}
     demonstrated, mix = (part.reshape(8, *part.shape[2:]) for part in Samples(3)(truth, steps, lanes))
     for k, chosen in enumerate(rows):

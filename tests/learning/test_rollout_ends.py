@@ -67,10 +67,10 @@ def test_non_finite_minibatch_leaves_the_state_before_it() -> None:
     agent.set_state(before)
     filled(agent)
     learner_of(agent).sample(6)
-    data = learner_of(agent)._data
+    data = learner_of(agent).prepared_rows
     target = current().fetch(data.extra["target"])
     target[9] = np.nan
-    learner_of(agent)._data = data._replace(extra={**data.extra, "target": keras.ops.convert_to_tensor(target)})
+    learner_of(agent).prepared_rows = data._replace(extra={**data.extra, "target": keras.ops.convert_to_tensor(target)})
     result = run_updates(agent, rows, 3)
     assert (result.applied, result.stopped_early) == (2, False)
     assert np.isfinite(current().fetch(result.logs["loss"])[:3]).tolist() == [True, True, False]

@@ -303,6 +303,19 @@ def test_copy_raises_for_values_that_are_not_networks() -> None:
             networks.copy(*pair)
 
 
+def test_copy_inside_of_averaging_uses_the_coefficient_and_checks_each_pair() -> None:
+    source, target, other = (filled(networks.mlp(4, [5], 2), value) for value in (1.0, 2.0, 4.0))
+    polyak = networks.PolyakAveraging(0.5)
+    with networks.averaging(polyak):
+        for pair, value in (((source, target), 1.5), ((source, target), 1.25), ((source, other), 2.5)):
+            networks.copy(*pair)
+            assert all((weight == value).all() for weight in networks.get_weights(pair[1]))
+        with pytest.raises(ValueError, match="architecture"):
+            networks.copy(source, networks.mlp(4, [6], 2))
+    networks.copy(source, target)
+    assert all((weight == 1.0).all() for weight in networks.get_weights(target))
+
+
 def test_copies_do_not_share_storage() -> None:
     source, target = filled(networks.mlp(4, [5], 2), 1.0), filled(networks.mlp(4, [5], 2), 2.0)
     networks.copy(source, target)

@@ -35,7 +35,7 @@ def run_updates(agent: noterl.Agent, batch: Any, count: int) -> GroupResult:
     """
     learner: Any = learner_of(agent)
     if learner.rollout is not None and learner.replay is None and not isinstance(batch, GatheredRows):
-        batch = GatheredRows(learner._data, batch)
+        batch = GatheredRows(learner.prepared_rows, batch)
     with tracing_at_once():
         return learner.update(batch, count)
 

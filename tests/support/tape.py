@@ -137,7 +137,6 @@ class TapeAgent(noterl.Agent):
             )
             learner.declare_memory()
             learner.build_memory()
-            learner._scheduled = []
             learner.is_declared = learner.is_built = True
             dtype, generators = self.observation_dtype, self.generators
             starts = settings.schedule.learning_starts

@@ -155,9 +155,9 @@ class TestMemory:
         agent = dqn()
         fit(agent, 30)
         assert agent.replay.pending_load is not None
-        assert agent.replay._allocated.count == 0
+        assert agent.replay._storage.count == 0
         fit(agent, 30)
-        assert agent.replay._allocated.count == 0
+        assert agent.replay._storage.count == 0
         assert len(agent.replay) == 40
         assert agent.replay.pending_load is None
 
@@ -351,7 +351,7 @@ class TestPositions:
     def test_budget_of_steps_is_exact(self, whole: Any) -> None:
         agent, _, history = whole
         assert (agent.steps, len(agent.replay)) == (100, 40)  # which fetches the memory from the device
-        assert agent.replay._allocated.count == 100
+        assert agent.replay._storage.count == 100
         assert agent.updates == (99 // 4 - 9 // 4) * 2
         assert history.stop_reason == "steps"
         assert agent.trace_counts["device"] == 1

@@ -15,7 +15,7 @@ from noterl.backends.common import Loss, Stack, Variables, is_dense, split_loss
 
 T = TypeVar("T")
 
-_scopes = Stack()
+_scopes: Stack[Any] = Stack()
 
 
 class Scope(keras.StatelessScope):
@@ -126,7 +126,7 @@ def _objective(
     The function returns `(loss, (aux, assigned))`; `assigned` are the values that it assigned to other variables, by
     their positions in the scope.
     """
-    outer = _scopes.top
+    outer: Any = _scopes.top
     positions = {id(variable): position for position, variable in enumerate(trained)}
 
     def objective(values: list[Any]) -> tuple[Any, tuple[Any, dict[int, Any]]]:
@@ -148,12 +148,12 @@ def _objective(
 
 def _gradients(loss_fn: Loss, trained: Variables, args: tuple) -> tuple[Any, Any, list[Any]]:
     """Return `(loss, aux, gradients)` of `loss_fn(*args)`, inside a scope."""
-    outer = _scopes.top
+    outer: Any = _scopes.top
     objective, values = _objective(loss_fn, trained, args)
     (loss, (aux, assigned)), found = jax.value_and_grad(objective, has_aux=True)(values)
     for position, value in assigned.items():
         outer.state_mapping[id(outer.variables[position])] = value
-    if (over := replicas.active()) is not None:
+    if (over := replicas.active.top) is not None:
         loss, *found = over.mean_of_all([loss, *found])
     return loss, aux, found
 
@@ -168,7 +168,7 @@ def hessian_product(function: Callable[[], Any], variables: Variables) -> Callab
     """Linearize the gradient once; each product is a linear function of its vector."""
     objective, values = _objective(function, variables, ())
     product: Callable[[list[Any]], list[Any]] = jax.linearize(jax.grad(lambda new: objective(new)[0]), values)[1]
-    over = replicas.active()
+    over = replicas.active.top
     return product if over is None else lambda vector: over.mean_of_all(product(vector))
 
 

@@ -13,7 +13,7 @@ from noterl.backends.common import Loss, Stack, Variables, split_loss
 
 T = TypeVar("T")
 
-_flags = Stack()
+_flags: Stack[Any] = Stack()
 
 
 class FiniteFlag:
@@ -37,7 +37,7 @@ class FiniteFlag:
 
 def minimize(loss_fn: Loss, trained: Variables, optimizer: Any, args: tuple, **unused: Any) -> tuple[Any, Any]:
     """Take a gradient step; the optimizer receives None for a variable that the loss does not depend on."""
-    replica: Any = replicas.active()
+    replica: Any = replicas.active.top
     take = partial(_gradients_of_loss, loss_fn, trained, args)
     loss, aux, found = take() if replica is None else replica.mean_gradients(take, partial(loss_fn, *args))
     flag = _flags.top

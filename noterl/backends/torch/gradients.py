@@ -39,7 +39,7 @@ class _Call(NamedTuple):
     totals: list[torch.Tensor] | None
 
 
-_calls = Stack()
+_calls: Stack[_Call] = Stack()
 
 
 @contextmanager
@@ -70,14 +70,12 @@ def minimize(
         loss, aux, found = eager_gradients(loss_fn, trained, args) if traced is None else traced()
     rollback = call.rollback if call else None
     loss = loss.detach()
-    if replicas.active() is not None:
+    if replicas.active.top is not None:
         loss, found = _averaged(loss, found)
     pairs = [(gradient, variable) for gradient, variable in zip(found, trained, strict=True) if gradient is not None]
     with torch.no_grad():
         total = torch.stack(torch._foreach_norm([gradient for gradient, _ in pairs])).sum() + loss.abs()
         changed, may_overflow = [variable for _, variable in pairs], False
-        if rollback is not None:
-            rollback.check_assignments()
         if call is not None and call.totals is not None:
             call.totals.append(total)
         elif not math.isfinite(number := float(total)):
@@ -96,7 +94,7 @@ def minimize(
 
 def _averaged(loss: torch.Tensor, found: list[torch.Tensor | None]) -> tuple[torch.Tensor, list[torch.Tensor | None]]:
     """Return the means of a loss and its gradients over the replicas, in one transfer."""
-    over = replicas.active()
+    over = replicas.active.top
     assert over is not None
     present = [gradient for gradient in found if gradient is not None]
     with torch.no_grad():
@@ -110,7 +108,7 @@ def gradients(function: Callable[[], Any], variables: Variables) -> tuple[torch.
     with torch.enable_grad():
         value, _, found = eager_gradients(function, variables, ())
     value, found = value.detach(), _zeros_for_none(found, variables)
-    if (over := replicas.active()) is not None:
+    if (over := replicas.active.top) is not None:
         value, *found = over.mean_of_all([value, *found])
     return value, found
 
@@ -129,7 +127,7 @@ def hessian_product(function: Callable[[], Any], variables: Variables) -> Callab
         slopes = [part for part, used in zip(vector, is_used, strict=True) if used]
         found = torch.autograd.grad(outputs, values, slopes, retain_graph=True, allow_unused=True)
         result = _zeros_for_none(found, variables)
-        over = replicas.active()
+        over = replicas.active.top
         return result if over is None else over.mean_of_all(result)
 
     return product

@@ -90,13 +90,10 @@ class Rollback:
         else:
             self._memory.pop((-1, -1), None)
 
-    def check_assignments(self) -> None:
-        """Called after a loss is computed: record whether variables were assigned since the last optimizer step."""
-        if self._versions is not None and not self._copies_all:
-            self._copies_all = self._versions != [tensor._version for tensor in _tensors(self._variables)]
-
     def before_apply(self, optimizer: Any, variables: Sequence[keras.Variable], *, may_overflow: bool) -> None:
         """Copy what applying an optimizer to the variables will change, if the update may be undone afterwards."""
+        if self._versions is not None and not self._copies_all:  # assigned since the last step of an optimizer?
+            self._copies_all = self._versions != [tensor._version for tensor in _tensors(self._variables)]
         self._count += 1
         if self.applied is not None:
             self.applied[id(optimizer), *map(id, variables)] = optimizer, variables

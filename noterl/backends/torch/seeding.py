@@ -36,16 +36,15 @@ class SeededCalls:
             after a call that sampled numbers. If it is None, calls are not seeded.
         device: the name of the device whose generator the calls use, beside the CPU's.
         calls: number of these calls in a row.
+
+    Attributes:
+        may_sample: whether later calls may sample numbers.
     """
 
     def __init__(self, seed: Callable[[bool], int] | None, device: str, calls: int = 1) -> None:
         self._seed, self._device = seed, device
         self._calls = self._calls_left = calls
-
-    @property
-    def may_sample(self) -> bool:
-        """Whether later calls may sample numbers."""
-        return self._seed is not None
+        self.may_sample = seed is not None
 
     def __call__(self, function: Callable[..., Any], *args: Any) -> Any:
         """Return `function(*args)`."""
@@ -62,7 +61,7 @@ class SeededCalls:
         else:
             self._calls_left -= 1
             if not self._calls_left:
-                self._seed = None
+                self._seed, self.may_sample = None, False
         return result
 
     def _states(self) -> list[torch.Tensor]:

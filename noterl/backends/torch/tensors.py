@@ -68,14 +68,15 @@ def to_device(value: Any, device: str) -> Any:
     )
 
 
-def unbind(batch: Batch, count: int) -> list[Batch]:
-    """Split batches `[K, B, ...]` into the first `count` batches `[B, ...]`."""
+def unbind(batch: Batch, count: int, device: str) -> list[Batch]:
+    """Split batches `[K, B, ...]`, arrays or tensors, into the first `count` batches `[B, ...]` on the device."""
 
     def split(value: Any) -> Any:
         if isinstance(value, dict):
             parts = {name: split(part) for name, part in value.items()}
             return [{name: part[k] for name, part in parts.items()} for k in range(count)]
-        return value.unbind(0)
+        tensor = value if isinstance(value, torch.Tensor) else torch.from_numpy(value).to(device)
+        return tensor.unbind(0)
 
     return [Batch(*fields) for fields in zip(*(split(value)[:count] for value in batch), strict=True)]
 

@@ -65,6 +65,9 @@ class UpdateThreads:
 
     Args:
         variables: all variables of the updates.
+
+    Attributes:
+        times: receives the seconds of each update of the current group; None if they are not timed.
     """
 
     def __init__(self, variables: Sequence[Any]) -> None:
@@ -74,37 +77,30 @@ class UpdateThreads:
         )
         self._largest = max(map(math.prod, shapes), default=0) if is_dense else math.inf  # weights of a layer
         self._times: tuple[list[float], list[float]] = ([], [])  # seconds of updates with one thread and with all
-        self._timed: list[float] | None = None  # the list of the current group
+        self.times: list[float] | None = None
 
-    def number(self, batch_size: int) -> int:
-        """Return the current number for updates on so many transitions; the user's choice if there is one."""
-        current = number_of_python_thread()
+    def number(self, batch_size: int, first: int | None = None, count: int = 1) -> int:
+        """Return the number for updates on so many transitions; the user's choice if there is one.
+
+        Args:
+            batch_size: transitions of an update.
+            first: the number of the first update of a group, which may be timed; None for the current number.
+            count: updates of the group.
+        """
+        self.times, current = None, number_of_python_thread()
         if _is_chosen(current) or self._largest == math.inf:
             return current
-        return 1 if self._is_small(batch_size) or _process.is_crowded else current
-
-    def number_of_group(self, batch_size: int, first: int, count: int) -> int:
-        """Return the number for a group of `count` updates, of which the first has the number `first`."""
-        self._timed, current = None, number_of_python_thread()
-        if _is_chosen(current) or self._largest == math.inf or self._is_small(batch_size):
-            return self.number(batch_size)
-        turn = first // max(count, PROBE) % PERIOD
+        if 2 * batch_size * self._largest < SMALL_PRODUCT:
+            return 1
+        turn = PERIOD if first is None else first // max(count, PROBE) % PERIOD
         if turn < 2:
-            self._timed = self._times[turn]
+            self.times = self._times[turn]
             return (1, current)[turn]
         if all(self._times):
             one, together = map(_typical, self._times)
             _process.is_crowded = together > one
             self._times = ([], [])
-        return self.number(batch_size)
-
-    def add_time(self, seconds: float) -> None:
-        """Receive the time of an update of the current group."""
-        if self._timed is not None:
-            self._timed.append(seconds)
-
-    def _is_small(self, batch_size: int) -> bool:
-        return 2 * batch_size * self._largest < SMALL_PRODUCT
+        return 1 if _process.is_crowded else current
 
 
 def _typical(times: list[float]) -> float:

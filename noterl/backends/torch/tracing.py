@@ -24,7 +24,7 @@ from noterl.backends.torch.seeding import restored_generators
 from noterl.backends.torch.tensors import device_name
 from noterl.random import GLOBAL_GENERATORS
 
-_traces_in_progress = Stack()
+_traces_in_progress: Stack[Any] = Stack()
 
 # The holder and the name of a tensor: a parameter or buffer of a module, or the value of a Keras variable.
 _Slot = tuple[dict[str, Any], str]
@@ -76,7 +76,10 @@ class TracedGradients:
         if self._is_eager or not self.are_due:
             return None
         leaves, structure = pytree.tree_flatten(args)
-        key = (loss_fn, tuple(map(id, variables)), structure, tuple(map(_signature, leaves)))
+        signature = tuple(
+            [(leaf.shape, leaf.dtype) if isinstance(leaf, torch.Tensor) else type(leaf) for leaf in leaves]
+        )
+        key = (loss_fn, tuple(map(id, variables)), structure, signature)
         if key not in self._known:
             with GLOBAL_GENERATORS:  # tracing runs the loss several times, and restores the generators after it
                 self._known[key] = self._traced(loss_fn, variables, args)
@@ -111,7 +114,7 @@ class TracedGradients:
         program = self._program(pure, loss_fn, state, leaves)
         if program is None:
             return None
-        gradient = _gradient(program, shape)
+        gradient = _gradient(*program, shape)
         try:
             traced = _with_rollback(lambda: gradient(leaves), state)
         except Exception as error:  # some operations, such as those of an LSTM, run only outside of a trace
@@ -125,8 +128,8 @@ class TracedGradients:
 
     def _program(
         self, pure: Callable, loss_fn: Callable, state: list[torch.Tensor], leaves: list[torch.Tensor]
-    ) -> Callable | None:
-        """Return `pure` as a function of the leaves alone, which reads the state it needs by itself."""
+    ) -> tuple[Callable, list[int]] | None:
+        """Return `pure` as a function of some leaves alone, and their positions; it reads the state by itself."""
         from torch.fx.experimental.proxy_tensor import make_fx
 
         examples = [*(tensor.clone() for tensor in state), *leaves]
@@ -156,7 +159,7 @@ class TracedGradients:
             _traces_in_progress.pop()
         read = [state[k] for k in used if k < len(state)]
         taken = [k - len(state) for k in used if k >= len(state)]
-        return lambda leaves: program(*read, *[leaves[k] for k in taken])
+        return partial(program, *read), taken
 
 
 @contextmanager
@@ -169,12 +172,12 @@ def _one_fake_mode() -> Iterator[None]:
         yield
 
 
-def _gradient(program: Callable, shape: dict[str, Any]) -> Gradient:
+def _gradient(program: Callable, taken: list[int], shape: dict[str, Any]) -> Gradient:
     count, used = shape["aux"].num_leaves, shape["used"]
 
     def gradient(leaves: list[torch.Tensor]) -> tuple[torch.Tensor, Any, list[torch.Tensor | None]]:
         with torch.no_grad():
-            loss, *rest = program(leaves)
+            loss, *rest = program(*[leaves[k] for k in taken])
         gradients = iter(rest[count:])
         aux = pytree.tree_unflatten(rest[:count], shape["aux"])
         return loss, aux, [next(gradients) if used_here else None for used_here in used]
@@ -256,10 +259,6 @@ def _warn(function: Any, why: str) -> None:
 
 def _first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0]
-
-
-def _signature(leaf: Any) -> Any:
-    return (tuple(leaf.shape), leaf.dtype) if isinstance(leaf, torch.Tensor) else type(leaf)
 
 
 def _slots(variables: Sequence[keras.Variable]) -> list[_Slot]:

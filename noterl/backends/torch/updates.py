@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from noterl.backends.common import GatheredRows, GroupResult, NonFiniteError, Rows, UpdateProgram, transitions_of_update
+from noterl.backends.common import GatheredRows, GroupResult, NonFiniteError, Rows, UpdateProgram
 from noterl.backends.torch.gradients import all_finite, calling, state_of
 from noterl.backends.torch.rollback import Rollback
 from noterl.backends.torch.seeding import SEEDED_DEVICES, SeededCalls
-from noterl.backends.torch.tensors import device_name, stack, take, to_device, unbind
+from noterl.backends.torch.tensors import device_name, stack, take, unbind
 from noterl.backends.torch.threads import UpdateThreads, limited
 from noterl.backends.torch.tracing import TracedGradients
 from noterl.types import Batch
@@ -48,16 +48,20 @@ class Updates(UpdateProgram):
     def __call__(self, rows: Rows, count: int, first: int = 0) -> GroupResult:
         """Make `count` updates, of which the first has the number `first`."""
         batch = self._batches(rows, count)
-        with limited(self._threads.number_of_group(transitions_of_update(rows), first, count)):
-            result = self._checked_together(batch, count, first) if self._can_be_checked_together(count) else None
-            return self._checked_one_by_one(batch, count, first) if result is None else result
+        of_group = rows.indices if isinstance(rows, GatheredRows) else rows.reward  # [K, B], or [K, T, N] of sequences
+        with limited(self._threads.number(math.prod(of_group.shape[1:]), first, count)):
+            if count > 1 and self._can_be_checked_together():
+                result = self._checked_together(batch, count, first)
+                if result is not None:
+                    return result
+            return self._checked_one_by_one(batch, count, first)
 
-    def _can_be_checked_together(self, count: int) -> bool:
+    def _can_be_checked_together(self) -> bool:
         """Return whether a group that fails can be repeated: no update samples numbers, and none stops the group.
 
         On the CPU, a check does not wait, so each update is checked, and copies of the state are avoided.
         """
-        return count > 1 and waits_for_device(self._device) and self.stop is None and not self._seeded.may_sample
+        return waits_for_device(self._device) and self.stop is None and not self._seeded.may_sample
 
     def _checked_together(self, batch: Callable[[int], Batch], count: int, first: int) -> GroupResult | None:
         """Make all updates, and wait for the device once; if one is not finite, undo them all and return None."""
@@ -94,7 +98,8 @@ class Updates(UpdateProgram):
                 except BaseException:
                     rollback.restore_after_error()
                     raise
-                self._threads.add_time(perf_counter() - started)
+                if self._threads.times is not None:
+                    self._threads.times.append(perf_counter() - started)
                 logs.append(result[0])
                 feedback.append(result[1])
                 rollback.end(may_restore=self.stop is not None)
@@ -106,8 +111,9 @@ class Updates(UpdateProgram):
     def _update(self, batch: Batch, number: int) -> tuple[dict[str, Any], dict[str, Any]]:
         """Make the update with this number."""
         self._traces.are_due = self.jit_compile is True or number >= EAGER_UPDATES
-        result: tuple[dict[str, Any], dict[str, Any]] = self._seeded(self.step, batch, number % self.period)
-        return result
+        if self._seeded.may_sample:
+            return self._seeded(self.step, batch, number % self.period)
+        return self.step(batch, number % self.period)
 
     def _logs_of_failed(self, error: NonFiniteError, before: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
         """Return the logs of an update that was undone: only its loss is known. `before` are the logs before it."""
@@ -120,4 +126,4 @@ class Updates(UpdateProgram):
         if isinstance(rows, GatheredRows):
             indices = torch.from_numpy(np.ascontiguousarray(rows.indices)).to(self._device)
             return lambda k: take(rows.data, indices[k])
-        return unbind(to_device(rows, self._device), count).__getitem__
+        return unbind(rows, count, self._device).__getitem__

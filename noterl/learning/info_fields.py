@@ -1,0 +1,36 @@
+"""The fields of `info` that the memories of a learner store; see `Algorithm.info_spec`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from noterl.learning.learner import Learner
+from noterl.types import InfoSpec
+
+
+def store_info(learner: Learner, spec: InfoSpec) -> None:
+    """Store further fields of `info` from now on, and compile the updates again, which then receive them.
+
+    Transitions that are stored already get the defaults.
+    """
+    both = {**spec, **{f"next_{name}": entry for name, entry in spec.items()}}
+    for memory in (learner.rollout, learner.replay):
+        if memory is not None:
+            memory.add_fields(both)
+    set_info_spec(learner, {**learner.info_spec, **spec})
+
+
+def remove_info(learner: Learner, names: Collection[str]) -> None:
+    """Remove fields of `info` from the memories, and compile the updates again, which then do not receive them."""
+    for memory in (learner.rollout, learner.replay):
+        if memory is not None:
+            memory.remove_fields([each for name in names for each in (name, f"next_{name}")])
+    set_info_spec(learner, {name: entry for name, entry in learner.info_spec.items() if name not in names})
+
+
+def set_info_spec(learner: Learner, spec: InfoSpec) -> None:
+    """Set the fields of `info` that the memories hold; if the updates are compiled, compile them again."""
+    learner.info_spec = dict(spec)
+    learner.algorithm.info_spec = dict(spec)
+    if learner.is_built:
+        learner.compile(learner.report)

@@ -1,0 +1,191 @@
+"""Groups of gradient updates and their batch hooks, for `fit` and `pretrain`."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import KW_ONLY, dataclass, field
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from noterl import backends
+from noterl.backends.common import GroupResult, NonFiniteError
+from noterl.callback import Handlers
+from noterl.learning.schedule import UpdateSchedule
+from noterl.types import Counters, Logs, StopRequest
+from noterl.utils.errors import keep_first_error
+
+
+class UpdateSource(ABC):
+    """Where the groups of updates come from: a `Learner`, or the `Cloning` of an agent.
+
+    Attributes:
+        schedule: splits groups into compiled calls.
+        memory: receives the feedback of `memory.feedback_fields`; None for no feedback.
+    """
+
+    schedule: UpdateSchedule
+    memory: Any = None
+
+    @abstractmethod
+    def call_size(self, updates: int) -> int:
+        """Return how many updates of a group run in one compiled call."""
+
+    @abstractmethod
+    def sample(self, updates: int) -> Any:
+        """Sample the transitions of a group of updates; the result can be sliced by updates."""
+
+    @abstractmethod
+    def batches(self, samples: Sequence[Any], size: int) -> AbstractContextManager[Iterator[Any]]:
+        """Return a context manager that yields an iterator over the batches of each part of a sample.
+
+        `update` receives these batches. Those of a part with fewer updates are padded to `size` updates.
+        """
+
+    @abstractmethod
+    def update(self, batch: Any, count: int) -> GroupResult:
+        """Make the first `count` updates of `batch` in one compiled call."""
+
+
+@dataclass(eq=False)
+class UpdateRunner:
+    """Makes groups of updates, counts them and calls their batch hooks.
+
+    Attributes:
+        source: where the groups come from.
+        counters: `updates` is incremented.
+        stop: whether a hook has ended training.
+        on_batch_begin: the handlers of this event.
+        on_batch_end: the handlers of this event.
+        fire: calls the handlers of an event: `fire(handlers, *args)`.
+        critical: returns a context in which Ctrl-C is deferred.
+        receive: called with the result of each compiled call, before its hooks.
+        before_call: called before each compiled call, with whether it is the first one of its group.
+        after_call: called with the result of each compiled call, after its hooks.
+        logs_of_update: returns the logs of one update from its number and the logs of its call; by default all of them.
+        is_live: whether each update runs alone, between the hooks of its begin and its end.
+        clock: the seconds of "sample" and "learn" are added to it.
+    """
+
+    source: UpdateSource
+    counters: Counters
+    stop: StopRequest
+    _: KW_ONLY
+    on_batch_begin: Handlers
+    on_batch_end: Handlers
+    fire: Callable[..., None]
+    critical: Callable[[], AbstractContextManager[None]]
+    receive: Callable[[GroupResult], None]
+    before_call: Callable[[bool], None] | None = None
+    after_call: Callable[[GroupResult], None] | None = None
+    logs_of_update: Callable[[int, Logs], Logs] | None = None
+    is_live: bool = False
+    clock: dict[str, float] = field(default_factory=lambda: {"sample": 0.0, "learn": 0.0})
+
+    def run(self, updates: int) -> None:
+        """Run a group of updates: sample all batches, update in as few calls as possible, and feed back the results.
+
+        Raises:
+            NonFiniteError: if an update is not finite and no hook has ended training.
+        """
+        source = self.source
+        size = 1 if self.is_live else source.call_size(updates)
+        started = perf_counter()
+        sample = source.sample(updates)
+        self.clock["sample"] += perf_counter() - started
+        parts = [sample[part] for part in source.schedule.split(self.counters.updates, updates, size)]
+        results: list[GroupResult] = []
+        failed = False
+        with source.batches(parts, size) as batches:
+            for part in parts:
+                result = self._call(batches, len(part), is_first=not results)
+                results.append(result)
+                if self.after_call is not None:
+                    self.after_call(result)
+                if result.applied < len(part):
+                    failed = not result.stopped_early  # not finite, and a callback ended training
+                    break
+        if not failed and source.memory is not None and source.memory.feedback_fields:
+            self._feed_back(sample, results)
+
+    def _call(self, batches: Iterator[Any], count: int, is_first: bool) -> GroupResult:
+        """Run `count` updates on the next batches in one compiled call; further batches in it are padding."""
+        started = perf_counter()
+        batch = next(batches)
+        self.clock["sample"] += perf_counter() - started
+        try:
+            if self.is_live:
+                self.fire(self.on_batch_begin, self.counters.updates, {})
+            started = perf_counter()
+            if self.before_call is not None:
+                self.before_call(is_first)
+            with self.critical():
+                result = self.source.update(batch, count)
+        except BaseException as error:
+            if self.is_live:
+                with keep_first_error(error):
+                    self.fire(self.on_batch_end, self.counters.updates, {})
+            raise
+        self.clock["learn"] += perf_counter() - started
+        self.receive(result)
+        self.report(result, count)
+        return result
+
+    def report(self, result: GroupResult, count: int) -> None:
+        """Count the updates of a call and fire their hooks.
+
+        Args:
+            result: of the call.
+            count: how many updates were requested.
+
+        Raises:
+            NonFiniteError: if an update is not finite and no hook has ended training.
+        """
+        counters, first, was_stopped = self.counters, self.counters.updates, self.stop.is_set
+        try:
+            if self.on_batch_begin or self.on_batch_end:
+                # An update that was not finite is reported too. One that `stop_epochs` has undone is reported only if
+                # it is live, because its begin event has fired already.
+                reported = result.applied + (self.is_live or not result.stopped_early)
+                self._fire_batches(result, min(reported, count))
+        finally:
+            counters.updates = first + result.applied
+        if result.applied < count and not result.stopped_early and (was_stopped or not self.stop.is_set):
+            loss = float(backends.current().fetch(result.logs["loss"])[result.applied])
+            raise NonFiniteError(loss, update=counters.updates, step=counters.steps)
+
+    def _fire_batches(self, result: GroupResult, count: int) -> None:
+        """Fire the batch hooks of a call, each with the values of its own update."""
+        first = self.counters.updates
+        values = {name: backends.current().fetch(value).tolist() for name, value in result.logs.items()}
+        for k in range(count):
+            self.counters.updates = first + k
+            logs = {name: column[k] for name, column in values.items()}
+            if self.logs_of_update is not None:
+                logs = self.logs_of_update(first + k, logs)
+            self._fire_batch(k < result.applied, logs)
+
+    def _fire_batch(self, applied: bool, logs: Logs) -> None:
+        number = self.counters.updates
+        try:
+            if not self.is_live:
+                self.fire(self.on_batch_begin, number, {})
+        except BaseException as error:
+            with keep_first_error(error):
+                self.fire(self.on_batch_end, number, logs)
+            raise
+        self.counters.updates += applied
+        self.fire(self.on_batch_end, number, logs)
+
+    def _feed_back(self, sample: Any, results: Sequence[GroupResult]) -> None:
+        """Give the memory the feedback of a whole group of updates in one call."""
+        memory, fetch = self.source.memory, backends.current().fetch
+        # A call of fewer updates than usual is padded, and so is its feedback.
+        values = {
+            name: np.concatenate([fetch(result.feedback[name])[: result.applied] for result in results])
+            for name in memory.feedback_fields
+        }
+        memory.feedback(sample, values)

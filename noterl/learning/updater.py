@@ -1,0 +1,255 @@
+"""The gradient step of an agent: one update, which backends compile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from copy import deepcopy
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from noterl import backends, networks
+from noterl.algorithm import running
+from noterl.backends.common import Program, UpdateOptions, split_loss
+from noterl.distribute import Strategy
+from noterl.learning import optimizers
+from noterl.learning.update import Returned, fill_missing, log_names
+from noterl.networks import training_mode
+from noterl.types import Batch
+
+if TYPE_CHECKING:
+    from noterl.algorithm import Algorithm
+    from noterl.learning.reward_model import Discriminator
+
+
+class Updater:
+    """Makes the gradient updates of one agent.
+
+    Args:
+        algorithm: the agent.
+        built: the optimizers by name; they are built later.
+        polyak: whether updates move the target by Polyak averaging.
+        jit_compile: see `Agent.compile`.
+        precision: see `Agent.compile`.
+        reward_model: replaces the rewards of updates; None for those of the environment.
+
+    Attributes:
+        optimizers: the optimizers by name.
+        memory: receives feedback; see `Learner`.
+        replaces_reward: whether `step` replaces the rewards. Rollouts already hold those of the reward model, because
+            `prepare` needs them.
+        trained: the variables that the default `update` trains.
+        variables: every variable of networks, hyperparameters and optimizers, without duplicates.
+        networks: the networks that compute differently in an update; see `networks.training_mode`.
+        returned: the names that `update` returned in its dry run, for each index within `update_period`.
+        recorded: during a dry run of `update`, the variables that each optimizer trains; otherwise None.
+    """
+
+    memory: Any
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        built: Mapping[str, Any],
+        *,
+        polyak: bool,
+        jit_compile: bool | str = "auto",
+        precision: str = "float32",
+        reward_model: Discriminator | None = None,
+    ) -> None:
+        self.algorithm, self.jit_compile, self.precision = algorithm, jit_compile, precision
+        self.optimizers: dict[str, Any] = dict(built)
+        self.reward_model, self.replaces_reward = reward_model, False
+        self.trained: list[Any] = []
+        self.variables: list[Any] = []
+        self.networks: list[Any] = []
+        self.returned: Sequence[Returned] = ()
+        self.recorded: dict[str, list[Any]] | None = None
+        self._polyak = networks.PolyakAveraging(algorithm.tau) if polyak else None
+        self._losses: list[Any] = []  # of the update in progress, one for each `minimize`
+        self._groups: dict[tuple[int, ...], tuple[list[Any], Sequence[Any]]] = {}  # variables of groups of networks
+        self._scheduled: list[Callable[[int], None]] = []
+
+    def leave_scope(self) -> None:
+        """Make variables and optimizers independent of a scope of TensorFlow in which the agent was made."""
+        leave_scope = backends.current().capabilities.get("scopes")
+        if leave_scope is not None:
+            leave_scope(self.find_variables(), self.optimizers.values())
+
+    def find_networks(self) -> None:
+        """Set `networks`."""
+        includes_modules = self.precision != "float32"
+        self.networks = [
+            network
+            for network in self.algorithm.networks().values()
+            if isinstance(network, backends.keras.layers.Layer) or (includes_modules and networks.is_module(network))
+        ]
+
+    def find_variables(self) -> list[Any]:
+        """Return every variable of networks, hyperparameters and optimizers, each once."""
+        found = self.algorithm._variables()
+        found += [variable for one in self.optimizers.values() for variable in optimizers.variables(one)]
+        found += self.reward_model.all_variables() if self.reward_model else []
+        return networks.unique(found)
+
+    def compile(self, strategy: Strategy, axis: int, report: Sequence[Any], stop: Callable[..., Any] | None) -> Program:
+        """Return the compiled program of `step`; see `backends.compile_updates`.
+
+        Args:
+            strategy: how devices or processes share updates.
+            axis: of a batch, along which replicas share it.
+            report: variables whose weights each call returns, for acting.
+            stop: whether the update with these logs ends the group.
+        """
+        self._scheduled = [
+            each.update_schedules for each in self.algorithm.hyperparameters.values() if each.schedule is not None
+        ]
+        trained_by = [*self.optimizers.values(), *([self.reward_model.optimizer] if self.reward_model else [])]
+        self._scheduled += [partial(optimizers.update_rules, one) for one in trained_by if optimizers.has_rules(one)]
+        options = UpdateOptions(
+            period=self.algorithm.update_period,
+            stop=stop,
+            report=report,
+            jit_compile=self.jit_compile,
+            on_trace=self.trace_counter("update"),
+            log_names=self.metric_names,
+            torch_seed=self.torch_seed,
+        )
+        return strategy.compile_updates(self.step, self.variables, options, axis)
+
+    def trace_counter(self, name: str) -> Callable[[], None]:
+        """Return a function that counts a trace of the program `name` in the agent's `trace_counts`."""
+        return partial(self.algorithm.trace_counts.update, [name])
+
+    def torch_seed(self, advance: bool) -> int:
+        """Return the seed of torch's global generator for the next update.
+
+        If `advance` is True, later calls return another seed: that of the update after it.
+        """
+        generators = self.algorithm.generators if advance else deepcopy(self.algorithm.generators)
+        return int(generators("torch").integers(2**63))
+
+    def update_schedules(self, step: int) -> None:
+        """Set everything that has a schedule to its value at this step."""
+        for update in self._scheduled:
+            update(step)
+
+    @property
+    def metric_names(self) -> frozenset[str]:
+        """The names of everything that updates log; known after the dry run of `update`."""
+        return log_names(self.returned) | self._model_metrics
+
+    @property
+    def _model_metrics(self) -> frozenset[str]:
+        return frozenset() if self.reward_model is None else self.reward_model.metric_names
+
+    def logs_of_update(self, number: int, logs: dict[str, Any]) -> dict[str, Any]:
+        """Return the logs of the update with this number, without the names that only other updates of a period log."""
+        own = self.returned[number % self.algorithm.update_period].logs | self._model_metrics
+        return {name: value for name, value in logs.items() if name in own}
+
+    def step(self, batch: Batch, index: int = 0) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Make one update and, for Polyak averaging, move the target; backends compile this.
+
+        Args:
+            batch: tensors `[B, ...]`.
+            index: of the update within `update_period`; a Python int while tracing.
+
+        Returns:
+            `(logs, feedback)`; logs hold at least "loss", feedback holds what the memory needs.
+
+        Raises:
+            ValueError: if `loss` or `update` does not return a field that the memory's sampler needs.
+        """
+        algorithm = self.algorithm
+        model_logs: dict[str, Any] = {}
+        if self.reward_model is not None:
+            batch, model_logs = self.reward_model.train(batch, self.apply_gradients)
+            batch = self._with_model_reward(batch)
+        self._losses = []
+        logs, feedback = self.call(batch, index)
+        if self._polyak is not None and (index + 1) % algorithm.target_period == 0:
+            with networks.averaging(self._polyak):
+                algorithm.update_target()
+        if "loss" not in logs:
+            logs = {"loss": sum(self._losses[1:], self._losses[0]), **logs}
+        self._losses = []
+        if algorithm.update_period > 1:
+            logs, feedback = fill_missing(logs, feedback, self.returned, batch.weight)
+        numbers = {
+            name: backends.ops.convert_to_tensor(value, "float32")
+            for name, value in logs.items()
+            if isinstance(value, float | int)
+        }
+        wanted = self.memory.feedback_fields
+        missing = [name for name in wanted if name not in feedback]
+        if missing:
+            raise ValueError(
+                f"feedback must hold {', '.join(missing)} [B] for {type(self.memory.sampler).__name__}, but "
+                f"{type(algorithm).__name__} returns {', '.join(feedback) or 'nothing'}"
+            )
+        return {**logs, **numbers, **model_logs}, {name: value for name, value in feedback.items() if name in wanted}
+
+    def call(self, batch: Batch, index: int) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Call the agent's `update`, in training mode, and return its `(logs, feedback)`.
+
+        Raises:
+            ValueError: if it returns anything else.
+        """
+        algorithm = self.algorithm
+        update: Any = algorithm.update
+        if algorithm.multi_agent:
+            batch = algorithm._per_agent_batch(batch)
+        with running(self), training_mode(self.networks, self.precision) if self.networks else nullcontext():
+            result = update(batch) if algorithm.update_period == 1 else update(batch, index)
+        is_pair = isinstance(result, tuple) and len(result) == 2
+        if is_pair and isinstance(result[0], dict) and isinstance(result[1], dict | None):
+            return result[0], result[1] or {}
+        raise ValueError(
+            f"update must return (logs, feedback), two dicts; {type(algorithm).__name__} returned {result!r}"
+        )
+
+    def record(self, batch: Batch, recorders: dict[str, Any]) -> None:
+        """Call `update` for the last index within `update_period`, with objects that stand in for the optimizers."""
+        built, self.optimizers = self.optimizers, recorders
+        try:
+            self.call(self._with_model_reward(batch), self.algorithm.update_period - 1)
+        finally:
+            self.optimizers = built
+
+    def _with_model_reward(self, batch: Batch) -> Batch:
+        """Return a batch `[B, ...]` with the rewards that updates use."""
+        model = self.reward_model
+        return batch if model is None or not self.replaces_reward else model.replace_reward(batch)
+
+    def minimize(
+        self, loss_fn: Callable[..., Any], trained: Any, optimizer: str, args: tuple[Any, ...]
+    ) -> tuple[Any, Any]:
+        """Take one gradient step; see `Algorithm.minimize`."""
+        if optimizer not in self.optimizers:
+            raise ValueError(f"optimizer must be {' or '.join(map(repr, self.optimizers))}, got {optimizer!r}")
+        group = trained if isinstance(trained, list | tuple) else [trained]
+        key = tuple(map(id, group))
+        if key not in self._groups:
+            found = networks.unique(variable for one in group for variable in networks.trainable_variables(one))
+            self._groups[key] = (found, group)  # a reference to the group, so that its ids are not used again
+        variables, _ = self._groups[key]
+        if not variables:
+            raise ValueError(f"trained must hold something trainable, in minimize with the optimizer {optimizer!r}")
+        if self.recorded is not None:
+            self.recorded.setdefault(optimizer, []).extend(variables)
+            return split_loss(loss_fn(*args))
+        loss, aux = self.apply_gradients(loss_fn, variables, self.optimizers[optimizer], args)
+        self._losses.append(loss)
+        return loss, aux
+
+    def apply_gradients(
+        self, loss_fn: Callable[..., Any], variables: Sequence[Any], optimizer: Any, args: tuple[Any, ...]
+    ) -> tuple[Any, Any]:
+        """Apply an optimizer to the gradients of `loss_fn(*args)`, and return `(loss, aux)`."""
+        owner = getattr(loss_fn, "__self__", None)
+        traceable = owner is not None and (owner is self.algorithm or owner is self.reward_model)
+        result: tuple[Any, Any] = backends.current().minimize(
+            loss_fn, variables, optimizer, args, known=self.variables, traceable=traceable
+        )
+        return result

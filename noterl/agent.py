@@ -232,7 +232,8 @@ class Agent(Algorithm):
                 own; `agent.policy` is then the first. If another agent has used the object, `agent.policy` is a new one
                 with the same arguments.
             noise: exploration noise for continuous actions, from `noterl.noise`; or a list, as for `policy`.
-            replay: the memory, a `noterl.Replay`, or a capacity, for the default memory of this capacity.
+            replay: the memory, a `noterl.Replay`, or a capacity, for the default memory of this capacity. `fit` and
+                `build` allocate it.
             batch_size: transitions per gradient update, or "rollout" for a whole rollout. Larger batches have less
                 gradient noise and cost more; 32 to 256 are usual. `fit` raises an error if it exceeds a rollout. A
                 default that does is reduced instead.
@@ -1076,6 +1077,9 @@ class Agent(Algorithm):
 
 def load(path: str | Path, custom_objects: dict[str, type] | None = None) -> Agent:
     """Build an agent from a file and restore its state.
+
+    What only training needs is kept as the arrays of the file until `fit` or `build` allocates it, so that a loaded
+    agent acts without a replay memory and without the state of optimizers. The file may be deleted.
 
     Args:
         path: path of a file written by `Agent.save` or a `Checkpoint`.

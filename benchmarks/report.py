@@ -93,7 +93,12 @@ def adapting_defaults_tables(results: Path = RESULTS) -> str:
 def start_tables(results: Path = RESULTS) -> str:
     """Return the table of how long programs take to start."""
     stored = [json.loads(path.read_text()) for path in sorted((results / "start").glob("*.json"))]
-    return _joined([f"{_where(stored[0])}\n\n{start_table(stored)}"] if stored else [])
+    sections = [f"{_where(stored[0])}\n\n{start_table(stored)}"] if stored else []
+    loads = [json.loads(path.read_text()) for path in sorted((results / "start" / "load").glob("*.json"))]
+    if loads:
+        about = "A saved agent of 50,000 transitions is loaded and chooses an action"
+        sections.append(f"{about}, {_where(loads[0])}\n\n{load_table(loads)}")
+    return _joined(sections)
 
 
 def pool_tables(results: Path = RESULTS) -> str:
@@ -435,6 +440,16 @@ def start_table(results: Iterable[dict[str, Any]]) -> str:
             verdict = "met" if one["met"] else "missed"
             rows.append((NAMES[result["backend"]], task, *cells, f"{one['bar']:g}: {verdict}"))
     return markdown_table(("backend", "task", "cold", "warm", "later", "bar"), rows)
+
+
+def load_table(results: Iterable[dict[str, Any]]) -> str:
+    """Return one row for each backend and checkout of `start.py --load`."""
+    rows = []
+    for result in results:
+        for checkout, one in result["summary"].items():
+            cells = [f"{one['seconds']:.2f}", *(f"{one[name]:.0f}" for name in ("peak", "allocated", "file"))]
+            rows.append((NAMES[result["backend"]], checkout, *cells))
+    return markdown_table(("backend", "commit", "seconds", "peak MiB", "replay MiB", "file MiB"), rows)
 
 
 def equivalence_table(results: Iterable[dict[str, Any]]) -> str:

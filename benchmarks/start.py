@@ -9,6 +9,12 @@ result is stored in benchmarks/results/start/, one file for each backend.
 
 JAX and TensorFlow compile before the first update. PyTorch begins with eager updates, and traces the loss later; the
 time that this takes is "later".
+
+    python benchmarks/start.py --load --before ../older torch
+
+measures instead how long a saved agent takes to be loaded and to choose its first action, and how much memory that
+takes: a DQN with 50,000 of 200,000 transitions of 376 numbers. `--before` is a checkout of an older commit, whose runs
+alternate with those of this one. The result is stored in benchmarks/results/start/load/.
 """
 
 from __future__ import annotations
@@ -28,7 +34,7 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.evaluation import print_json, versions  # noqa: E402
 from benchmarks.processes import RESULTS, execute, machine, store, variables, warn_if_busy  # noqa: E402
-from benchmarks.report import start_table  # noqa: E402
+from benchmarks.report import load_table, start_table  # noqa: E402
 
 FOLDER = RESULTS / "start"
 TASKS = ("demo", "ppo", "dqn")
@@ -48,6 +54,38 @@ import keras
 second = time.perf_counter()
 noterl.DQN, noterl.PPO, noterl.SAC
 print(json.dumps({"noterl": first - began, "keras": second - first, "agents": time.perf_counter() - second}))
+"""
+# Writes the agent that `--load` measures to the path that is the argument.
+WRITE = """
+import sys
+import numpy as np
+from gymnasium import spaces
+import noterl
+agent = noterl.DQN((spaces.Box(-9.0, 9.0, (376,), np.float32), spaces.Discrete(4)), seed=1)
+agent.compile(replay=noterl.Replay(200_000))
+agent.build()
+rows = np.random.default_rng(0).normal(size=(50_001, 376)).astype(np.float32)
+for row in range(50_000):
+    agent.replay.add(0, rows[row], row % 4, 1.0, rows[row + 1], False, False)
+agent.save(sys.argv[1])
+print("{}")
+"""
+# Imports are not measured. Peak memory is that of the process, less what it held before.
+LOAD = """
+import json, os, resource, sys, time
+import numpy as np
+import noterl
+noterl.DQN("CartPole-v1", seed=1).act(np.zeros(4, np.float32))
+with open("/proc/self/statm") as file:
+    held = int(file.read().split()[1]) * resource.getpagesize()
+began = time.perf_counter()
+agent = noterl.load(sys.argv[1])
+agent.act(np.zeros(376, np.float32))
+seconds = time.perf_counter() - began
+peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+allocated = agent.replay.nbytes / 2**20
+found = {"seconds": seconds, "peak": (peak - held) / 2**20, "allocated": allocated}
+print(json.dumps({**found, "file": os.path.getsize(sys.argv[1]) / 2**20}))
 """
 # With one of these, the user's own cache would be measured.
 CACHE_VARIABLES = ("JAX_COMPILATION_CACHE_DIR", "TF_XLA_FLAGS")
@@ -152,12 +190,53 @@ def summarize(backend: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
     return summary
 
 
+def measure_load(backend: str, repeats: int, before: Path | None) -> dict[str, Any]:
+    """Run all processes that load an agent, those of the two checkouts in turn, and return the result."""
+    checkouts = {"after": ROOT, **({} if before is None else {"before": before.resolve()})}
+    runs: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory(prefix="noterl-load-") as folder:
+        path = str(Path(folder, "agent.noterl"))
+        execute(*load_command(backend, WRITE, path, ROOT))
+        for repeat in range(repeats):
+            for name, checkout in checkouts.items():
+                runs.append(
+                    {"repeat": repeat, "checkout": name, **execute(*load_command(backend, LOAD, path, checkout))}
+                )
+    return {
+        "backend": backend,
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "machine": machine(),
+        "versions": versions(PACKAGES),
+        "summary": summarize_load(runs),
+        "runs": runs,
+    }
+
+
+def load_command(backend: str, script: str, path: str, checkout: Path) -> tuple[list[str], dict[str, str]]:
+    """Return the command line of a process that imports a checkout, and the environment variables that it adds."""
+    # -P: the working folder, which is this checkout, must not come first.
+    return [sys.executable, "-P", "-c", script, path], {**variables(backend), "PYTHONPATH": str(checkout)}
+
+
+def summarize_load(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the medians of each checkout."""
+    return {
+        name: {
+            field: statistics.median(run[field] for run in runs if run["checkout"] == name)
+            for field in ("seconds", "peak", "allocated", "file")
+        }
+        for name in sorted({run["checkout"] for run in runs}, reverse=True)
+    }
+
+
 def parse(words: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0], prog="start.py")
     parser.add_argument("backends", nargs="*", metavar="backend", help=f"any of {', '.join(FRAMEWORKS)} (default: all)")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--output", type=Path, default=FOLDER, help="folder of the results")
     parser.add_argument("--task", choices=TASKS, help="measure in this process and print JSON")
+    parser.add_argument("--load", action="store_true", help="measure how long a saved agent takes to be loaded")
+    parser.add_argument("--before", type=Path, help="with --load: checkout of an older commit")
     arguments = parser.parse_args(words)
     unknown = set(arguments.backends) - set(FRAMEWORKS)
     if unknown:
@@ -176,6 +255,12 @@ def main(words: list[str] | None = None) -> None:
     if found := [name for name in CACHE_VARIABLES if os.environ.get(name)]:
         raise SystemExit(f"unset {' and '.join(found)}: they replace the cache that is measured")
     warn_if_busy(machine())
+    if arguments.load:
+        results = [measure_load(backend, arguments.repeats, arguments.before) for backend in arguments.backends]
+        for result in results:
+            store(result, arguments.output / "load" / f"{result['backend']}.json")
+        print(load_table(results))
+        return
     results = [measure(backend, arguments.repeats) for backend in arguments.backends]
     for result in results:
         store(result, arguments.output / f"{result['backend']}.json")

@@ -95,6 +95,34 @@ def test_stored_summary_follows_from_the_stored_runs(path: Path) -> None:
     assert_equal_json(start.summarize(result["backend"], result["runs"]), result["summary"])
 
 
+@pytest.mark.backend_free
+@pytest.mark.parametrize("path", sorted((start.FOLDER / "load").glob("*.json")), ids=lambda path: path.stem)
+def test_stored_summary_of_loads_follows_from_the_stored_runs(path: Path) -> None:
+    result = json.loads(path.read_text())
+    assert_equal_json(start.summarize_load(result["runs"]), result["summary"])
+    assert result["summary"]["after"]["allocated"] == 0 < result["summary"]["before"]["allocated"]
+
+
+@pytest.mark.backend_free
+def test_checkouts_load_in_turn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    calls: list[tuple[str, bool]] = []
+
+    def load(words: list[str], variables: dict[str, str]) -> dict[str, Any]:
+        calls.append((variables["PYTHONPATH"], words[3] == start.LOAD))
+        return {"seconds": 0.5 * len(calls), "peak": 80.0, "allocated": 0.0, "file": 72.0}
+
+    monkeypatch.setattr(start, "execute", load)
+    for name in start.CACHE_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    words = ["torch", "--load", "--before", str(tmp_path), "--repeats", "2", "--output", str(tmp_path)]
+    start.main(words)
+    here, there = str(start.ROOT), str(tmp_path.resolve())
+    assert calls == [(here, False), *2 * [(here, True), (there, True)]]
+    result = json.loads((tmp_path / "load" / "torch.json").read_text())
+    assert {name: one["seconds"] for name, one in result["summary"].items()} == {"before": 2.0, "after": 1.5}
+    assert report.load_table([result]).splitlines()[2].split("|")[1:4] == [" PyTorch ", " before ", " 2.00 "]
+
+
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("task", start.TASKS)
 def test_fit_ends_with_the_second_call(task: str) -> None:

@@ -252,6 +252,8 @@ class Rollout:
         fields = self._fields.items() if rows else ()
         shapes = {name: schema.Array(dtype, (rows, num_envs, *shape)) for name, (shape, dtype) in fields}
         schema.check(arrays, shapes, "rollout['arrays']")
-        self.num_envs, self.round, self._begun = num_envs, rounds, begun
-        for name, (shape, dtype) in self._fields.items():
-            setattr(self, name, arrays[name].copy() if rows else np.empty((0, num_envs, *shape), dtype))
+        copied = {
+            name: arrays[name].copy() if rows else np.empty((0, num_envs, *shape), dtype)
+            for name, (shape, dtype) in self._fields.items()
+        }
+        vars(self).update(copied, num_envs=num_envs, round=rounds, _begun=begun)

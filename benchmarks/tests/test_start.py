@@ -120,7 +120,8 @@ def test_checkouts_load_in_turn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert calls == [(here, False), *2 * [(here, True), (there, True)]]
     result = json.loads((tmp_path / "load" / "torch.json").read_text())
     assert {name: one["seconds"] for name, one in result["summary"].items()} == {"before": 2.0, "after": 1.5}
-    assert report.load_table([result]).splitlines()[2].split("|")[1:4] == [" PyTorch ", " before ", " 2.00 "]
+    cells = report.load_table([result]).splitlines()[2].split("|")[1:4]
+    assert [cell.strip() for cell in cells] == ["PyTorch", "before", "2.00"]
 
 
 @pytest.mark.backends("torch")

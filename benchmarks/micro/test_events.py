@@ -1,8 +1,8 @@
 """The cost of one event in the training loop.
 
-The bars: without a handler, 2 calls of an empty method, and 3 empty rounds of a loop where the loop asks first whether
-there are handlers; with a handler that does nothing, 5 direct calls of it. On an idle machine these are 1.1 (0.06 µs),
-2.6 and 3.8 (0.29 µs).
+The bars: without a handler, 2 calls of an empty method, and 4 empty rounds of a loop where the loop asks first whether
+there are handlers (a call takes 5); with a handler that does nothing, 5 direct calls of it. The ratios are 1.1
+(0.06 µs), 2.4 to 3.0, and 3.5 to 3.8 (0.29 µs).
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def test_event_without_handlers(make_loop: Any, check_ratio: Any) -> None:
 
 def test_event_without_handlers_costs_an_if(make_loop: Any, check_ratio: Any) -> None:
     loop = make_loop(*(Silent() for _ in range(8)))
-    check_ratio(lambda: skip(loop), repeat_nothing, most=3)
+    check_ratio(lambda: skip(loop), repeat_nothing, most=4)
 
 
 def test_event_with_one_handler(make_loop: Any, check_ratio: Any) -> None:

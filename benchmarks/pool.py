@@ -138,7 +138,7 @@ class Stepped:
         if isinstance(lanes, PoolLanes) and lanes.acts:
             lanes.collect_round(self.steps, None)
         else:
-            lanes.begin_round(actor.head.executed(actor.choose_actions(lanes.observations(), self.steps)))
+            lanes.begin_round(actor.head.executed(actor.choose_actions(lanes.observations(), self.steps)[0]))
         while lanes.actions is not None:
             for transition in lanes.tick(self.steps + 1):
                 self.steps += 1
@@ -153,7 +153,7 @@ def vector_rate(agent: Any, vector: Any, num_envs: int, seconds: float, observat
 
     def advance() -> int:
         nonlocal observations, steps
-        observations = vector.step(actor.head.executed(actor.choose_actions(observations, steps)))[0]
+        observations = vector.step(actor.head.executed(actor.choose_actions(observations, steps)[0]))[0]
         steps += num_envs
         return num_envs
 

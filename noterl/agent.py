@@ -16,6 +16,7 @@ import numpy as np
 from noterl import backends, networks, registry, saving
 from noterl.acting.actor import Actor, split_fields
 from noterl.acting.host_forward import HostForward, Joint
+from noterl.acting.policy_state import NO_STATE, PolicyState, State, read_state, rows_of, stacked, starting_state
 from noterl.algorithm import Algorithm, Defaults, RunningUpdater, bind_head
 from noterl.callback import Callback
 from noterl.collect import RayWorkers, Workers
@@ -143,6 +144,9 @@ class Agent(Algorithm):
             `to_play`. `batch.extra` holds each field for the observation, and as `next_<name>` for the next
             observation. The default is used where `info` lacks the field. The field `action_mask` is added if an
             environment reports it and the head takes masks.
+        state_spec: name -> shape, or (shape, dtype), of the state that the policy passes from one step of an episode to
+            the next; see `forward`. The dtype is float32 by default. Such an agent acts and is evaluated on every path;
+            its updates are not supported yet.
         update_period: n if every n-th update differs from the others, for example because it also updates the actor.
             If n is above 1, `update` receives a second argument, the Python int `updates % n`.
         target_period: number of updates between two steps of Polyak averaging; a divisor of `update_period`.
@@ -479,6 +483,8 @@ class Agent(Algorithm):
             KeyboardInterrupt: after Ctrl-C, when the group of updates in progress has ended.
         """
         self._refuse_while_training("pretrain")
+        if self.state_spec:
+            raise ValueError(f"pretrain of an agent with a state_spec is not supported yet, got {self.state_spec!r}")
         user_callbacks, verbose = CallbackList(callbacks), check_verbose(verbose)
         self._build()
         return pretrain(self._parts(), demonstrations, updates, batch_size, optimizer, verbose, user_callbacks)
@@ -529,21 +535,37 @@ class Agent(Algorithm):
         with self._player(env) as player:
             return evaluate(player, events, episodes, seed, deterministic, num_envs, reductions)
 
-    def act(self, observation: Any, *, deterministic: bool = True, action_mask: Any = None) -> Any:
+    def act(
+        self,
+        observation: Any,
+        state: Any = None,
+        *,
+        starts: Any = None,
+        deterministic: bool = True,
+        action_mask: Any = None,
+    ) -> Any:
         """Return the action for one observation, or actions `[N, ...]` for a batch of N observations.
 
         For a Dict space, a batch is a dict with a batch of each part. If `deterministic` is False, the agent explores,
         with a separate generator, so calling `act` never changes training.
 
+        An agent with a `state_spec` returns `(action, state)`. Pass the state to the next call in the same episode:
+
+            action, state = agent.act(observation)  # the first step of an episode
+            action, state = agent.act(next_observation, state)
+
         Args:
             observation: one observation, or a batch.
+            state: the state of the policy that the last call returned: a dict of arrays `[...]` for one observation,
+                `[N, ...]` for a batch. None starts all episodes.
+            starts: the rows of a batch whose episode starts, bool `[N]`; their `state` is not used.
             deterministic: whether to act without exploration.
             action_mask: the legal actions, such as `info["action_mask"]`: `[A]` for one observation, `[N, A]` for a
                 batch. None if all are legal.
 
         Raises:
-            ValueError: if the shape is neither that of one observation nor that of a batch, the mask does not fit it,
-                or the agent's head takes no masks.
+            ValueError: if the shape is neither that of one observation nor that of a batch, or the mask, `state` or
+                `starts` does not fit the shape; if the agent's head takes no masks, or the agent has no state.
         """
         check_bool("deterministic", deterministic)
         single = self._encoder.axes(observation) == 0
@@ -555,8 +577,13 @@ class Agent(Algorithm):
                     f"action_mask must be None for the head {type(self.head).__name__}, got {action_mask!r}"
                 )
             mask = read_masks([action_mask] if single else action_mask, self.action_space, len(encoded))
-        actions = self._act(encoded, deterministic, mask)
-        return one_of(actions, 0, self.action_space) if single else actions
+        states = read_state(state, starts, self._acting().start, len(encoded), single)
+        actions, states = self._act(encoded, deterministic, mask, states)
+        actions = one_of(actions, 0, self.action_space) if single else actions
+        if not states:
+            return actions
+        (only, *_) = rows = rows_of(states, len(encoded))
+        return actions, only if single else stacked(rows)
 
     def save(self, path: str | Path, *, replay: bool = True) -> None:
         """Write the agent and its training state to one file, atomically; `replay=False` omits the replay memory.
@@ -618,6 +645,8 @@ class Agent(Algorithm):
         target = export_path(path, format)
         actor = self._acting()
         actor.mark_stale()
+        if self.state_spec:
+            raise ValueError(f"export of an agent with a state_spec is not supported yet, got {self.state_spec!r}")
         if type(actor) is not Actor or self.multi_agent:
             raise ValueError(f"the agent must act by one network to be exported, and {type(self).__name__} does not")
         policy = make_policy(type(self).__name__, self.networks().values(), actor, self._encoder)
@@ -1011,21 +1040,22 @@ class Agent(Algorithm):
     def _make_actor(self) -> Actor:
         settings = self._settings
         assert settings is not None
-        fields = find_forward_fields(self, settings.jit_compile)
-        compiled = self._compile_acting(self._joint_forward, "forward")
+        start = starting_state(self.state_spec, getattr(self, "initial_state", None), type(self).__name__)
+        fields = find_forward_fields(self, settings.jit_compile, start)
+        compiled = self._compile_acting(self._forward_with_state if start else self._joint_forward, "forward")
         networks, hyperparameters, trained = self.networks(), self.hyperparameters, self.trained_variables()
         shape, dtype = self._encoder.space.shape, self.observation_dtype
-        forward = HostForward(
-            compiled, networks.values(), hyperparameters.values(), trained, shape, dtype, self._joint()
-        )
-        outputs = forward(forward.probe(1))
+        parts = (compiled, networks.values(), hyperparameters.values(), trained, shape, dtype, self._joint())
+        forward = HostForward(*parts, has_state=bool(start))
+        probe = forward.probe(1)
+        outputs = forward.with_state(probe, PolicyState(start, 1).values)[0] if start else forward(probe)
         outputs, _ = split_fields(outputs, fields)
         self.head.check(outputs.shape)
         self.head.check_values(outputs)
         explorer, starts = settings.policy or settings.noise or Explorer(), settings.schedule.learning_starts
-        parts = (forward, self.head, explorer, self.generators, dtype, self._normalizers, starts, fields)
-        actor = self._new_actor(*parts)
+        actor = self._new_actor(forward, self.head, explorer, self.generators, dtype, self._normalizers, starts, fields)
         actor.worker_explorers = settings.worker_explorers
+        actor.start = start
         return actor
 
     def _new_actor(self, *parts: Any) -> Actor:
@@ -1051,12 +1081,18 @@ class Agent(Algorithm):
                 variable.assign(np.array([self.generators("layers").integers(2**31), 0], variable.dtype))
         self._set(_act_generator=Generators(seed)("act"))
 
-    def _act(self, observations: np.ndarray, deterministic: bool, mask: np.ndarray | None = None) -> np.ndarray:
-        """Return actions `[N, ...]` for encoded observations `[N, ...]`; training is not affected."""
+    def _act(
+        self,
+        observations: np.ndarray,
+        deterministic: bool,
+        mask: np.ndarray | None = None,
+        state: State = NO_STATE,
+    ) -> tuple[np.ndarray, State]:
+        """Return actions and states `[N, ...]` for encoded observations `[N, ...]`; training is not affected."""
         actor = self._acting()
         actor.mark_stale()
         explorer = None if deterministic else actor.explorer.copy_with_generator(self._act_generator)
-        return actor.act(observations, self._counters.steps, explorer, mask)
+        return actor.act(observations, self._counters.steps, explorer, mask, state)
 
     @contextlib.contextmanager
     def _player(self, env: Any) -> Iterator[Player]:

@@ -15,7 +15,7 @@ import numpy as np
 from gymnasium import spaces
 
 from noterl import backends, distribute, envs, networks
-from noterl.backends import ops
+from noterl.backends import keras, ops
 from noterl.envs.observation import ObservationEncoder
 from noterl.heads import Head
 from noterl.hyperparameters import Hyperparameter
@@ -90,6 +90,7 @@ class Algorithm(Configurable):
     extra_spec: Mapping[str, tuple[tuple[int, ...], Any]] = {}
     actor_fields: tuple[str, ...] = ()  # the fields of `extra_spec` that the agent's own actor returns
     searches: bool = False  # whether its actor is one that searches
+    state_spec: Mapping[str, Any] = {}
     info_spec: Mapping[str, tuple[tuple[int, ...], Any, Any]] = {}
     random_spec: Mapping[str, tuple[tuple[int, ...], str]] = {}
     update_period: int = 1
@@ -213,6 +214,10 @@ class Algorithm(Configurable):
 
         It may return `(output, extra)`, where `extra` holds the fields `[B, ...]` of `extra_spec` by name. They are
         stored with each step, and `prepare` and updates receive them in `batch.extra`.
+
+        If the class declares a `state_spec`, `forward(observation, state)` also receives the state of the policy,
+        `[B, ...]` by name, and returns `(output, new_state)` or `(output, new_state, extra)`. The state is zero at the
+        first step of each episode, or what the method `initial_state()` returns, `[...]` by name.
         """
         raise NotImplementedError(f"{type(self).__name__} must define forward(observation)")
 
@@ -387,7 +392,41 @@ class Algorithm(Configurable):
 
         If `forward` also returns fields, they are further columns, in the order of their names.
         """
-        output, fields = self._output_and_fields(observation)
+        return self._columns_of(*self._output_and_fields(observation))
+
+    def _forward_with_state(self, inputs: tuple[Any, dict[str, Any]]) -> tuple[Any, dict[str, Any]]:
+        """Return the columns of `_joint_forward` for observations and states `[B, ...]`, and the next states.
+
+        Raises:
+            ValueError: if `forward` returns something else than its output, the state of `state_spec` and fields.
+        """
+        observation, state = inputs
+        output, new_state, fields = self._output_state_and_fields(observation, state)
+        dtypes = {name: keras.backend.standardize_dtype(value.dtype) for name, value in state.items()}
+        return self._columns_of(output, fields), {
+            name: ops.cast(new_state[name], dtype) for name, dtype in dtypes.items()
+        }
+
+    def _output_state_and_fields(
+        self, observation: Any, state: dict[str, Any]
+    ) -> tuple[Any, dict[str, Any], dict[str, Any]]:
+        """Return the output, the next state and the fields of `forward`; raises the errors of `_forward_with_state`."""
+        forward: Any = self.forward
+        returned = forward(observation, state)
+        name = type(self).__name__
+        if not isinstance(returned, tuple) or len(returned) not in (2, 3) or not isinstance(returned[1], dict):
+            raise ValueError(
+                f"forward of {name}, which has a state_spec, must return (output, new_state) or (output, new_state, "
+                f"extra), got {returned!r:.80}"
+            )
+        output, new_state, *extra = returned
+        expected = {name: tuple(value.shape[1:]) for name, value in state.items()}
+        shapes = {name: tuple(value.shape[1:]) for name, value in new_state.items()}
+        if shapes != expected:
+            raise ValueError(f"forward of {name} must return the state of its state_spec, {expected}, got {shapes}")
+        return output, new_state, self._checked_fields(*extra) if extra else {}
+
+    def _columns_of(self, output: Any, fields: Mapping[str, Any]) -> Any:
         if not fields:
             return output
         columns = []
@@ -402,21 +441,31 @@ class Algorithm(Configurable):
         Raises:
             ValueError: if `forward` returns a tuple, but not the fields that `extra_spec` declares.
         """
-        output = self.forward(observation)
-        if not isinstance(output, tuple):
-            return output, {}
-        name, spec = type(self).__name__, dict(self.extra_spec)
-        if len(output) != 2 or not isinstance(output[1], dict):
+        returned = self.forward(observation)
+        if not isinstance(returned, tuple):
+            return returned, {}
+        if len(returned) != 2:
+            name = type(self).__name__
             raise ValueError(
-                f"forward must return an output, or (output, dict of fields); {name} returned {output!r:.80}"
+                f"forward must return an output, or (output, dict of fields); {name} returned {returned!r:.80}"
             )
-        for field, value in output[1].items():
+        output, fields = returned
+        return output, self._checked_fields(fields)
+
+    def _checked_fields(self, fields: Any) -> dict[str, Any]:
+        """Return the fields that `forward` returned; raise a ValueError if `extra_spec` does not declare them."""
+        name, spec = type(self).__name__, dict(self.extra_spec)
+        if not isinstance(fields, dict):
+            raise ValueError(
+                f"forward must return an output, or (output, dict of fields); {name} returned the fields {fields!r:.80}"
+            )
+        for field, value in fields.items():
             if field not in spec or tuple(spec[field][0]) != tuple(value.shape[1:]):
                 raise ValueError(
                     f"extra_spec of {name} must declare the fields that forward returns, as name -> (shape, dtype): "
                     f"{field!r} with the shape {tuple(value.shape[1:])}, got {spec!r}"
                 )
-        return output
+        return fields
 
     def _per_agent_batch(self, batch: Batch) -> Batch:
         """Return a batch `[B, ...]` in the form that `update` receives."""

@@ -14,6 +14,7 @@ from gymnasium import spaces
 
 from noterl import heads, networks
 from noterl.acting.host_forward import Joint
+from noterl.acting.policy_state import read_state
 from noterl.agent import Agent
 from noterl.backends import ops
 from noterl.envs.observation import ObservationEncoder
@@ -107,16 +108,25 @@ class MultiAgent(Agent):
         """Number of choices, or of values, in each agent's action."""
         return tuple(part.size for part in self.head.parts)
 
-    def act(self, observation: Any, *, deterministic: bool = True, action_mask: Any = None) -> tuple[Any, ...]:
+    def act(
+        self,
+        observation: Any,
+        state: Any = None,
+        *,
+        starts: Any = None,
+        deterministic: bool = True,
+        action_mask: Any = None,
+    ) -> tuple[Any, ...]:
         """Return every agent's action, a tuple, for a tuple, a list or (by name) a dict of their observations.
 
         Batches of observations, `[N, ...]` of every agent, give batches of actions. See `Agent.act`.
 
         Raises:
             ValueError: if there is not one observation of the right shape for each agent, for a bad `deterministic`, or
-                if there is an `action_mask`, which several agents do not support.
+                if there is an `action_mask` or a state, which several agents do not support.
         """
         check_bool("deterministic", deterministic)
+        read_state(state, starts, {}, 1)
         if action_mask is not None:
             raise ValueError(f"action_mask must be None for several agents, got {action_mask!r}")
         if isinstance(observation, Mapping):
@@ -126,7 +136,7 @@ class MultiAgent(Agent):
                 )
             observation = [observation[name] for name in self.names]
         joint = self._team.joined_observations(observation)
-        actions = self._act(np.atleast_2d(joint), deterministic)
+        actions, _ = self._act(np.atleast_2d(joint), deterministic)
         return self._team.actions(actions[0]) if joint.ndim == 1 else self._team.batched_actions(actions)
 
     def _joint_forward(self, observation: Any) -> Any:

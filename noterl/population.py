@@ -315,6 +315,8 @@ class Population:
 
 def find_obstacle(agent: Agent) -> str | None:
     """Return why copies of an agent cannot be the members of a population; None if they can."""
+    if agent.state_spec:
+        return f"agent: a Population does not support agents with a state_spec yet, got {agent!r}"
     if agent._source.functions is None or not device.rollouts_run_on_device(agent._build()[0], agent._source):
         return (
             "agent must train on the device: a PPO, A2C or TRPO without normalization, replay memory and reward model, "

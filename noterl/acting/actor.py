@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
+from noterl.acting.policy_state import NO_STATE, State
 from noterl.envs import EnvSource
 from noterl.explorer import Explorer
 from noterl.heads import Head
@@ -23,6 +24,9 @@ class ActorLanes(Protocol):
 
     def observations(self) -> np.ndarray:
         """Return the current observations, encoded for networks, `[N, ...]`."""
+
+    def keep_policy_state(self, start: State) -> None:
+        """Keep a state of the policy for each episode; `start` is the state before the first step."""
 
 
 @dataclass(eq=False)
@@ -41,6 +45,7 @@ class Actor:
         fields: further fields `[N, ...]` of the actions that `choose_actions` returned last, by name. The memory stores
             them with the transitions.
         searches: whether it steps copies of the environments, which must then be in this process.
+        start: the state of the policy before the first step of an episode, `[...]` by name; empty without a state.
         worker_explorers: a policy or noise for each worker process, the first of which is `explorer`; empty if each
             worker has a copy of `explorer`.
         first_lane: number of the first lane that this actor acts for; above 0 in some worker processes.
@@ -58,6 +63,7 @@ class Actor:
     forward_fields: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     first_lane: int = 0
     worker_explorers: Sequence[Explorer] = ()
+    start: State = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.fields: dict[str, np.ndarray] = {}
@@ -65,7 +71,8 @@ class Actor:
         self._reset_noise: Callable[[int], None] | None = getattr(self.explorer, "reset", None)
 
     def attach(self, lanes: ActorLanes) -> None:
-        """Called by `fit` with the lanes whose actions follow."""
+        """Called by `fit` with the lanes whose actions follow; the lanes keep the states of the policy."""
+        lanes.keep_policy_state(self.start)
 
     def choose_actions(
         self,
@@ -73,8 +80,9 @@ class Actor:
         step: int,
         waiting: np.ndarray | None = None,
         mask: np.ndarray | None = None,
-    ) -> np.ndarray:
-        """Return the training actions `[N, ...]` of one step in N lanes, before `Head.executed`.
+        state: State = NO_STATE,
+    ) -> tuple[np.ndarray, State]:
+        """Return the training actions `[N, ...]` of one step in N lanes, before `Head.executed`, and the next state.
 
         Before `learning_starts`, they are uniformly random. If it is reached within this step, only the actions of the
         first lanes are.
@@ -84,55 +92,71 @@ class Actor:
             step: environment steps so far.
             waiting: bool `[N]`, True for lanes whose step does not count; None if all count.
             mask: the legal actions of each lane, bool `[N, A]`; None if all are legal.
+            state: the state of the policy in each lane, `[N, ...]` by name.
         """
         remaining = self.learning_starts - step - self.first_lane
         if remaining <= 0:
-            return self.select(observations, step, self.explorer, mask)
+            return self.select(observations, step, self.explorer, mask, state)
         count = len(observations)
         num_random = min(remaining, count)
         if waiting is not None:
             num_random = int(np.searchsorted(np.cumsum(~waiting), num_random, side="right"))
         if num_random == count:
             self.explorer.skip(count)
-            if self.forward_fields:
-                self.outputs(observations)
-            return self.random_actions(count, mask)
-        actions = self.select(observations, step, self.explorer, mask)
+            if self.forward_fields or state:  # random actions advance the state, too
+                _, state = self.outputs(observations, state)
+            return self.random_actions(count, mask), state
+        actions, state = self.select(observations, step, self.explorer, mask, state)
         actions[:num_random] = self.random_actions(num_random, None if mask is None else mask[:num_random])
-        return actions
+        return actions, state
 
     def act(
-        self, observations: np.ndarray, step: int, explorer: Explorer | None, mask: np.ndarray | None = None
-    ) -> np.ndarray:
-        """Return the actions `[N, ...]` that environments receive.
+        self,
+        observations: np.ndarray,
+        step: int,
+        explorer: Explorer | None,
+        mask: np.ndarray | None = None,
+        state: State = NO_STATE,
+    ) -> tuple[np.ndarray, State]:
+        """Return the actions `[N, ...]` that environments receive, and the next state of the policy.
 
         Args:
             observations: encoded observations, `[N, ...]`.
             step: environment steps so far; exploration may depend on it.
             explorer: the policy or the noise to explore with; None to act without exploration.
             mask: the legal actions, bool `[N, A]`; None if all are legal.
+            state: the state of the policy, `[N, ...]` by name.
         """
-        return self.head.executed(self.select(observations, step, explorer, mask))
+        actions, state = self.select(observations, step, explorer, mask, state)
+        return self.head.executed(actions), state
 
     def select(
-        self, observations: np.ndarray, step: int, explorer: Explorer | None, mask: np.ndarray | None = None
-    ) -> np.ndarray:
-        """Return the actions that the head chooses, before `Head.executed`; arguments as in `act`."""
+        self,
+        observations: np.ndarray,
+        step: int,
+        explorer: Explorer | None,
+        mask: np.ndarray | None = None,
+        state: State = NO_STATE,
+    ) -> tuple[np.ndarray, State]:
+        """Return the actions that the head chooses, before `Head.executed`, and the next state; see `act`."""
         head: Any = self.head
-        values, legal = self.outputs(observations), () if mask is None else (mask,)
+        values, state = self.outputs(observations, state)
+        legal = () if mask is None else (mask,)
         actions: np.ndarray
         if explorer is None:
             actions = head.deterministic(values, *legal)
         else:
             actions = head.explore(values, explorer, step, *legal)
-        return actions
+        return actions, state
 
-    def outputs(self, observations: np.ndarray) -> np.ndarray:
-        """Return the input of the head for encoded observations `[N, ...]`, and set `fields`."""
-        values: np.ndarray = self.forward(self.network_inputs(observations))
+    def outputs(self, observations: np.ndarray, state: State = NO_STATE) -> tuple[np.ndarray, State]:
+        """Return the input of the head for encoded observations `[N, ...]` and the next state, and set `fields`."""
+        inputs = self.network_inputs(observations)
+        values: np.ndarray
+        values, state = self.forward.with_state(inputs, state) if state else (self.forward(inputs), state)
         if self.forward_fields:
             values, self.fields = split_fields(values, self.forward_fields)
-        return values
+        return values, state
 
     def network_inputs(self, observations: np.ndarray) -> np.ndarray:
         """Return encoded observations `[N, ...]` as networks receive them: normalized, in their dtype."""

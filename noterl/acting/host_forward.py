@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from noterl.acting.numpy_forward import Step, describe, run_program
+from noterl.acting.policy_state import State
 
 # Above this many weights a compiled forward pass beats NumPy even for one observation (benchmarks/micro/test_act.py).
 NUMPY_WEIGHTS_LIMIT = 2_000_000
@@ -73,6 +74,7 @@ class HostForward:
         shape: of one observation as networks receive it.
         dtype: of observations as networks receive them.
         joint: how several agents share the forward pass; None for one agent.
+        has_state: whether the policy has a state; only the compiled call passes it on.
         stale: whether weights may have changed outside an update; they are then fetched at the next call.
         program: the NumPy copy, a function of `(observations, weights)` that can be pickled; None if there is none.
         report: the variables whose weights an update should return as one array; empty if they are large.
@@ -85,6 +87,7 @@ class HostForward:
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     joint: Joint | None = None
+    has_state: bool = False
 
     def __post_init__(self) -> None:
         from noterl import backends
@@ -94,7 +97,7 @@ class HostForward:
         self.report: list[Any] = []
         self._reported: Any = None
         self._variables: list[Any] = []
-        self.program = self._find_program(self.joint)
+        self.program = None if self.has_state else self._find_program(self.joint)
         if self.in_numpy:
             self._prepare_weights()
 
@@ -120,6 +123,11 @@ class HostForward:
         if self.program is None:
             return self.compiled(observations)
         return run_program(self.program, observations, self.weights())
+
+    def with_state(self, observations: Any, state: State) -> tuple[np.ndarray, State]:
+        """Return the output for observations `[N, ...]` and states `[N, ...]` by name, and the next states."""
+        result: Any = self.compiled((observations, dict(state)))
+        return result
 
     def weights(self) -> list[np.ndarray]:
         """Return the current weights of the NumPy copy; on torch, views that show later updates."""

@@ -9,6 +9,7 @@ import numpy as np
 
 from noterl.acting.actor import Actor, ActorLanes
 from noterl.acting.gumbel import GumbelTree
+from noterl.acting.policy_state import NO_STATE, State
 from noterl.acting.search import SearchResult, Tree, with_temperature
 from noterl.envs import EnvSource
 from noterl.envs.games.game import Game
@@ -101,7 +102,8 @@ class SearchActor(Actor):
         step: int,
         waiting: np.ndarray | None = None,
         mask: np.ndarray | None = None,
-    ) -> np.ndarray:
+        state: State = NO_STATE,
+    ) -> tuple[np.ndarray, State]:
         """Search from all lanes and return the training actions `[N]`; also before `learning_starts`."""
         settings, generator = self.settings, self.explorer.generator
         assert self._lanes is not None, "attach comes first"
@@ -116,7 +118,7 @@ class SearchActor(Actor):
             ends = with_temperature(shares, float(settings.temperature)).cumsum(axis=1)
             actions = (generator.random((len(states), 1)) * ends[:, -1:] >= ends).sum(axis=1)
         is_random = generator.random(len(states)) < float(settings.random_moves)
-        return np.where(is_random, random_choice(game.legal_actions(states), generator), actions)
+        return np.where(is_random, random_choice(game.legal_actions(states), generator), actions), state
 
     def search(self, game: Game, states: np.ndarray, simulations: int) -> SearchResult:
         """Return the visit shares and values of states `[N, ...]`, from searches without noise."""
@@ -145,16 +147,23 @@ class SearchActor(Actor):
         if count < rows and not self.forward.in_numpy:  # a compiled call is traced for each number of rows
             padding = np.zeros((rows - count, *observations.shape[1:]), observations.dtype)
             observations = np.concatenate([observations, padding])
-        outputs = self.outputs(observations)[:count]
+        outputs = self.outputs(observations)[0][:count]
         logits, value = outputs[:, :-1], outputs[:, -1].astype(np.float64)
         return logits, np.tanh(value) if game.players == 2 else value / (1.0 - float(self.settings.discount))
 
-    def select(self, observations: np.ndarray, step: int, explorer: Any, mask: np.ndarray | None = None) -> np.ndarray:
+    def select(
+        self,
+        observations: np.ndarray,
+        step: int,
+        explorer: Any,
+        mask: np.ndarray | None = None,
+        state: State = NO_STATE,
+    ) -> tuple[np.ndarray, State]:
         """Return the most probable legal actions `[N]`, or samples of the network's policy if there is an explorer."""
         game = self.source.game
         if mask is None and game is not None:
             mask = game.legal_in(observations)
-        return super().select(observations, step, explorer, mask)
+        return super().select(observations, step, explorer, mask, state)
 
     def _states(self, game: Any, lanes: ActorLanes) -> np.ndarray:
         """Return the states of all lanes, `[N, ...]`."""

@@ -22,6 +22,7 @@ from noterl.utils.masks import ACTION_MASK
 
 if TYPE_CHECKING:
     from noterl.acting.actor import Actor
+    from noterl.acting.policy_state import State
     from noterl.algorithm import Algorithm
     from noterl.callback import Budget
     from noterl.envs import EnvSource
@@ -137,6 +138,10 @@ class Lanes(ABC):
             hurry: whether an error has ended the training.
         """
 
+    def keep_policy_state(self, start: State) -> None:
+        """Keep a state of the policy for each episode from now on; see `Ledger.record_policy_state`."""
+        self.ledger.record_policy_state(start)
+
     # The loop, round by round
 
     def idle(self) -> list[int]:
@@ -166,7 +171,10 @@ class Lanes(ABC):
         """
         mask = self.fields.values.get(ACTION_MASK) if actor.head.takes_mask else None
         observations = self.observations()
-        actions = actor.choose_actions(observations, step, self.waiting, mask)
+        states = self.ledger.policy_state
+        actions, state = actor.choose_actions(observations, step, self.waiting, mask, states.values)
+        if state:
+            states.advance(state)
         self.begin_round(actor.head.executed(actions), actor.fields)
         return observations, actions
 

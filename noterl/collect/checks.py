@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from gymnasium import spaces
 
+from noterl.acting.policy_state import NO_STATE, State
 from noterl.collect.action_log import MAX_BYTES, ActionLog
 from noterl.collect.device import check_device_state
 from noterl.collect.info import REDUCTIONS, STATE
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
 _SEED = Int(0, 2**31 - 1)
 
 
-def check_state(state: Any, source: EnvSource, extra_spec: Any = None, info_spec: Any = None) -> None:
+def check_state(
+    state: Any, source: EnvSource, extra_spec: Any = None, info_spec: Any = None, start: State = NO_STATE
+) -> None:
     """Check a state that the lanes of the source's environments restore in the next `fit`.
 
     Args:
@@ -28,6 +31,7 @@ def check_state(state: Any, source: EnvSource, extra_spec: Any = None, info_spec
         source: makes the environments.
         extra_spec: name -> (shape, dtype) of the fields that the actor adds to actions.
         info_spec: name -> (shape, dtype, default) of the fields of `info`.
+        start: the state of the policy before the first step of an episode, `[...]` by name.
 
     Raises:
         ValueError: if their `get_state` cannot have returned it.
@@ -38,6 +42,8 @@ def check_state(state: Any, source: EnvSource, extra_spec: Any = None, info_spec
     flags = [bool] * count
     ledger: dict[str, Any] = {"returns": [float] * count, "lengths": [Int(0)] * count, "numbers": [Int(-1)] * count}
     ledger |= {"running": flags, "over": ListOf(Int(0, count - 1)), "info": [DictOf(STATE)] * count}
+    if start:
+        ledger["policy_state"] = {name: Array(value.dtype, (count, *value.shape)) for name, value in start.items()}
     expected = {"lanes": ListOf(lane), "ledger": ledger}
     action_space = source.action_space
     actions: list[Any]

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 from weakref import WeakValueDictionary
 
+from noterl.acting.policy_state import NO_STATE, PolicyState, State
 from noterl.collect.info import EpisodeInfo
 from noterl.envs.wrappers.classic import layers
 
@@ -25,6 +26,7 @@ class Ledger:
             environment, and a callback may save the agent when the first of them is counted.
         reductions: "sum", "mean", "max" or "last" for each key of the step's `info` that the logs hold.
         info: the values of these keys.
+        policy_state: the states of the policy; without names for a policy without a state.
     """
 
     def __init__(self, lanes: int) -> None:
@@ -35,16 +37,30 @@ class Ledger:
         self.over: list[int] = []
         self.reductions: dict[str, str] = {}
         self.info = [EpisodeInfo() for _ in range(lanes)]
+        self.policy_state = PolicyState(NO_STATE, lanes)
 
     def record_info(self, reductions: Mapping[str, str]) -> None:
         """Set the reductions; episodes in flight keep the values of the keys that have the same reduction."""
         self.reductions = dict(reductions)
         self.info = [each.copy(reductions) for each in self.info]
 
+    def record_policy_state(self, start: State) -> None:
+        """Keep a state of the policy for each episode; episodes in flight keep a state of the same names and shapes.
+
+        Args:
+            start: the state before the first step of an episode, `[...]` by name.
+        """
+        before = self.policy_state.values
+        self.policy_state = PolicyState(start, len(self.running))
+        layout = {name: (value.shape, value.dtype) for name, value in self.policy_state.values.items()}
+        if layout == {name: (value.shape, value.dtype) for name, value in before.items()}:
+            self.policy_state.values = before
+
     def begin(self, lane: int, number: int) -> None:
         """Start an episode."""
         self.returns[lane], self.lengths[lane], self.numbers[lane], self.running[lane] = 0.0, 0, number, True
         self.info[lane] = EpisodeInfo(self.reductions)
+        self.policy_state.begin(lane)
 
     def finish(self, lane: int) -> None:
         """Mark an episode as over."""
@@ -53,13 +69,17 @@ class Ledger:
     def get_state(self) -> dict[str, Any]:
         """Return copies of all attributes but `reductions`."""
         lists = {name: list(getattr(self, name)) for name in _LISTS}
-        return {**lists, "info": [each.get_state() for each in self.info]}
+        state: dict[str, Any] = {**lists, "info": [each.get_state() for each in self.info]}
+        if self.policy_state.values:  # only of a policy with a state, so that other files stay as they were
+            state["policy_state"] = self.policy_state.get_state()
+        return state
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore a state that `get_state` returned."""
         for name in _LISTS:
             setattr(self, name, list(state[name]))
         self.info = [EpisodeInfo.from_state(each) for each in state["info"]]
+        self.policy_state.set_state(state.get("policy_state", NO_STATE))
 
 
 def is_ahead(state: Mapping[str, Any]) -> bool:

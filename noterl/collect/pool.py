@@ -178,6 +178,7 @@ class PoolLanes(Lanes):
         self.acting_clock = WORKERS if self.acts else "act"
         if not self.acts:
             reason = "forward returns further fields" if actor.forward_fields else "NumPy cannot run this network"
+            reason = "forward has a state" if actor.start else reason
             overlap_note = ", and overlap has no effect" if self.settings.overlap else ""
             warnings.warn(
                 f"workers: {reason}, so the learner chooses all actions, and the workers only step "
@@ -719,7 +720,8 @@ class PoolLanes(Lanes):
         info = {"info": saved["info"]}
         if not self._is_own(saved):
             ledger = saved["ledger"]
-            ledgers = [{name: values[own] for name, values in ledger.items()} | {"over": []} for own in self._own]
+            lists = {name: values for name, values in ledger.items() if name != "policy_state"}  # the learner's
+            ledgers = [{name: values[own] for name, values in lists.items()} | {"over": []} for own in self._own]
             for ledger in ledgers:
                 ledger["info"] = [{}] * len(ledger["running"])  # workers do not keep it
             return {"lanes": saved["lanes"], "ledgers": ledgers, "explorers": [None] * self.num_workers, **info}

@@ -279,7 +279,7 @@ class Worker:
             self._reset(lane, step)
             actor.reset_noise(lane)
         mask = lanes.fields.values.get(ACTION_MASK) if actor.head.takes_mask else None
-        actions = actor.choose_actions(lanes.observations(), step, None, mask)
+        actions, _ = actor.choose_actions(lanes.observations(), step, None, mask)
         actor.explorer.skip(self.job.num_envs - self.job.count)  # the steps of the other workers
         self._step(actions, actor.head.executed(actions), step)
 

@@ -102,7 +102,7 @@ def make_policy(name: str, networks: Iterable[Any], actor: Any, encoder: Observa
     head, shape = actor.head, tuple(encoder.space.shape)
     probes = _probes(encoder, actor.normalizers)
     encoded = encoder(_nested(encoder, probes))
-    outputs = np.asarray(actor.outputs(encoded))
+    outputs = np.asarray(actor.outputs(encoded)[0])
     reasons = []
     for network in networks:
         graph = Graph()

@@ -71,7 +71,7 @@ def record(
         raise ValueError("env must be an environment if the expert is a function, got None")
     if path is not None:
         check_writable(path)
-    act = _acting(agent, deterministic)
+    expert = _Expert(agent, deterministic)
     seeds = Generators((agent.generators.seed if isinstance(agent, Agent) else 0) if seed is None else seed)
     numbers = seeds("demonstrations").integers(2**31, size=int(episodes)).tolist()
     with contextlib.ExitStack() as closing:
@@ -84,7 +84,7 @@ def record(
         if noise is not None:
             disturbance = _Disturbance(noise, source.action_space, seeds("demonstrations/noise"))
         environment = closing.enter_context(contextlib.closing(source.make_evaluation()))
-        played = [_play(environment, source.observation_space, act, disturbance, number) for number in numbers]
+        played = [_play(environment, source.observation_space, expert, disturbance, number) for number in numbers]
     demonstrations = Demonstrations(
         *zip(*played, strict=True), observation_space=source.observation_space, action_space=source.action_space
     )
@@ -93,15 +93,35 @@ def record(
     return demonstrations
 
 
-def _acting(agent: Any, deterministic: bool) -> Callable[[Any, Mapping[str, Any]], Any]:
-    """Return a function from an observation and its `info` to an action."""
-    if not isinstance(agent, Agent):
-        return lambda observation, _: agent(observation)
-    if not agent.head.takes_mask:
-        return lambda observation, _: agent.act(observation, deterministic=deterministic)
-    return lambda observation, info: agent.act(
-        observation, deterministic=deterministic, action_mask=info.get(ACTION_MASK)
-    )
+class _Expert:
+    """Acts with an agent or a function in one episode after another.
+
+    Args:
+        agent: an agent, or a function that returns the action for an observation.
+        deterministic: whether an agent acts without exploration.
+    """
+
+    def __init__(self, agent: Any, deterministic: bool) -> None:
+        self._agent = agent
+        self._deterministic = deterministic
+        self._is_agent = isinstance(agent, Agent)
+        self._state: Any = None
+
+    def reset(self) -> None:
+        """Called when an episode starts: the policy has no state yet."""
+        self._state = None
+
+    def __call__(self, observation: Any, info: Mapping[str, Any]) -> Any:
+        """Return the action for an observation and its `info`."""
+        agent = self._agent
+        if not self._is_agent:
+            return agent(observation)
+        mask = info.get(ACTION_MASK) if agent.head.takes_mask else None
+        options = {"deterministic": self._deterministic, "action_mask": mask}
+        if not agent.state_spec:
+            return agent.act(observation, **options)
+        action, self._state = agent.act(observation, self._state, **options)
+        return action
 
 
 class _Disturbance:
@@ -139,12 +159,13 @@ class _Disturbance:
 def _play(
     environment: Any,
     space: Space[Any],
-    act: Callable[[Any, Mapping[str, Any]], Any],
+    expert: _Expert,
     disturbance: _Disturbance | None,
     seed: int,
 ) -> tuple[Any, list[Any], list[float], bool]:
     """Play one episode; return its observations, the expert's actions, the rewards, and whether it terminated."""
     observation, info = environment.reset(seed=seed)
+    expert.reset()
     if disturbance is not None:
         disturbance.reset()
     observations: list[Any] = [copy_observation(space, observation)]
@@ -152,7 +173,7 @@ def _play(
     rewards: list[float] = []
     terminated = truncated = False
     while not (terminated or truncated):
-        action = act(observation, info)
+        action = expert(observation, info)
         actions.append(action.copy() if hasattr(action, "copy") else action)
         executed = action if disturbance is None else disturbance(action)
         observation, reward, terminated, truncated, info = environment.step(executed)

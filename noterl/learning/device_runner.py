@@ -20,6 +20,8 @@ def runs_on_device(learner: Learner, actor: Actor, source: EnvSource) -> bool:
 
     See `rollouts_run_on_device` and `replay_runs_on_device`.
     """
+    if actor.start:  # the device passes on no state of the policy
+        return False
     return rollouts_run_on_device(learner, source) or replay_runs_on_device(learner, actor, source)
 
 

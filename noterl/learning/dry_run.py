@@ -50,8 +50,15 @@ def find_trained(algorithm: Algorithm, by_name: Mapping[str, Any]) -> list[Any]:
     return networks.unique(variable for group in chosen for variable in group) or trained
 
 
-def find_forward_fields(algorithm: Algorithm, jit_compile: bool | str) -> dict[str, tuple[int, ...]]:
+def find_forward_fields(
+    algorithm: Algorithm, jit_compile: bool | str, start: Mapping[str, np.ndarray]
+) -> dict[str, tuple[int, ...]]:
     """Return the shapes of the fields that `forward` returns beside its output, by name.
+
+    Args:
+        algorithm: the agent.
+        jit_compile: as `Agent.compile` takes it.
+        start: the state of the policy before the first step of an episode, `[...]` by name.
 
     Raises:
         ValueError: if `forward` returns a tuple, but not the fields that `extra_spec` declares.
@@ -59,9 +66,12 @@ def find_forward_fields(algorithm: Algorithm, jit_compile: bool | str) -> dict[s
     found: dict[str, tuple[int, ...]] = {}
 
     def call() -> None:
-        _, fields = algorithm._output_and_fields(
-            _zeros((2, *algorithm._encoder.space.shape), algorithm.observation_dtype)
-        )
+        observation = _zeros((2, *algorithm._encoder.space.shape), algorithm.observation_dtype)
+        if start:
+            state = {name: _zeros((2, *value.shape), value.dtype) for name, value in start.items()}
+            *_, fields = algorithm._output_state_and_fields(observation, state)
+        else:
+            _, fields = algorithm._output_and_fields(observation)
         found.update({name: tuple(value.shape[1:]) for name, value in fields.items()})
 
     if algorithm.extra_spec:

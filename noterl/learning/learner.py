@@ -119,6 +119,8 @@ class Learner(UpdateSource):
             if dry_run.uses_default_update(self.algorithm):
                 updater.trained = dry_run.find_trained(self.algorithm, self.optimizers)
                 trained[self.algorithm.optimizer_names[0]] = updater.trained
+            elif self.algorithm.state_spec:  # `update` expects sequences, which no memory gathers yet
+                trained.update(dict.fromkeys(self.optimizers, self.algorithm.trained_variables()))
             else:
                 updater.returned = dry_run.run_update(updater, self.forward_fields)
             self.declare_prepared()  # `prepare` may call `minimize`, too

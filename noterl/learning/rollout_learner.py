@@ -97,6 +97,8 @@ class RolloutLearner(Learner):
             ValueError: if `extra_spec` declares other fields.
         """
         found: FieldSpec = {}
+        if self.algorithm.state_spec:  # `prepare` expects a state, which no memory gathers yet
+            return {name: (shape, np.dtype(np.float32)) for name, shape in self.forward_fields.items()}
 
         def find() -> None:
             with running(self.updater):

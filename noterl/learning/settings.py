@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from noterl import policies
+from noterl.acting.policy_state import starting_state
 from noterl.algorithm import Algorithm, Defaults, moves_target
 from noterl.explorer import Explorer
 from noterl.heads import Head
@@ -82,6 +83,9 @@ class Settings:
             self.replay, self.schedule = _from_sequences(arguments, defaults, algorithm)
         else:
             self.schedule = _from_rollouts(arguments, defaults, algorithm.supports_replay)
+        if algorithm.state_spec and self.replay is not None and (self.replay.on_device or self.replay.relabel):
+            argument = "on_device" if self.replay.on_device else "relabel"
+            raise ValueError(f"{argument} is not supported for an agent with a state_spec, got {self.replay!r}")
         self.reward_model = _check_reward_model(arguments.get("reward_model"), algorithm, self.replay)
         self.jit_compile = arguments.get("jit_compile", "auto")
         if not isinstance(self.jit_compile, bool | str) or self.jit_compile not in ("auto", True, False):
@@ -139,6 +143,7 @@ def _check_declared(algorithm: Algorithm) -> None:
         )
     if algorithm.extra_spec and algorithm.multi_agent:
         raise ValueError(f"extra_spec of {name} is not supported for several agents, got {algorithm.extra_spec!r}")
+    _check_state_spec(algorithm)
     if not _is_spec(algorithm.extra_spec):
         raise ValueError(f"extra_spec of {name} must be a dict of name -> (shape, dtype), got {algorithm.extra_spec!r}")
     if not _is_spec(spec) or any(distribution not in DISTRIBUTIONS for _, distribution in spec.values()):
@@ -156,6 +161,28 @@ def _check_declared(algorithm: Algorithm) -> None:
         raise ValueError(f"update_period of {name} must be 1, because it learns from rollouts, got {period!r}")
     if algorithm.memory == "rollout" and spec:
         raise ValueError(f"random_spec of {name} must be empty, because it learns from rollouts, got {spec!r}")
+
+
+# `batch.extra` of agents with a state holds the state under these names.
+_NAMES_OF_STATE = ("state", "learner_state", "starts")
+
+
+def _check_state_spec(algorithm: Algorithm) -> None:
+    """Check the declaration `state_spec`.
+
+    Raises:
+        ValueError: if it or `initial_state` is malformed, the agent cannot have a state, or `extra_spec` uses a name of
+            the state.
+    """
+    name = type(algorithm).__name__
+    if not starting_state(algorithm.state_spec, getattr(algorithm, "initial_state", None), name):
+        return
+    if algorithm.multi_agent or algorithm.searches:
+        reason = "several agents" if algorithm.multi_agent else "an agent that searches"
+        raise ValueError(f"state_spec of {name} is not supported for {reason}, got {algorithm.state_spec!r}")
+    reserved = [field for field in algorithm.extra_spec if field in _NAMES_OF_STATE]
+    if reserved:
+        raise ValueError(f"extra_spec of {name} must not use the names of the state, got {', '.join(reserved)}")
 
 
 def _is_spec(value: Any) -> bool:
@@ -286,6 +313,8 @@ def _check_reward_model(model: Any, algorithm: Algorithm, replay: Replay | None)
         return None
     if not isinstance(model, GAIL):
         raise ValueError(f"reward_model must be a noterl.imitation.GAIL, got {model!r}")
+    if algorithm.state_spec:
+        raise ValueError(f"reward_model is not supported for an agent with a state_spec, got {model!r}")
     if algorithm.multi_agent:
         raise ValueError(f"reward_model is for agents that act alone, but {type(algorithm).__name__} has several")
     if algorithm.memory == "sequences":

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from noterl.acting.actor import Actor
+from noterl.acting.policy_state import State, rows_of, stacked
 from noterl.callback import Events
 from noterl.collect.info import EpisodeInfo
 from noterl.envs import EnvSource
@@ -58,7 +59,10 @@ class Player(NamedTuple):
     def act(self, episodes: list[Episode], explorer: Explorer | None = None) -> list[Any]:
         """Return an action for the newest observation of each episode, without exploration if `explorer` is None."""
         observations = self.encoder.stack([episode.observation for episode in episodes])
-        actions = self.actor.act(observations, self.step, explorer, self._masks(episodes))
+        states: State = stacked([episode.state for episode in episodes])
+        actions, states = self.actor.act(observations, self.step, explorer, self._masks(episodes), states)
+        for episode, state in zip(episodes, rows_of(states, len(episodes)), strict=True):
+            episode.state = state
         return [one_of(actions, row, self.source.action_space) for row in range(len(episodes))]
 
     def _masks(self, episodes: list[Episode]) -> np.ndarray | None:
@@ -82,6 +86,7 @@ class Player(NamedTuple):
         episode.observation, info = result
         self.checker.observation(episode.observation, episode.lane, 0)
         episode.mask = self._mask(info)
+        episode.state = self.actor.start
 
     def play_step(self, episode: Episode, environment: Any, action: Any) -> bool:
         """Step the environment, record the step in `episode` and return whether the episode is over."""
@@ -114,6 +119,7 @@ class Episode:
         length: number of steps so far.
         observation: the newest observation.
         mask: the legal actions, bool `[A]`; None if the environment does not report them.
+        state: the state of the policy before the next step, `[...]` by name.
         earned: the return of each of several agents, `[agents]`; 0 for one agent.
         success: `is_success` at the end; None if the environment does not report it.
         info: the values of chosen keys of the steps' `info`.
@@ -127,6 +133,7 @@ class Episode:
     length: int = 0
     observation: Any = None
     mask: np.ndarray | None = None
+    state: State = field(default_factory=dict)
     earned: Any = 0.0
     success: float | None = None
     info: EpisodeInfo = field(default_factory=EpisodeInfo)

@@ -176,7 +176,7 @@ def _check(parts: Parts, state: Any) -> None:
         extra = {name: (shape, np.float32) for name, shape in learner.actor_fields.items()}
         masks = mask_spec(algorithm.action_space) if state["masked"] else {}
         spec = {name: entry for name, entry in learner.info_spec.items() if name != ACTION_MASK}
-        check_lanes(state["lanes"], algorithm._source, extra, {**spec, **masks})
+        check_lanes(state["lanes"], algorithm._source, extra, {**spec, **masks}, parts.actor.start)
 
 
 def _model_schema(learner: Learner) -> Any:

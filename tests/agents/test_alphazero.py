@@ -212,7 +212,7 @@ def test_actions_have_the_probabilities_of_the_temperature() -> None:
     agent.random_moves, agent.temperature, agent.dirichlet_share = 0.0, 0.5, 0.0
     agent.fit(steps=1, num_envs=400, verbose=0)
     lanes = lanes_of(agent)
-    actions = actor_of(agent).choose_actions(lanes.observations(), 0)
+    actions, _ = actor_of(agent).choose_actions(lanes.observations(), 0)
     shares = actor_of(agent).fields["visit_shares"][1:].astype(float)  # the first lane has moved
     assert (shares == shares[0]).all(), "without noise, all searches are equal"
     expected = shares[0] ** 2 / (shares[0] ** 2).sum()
@@ -272,7 +272,7 @@ class TestAct:
         for _ in range(12):
             states = game.step(states, np.where(game.legal_actions(states), rng.random((40, 7)), -1).argmax(axis=1))
         observations = game.observe(states)
-        outputs = actor_of(agent).outputs(observations)
+        outputs, _ = actor_of(agent).outputs(observations)
         expected = np.where(game.legal_actions(states), outputs[:, :-1], -np.inf).argmax(axis=1)
         np.testing.assert_array_equal(agent.act(observations), expected)
         assert agent.act(observations[3]) == expected[3]

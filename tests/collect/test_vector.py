@@ -40,7 +40,7 @@ def build(env: Any, act: Callable[[np.ndarray], np.ndarray] | None = None) -> Ta
         update_every=10**9,
     )
     if act is not None:
-        actor_of(agent).select = lambda observations, *_, **__: act(observations)
+        actor_of(agent).select = lambda observations, *_, **__: (act(observations), {})
     return agent
 
 

@@ -24,9 +24,9 @@ launch = partial(launch_ranks, "ddp")
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of six runs of two processes, in which each of them has recorded what it did."""
+    """Return the folder of seven runs of two processes, in which each of them has recorded what it did."""
     folder = tmp_path_factory.mktemp("ddp")
-    code, output, _ = launch(RANK_RUN, "train,stop,rollouts,sequences,diverge,follow", folder)
+    code, output, _ = launch(RANK_RUN, "train,stop,rollouts,sequences,diverge,follow,count", folder)
     assert code == 0, output
     return folder
 
@@ -68,6 +68,11 @@ def test_history_of_the_chief_holds_the_episodes_of_all_ranks(trained: tuple[Pat
     assert {0, 1} == set(chief["fits"][0]["rank"])
     # Every begin has its end, also for episodes of the other rank.
     assert sorted(chief["began"]) == sorted(chief["ended"])
+
+
+def test_each_rank_keeps_the_states_of_its_own_episodes(folder: Path) -> None:
+    for rank in recorded(folder, "count"):
+        assert rank["faults"] == [] and rank["stored"] >= 40
 
 
 def test_callbacks_and_files_run_on_the_chief(trained: tuple[Path, list[dict]]) -> None:

@@ -124,7 +124,7 @@ def test_step_of_a_round_before_compile_is_stored_with_its_fields() -> None:
 def test_actor_splits_output_and_fields() -> None:
     agent = made()
     observations = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
-    outputs = actor_of(agent).outputs(observations)
+    outputs, _ = actor_of(agent).outputs(observations)
     np.testing.assert_allclose(outputs, logits_of(agent, observations), rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(actor_of(agent).fields["value"], 2.0 * observations[:, 0], rtol=1e-6)
     assert agent.act(observations).tolist() == outputs.argmax(axis=1).tolist()

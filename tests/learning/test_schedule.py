@@ -298,7 +298,7 @@ class TestRandomActions:
             update_every=10**9,
         )
         actor: Any = actor_of(agent)
-        actor.select = lambda observations, step, explorer, mask: np.full(len(observations), 7)
+        actor.select = lambda observations, *_: (np.full(len(observations), 7), {})
         if marked:
             actor.random_actions = lambda count, mask: np.zeros(count, np.int64)
         agent.fit(steps=steps, num_envs=num_envs, verbose=0)

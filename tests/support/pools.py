@@ -88,7 +88,7 @@ class Pool:
             if isinstance(lanes, PoolLanes) and lanes.acts:
                 lanes.collect_round(self.steps, self.ahead)
             else:
-                lanes.begin_round(self.actor.choose_actions(lanes.observations(), self.steps))
+                lanes.begin_round(self.actor.choose_actions(lanes.observations(), self.steps)[0])
         while lanes.actions is not None:
             for transition in lanes.tick(self.steps + 1):
                 self.steps += 1

@@ -17,6 +17,7 @@ import psutil
 import noterl
 from noterl.replay import Prioritized, Replay
 from tests.support.replica_equivalence import main
+from tests.support.stateful import counter, stored_faults
 
 MODES, FOLDER = sys.argv[1].split(","), Path(sys.argv[2])
 STRATEGY = "ddp" if "RANK" in os.environ else "data_parallel"
@@ -145,6 +146,14 @@ def follow() -> None:
     (FOLDER / f"follow-{RANK}.json").write_text(json.dumps({"fits": [result]}))
 
 
+def count_steps() -> None:
+    """Act by a state that counts the steps of each episode, and record the stored actions that are wrong."""
+    agent = counter()
+    agent.fit(steps=80, num_envs=2, strategy=STRATEGY, verbose=0)
+    result = {"faults": stored_faults(agent, skip=2), "stored": len(agent.replay)}
+    (FOLDER / f"count-{RANK}.json").write_text(json.dumps(result))
+
+
 def listen() -> None:
     """Train with a worker, and record the addresses at which the processes of the run listen meanwhile."""
     agent = noterl.DQN("CartPole-v1", hidden=(8,), seed=1)
@@ -193,6 +202,7 @@ if __name__ == "__main__":
         "sequences": replay_sequences,
         "diverge": diverge,
         "follow": follow,
+        "count": count_steps,
         "listen": listen,
         "equivalence": equivalence,
     }

@@ -98,7 +98,7 @@ class Call(CallProgram):
         result, assigned = self._compiled(read_values(self.variables), inputs)
         for k, value in assigned.items():
             self.variables[k]._value = value
-        return np.asarray(result) if self.acting else result
+        return jax.tree.map(np.asarray, result) if self.acting else result
 
     def _traced(self, state: list[Any], inputs: Any) -> tuple[Any, dict[int, Any]]:
         self.on_trace()

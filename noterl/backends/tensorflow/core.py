@@ -129,7 +129,7 @@ class Call(CallProgram):
             if key not in self._programs:
                 self._programs[key] = self._program(inputs, map(tf.TensorSpec, *key))
             result = self._programs[key](*flat)
-        return np.asarray(result) if self.acting else result
+        return tf.nest.map_structure(np.asarray, result) if self.acting else result
 
     def _program(self, inputs: Any, specs: Iterable[tf.TensorSpec]) -> Callable[..., Any]:
         structure = tf.nest.map_structure(lambda _: 0, inputs)  # keeps no array in memory

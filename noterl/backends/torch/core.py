@@ -73,7 +73,11 @@ class Call(CallProgram):
         with torch.no_grad(), calling(self._traces), self._mode():
             if not self.acting:
                 return self._seeded(self.function, to_device(inputs, self._device))
-            return self.function(torch.from_numpy(np.ascontiguousarray(inputs)).to(self._device)).cpu().numpy()
+            result = self.function(keras.tree.map_structure(self._tensor, inputs))
+            return keras.tree.map_structure(lambda tensor: tensor.cpu().numpy(), result)
+
+    def _tensor(self, array: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array)).to(self._device)
 
     @contextmanager
     def _mode(self) -> Iterator[None]:

@@ -1,0 +1,93 @@
+"""An agent whose actions are right only if its state counts the steps of its episode, and its environment."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import gymnasium
+import keras
+import numpy as np
+from gymnasium import spaces
+
+import noterl
+from noterl.policies import GreedyQPolicy
+
+ops = keras.ops
+
+ACTIONS = 3
+
+
+class StepNumberEnv(gymnasium.Env):
+    """Rewards the action `step number % 3`, counted from `first`; observations show the step number to tests only.
+
+    Episodes have 3 to 8 steps, by the seed. They end by termination if the length is even, otherwise by truncation.
+    """
+
+    def __init__(self, first: int = 0) -> None:
+        self.observation_space = spaces.Box(0.0, 100.0, (1,), np.float32)
+        self.action_space = spaces.Discrete(ACTIONS)
+        self.first = first
+        self.number = self.length = 0
+
+    def _observation(self) -> np.ndarray:
+        return np.array([self.number], np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None):
+        super().reset(seed=seed)
+        self.number = 0
+        self.length = int(self.np_random.integers(3, 9))
+        return self._observation(), {}
+
+    def step(self, action):
+        reward = float(action == (self.first + self.number) % ACTIONS)
+        self.number += 1
+        over = self.number == self.length
+        is_even = self.length % 2 == 0
+        return self._observation(), reward, over and is_even, over and not is_even, {}
+
+
+class StepCounter(noterl.Agent):
+    """Counts the steps of the episode in its state: `forward` does not read the observation.
+
+    The state has two parts: an int32 number, and a float32 vector whose mean is the number.
+    """
+
+    memory, head = "replay", noterl.heads.Q()
+    state_spec: ClassVar[dict[str, Any]] = {"count": ((), "int32"), "trace": (2,)}
+
+    def __init__(self, env: Any, *, seed: int | None = None) -> None:
+        super().__init__(env, seed=seed)
+        self.q = noterl.networks.mlp(self.observation_size, [4], self.action_size)
+
+    def forward(self, observation: Any, state: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        count = state["count"]
+        q = 0.0 * self.q(observation) + 10.0 * ops.one_hot(count % ACTIONS, ACTIONS)
+        return q, {"count": count + 1, "trace": state["trace"] + ops.convert_to_tensor([0.5, 1.5])}
+
+    def loss(self, batch: Any) -> Any:
+        return ops.mean(self.q(batch.observation))
+
+
+class StartsAtTwo(StepCounter):
+    """Counts from 2."""
+
+    def initial_state(self) -> dict[str, Any]:
+        return {"count": 2, "trace": np.full(2, 2.0)}
+
+
+def counter(env: Any = StepNumberEnv, seed: int | None = 5, kind: type = StepCounter, **settings: Any) -> StepCounter:
+    """Return a compiled agent that acts greedily from the first step on and never learns."""
+    agent = kind(env, seed=seed)
+    defaults = {"policy": GreedyQPolicy(), "replay": noterl.Replay(500), "learning_starts": 1, "update_every": 10**9}
+    agent.compile(**{**defaults, "target_update": None, **settings})
+    return agent
+
+
+def stored_faults(agent: noterl.Agent, skip: int = 1) -> list[tuple[int, int]]:
+    """Return the pairs (step number, action) of stored transitions, after `skip`, whose action is wrong."""
+    batch = agent.replay.gather(
+        agent.replay.sample_pass(len(agent.replay), generator=np.random.default_rng(0)), gamma=1.0
+    )
+    order = np.argsort(batch.index[0])
+    rows = zip(batch.observation[0][order, 0].astype(int).tolist(), batch.action[0][order].tolist(), strict=True)
+    return [(number, action) for number, action in list(rows)[skip:] if action != number % ACTIONS]

@@ -343,7 +343,7 @@ class Agent(Algorithm):
             NonFiniteError: if a loss or gradient is not finite; the agent holds the last finite state.
             KeyboardInterrupt: after Ctrl-C, when the step in progress has ended; the agent can then be saved, and a
                 later `fit` continues.
-            SystemExit: after SIGTERM in the same way, with the exit status 143.
+            SystemExit: after SIGTERM or SIGHUP in the same way, with the exit status 143 or 129.
 
         Warns:
             UserWarning: if training ended before the agent's first gradient update.

@@ -250,7 +250,7 @@ class Launch:
                 code = self._processes[failed].returncode
                 _print(f"{self._names[failed]} {_describe(code)}; the run ends")
                 self._wait(_REPORT_SECONDS)
-        except BaseException as error:  # Ctrl-C or SIGTERM
+        except BaseException as error:  # Ctrl-C, SIGTERM or SIGHUP
             self._signal(signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGTERM)
             self._wait(_END_SECONDS)
             raise
@@ -317,7 +317,7 @@ def _die_with_parent() -> None:
 
 @contextmanager
 def _terminating() -> Iterator[None]:
-    """Raise `SystemExit(143)` on SIGTERM inside the context, so that the processes are ended."""
+    """Raise SystemExit on SIGTERM and SIGHUP inside the context, so that the processes are ended."""
 
     def stop(number: int, frame: Any) -> None:
         raise SystemExit(128 + number)
@@ -325,11 +325,15 @@ def _terminating() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, stop)
+    numbers = [signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:  # `nohup` lets a process ignore SIGHUP
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.signal(number, stop) for number in numbers}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _describe(code: int) -> str:

@@ -23,7 +23,7 @@ COMMANDS = {
     "callbacks": ("catalogue", "run_callbacks", "list the callbacks, or the options of one"),
 }
 
-_EXIT_CODES = """exit codes: 0 success; 1 failure; 2 wrong command line; 130 Ctrl-C; 143 SIGTERM"""
+_EXIT_CODES = """exit codes: 0 success; 1 failure; 2 usage; 129 SIGHUP; 130 Ctrl-C; 143 SIGTERM"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

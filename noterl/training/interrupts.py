@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM during training, which are deferred until the agent is consistent."""
+"""Ctrl-C, SIGTERM and SIGHUP during training, which are deferred until the agent is consistent."""
 
 from __future__ import annotations
 
@@ -8,15 +8,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+# The signals that end a process: SIGTERM of a scheduler, and SIGHUP of a terminal that is closed, such as by an ssh
+# connection that drops. Windows has no SIGHUP.
+_ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+
 
 class InterruptGuard:
-    """Defers Ctrl-C (SIGINT) and SIGTERM, so that they never interrupt a step, a write or a compiled call.
+    """Defers Ctrl-C (SIGINT), SIGTERM and SIGHUP, so that they never interrupt a step, a write or a compiled call.
 
-    The first signal is stored, and `check` raises its exception: KeyboardInterrupt for SIGINT, `SystemExit(143)` for
-    SIGTERM, by which schedulers of clusters end a process. A second signal raises immediately, in case an environment
-    hangs. Outside the main thread, signals cannot be handled, so nothing is deferred. If the program has installed its
-    own SIGTERM handler, SIGTERM is left to it. The handler that `ray.init` installs does not count: it would end the
-    process in the middle of a step.
+    The first signal is stored, and `check` raises its exception: KeyboardInterrupt for SIGINT, and SystemExit for the
+    others, with the exit status of a process that the signal ends: 143 for SIGTERM, 129 for SIGHUP. A second signal
+    raises immediately, in case an environment hangs. Outside the main thread, signals cannot be handled, so nothing is
+    deferred. If the program handles or ignores SIGTERM or SIGHUP itself, the signal is left to the program. The handler
+    that `ray.init` installs does not count: it would end the process in the middle of a step.
     """
 
     def __init__(self) -> None:
@@ -26,10 +30,8 @@ class InterruptGuard:
     def check(self) -> None:
         """Raise the exception of the signal that was deferred, if there is one."""
         number, self.pending = self.pending, None
-        if number == signal.SIGTERM:
-            raise SystemExit(128 + signal.SIGTERM)  # the exit status of a process that SIGTERM ends
         if number is not None:
-            raise KeyboardInterrupt
+            raise SystemExit(128 + number) if number in _ENDING else KeyboardInterrupt
 
     @contextmanager
     def critical(self) -> Iterator[None]:
@@ -48,9 +50,10 @@ class InterruptGuard:
             return
         # A shell lets the background jobs of a script ignore Ctrl-C.
         handled = [] if signal.getsignal(signal.SIGINT) == signal.SIG_IGN else [signal.SIGINT]
-        handler = signal.getsignal(signal.SIGTERM)
-        if handler == signal.SIG_DFL or getattr(handler, "__module__", "").startswith("ray."):
-            handled.append(signal.SIGTERM)
+        for number in _ENDING:
+            handler = signal.getsignal(number)
+            if handler == signal.SIG_DFL or getattr(handler, "__module__", "").startswith("ray."):
+                handled.append(number)
         previous = {number: signal.signal(number, self._handle) for number in handled}
         try:
             yield self
@@ -60,7 +63,7 @@ class InterruptGuard:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         is_second = self.pending is not None
-        if self.pending != signal.SIGTERM:  # a Ctrl-C does not replace it, because the process must end
+        if self.pending not in _ENDING:  # a Ctrl-C does not replace the signal, because the process must end
             self.pending = number
         if is_second and not self._critical:
             self.check()

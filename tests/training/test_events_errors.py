@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 import signal
 import subprocess
 import sys
@@ -36,7 +37,7 @@ from tests.support.tape import (
 
 pytestmark = pytest.mark.backends("torch")
 
-# A program that sends itself SIGTERM after step 30, as a scheduler does.
+# A program that sends itself a signal after step 30: SIGTERM as a scheduler, or SIGHUP as a closed terminal.
 TERMINATED = """
 import os, signal, sys
 import noterl
@@ -48,7 +49,7 @@ class Terminate(noterl.Callback):
     every = noterl.callback.Every(30, "steps")
 
     def on_due(self, logs):
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), int(sys.argv[2]))
 
     def on_train_end(self, logs):
         self.agent.save(f"{folder}/end.noterl")
@@ -399,7 +400,7 @@ class TestInterrupt:
             batch_begin 1; batch_end 1 loss=1; episode_end 0; exception KeyboardInterrupt; train_end
         """)
 
-    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
     def test_signal_handler_is_restored(self, tape: Tape, number: int) -> None:
         before = signal.getsignal(number)
         fit(tape, taped(tape), episodes=1)
@@ -427,13 +428,14 @@ class TestInterrupt:
 
 
 class TestTermination:
-    """SIGTERM: `SystemExit(143)` is raised after the step in progress is complete."""
+    """SIGTERM and SIGHUP: SystemExit is raised after the step in progress is complete."""
 
-    def test_step_in_progress_is_completed_and_every_begin_has_its_end(self, tape: Tape) -> None:
-        tape.acts["step 0", 2] = sigterm
+    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+    def test_step_in_progress_is_completed_and_every_begin_has_its_end(self, tape: Tape, number: int) -> None:
+        tape.acts["step 0", 2] = lambda: os.kill(os.getpid(), number)
         with pytest.raises(SystemExit) as caught:
             fit(tape, taped(tape), episodes=2)
-        assert caught.value.code == 143
+        assert caught.value.code == 128 + number
         assert tape.take() == lines("""
             train_begin; reset 0; episode_begin 0
             step 0
@@ -463,11 +465,11 @@ class TestTermination:
             signal.signal(signal.SIGTERM, previous)
         assert received == [signal.SIGTERM] and agent.episodes == 2
 
-    def test_process_exits_with_143_and_its_files_are_complete(self, tmp_path: Path) -> None:
-        result = subprocess.run(
-            [sys.executable, "-c", TERMINATED, str(tmp_path)], capture_output=True, text=True, timeout=300
-        )
-        assert result.returncode == 143, result.stderr
+    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+    def test_process_exits_with_the_signal_and_its_files_are_complete(self, tmp_path: Path, number: int) -> None:
+        command = [sys.executable, "-c", TERMINATED, str(tmp_path), str(int(number))]
+        result = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        assert result.returncode == 128 + number, result.stderr
         assert noterl.load(tmp_path / "end.noterl").steps == 30
         with (tmp_path / "log.csv").open() as file:
             assert [int(row["steps"]) for row in csv.DictReader(file)][-1] < 30

@@ -231,7 +231,8 @@ class WorkerProcess(WorkerHandle):
         try:
             handle = theirs.fileno()
             paths = [path for path in sys.path if isinstance(path, str)]  # Python ignores others
-            command = [sys.executable, "-c", _CODE, json.dumps([paths, memory.handle, handle])]
+            # Without -P, Python would import the modules of `_CODE` from the working folder.
+            command = [sys.executable, "-P", "-c", _CODE, json.dumps([paths, memory.handle, handle])]
             variables = {**os.environ, **dict.fromkeys(_THREADS, "1")}
             self._has_group = True
             self._process = platforms.start(command, memory.handle, handle, stdin=subprocess.DEVNULL, env=variables)

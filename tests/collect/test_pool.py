@@ -374,6 +374,16 @@ class TestEnvironments:
         finally:
             del gymnasium.registry["noterl/OnlyHere-v0"]
 
+    def test_modules_of_the_working_folder_are_not_imported(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "json.py").write_text("open('imported', 'w').close()\nfrom os import *\n")
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "path", [path for path in sys.path if path not in ("", str(tmp_path))])
+        with pool("CartPole-v1", 1, 1) as made:
+            made.rounds(1)
+        assert not (tmp_path / "imported").exists()
+
     def test_lambda_without_cloudpickle_raises(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "cloudpickle", None)
         with pytest.raises(ValueError, match=r"noterl\[workers\]"):

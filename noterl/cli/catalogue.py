@@ -76,6 +76,11 @@ def run_callbacks(arguments: Sequence[str]) -> None:
     parse_options(options, ["--help"], prog="noterl train AGENT", description=summary_of(offered[name]))
 
 
+def printable(text: str) -> str:
+    """Return a text of a file with its control characters escaped, so that the text cannot control the terminal."""
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+
+
 def columns(rows: Mapping[str, str], *, one_line: bool = False) -> str:
     """Return names and texts as two columns that fit the terminal; if `one_line`, long texts are cut."""
     width = min(max(map(len, rows)), 40) + 2

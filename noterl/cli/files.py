@@ -13,7 +13,7 @@ import numpy as np
 import noterl
 from noterl import saving
 from noterl.cli import config
-from noterl.cli.catalogue import columns
+from noterl.cli.catalogue import columns, printable
 from noterl.cli.environment import environment_of
 from noterl.cli.errors import UsageError, usage_errors
 from noterl.cli.options import Option, options_of, parse_options
@@ -59,7 +59,10 @@ def run_info(arguments: Sequence[str]) -> None:
     path, rest = _file_of("info", arguments, options)
     given = parse_options(options, rest, prog="noterl info FILE", description="Print what a file of an agent holds.")
     found = describe(path)
-    print(json.dumps(found, indent=2) if "json" in given else columns({key: str(text) for key, text in found.items()}))
+    if "json" in given:  # which escapes control characters
+        print(json.dumps(found, indent=2))
+    else:
+        print(columns({printable(key): printable(str(text)) for key, text in found.items()}))
 
 
 def describe(path: Path) -> dict[str, Any]:

@@ -7,9 +7,11 @@ import os
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import noterl
+from noterl import saving
 from noterl.cli import main
 from noterl.cli.compare import groups_of
 from tests.support.doubles import CountingEnv
@@ -78,6 +80,14 @@ def test_info_describes_weights(tmp_path: Path, capsys: pytest.CaptureFixture[st
     agent.save_weights(tmp_path / "a.safetensors")
     assert main(["info", str(tmp_path / "a.safetensors")]) == 0
     assert "float32 [2, 4]" in capsys.readouterr().out
+
+
+def test_info_escapes_what_controls_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    saving.write_weights(tmp_path / "a.safetensors", {"\x1b[2J\x1b[31mname\r": np.zeros(2, np.float32)})
+    assert main(["info", str(tmp_path / "a.safetensors")]) == 0
+    printed = capsys.readouterr().out
+    assert "\x1b" not in printed and "\r" not in printed
+    assert "\\x1b[31mname" in printed
 
 
 def test_damaged_file_gives_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

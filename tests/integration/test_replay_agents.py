@@ -172,5 +172,7 @@ def test_tensorflow_keeps_observations_on_the_host(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="on_device=True.* changes nothing on TensorFlow"):
         agent.fit(steps=40, verbose=0)
     agent.save(tmp_path / "agent.noterl")
+    loaded = noterl.load(tmp_path / "agent.noterl")
     with pytest.warns(UserWarning, match="on_device"):
-        assert noterl.load(tmp_path / "agent.noterl").replay.on_device
+        loaded.build()
+    assert loaded.replay.on_device

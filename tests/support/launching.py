@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import psutil
 ROOT = Path(__file__).parents[2]
 RANK_RUN = ROOT / "tests" / "support" / "rank_run.py"
 EQUIVALENCE = ROOT / "tests" / "support" / "replica_equivalence.py"
+MARK = "NOTERL_TEST_LAUNCH"  # the environment variable that the processes of one launch share
 
 
 def launch(
@@ -23,7 +25,7 @@ def launch(
     seconds: float = 180.0,
     before: Sequence[str] = (),
 ) -> tuple[int, str, float]:
-    """Return the exit code, the output and the seconds of `noterl launch`; no process with the arguments is left.
+    """Return the exit code, the output and the seconds of `noterl launch`; none of its processes is left.
 
     Args:
         strategy: the option `--strategy`.
@@ -34,13 +36,19 @@ def launch(
     """
     command = [*before, sys.executable, "-m", "noterl", "launch", "--strategy", strategy]
     command += [*options, *map(str, arguments)]
-    variables = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu"}
+    mark = uuid.uuid4().hex  # other tests may launch the same command at the same time
+    variables = {
+        MARK: mark,
+        "PYTHONPATH": str(ROOT),
+        "OMP_NUM_THREADS": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+        "JAX_PLATFORMS": "cpu",
+    }
     started = time.monotonic()
     done = subprocess.run(
         command, env={**os.environ, **variables}, cwd=ROOT, capture_output=True, text=True, timeout=seconds, check=False
     )
     took = time.monotonic() - started
-    mark = str(arguments[-1])
-    left = [each for each in psutil.process_iter(["cmdline"]) if mark in (each.info["cmdline"] or [])]
+    left = [each for each in psutil.process_iter(["environ"]) if (each.info["environ"] or {}).get(MARK) == mark]
     assert not left, f"processes are left: {left}"
     return done.returncode, done.stdout + done.stderr, took

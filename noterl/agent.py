@@ -16,7 +16,7 @@ import numpy as np
 from noterl import backends, networks, registry, saving
 from noterl.acting.actor import Actor, split_fields
 from noterl.acting.host_forward import HostForward, Joint
-from noterl.acting.policy_state import NO_STATE, PolicyState, State, read_state, rows_of, stacked, starting_state
+from noterl.acting.policy_state import NO_STATE, PolicyState, State, read_state, starting_state
 from noterl.algorithm import Algorithm, Defaults, RunningUpdater, bind_head
 from noterl.callback import Callback
 from noterl.collect import RayWorkers, Workers
@@ -582,8 +582,7 @@ class Agent(Algorithm):
         actions = one_of(actions, 0, self.action_space) if single else actions
         if not states:
             return actions
-        (only, *_) = rows = rows_of(states, len(encoded))
-        return actions, only if single else stacked(rows)
+        return actions, {name: np.array(value[0] if single else value) for name, value in states.items()}
 
     def save(self, path: str | Path, *, replay: bool = True) -> None:
         """Write the agent and its training state to one file, atomically; `replay=False` omits the replay memory.
@@ -1045,8 +1044,10 @@ class Agent(Algorithm):
         compiled = self._compile_acting(self._forward_with_state if start else self._joint_forward, "forward")
         networks, hyperparameters, trained = self.networks(), self.hyperparameters, self.trained_variables()
         shape, dtype = self._encoder.space.shape, self.observation_dtype
-        parts = (compiled, networks.values(), hyperparameters.values(), trained, shape, dtype, self._joint())
-        forward = HostForward(*parts, has_state=bool(start))
+        layout = (shape, dtype, self._joint())
+        forward = HostForward(
+            compiled, networks.values(), hyperparameters.values(), trained, *layout, has_state=bool(start)
+        )
         probe = forward.probe(1)
         outputs = forward.with_state(probe, PolicyState(start, 1).values)[0] if start else forward(probe)
         outputs, _ = split_fields(outputs, fields)

@@ -83,9 +83,9 @@ def read_state(state: Any, starts: Any, start: State, count: int, single: bool =
     episodes = PolicyState(start, count)
     if state is not None:
         shapes = {name: value.shape[single:] for name, value in episodes.values.items()}
-        given = {name: np.shape(value) for name, value in state.items()} if isinstance(state, Mapping) else None
-        if given != shapes:
-            raise ValueError(f"state must be None, or a dict with the shapes {shapes}, got {given or state!r:.200}")
+        passed = {name: np.shape(value) for name, value in state.items()} if isinstance(state, Mapping) else None
+        if passed != shapes:
+            raise ValueError(f"state must be None, or a dict with the shapes {shapes}, got {passed or state!r:.200}")
         episodes.advance({name: np.asarray(value)[None] if single else value for name, value in state.items()})
     if starts is not None:
         rows = np.asarray(starts)

@@ -83,11 +83,11 @@ def open_env(env: Any) -> Opened:
         raise ValueError(f"env must be {MAY_BE}, got {show(repr(env))}")
     build: Builder = functools.partial(call_factory, env)
     product = build(None)
-    made = as_env(product)
-    adapter = None if made is None else _adapter_of(made)
+    environment = as_env(product)
+    adapter = None if environment is None else _adapter_of(environment)
     if adapter is None:
         raise ValueError(f"env: the factory {show(env)} must return an environment, got {show(repr(product))}")
-    return adapter.open(made, build)
+    return adapter.open(environment, build)
 
 
 def _adapter_of(env: Any) -> type[EnvSource] | None:

@@ -18,7 +18,7 @@ os.environ.setdefault("MPLBACKEND", "agg")
 
 import noterl.callbacks  # noqa: E402 - autodoc imports the checkout, not an installed copy
 from benchmarks import report  # noqa: E402
-from noterl.utils import words  # noqa: E402
+from noterl import migration  # noqa: E402
 
 project = "noterl"
 author = "the noterl developers"
@@ -90,11 +90,12 @@ def write_benchmark_tables(folder: Path) -> None:
 
 
 def write_word_tables(folder: Path) -> None:
-    """Write the tables of noterl/utils/words.py for the pages of docs/migration/ to include."""
-    for library, sections in words.TABLES.items():
-        for section in sections:
-            name = f"words_{library}_{section}.md".lower().replace("-", "_")
-            (folder / name).write_text(words.markdown(library, section), encoding="utf-8")
+    """Write the tables of noterl/migration/ for the pages of docs/migration/ to include."""
+    for library in migration.LIBRARIES:
+        for section in migration.sections(library):
+            (folder / migration.file_name(library, section)).write_text(
+                migration.markdown(library, section), encoding="utf-8"
+            )
 
 
 GENERATED.mkdir(exist_ok=True)

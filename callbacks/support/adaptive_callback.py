@@ -10,6 +10,7 @@ from noterl.callback import Callback, Every
 from noterl.replay import Replay
 from noterl.types import Logs
 from noterl.utils.checks import check_number
+from noterl.utils.words import explain_name
 
 from .tunables import TUNABLES, Rate, Scale, Values
 
@@ -52,7 +53,7 @@ class AdaptiveCallback(Callback):
         known = [name for name, tunable in TUNABLES.items() if getattr(tunable, self.follows)]
         for name, how in self._adjusted.items():
             if name not in known:
-                raise ValueError(f"{type(self).__name__} adapts {', '.join(known)}; got {name!r}")
+                raise ValueError(f"{type(self).__name__} does not adapt {name!r}: {explain_name(name, known)}")
             kind = Scale if TUNABLES[name].is_count else Rate
             if not isinstance(how, kind):
                 raise ValueError(f"{name} must be a {kind.__name__}, got {how!r}")

@@ -1,4 +1,4 @@
-"""Words of other libraries and what replaces them in noterl, for error messages and for the pages of docs/migration."""
+"""Advice of error messages: what to write in place of a name that a class, a function or a module does not have."""
 
 from __future__ import annotations
 
@@ -12,171 +12,22 @@ from typing import Any, TypeVar
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
-# Library -> section of its migration page -> words -> their replacement. A key may hold several words. "None" means
-# that noterl has no replacement.
-TABLES: dict[str, dict[str, dict[str, str]]] = {
-    "Stable-Baselines3": {
-        "Model": {
-            "MlpPolicy, CnnPolicy, MultiInputPolicy": "`noterl.PPO(env)`; the network follows from the observations",
-            "policy_kwargs, net_arch": "`hidden=(64, 64)`, or `network=`",
-            "activation_fn": "`activation=` of PPO, A2C, TRPO and ACER, or `network=`",
-            "learn": "`fit(steps=)`, exact; or `fit(episodes=)`",
-            "total_timesteps": "`fit(steps=)`",
-            "reset_num_timesteps": "leave it out; a second `fit` always continues",
-            "callback": "`fit(callbacks=[...])`, a list",
-            "progress_bar": "`fit(verbose=1)`",
-            "log_interval": "`fit(verbose=2, log_every=)`",
-            "predict": "`act(observation, deterministic=)`",
-            "evaluate_policy": "`evaluate(env, episodes)` of the agent; a dict",
-            "n_eval_episodes": "`evaluate(episodes=)`",
-            "load": "`noterl.load(path)`, or `restore(path)` of an agent",
-            "save_replay_buffer, load_replay_buffer": "part of `save`; `save(path, replay=False)` leaves it out",
-            "get_parameters, set_parameters": "`get_weights()`, `set_weights(weights)`",
-            "make_vec_env, DummyVecEnv, n_envs": "`fit(num_envs=)`",
-            "SubprocVecEnv": "`fit(num_envs=, workers=)`",
-            "VecNormalize": "`normalize_observation=True, normalize_reward=True`, saved with the agent",
-            "VecFrameStack": "`noterl.envs.FrameStack(env, 4)` and `Replay(capacity, frame_stack=4)`",
-            "VecMonitor, Monitor": "leave it out; the logs hold `reward` and `length` of each episode",
-            "set_env": "`fit(env)`",
-            "get_env, training_env": "None; keep the environment that you pass as `env`",
-            "check_env": "`noterl.envs.check`",
-            "set_random_seed": "the agent's `seed=`; it covers the environments",
-            "device": "leave it out; the Keras backend chooses the device",
-            "replay_buffer": "`agent.replay`",
-            "replay_buffer_class, replay_buffer_kwargs": "`compile(replay=)`",
-            "HerReplayBuffer, goal_selection_strategy, n_sampled_goal": (
-                '`Replay(capacity, relabel=Hindsight("future", ratio=0.8))`'
-            ),
-            "optimize_memory_usage": "leave it out; each observation is always stored once",
-            "num_timesteps": "`agent.steps`",
-            "model": "`self.agent` in a callback",
-            "locals": "the `logs` that an event of a callback receives",
-            "use_sde, sde_sample_freq": "None",
-            "MaskablePPO, ActionMasker, action_masks": "`noterl.PPO`; the environment's `info` holds `action_mask`",
-        },
-        "Hyperparameters": {
-            "learning_rate, lr": "`compile(optimizer=1e-3)`, or `compile(optimizer=keras.optimizers.Adam(1e-3))`",
-            "buffer_size": "`compile(replay=10_000)`, or `compile(replay=Replay(capacity))`",
-            "train_freq": '`compile(update_every=4)`, in steps, or `compile(update_every="episode")`',
-            "gradient_steps": "`compile(updates=)`",
-            "tau": "`compile(target_update=0.005)`",
-            "target_update_interval": "`compile(target_update=10_000)`",
-            "exploration_fraction, exploration_initial_eps, exploration_final_eps": (
-                "`compile(policy=LinearEpsGreedyPolicy(start, end, steps))`, in steps"
-            ),
-            "action_noise, NormalActionNoise": (
-                "`compile(noise=GaussianWhiteNoiseProcess(sigma=, size=))`, on the scale of [-1, 1]"
-            ),
-            "OrnsteinUhlenbeckActionNoise": "`compile(noise=OrnsteinUhlenbeckProcess(theta=, sigma=, size=))`",
-            "n_steps": (
-                "`rollout_steps=` of PPO, A2C, TRPO, ACER; `compile(replay=Replay(capacity, n_step=))` of the others"
-            ),
-            "n_epochs": "`epochs=`",
-            "n_critic_updates": "`epochs=` of TRPO",
-            "cg_max_steps": "`cg_iterations=`",
-            "line_search_max_iter, line_search_shrinking_factor": "`line_search_steps=`, `line_search_shrink=`",
-            "sub_sampling_factor": "`fisher_stride=`; it affects Fisher-vector products only",
-            "clip_range": "`clip=`",
-            "clip_range_vf": "`value_clip=`",
-            "ent_coef": "`entropy_coefficient=` of PPO, A2C, TRPO and ACER; `temperature=` of SAC",
-            "vf_coef": "`value_coefficient=`",
-            "target_policy_noise": "`target_noise=`",
-            "max_grad_norm": "`compile(optimizer=keras.optimizers.Adam(1e-3, global_clipnorm=0.5))`",
-            "use_rms_prop, rms_prop_eps": "`compile(optimizer=keras.optimizers.RMSprop(7e-4, epsilon=1e-10))`",
-        },
-        "Callbacks": {
-            "BaseCallback, EventCallback, ConvertCallback": "`Callback`, `LambdaCallback`",
-            "CallbackList": "a plain list",
-            "CheckpointCallback": '`Checkpoint(path, save_freq, unit="steps")`',
-            "save_path, name_prefix": "`Checkpoint(path)`",
-            "eval_env": "`Evaluate(env)`",
-            "eval_freq": '`Evaluate(every=, unit="steps")`',
-            "best_model_save_path, callback_on_new_best": "`Evaluate(on_best=)`",
-            "EvalCallback": '`Evaluate(env, every=5_000, unit="steps", episodes=)`',
-            "StopTrainingOnRewardThreshold": '`EarlyStopping(1, threshold, monitor="evaluation_reward_mean")`',
-            "StopTrainingOnNoModelImprovement": '`EarlyStopping(1, patience=, monitor="evaluation_reward_mean")`',
-            "StopTrainingOnMaxEpisodes": "`fit(episodes=)`",
-            "EveryNTimesteps": '`every = Every(n, "steps")` and `on_due` of a `Callback`',
-            "ProgressBarCallback, LogEveryNTimesteps": "`ProgressBar`, `EpisodePrinter`",
-            "WandbCallback": "`WandbLogger`",
-            "TrialEvalCallback": "`OptunaPruning`",
-            "VecVideoRecorder": "`RecordVideo`",
-            "tensorboard_log, set_logger": "`CSVLogger`, `JSONLogger` or `TensorBoard`, in `fit(callbacks=[...])`",
-            "logger": "`logs[name] = value` at the end of an episode",
-            "_on_training_start, on_training_start": "`on_train_begin`",
-            "_on_training_end, on_training_end": "`on_train_end`",
-            "_on_step, on_step": "`on_step_end`; `agent.stop(reason)` instead of returning False",
-            "_on_rollout_start, on_rollout_start": "None; `on_batch_begin` precedes an update",
-            "_on_rollout_end, on_rollout_end": "None; `on_batch_end` follows an update",
-        },
-    },
-    "Keras": {
-        "Model": {
-            "Model, Sequential": "`noterl.DQN(env, network=model)`, or a subclass of `noterl.Agent`",
-            "metrics, weighted_metrics, loss_weights": "leave it out; `update(batch)` returns the metrics",
-            "loss": "the algorithm has the loss; to change it, override `loss(batch)`",
-            "run_eagerly": "`compile(jit_compile=False)`",
-            "epochs": "`fit(episodes=)`",
-            "steps_per_epoch": "`fit(steps=)`",
-            "initial_epoch": "leave it out; a second `fit` always continues",
-            "x, y": "an environment takes the place of the data: `fit(env)`",
-            "validation_data, validation_split, validation_freq": "`fit(callbacks=[Evaluate(every=, episodes=)])`",
-            "predict_on_batch": "`act(observations)`",
-            "train_step": "`update(batch)`",
-            "train_on_batch": "None; `fit(steps=)` makes the updates",
-            "compute_loss": "`loss(batch)`",
-            "load_model": "`noterl.load(path)`, or `restore(path)` of an agent with layers of your own",
-            "register_keras_serializable": "`noterl.register`, or `noterl.load(path, custom_objects=)`",
-            "layers, get_layer, count_params": "`networks()`, a dict; each network has them",
-            "trainable_variables, trainable_weights": "`trained_variables()`",
-        },
-        "Callbacks": {
-            "on_epoch_begin": "`on_episode_begin`",
-            "on_epoch_end": "`on_episode_end`",
-            "on_train_batch_begin": "`on_batch_begin`",
-            "on_train_batch_end": "`on_batch_end`",
-            "on_test_begin": "`on_evaluate_begin`",
-            "on_test_end": "`on_evaluate_end`",
-            "filepath": "`Checkpoint(path)`",
-            "backup_dir": "`BackupAndRestore(path)`",
-            "ModelCheckpoint, OrbaxCheckpoint": "`Checkpoint`, which saves the whole agent",
-            "ProgbarLogger": "`ProgressBar`",
-            "RemoteMonitor": "None; use Keras's",
-            "SwapEMAWeights": "None; use Keras's",
-        },
-    },
-    "gymnasium": {
-        "Environments": {
-            "make": '`noterl.DQN("CartPole-v1")`, or `noterl.DQN(gymnasium.make(...))`',
-            "make_vec, SyncVectorEnv": "`fit(num_envs=)`",
-            "AsyncVectorEnv": "`fit(num_envs=, workers=)`, or a `gymnasium.vector.AsyncVectorEnv` as `env`",
-            "render_mode, max_episode_steps": "an argument of `gymnasium.make`: pass the environment as `env`",
-            "step, reset": "`fit` and `evaluate` step the environments; `act(observation)` returns an action",
-            "render": "`animate(path)`",
-            "RecordEpisodeStatistics": "leave it out; the logs hold `reward` and `length` of each episode",
-            "NormalizeObservation, NormalizeReward": "`normalize_observation=True, normalize_reward=True`",
-            "FrameStackObservation": "`noterl.envs.FrameStack(env, 4)` and `Replay(capacity, frame_stack=4)`",
-        },
-    },
-}
-
 _METHODS = ("compile", "fit", "evaluate")
 
 
 def hint(word: str) -> str | None:
-    """Return what replaces a word of another library in noterl; None if no table has the word.
+    """Return what replaces a word of other libraries in noterl; None if no library has the word.
 
     Example:
     >>> from noterl.utils.words import hint
     >>> hint("n_epochs")
     "Stable-Baselines3's n_epochs in noterl: epochs="
     """
-    for library, sections in TABLES.items():
-        for rows in sections.values():
-            for words, line in rows.items():
-                if word in words.split(", "):
-                    return f"{library}'s {word} in noterl: {line.replace('`', '')}"
-    return None
+    # Imported when an error is raised. `from noterl import migration` would ask the package for the name, and so this
+    # function for a hint.
+    from noterl.migration import replacement_of
+
+    return replacement_of(word)
 
 
 def find_again(owner: Any, name: str) -> Any:
@@ -193,14 +44,6 @@ def missing_attribute(owner: Any, name: str, described: str) -> AttributeError:
     return AttributeError(message, name=name, obj=owner)
 
 
-def markdown(library: str, section: str) -> str:
-    """Return the table of one section for the migration page of a library."""
-    rows = [f"| {library} | noterl |", "| --- | --- |"]
-    for words, line in TABLES[library][section].items():
-        rows.append(f"| {', '.join(f'`{word}`' for word in words.split(', '))} | {line} |")
-    return "\n".join(rows) + "\n"
-
-
 def explain_keyword(
     name: str, value: Any, known: Iterable[str], elsewhere: Mapping[str, Iterable[str]] | None = None
 ) -> str:
@@ -215,8 +58,7 @@ def explain_keyword(
     advice = [
         _hint_of_value(value),
         *(f"{name} is an argument of {function}" for function, names in (elsewhere or {}).items() if name in names),
-        _nearest(name, known, 0.85),
-        hint(name),  # before names that are only somewhat similar
+        " ".join(filter(None, [_nearest(name, known, 0.85), hint(name)])),
         _nearest(name, known, 0.5),
         f"its arguments are {', '.join(known)}",
     ]

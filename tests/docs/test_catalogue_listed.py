@@ -10,7 +10,7 @@ import pytest
 import noterl
 import noterl.callbacks
 import noterl.finders
-from noterl.utils import words
+from noterl import migration
 
 pytestmark = pytest.mark.backend_free
 
@@ -27,10 +27,10 @@ MIGRATION = {
 def tables(page: str, heading: str) -> list[list[str]]:
     """Return the rows of all tables of a page whose first column has this heading, by cells."""
     text = (DOCS / page).read_text(encoding="utf-8")
-    for library, sections in words.TABLES.items():
-        for section in sections:
-            name = f"words_{library}_{section}.md".lower().replace("-", "_")
-            text = text.replace(f"```{{include}} ../_generated/{name}\n```\n", words.markdown(library, section))
+    for library in migration.LIBRARIES:
+        for section in migration.sections(library):
+            name = migration.file_name(library, section)
+            text = text.replace(f"```{{include}} ../_generated/{name}\n```\n", migration.markdown(library, section))
     rows = []
     for part in text.split(f"\n| {heading} |")[1:]:
         rows += part.partition("\n\n")[0].splitlines()[2:]
@@ -119,10 +119,10 @@ FOREIGN_NAMES = {
 }
 
 
-@pytest.mark.parametrize("origin", words.TABLES)
+@pytest.mark.parametrize("origin", migration.LIBRARIES)
 def test_page_includes_every_word(origin: str) -> None:
     rows = tables(MIGRATION[origin], origin)
-    for section in words.TABLES[origin].values():
+    for section in migration.sections(origin).values():
         for key, line in section.items():
             assert [", ".join(f"`{word}`" for word in key.split(", ")), line] in rows, key
 

@@ -4,32 +4,75 @@ from __future__ import annotations
 
 import inspect
 import re
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 
 import noterl
 import noterl.callbacks
+from noterl import migration
+from noterl.callbacks.support.tunables import TUNABLES
 from noterl.utils import words
+
+
+def replacements() -> list[str]:
+    """Return the replacement of each row of the migration tables."""
+    return [
+        line
+        for library in migration.LIBRARIES
+        for rows in migration.sections(library).values()
+        for line in rows.values()
+    ]
 
 
 class TestTable:
     @pytest.mark.backend_free
-    def test_each_word_is_in_one_row(self) -> None:
-        for library, sections in words.TABLES.items():
-            found = [word for rows in sections.values() for key in rows for word in key.split(", ")]
-            assert len(found) == len(set(found)) > 8, library
-            assert all(re.fullmatch(r"\w+", word) for word in found)
+    @pytest.mark.parametrize("library", migration.LIBRARIES)
+    def test_each_word_is_in_one_row(self, library: str) -> None:
+        sections = migration.sections(library).values()
+        found = [word for rows in sections for key in rows for word in key.split(", ")]
+        assert len(found) == len(set(found)) > 8
+        command = r"(xagents |play )?" if library == "xagents" else ""
+        assert all(re.fullmatch(command + r"(--)?\w+(-\w+)*", word) for word in found)
+
+    @pytest.mark.backend_free
+    @pytest.mark.parametrize("library", migration.LIBRARIES)
+    def test_each_word_is_answered_with_its_row(self, library: str) -> None:
+        for rows in migration.sections(library).values():
+            for key, line in rows.items():
+                for word in key.split(", "):
+                    plain = re.sub(r"\[(.+?)\]\(.+?\)", r"\1", line).replace("`", "")
+                    assert f" in noterl: {plain}" in words.hint(word), word
+
+    @pytest.mark.backend_free
+    def test_tables_are_read_by_the_first_error(self) -> None:
+        program = (
+            "import sys, noterl.callbacks\n"
+            "assert 'noterl.migration' not in sys.modules\n"
+            "try: noterl.callbacks.EvalCallback\n"
+            "except AttributeError: pass\n"
+            "assert 'noterl.migration' in sys.modules"
+        )
+        subprocess.run([sys.executable, "-c", program], check=True)
+
+    @pytest.mark.backend_free
+    def test_word_of_several_libraries_has_a_line_of_each(self) -> None:
+        assert words.hint("weights") == words.hint("--weights")
+        assert words.hint("tau") == (
+            "Stable-Baselines3's tau in noterl: compile(target_update=0.005). "
+            "xagents's --tau in noterl: compile(target_update=), a float"
+        )
 
     @pytest.mark.backend_free
     def test_hint_contains_library_word_and_line(self) -> None:
         assert words.hint("learn") == "Stable-Baselines3's learn in noterl: fit(steps=), exact; or fit(episodes=)"
         assert words.hint("on_epoch_end") == "Keras's on_epoch_end in noterl: on_episode_end"
-        assert words.hint("gamma") is None
+        assert words.hint("hidden") is None
 
     def test_keywords_in_the_lines_exist(self) -> None:
         """Each `name=` that a line passes to a method of agents or to a class of noterl is one of its arguments."""
-        lines = [line for sections in words.TABLES.values() for rows in sections.values() for line in rows.values()]
         functions: dict[str, Any] = {
             **{name: getattr(noterl.PPO, name) for name in ("compile", "fit", "evaluate", "act", "save")},
             **{name: getattr(noterl, name) for name in ("Replay", "load", "PPO", "DQN")},
@@ -38,7 +81,7 @@ class TestTable:
             **{name: getattr(noterl.noise, name) for name in ("GaussianWhiteNoiseProcess", "OrnsteinUhlenbeckProcess")},
         }
         checked = 0
-        for line in lines:
+        for line in replacements():
             for name, arguments in re.findall(r"(\w+)\(((?:[^()]|\([^()]*\))*)\)", line):
                 if name in functions:
                     known = inspect.signature(functions[name]).parameters
@@ -61,10 +104,13 @@ class TestTable:
             noterl.MADDPG,
         )
         known = {name for agent in agents for name in inspect.signature(agent).parameters}
-        for sections in words.TABLES.values():
-            for rows in sections.values():
-                for line in rows.values():
-                    assert set(re.findall(r"`(\w+)=[^=`]*`", line)) <= known | {"every"}, line
+        callbacks = (noterl.callbacks.Adapt, noterl.callbacks.EarlyStopping, noterl.callbacks.Export)
+        known |= {name for callback in callbacks for name in inspect.signature(callback).parameters}
+        for method in (noterl.Agent.compile, noterl.Agent.fit):
+            known |= set(inspect.signature(method).parameters)
+        known |= {*TUNABLES, "every", "window", "KERAS_BACKEND"}  # adaptive callbacks take tunables by name
+        for line in replacements():
+            assert set(re.findall(r"`(\w+)=[^=`]*`", line)) <= known, line
 
 
 class TestConstructor:
@@ -81,6 +127,8 @@ class TestConstructor:
             ("DQN", {"verbose": 1}, r"DQN\(\) .*'verbose': verbose is an argument of fit"),
             ("PPO", {"rollout_step": 8}, r"PPO\(\) .*'rollout_step': did you mean 'rollout_steps'"),
             ("PPO", {"hiden": (8,)}, r"PPO\(\) .*'hiden': did you mean 'hidden'"),
+            ("PPO", {"lam": 0.9}, r"PPO\(\) .*'lam': xagents's --lam in noterl: gae_lambda="),
+            ("TRPO", {"actor_iterations": 9}, r"TRPO\(\) .*xagents's --actor-iterations .*line_search_steps="),
             ("DQN", {"quux": 1}, r"DQN\(\) .*'quux': its arguments are env, double, .*normalize_reward"),
         ],
     )
@@ -141,6 +189,9 @@ class TestMethods:
             ("fit", {"step": 9}, r"DQN\.fit\(\) .*'step': did you mean 'steps'"),
             ("fit", {"episode": 9}, r"DQN\.fit\(\) .*'episode': did you mean 'episodes'"),
             ("compile", {"learning_rate": 9}, r"DQN\.compile\(\) .*'learning_rate'.*compile\(optimizer="),
+            ("fit", {"pool_network": True}, r"DQN\.fit\(\) .*Note_rl's pool_network in noterl: fit\(workers=\)"),
+            ("compile", {"update_steps": 9}, r"DQN\.compile\(\) .*Note_rl's update_steps .*compile\(target_update=\)"),
+            ("compile", {"pool_size": 9}, r"DQN\.compile\(\) .*Note_rl's pool_size .*Replay\(pool_size\)"),
             ("compile", {"gamma": 9}, r"DQN\.compile\(\) .*'gamma': gamma is an argument of DQN\(\.\.\.\)"),
             ("compile", {"metrics": []}, r"DQN\.compile\(\) .*'metrics'.*update\(batch\)"),
             ("evaluate", {"n_eval_episodes": 9}, r"DQN\.evaluate\(\) .*'n_eval_episodes'.*evaluate\(episodes=\)"),
@@ -158,7 +209,14 @@ class TestMethods:
 class TestAttributes:
     @pytest.mark.parametrize(
         ("name", "expected"),
-        [("learn", r".*fit\(steps=\)"), ("predict", r".*act\(observation"), ("set_env", r".*fit\(env\)"), ("x_y", "$")],
+        [
+            ("train", r".*Note_rl's train in noterl: fit\(episodes=\)"),
+            ("set", r".*Note_rl's set in noterl: compile"),
+            ("learn", r".*fit\(steps=\)"),
+            ("predict", r".*act\(observation"),
+            ("set_env", r".*fit\(env\)"),
+            ("x_y", "$"),
+        ],
     )
     def test_foreign_attribute_of_an_agent_is_explained(self, name: str, expected: str) -> None:
         agent = noterl.DQN("CartPole-v1", hidden=(4,))
@@ -207,6 +265,11 @@ class TestCallbacks:
     @pytest.mark.parametrize(
         ("name", "arguments", "expected"),
         [
+            (
+                "Checkpoint",
+                {"save_param_only": True},
+                r"Checkpoint\(\) .*Note_rl's save_param_only .*save_weights_only=",
+            ),
             ("Evaluate", {"eval_freq": 9}, r"Evaluate\(\) .*'eval_freq'.*Evaluate\(every=, unit=\"steps\"\)"),
             ("Checkpoint", {"filepath": "x"}, r"Checkpoint\(\) .*'filepath'.*Checkpoint\(path\)"),
             ("EarlyStopping", {"criterion": 9, "patince": 3}, r"EarlyStopping\(\) .*did you mean 'patience'"),

@@ -5,32 +5,16 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from noterl.cli.errors import usage_errors
-from noterl.cli.options import Given, Option, options_of, summary_of
+from noterl.cli.options import Given, Option, cli_name, options_of, summary_of
 from noterl.cli.values import alternatives
 
 # They need functions or a trial, are bases, or are what `--verbose` selects.
 _NOT_OFFERED = {"Callback", "EpisodePrinter", "LambdaCallback", "OptunaPruning", "ProgressBar"}
-_NAMES = {"MLflowLogger": "mlflow", "TensorBoard": "tensorboard", "TerminateOnNaN": "terminate-on-nan"}
-
-
-def cli_name(class_name: str) -> str:
-    """Return the name of a callback on the command line.
-
-    Example:
-    >>> from noterl.cli.callback_options import cli_name
-    >>> [cli_name(name) for name in ("EarlyStopping", "CSVLogger", "ESSWindow", "ReduceLROnPlateau", "TensorBoard")]
-    ['early-stopping', 'csv', 'ess-window', 'reduce-lr-on-plateau', 'tensorboard']
-    """
-    if class_name in _NAMES:
-        return _NAMES[class_name]
-    words = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", class_name.removesuffix("Logger"))
-    return words.lower()
 
 
 @functools.cache

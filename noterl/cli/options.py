@@ -11,10 +11,13 @@ from typing import Annotated, Any, NamedTuple
 from noterl.cli.errors import UsageError
 from noterl.cli.values import alternatives, is_sequence, parse_value
 from noterl.utils.optional import require
-from noterl.utils.words import explain_name
+from noterl.utils.words import explain_name, hint
 
 # What a docstring says about an argument that a base class documents.
 _SEE = re.compile(r"(see|as in) `")
+
+# Callbacks whose names on the command line do not follow from the names of their classes.
+_NAMES_OF_CALLBACKS = {"MLflowLogger": "mlflow", "TensorBoard": "tensorboard", "TerminateOnNaN": "terminate-on-nan"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +65,20 @@ class Given(NamedTuple):
 
     value: Any
     source: Any
+
+
+def cli_name(class_name: str) -> str:
+    """Return the name of a callback on the command line.
+
+    Example:
+    >>> from noterl.cli.options import cli_name
+    >>> [cli_name(name) for name in ("EarlyStopping", "CSVLogger", "ESSWindow", "ReduceLROnPlateau", "TensorBoard")]
+    ['early-stopping', 'csv', 'ess-window', 'reduce-lr-on-plateau', 'tensorboard']
+    """
+    if class_name in _NAMES_OF_CALLBACKS:
+        return _NAMES_OF_CALLBACKS[class_name]
+    words = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", class_name.removesuffix("Logger"))
+    return words.lower()
 
 
 def options_of(
@@ -122,9 +139,11 @@ def parse_options(
     Raises:
         SystemExit: with code 0 after `--help`; with code 2 if an option is unknown or its value is wrong. The message
             has been printed then.
+        UsageError: if an unknown option is a word of another library. The message has the options that replace it.
     """
     tyro = require("tyro", "cli", "the command noterl")
     arguments = list(_positive_flags(options, arguments))
+    _check_foreign_flags(options, arguments)
     wants_help = {"-h", "--help"} & {*arguments}
     if wants_help and shown:
         options = [option for option in options if option.group in shown]
@@ -227,6 +246,26 @@ def _positive_flags(options: Sequence[Option], arguments: Sequence[str]) -> Iter
             yield from (negative[argument], "false")
         else:
             yield argument
+
+
+def _check_foreign_flags(options: Sequence[Option], arguments: Iterable[str]) -> None:
+    """Raise a `UsageError` for the first unknown option that is a word of another library."""
+    flags = {option.flag for option in options}
+    for argument in arguments:
+        flag = argument.partition("=")[0]
+        replacement = hint(flag) if flag.startswith("--") and flag not in flags else None
+        if replacement:
+            shown = ", ".join(_flags_in(replacement, options))
+            raise UsageError(f"unknown option {flag}: {replacement}" + (f". Options: {shown}" if shown else ""))
+
+
+def _flags_in(line: str, options: Sequence[Option]) -> list[str]:
+    """Return the options that a line of a migration table names as arguments of functions and callbacks."""
+    keys = set(re.findall(r"(\w+)=", line))
+    for name, names in re.findall(r"(\w+)\(([\w, =]*)\)", line):
+        callback = cli_name(name).replace("-", "_")
+        keys |= {callback, *(f"{callback}.{argument}" for argument in re.findall(r"\w+", names))}
+    return [option.flag for option in options if option.key in keys]
 
 
 def _holds_texts(annotation: str) -> bool:

@@ -11,8 +11,8 @@ import pytest
 
 import noterl
 from noterl.cli import config, main
-from noterl.cli.callback_options import cli_name
 from noterl.cli.errors import UsageError
+from noterl.cli.options import cli_name
 from noterl.utils.toml import toml_text
 
 pytestmark = pytest.mark.backend_free

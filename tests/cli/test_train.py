@@ -197,3 +197,24 @@ def test_help_shows_the_options_of_the_agent(capsys: pytest.CaptureFixture[str])
     assert "--early-stopping.criterion" in capsys.readouterr().out
     assert main(["callbacks"]) == 0
     assert "reduce-lr-on-plateau" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("agent", "flag", "options"),
+    [
+        ("dqn", "--n-envs", ["--num-envs"]),
+        ("dqn", "--lr", ["--optimizer"]),
+        ("dqn", "--checkpoints", ["--checkpoint.save-best-only", "--checkpoint.save-weights-only"]),
+        ("dqn", "--target-reward", ["--early-stopping.trial-count", "--early-stopping.criterion"]),
+        ("dqn", "--buffer-max-size", ["--replay"]),
+        ("ppo", "--lam", ["--gae-lambda"]),
+        ("ppo", "--total_timesteps", ["--steps"]),
+    ],
+)
+def test_option_of_another_library_is_answered_with_ours(
+    agent: str, flag: str, options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", agent, *SMALL, flag, "1"]) == 2
+    error = capsys.readouterr().err
+    assert f"unknown option {flag}: " in error and all(option in error for option in options), error
+    assert not Path("runs").exists()

@@ -401,6 +401,7 @@ def _check_explores(head: Head, policy: Policy | None, noise: NoiseProcess | Non
         raise ValueError(
             f"policy {type(policy).__name__} acts on {policy.acts_on}, but the head {type(head).__name__} returns "
             f"{' or '.join(head.acts_on)}"
+            + (f"; leave policy out: {type(head).__name__} samples the actions itself" if head.samples else "")
         )
     if noise is not None and noise.size != head.noise_size:
         raise ValueError(

@@ -17,7 +17,7 @@ from noterl.backends import current
 from noterl.backends.common import GroupResult
 from noterl.callbacks import LambdaCallback
 from noterl.envs import FrameStack
-from noterl.policies import GumbelSoftmaxPolicy
+from noterl.policies import GumbelSoftmaxPolicy, SoftmaxPolicy
 from noterl.replay import Prioritized, RatioScore
 from noterl.types import Transition
 from tests.support import reference_on_policy as reference
@@ -44,6 +44,15 @@ def test_gumbel_softmax_policy_for_rollouts_raises(kind: Any) -> None:
     agent = kind((OBSERVATIONS, SPACES["discrete"]), hidden=(4,), seed=3)
     with pytest.raises(ValueError, match=rf"policy .*{kind.__name__}.*got .*GumbelSoftmaxPolicy"):
         agent.compile(policy=GumbelSoftmaxPolicy(eps=0.5))
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("kind", [noterl.PPO, noterl.A2C])
+def test_softmax_policy_for_agents_that_sample_is_answered_with_leave_it_out(kind: Any) -> None:
+    """Each PPO line of Note_rl's README has this policy."""
+    agent = kind((OBSERVATIONS, SPACES["discrete"]), hidden=(4,), seed=3)
+    with pytest.raises(ValueError, match=r"policy SoftmaxPolicy acts on probabilities.*leave policy out"):
+        agent.compile(policy=SoftmaxPolicy())
 
 
 def softmax_network(functional: bool) -> Any:

@@ -69,9 +69,11 @@ class Checkpoint(Callback):
         save_replay: save the memory too. Exact resuming needs it; large memories make large files.
         monitor: the metric whose mean is the score, a name in an episode's logs. The score of "loss" is NaN before
             the first update.
-        window: number of finished episodes in the mean; there are fewer at the start. With `save_best_only` or
-            `save_top_k`, no score is compared before there are that many. Use 1 for a metric that is rarely logged,
-            such as `evaluation_reward_mean`.
+        window: number of values in the mean, one of each finished episode that logs the metric; there are fewer at the
+            start. By default 10, or 1 for a metric that not every episode logs, such as `evaluation_reward_mean`. With
+            `save_best_only` or `save_top_k`, no score is compared before there are that many. The score of a metric
+            that not every episode logs is compared when it is logged: at a file that is due later, the agent has
+            changed. The agent is then saved again at the next episode that logs it.
         mode: "max" if a higher score is better, "min" if a lower one is better.
         background: write in a thread. Training waits only for the copy of the state, and for the previous file if it
             is still being written. If the copy does not fit in memory, training waits for the file. An error of the
@@ -110,7 +112,7 @@ class Checkpoint(Callback):
         save_weights_only: bool = False,
         save_replay: bool = False,
         monitor: str = "reward",
-        window: int = 10,
+        window: int | None = None,
         mode: str = "max",
         background: bool = False,
     ) -> None:
@@ -130,6 +132,7 @@ class Checkpoint(Callback):
         self.background = check_bool("background", background)
         self._run = ""  # the identity of the run in this directory; empty before its first `fit`
         self._kept: list[_File] = []
+        self._awaits_score = False  # whether the last file that was due had no score of its own
         self._has_score = True  # False after an episode whose logs do not hold the metric
         self._saved_at = 0  # environment steps at the last save, or at the start of training
         self._writer = Writer()
@@ -172,14 +175,18 @@ class Checkpoint(Callback):
         if not self._run or not (self.files or last_run == self._run):
             self._run = secrets.token_hex(16)
         self._saved_at, self._has_score = self.agent.steps, True
+        self._monitor.begin()
         self._write_manifest([file.name for file in self.files])
 
     def on_episode_end(self, episode: int, logs: Logs) -> None:
         """Update the score."""
         if logs.get("complete", True):
             self._has_score = False
-            self._monitor.update(logs, self)
+            is_logged = self._monitor.update(logs, self)
             self._has_score = True
+            is_due = self.every.is_due(self.agent, self._every_mark or 0)
+            if self._awaits_score and is_logged and not is_due and self._is_chosen(self._monitor.mean):
+                self._save()
 
     def on_due(self, logs: Logs) -> None:
         """Save."""
@@ -189,13 +196,20 @@ class Checkpoint(Callback):
         """Save if this state has no file yet, and wait until everything is written."""
         stopped = self.agent.stop_training  # by a callback, which may also have restored other weights
         last = self.save_last or stopped
-        by_score = self.save_best_only or self.save_top_k is not None
+        by_score = self._is_by_score
         try:
             changed = self.agent.steps > self._saved_at or stopped
             if changed and self._has_score and (last or by_score):
                 self._save(last=last)
         finally:
             self._writer.close()
+        if by_score:
+            self._monitor.end(self)
+
+    @property
+    def _is_by_score(self) -> bool:
+        """Whether files are chosen by their score."""
+        return self.save_best_only or self.save_top_k is not None
 
     def _save(self, last: bool = False) -> None:
         self._writer.wait()  # which files are kept depends on whether the previous one was written
@@ -222,9 +236,10 @@ class Checkpoint(Callback):
 
     def _is_chosen(self, score: float) -> bool:
         """Return whether the score is one of the best; True if files are not chosen by score."""
-        if not self.save_best_only and self.save_top_k is None:
+        if not self._is_by_score:
             return True
-        if not self._monitor.is_full:
+        self._awaits_score = not self._monitor.is_current(self.agent.steps)
+        if self._awaits_score or not self._monitor.is_full:
             return False
         scores = [file.score for file in self._kept if file.chosen and self._is_own(file.name)]
         if self.save_best_only:
@@ -291,7 +306,8 @@ class Checkpoint(Callback):
             "files": [file.name for file in self._kept],
             "scores": [file.score for file in self._kept],
             "chosen": [file.chosen for file in self._kept],
-            "recent": list(self._monitor.recent),
+            **self._monitor.get_state(),
+            "awaits_score": self._awaits_score,
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -303,7 +319,8 @@ class Checkpoint(Callback):
         self._run = run if isinstance(run, str) and re.fullmatch("[0-9a-f]{32}", run) else ""
         rows = zip(state["files"], state["scores"], state["chosen"], strict=True)
         self._kept = [_File(*row) for row in rows if _NAME.fullmatch(row[0])]
-        self._monitor.set_recent(state["recent"])
+        self._monitor.set_state(state)
+        self._awaits_score = state.get("awaits_score", False)
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:

@@ -16,15 +16,16 @@ from .support.monitor import Monitor
 class EarlyStopping(Callback):
     """End training when a moving mean reaches a criterion, or has not improved for a number of episodes.
 
-    The mean is that of `monitor` over the last `trial_count` finished episodes. Nothing is checked before there are
-    that many. Episodes whose logs do not hold the metric are not counted. The state is kept between `fit` calls with
-    the same object, and in saved files.
+    The mean is that of the last `trial_count` values of `monitor`, one of each finished episode with it. Nothing is
+    checked before there are that many; if there never are, a warning says so. The state is kept between `fit` calls
+    with the same object, and in saved files.
 
     Args:
-        trial_count: number of episodes in the mean; 1 for a metric that is a mean already, such as those of `Evaluate`.
+        trial_count: number of values in the mean. By default 10, or 1 for a metric that not every episode logs, such as
+            those of `Evaluate`.
         criterion: stop when the mean reaches it; None for never.
         monitor: the metric, a name in an episode's logs.
-        patience: stop after this number of episodes without a better mean; None for never.
+        patience: stop after this number of values without a better mean; None for never.
         mode: "max" if higher is better, "min" if lower is better.
         restore_best_weights: when training ends for any reason, set the networks to the weights of the best mean of
             all `fit` calls. A checkpoint at the end of training holds these. The optimizers are not changed.
@@ -46,7 +47,7 @@ class EarlyStopping(Callback):
 
     def __init__(
         self,
-        trial_count: int = 10,
+        trial_count: int | None = None,
         criterion: float | None = None,
         *,
         monitor: str = "reward",
@@ -54,7 +55,7 @@ class EarlyStopping(Callback):
         mode: str = "max",
         restore_best_weights: bool = False,
     ) -> None:
-        self._monitor = Monitor(monitor, check_positive("trial_count", trial_count), mode)
+        self._monitor = Monitor(monitor, trial_count, mode, argument="trial_count")
         self.patience = check_positive("patience", patience, none=True)
         if criterion is None and patience is None:
             raise ValueError("criterion or patience must be given, otherwise training never stops")
@@ -64,6 +65,10 @@ class EarlyStopping(Callback):
         self._best: float | None = None
         self._best_weights: dict[str, np.ndarray] | None = None
         self._waited = 0
+
+    def on_train_begin(self, logs: Logs) -> None:
+        """Begin to count the comparisons of this `fit`."""
+        self._monitor.begin()
 
     def on_episode_end(self, episode: int, logs: Logs) -> None:
         """Check the moving mean."""
@@ -80,22 +85,24 @@ class EarlyStopping(Callback):
         self._waited += 1
         if self.patience is not None and self._waited >= self.patience:
             self._waited = 0
-            self.agent.stop(f"{name} has not improved for {self.patience} episodes")
+            unit = "values" if self._monitor.is_rare else "episodes"
+            self.agent.stop(f"{name} has not improved for {self.patience} {unit}")
 
     def on_train_end(self, logs: Logs) -> None:
         """Restore the best weights if `restore_best_weights` is set."""
         if self.restore_best_weights and self._best_weights is not None:
             self.agent.set_weights(self._best_weights)
+        self._monitor.end(self)
 
     def get_state(self) -> dict[str, Any]:
         """Return the recent values, the best mean, the number of episodes since then, and the best weights if kept."""
-        state: dict[str, Any] = {"recent": list(self._monitor.recent), "best": self._best, "waited": self._waited}
+        state: dict[str, Any] = {**self._monitor.get_state(), "best": self._best, "waited": self._waited}
         if self._best_weights is not None:
             state["best_weights"] = dict(self._best_weights)
         return state
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore what `get_state` returned."""
-        self._monitor.set_recent(state["recent"])
+        self._monitor.set_state(state)
         self._best, self._waited = state["best"], state["waited"]
         self._best_weights = state.get("best_weights")

@@ -17,14 +17,16 @@ class Export(Callback):
     """Export the policy whenever its score is better than all before; see `noterl.Agent.export`.
 
     The score is compared every `save_freq` episodes and when training ends. A new export replaces the last one. If
-    training ends before there are `window` episodes, the policy at its end is exported.
+    training ends before there are `window` values, the policy at its end is exported, with a warning. A metric that not
+    every episode logs, such as those of `Evaluate`, is compared at the episodes that log it.
 
     Args:
         path: of the file; the ending of the format is added if it is missing.
         format: "keras", "saved_model", "onnx", "torch" or "numpy".
         save_freq: number of finished episodes between comparisons.
         monitor: the metric whose mean is the score, a name in an episode's logs.
-        window: number of finished episodes in the mean.
+        window: number of values in the mean, one of each finished episode that logs the metric; there are fewer at the
+            start. By default 10, or 1 for a metric that not every episode logs, such as `evaluation_reward_mean`.
         mode: "max" if a higher score is better, "min" if a lower one is better.
 
     Raises:
@@ -56,7 +58,7 @@ class Export(Callback):
         *,
         save_freq: int = 1,
         monitor: str = "reward",
-        window: int = 10,
+        window: int | None = None,
         mode: str = "max",
     ) -> None:
         self.path, self.format = export_path(path, format), format
@@ -66,6 +68,7 @@ class Export(Callback):
 
     def on_train_begin(self, logs: Logs) -> None:
         """Check that files can be written beside `path`."""
+        self._monitor.begin()
         check_writable(self.path.with_name(f"{self.path.name}.part"))
 
     def on_episode_end(self, episode: int, logs: Logs) -> None:
@@ -73,17 +76,20 @@ class Export(Callback):
         if logs.get("complete", True):
             self._monitor.update(logs, self)
 
-    def on_due(self, logs: Logs) -> None:
-        """Export if the score is the best so far."""
+    def on_due(self, logs: Logs) -> bool:
+        """Export if the score is the best so far; return False if it is the score of an earlier agent."""
+        if not self._monitor.is_current(self.agent.steps):
+            return False
         if self._monitor.is_full and self._monitor.is_better(self._monitor.mean, self.best):
             self._export()
+        return True
 
     def on_train_end(self, logs: Logs) -> None:
         """Export if the score is the best so far, or if there is no export."""
+        self.on_due(logs)
         if self._monitor.recent and self.best is None:
             self._export()
-        else:
-            self.on_due(logs)
+        self._monitor.end(self)
 
     def _export(self) -> None:
         self.agent.export(self.path, self.format)
@@ -91,9 +97,9 @@ class Export(Callback):
 
     def get_state(self) -> dict[str, Any]:
         """Return the recent values and the best score."""
-        return {"recent": list(self._monitor.recent), "best": self.best}
+        return {**self._monitor.get_state(), "best": self.best}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore what `get_state` returned."""
-        self._monitor.set_recent(state["recent"])
+        self._monitor.set_state(state)
         self.best = state["best"]

@@ -15,14 +15,16 @@ from .support.monitor import Monitor
 class OptunaPruning(Callback):
     """Report the mean of a metric to an Optuna trial at a fixed frequency, and end training if the trial is pruned.
 
-    The reported step is the last multiple of `every` that was reached, so trials are compared at the same steps. If the
+    The reported step is the last multiple of `every` that was reached, so trials are compared at the same steps. A
+    metric that not every episode logs is reported at the first episode from then on that logs it. If the
     study prunes the trial, the callback calls `Agent.stop`. After training, `fit` raises `optuna.TrialPruned`, which
     the study handles.
 
     Args:
         trial: the `optuna.Trial` that the objective receives.
         monitor: name of a metric in an episode's logs.
-        window: number of finished episodes in the mean; there are fewer at the start.
+        window: number of values in the mean, one of each finished episode that logs the metric; there are fewer at the
+            start. By default 10, or 1 for a metric that not every episode logs, such as `evaluation_reward_mean`.
         every: number of `unit` between reports. A report is made at the end of the first episode that reaches a
             multiple.
         unit: "episodes", "steps" or "updates".
@@ -46,7 +48,7 @@ class OptunaPruning(Callback):
     every: Every
 
     def __init__(
-        self, trial: Any, *, monitor: str = "reward", window: int = 10, every: int = 10, unit: str = "episodes"
+        self, trial: Any, *, monitor: str = "reward", window: int | None = None, every: int = 10, unit: str = "episodes"
     ) -> None:
         if not callable(getattr(trial, "report", None)) or not callable(getattr(trial, "should_prune", None)):
             raise ValueError(f"trial must be an optuna.Trial, got {trial!r}")
@@ -59,31 +61,35 @@ class OptunaPruning(Callback):
     def on_train_begin(self, logs: Logs) -> None:
         """Reset the pruned state of an earlier fit."""
         self._pruned = False
+        self._monitor.begin()
 
     def on_episode_end(self, episode: int, logs: Logs) -> None:
         """Add the episode to the mean."""
         if logs.get("complete", True):
             self._monitor.update(logs, self)
 
-    def on_due(self, logs: Logs) -> None:
-        """Report the mean, and end training if the study prunes the trial."""
-        if not self._monitor.recent:
-            return
+    def on_due(self, logs: Logs) -> bool:
+        """Report the mean, and end training if the study prunes the trial; return False if there is no new mean."""
+        if not self._monitor.recent or not self._monitor.is_current(self.agent.steps):
+            return False
         step = int(self.every.now(self.agent) // self.every.count * self.every.count)
         self.trial.report(self._monitor.mean, step)
+        self._monitor.has_compared = True
         if self.trial.should_prune():
             self._pruned = True
             self.agent.stop(f"the trial was pruned at {step} {self.every.unit}")
+        return True
 
     def on_train_end(self, logs: Logs) -> None:
         """Raise `optuna.TrialPruned` if the trial was pruned."""
+        self._monitor.end(self)
         if self._pruned:
             raise self._optuna.TrialPruned(self.agent.stop_reason)
 
     def get_state(self) -> dict[str, Any]:
         """Return the values in the mean."""
-        return {"recent": list(self._monitor.recent)}
+        return self._monitor.get_state()
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore what `get_state` returned."""
-        self._monitor.set_recent(state["recent"])
+        self._monitor.set_state(state)

@@ -17,7 +17,7 @@ LEARNING_RATES = TUNABLES["lr"]._replace(name="learning_rate")
 class ReduceLROnPlateau(Callback):
     """Reduce the learning rate of every optimizer on a plateau, and end training after a number of plateaus.
 
-    The mean of `monitor` is checked every `every` episodes, if the logs of that episode hold the metric. A plateau is
+    The mean of `monitor` is checked every `every` episodes, at the first one that logs the metric. A plateau is
     `patience` checks in a row in which the mean is not better than the best mean so far. Before `starts_at` environment
     steps, only the best mean is updated. The logs of each episode hold the rates as `learning_rate`, or as
     `learning_rate/<optimizer>` if there are several optimizers.
@@ -28,7 +28,8 @@ class ReduceLROnPlateau(Callback):
         factor: the rate is multiplied by it on each plateau; above 0 and below 1.
         patience: checks without improvement in a plateau.
         monitor: the metric, a name in an episode's logs.
-        window: number of finished episodes in its mean; there are fewer at the start.
+        window: number of values in its mean, one of each finished episode that logs the metric; there are fewer at the
+            start. By default 100, or 1 for a metric that not every episode logs, such as `evaluation_reward_mean`.
         mode: "max" if higher is better, "min" if lower is better.
         every: number of finished episodes between checks.
         min_delta: a mean is better only if it differs from the best one by more than this.
@@ -57,7 +58,7 @@ class ReduceLROnPlateau(Callback):
         patience: int = 10,
         *,
         monitor: str = "reward",
-        window: int = 100,
+        window: int | None = None,
         mode: str = "max",
         every: int = 1,
         min_delta: float = 0.0,
@@ -70,7 +71,7 @@ class ReduceLROnPlateau(Callback):
         if self.factor == 1.0:
             raise ValueError(f"factor must be below 1, got {factor!r}")
         self.patience = check_positive("patience", patience)
-        self._monitor = Monitor(monitor, window, mode)
+        self._monitor = Monitor(monitor, window, mode, default=100)
         self.every = Every(check_positive("every", every), "episodes")
         self.min_delta = check_number("min_delta", min_delta, low=0)
         self.cooldown = check_int("cooldown", cooldown, least=0)
@@ -81,17 +82,27 @@ class ReduceLROnPlateau(Callback):
         self._best: float | None = None
         self._waited = self._plateaus = self._cooling = 0
 
+    def on_train_begin(self, logs: Logs) -> None:
+        """Begin to count the comparisons of this `fit`."""
+        self._monitor.begin()
+
     def on_episode_end(self, episode: int, logs: Logs) -> None:
         """Update the mean and log the rates."""
         if logs.get("complete", True):
             self._monitor.update(logs, self)
             logs.update(LEARNING_RATES.read(self.agent))
 
-    def on_due(self, logs: Logs) -> None:
-        """Check the mean and log the rates."""
-        if self._monitor.name in logs:
-            self._check(self._monitor.mean)
-            logs.update(LEARNING_RATES.read(self.agent))
+    def on_due(self, logs: Logs) -> bool:
+        """Check the mean and log the rates; return False if the episode does not log the metric."""
+        if self._monitor.name not in logs:
+            return False
+        self._check(self._monitor.mean)
+        logs.update(LEARNING_RATES.read(self.agent))
+        return True
+
+    def on_train_end(self, logs: Logs) -> None:
+        """Warn if the mean was never checked."""
+        self._monitor.end(self)
 
     def _check(self, mean: float) -> None:
         if self._monitor.is_better(mean, self._best, self.min_delta):
@@ -122,7 +133,7 @@ class ReduceLROnPlateau(Callback):
     def get_state(self) -> dict[str, Any]:
         """Return the recent values, the best mean, and the counts of checks and plateaus."""
         return {
-            "recent": list(self._monitor.recent),
+            **self._monitor.get_state(),
             "best": self._best,
             "waited": self._waited,
             "plateaus": self._plateaus,
@@ -131,6 +142,6 @@ class ReduceLROnPlateau(Callback):
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore what `get_state` returned."""
-        self._monitor.set_recent(state["recent"])
+        self._monitor.set_state(state)
         self._best, self._waited = state["best"], state["waited"]
         self._plateaus, self._cooling = state["plateaus"], state["cooling"]

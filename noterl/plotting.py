@@ -35,7 +35,7 @@ def band(
     what: str = "reward",
     *,
     against: str = "steps",
-    window: int = 10,
+    window: int | None = None,
     points: int = 200,
 ) -> Band:
     """Return median and quartiles over runs with different seeds.
@@ -48,7 +48,8 @@ def band(
             pattern of paths, such as "runs/*.csv".
         what: the quantity; missing entries are skipped.
         against: the quantity of the x axis: "steps", "updates", "time", "episode", or another column.
-        window: number of values in the mean.
+        window: number of values in the mean. By default 10, or 1 for a quantity that not every episode logs, such as
+            `evaluation_reward_mean`.
         points: number of points of the result.
 
     Raises:
@@ -61,7 +62,7 @@ def band(
     >>> middle.x.tolist(), middle.median.tolist(), middle.high.tolist()
     ([0.0, 5.0, 10.0], [0.0, 10.0, 20.0], [0.0, 12.5, 25.0])
     """
-    check_positive("window", window)
+    check_positive("window", window, none=True)
     check_positive("points", points)
     runs = _expand(runs)
     if isinstance(runs, str | Path | History | Mapping) or not isinstance(runs, Sequence) or not runs:
@@ -80,7 +81,7 @@ def compare(
     what: str = "reward",
     *,
     against: str = "steps",
-    window: int = 10,
+    window: int | None = None,
     path: str | Path | None = None,
 ) -> Figure:
     """Plot the median over runs and the band between the quartiles.
@@ -89,7 +90,7 @@ def compare(
         runs: the runs of one group, one per seed, as in `band`; or a dict of groups by name.
         what: the quantity.
         against: the quantity of the x axis: "steps", "updates", "time", "episode", or another column.
-        window: number of values in the mean that smooths each run.
+        window: number of values in the mean that smooths each run; by default as in `band`.
         path: also save the figure there; its suffix sets the format.
 
     Raises:
@@ -157,7 +158,7 @@ def _columns(run: Any) -> Mapping[str, Sequence[Any]]:
     raise ValueError(f"runs must hold histories, paths of logs or dicts of lists, got {run!r}")
 
 
-def _curve(run: Any, what: str, against: str, window: int) -> tuple[np.ndarray, np.ndarray]:
+def _curve(run: Any, what: str, against: str, window: int | None) -> tuple[np.ndarray, np.ndarray]:
     """Return the points `(x, smoothed values)` of one run, `[P]` each, with `x` in ascending order."""
     columns = _columns(run)
     for name, column in (("what", what), ("against", against)):
@@ -165,9 +166,11 @@ def _curve(run: Any, what: str, against: str, window: int) -> tuple[np.ndarray, 
             raise ValueError(f"{name}: a run has no {column!r}; it has {', '.join(columns)}")
     x, values = (np.asarray(columns[name], np.float64) for name in (against, what))
     present = ~np.isnan(values)
-    x, values = x[present], values[present]
-    if not len(x):
+    if not present.any():
         raise ValueError(f"what: a run has no value of {what!r}")
+    if window is None:  # metrics of updates have no value before the first update, but one of each episode from then on
+        window = 10 if present[np.argmax(present) :].all() else 1
+    x, values = x[present], values[present]
     smooth = [math.fsum(values[max(0, end - window) : end]) / min(window, end) for end in range(1, len(values) + 1)]
     order = np.argsort(x, kind="stable")
     return x[order], np.asarray(smooth)[order]

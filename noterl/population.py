@@ -45,7 +45,7 @@ class PopulationHistory:
     def __len__(self) -> int:
         return len(self.members)
 
-    def plot(self, what: str = "reward", *, window: int = 10, path: str | Path | None = None) -> Figure:
+    def plot(self, what: str = "reward", *, window: int | None = None, path: str | Path | None = None) -> Figure:
         """Plot the median over members and the band between the quartiles; see `noterl.plotting.compare`."""
         from noterl import plotting
 

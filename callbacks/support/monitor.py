@@ -1,9 +1,11 @@
-"""The mean of a metric over the last finished episodes."""
+"""The mean of a metric over its last values."""
 
 from __future__ import annotations
 
 import math
+import warnings
 from collections import deque
+from typing import Any
 
 from noterl.callback import Callback
 from noterl.types import Logs
@@ -11,18 +13,26 @@ from noterl.utils.checks import check_positive, check_word
 
 
 class Monitor:
-    """The mean of a metric over the last `window` finished episodes whose logs hold it.
+    """The mean of a metric over its last `window` values, one of each finished episode whose logs hold it.
+
+    A metric is rare if another callback adds it, such as `Evaluate`, or if an episode has lacked it. A value of a rare
+    metric is a score of the agent at the end of that episode only, so it is averaged over one value by default, and
+    compared at that step only.
 
     Args:
         name: name of a metric in an episode's logs.
-        window: number of episodes in the mean; there are fewer at the start.
+        window: number of values in the mean; there are fewer at the start. None for `default`, or 1 if it is rare.
         mode: "max" if higher is better, "min" if lower is better.
+        default: the default of `window`.
+        argument: the name of `window` in error messages.
 
     Raises:
         ValueError: if an argument is not one of the allowed values.
 
     Attributes:
         recent: the values in the mean, oldest first.
+        is_rare: whether some episodes lack the metric.
+        has_compared: whether `is_better` has compared a number in this `fit`.
 
     Example:
     >>> from noterl.callbacks.support.monitor import Monitor
@@ -33,11 +43,32 @@ class Monitor:
     4.0
     """
 
-    def __init__(self, name: str, window: int, mode: str = "max") -> None:
+    def __init__(
+        self, name: str, window: int | None, mode: str = "max", *, default: int = 10, argument: str = "window"
+    ) -> None:
         if not isinstance(name, str) or not name:
             raise ValueError(f"monitor must be the name of a metric in an episode's logs, got {name!r}")
         self.name, self.mode = name, check_word("mode", mode, ("max", "min"))
-        self.recent: deque[float] = deque(maxlen=check_positive("window", window))
+        check_positive(argument, window, none=True)
+        self._is_default, self._argument = window is None, argument
+        self.recent: deque[float] = deque(maxlen=default if window is None else window)
+        self.is_rare = self.has_compared = False
+        self._steps: int | None = None  # environment steps at the last value
+        self._episodes = 0  # of this `fit`
+
+    def begin(self) -> None:
+        """Start a `fit`, in which nothing has been compared."""
+        self.has_compared, self._episodes = False, 0
+
+    def end(self, owner: Callback) -> None:
+        """Warn if the `fit` has compared nothing, although episodes have finished."""
+        if self._episodes and not self.has_compared:
+            warnings.warn(
+                f"{type(owner).__name__} has compared no {self.name!r}: it needs {self._argument}={self.recent.maxlen} "
+                f"values, and has {len(self.recent)}. Train for longer, or set {self._argument}=",
+                UserWarning,
+                stacklevel=3,
+            )
 
     def update(self, logs: Logs, owner: Callback | None) -> bool:
         """Add the metric of an episode to the mean; return whether the logs hold the metric.
@@ -53,20 +84,36 @@ class Monitor:
             ValueError: if the metric is missing, and neither updates, `info` nor a callback add it, or only a callback
                 that runs after the owner does.
         """
-        if self.name in logs:
-            self.recent.append(float(logs[self.name]))
-            return True
+        self._episodes += 1
         agent = None if owner is None else owner.agent
-        if agent is not None and (self.name in agent.metric_names or self.name in agent.recorded_info):
-            return False
         callbacks = [] if agent is None else list(agent.callbacks)
         adding = [other for other in callbacks if self.name in other.adds]
+        if adding and not self.is_rare:
+            self._set_rare()
+        if self.name in logs:
+            self.recent.append(float(logs[self.name]))
+            self._steps = None if agent is None else agent.steps
+            return True
+        if agent is not None and self.name in agent.metric_names:
+            return False
+        if agent is not None and self.name in agent.recorded_info:
+            self._set_rare()
+            return False
         if not adding:
             raise ValueError(f"monitor: the episode's logs have no {self.name!r}; they have {', '.join(sorted(logs))}")
         if owner in callbacks and callbacks.index(owner) < callbacks.index(adding[0]):
             first, second = type(adding[0]).__name__, type(owner).__name__
             raise ValueError(f"monitor: {first} adds {self.name!r}, so it must come before {second} in callbacks")
         return False
+
+    def _set_rare(self) -> None:
+        self.is_rare = True
+        if self._is_default:
+            self.recent = deque(self.recent, maxlen=1)
+
+    def is_current(self, steps: int) -> bool:
+        """Return whether the mean is a score of the agent at this environment step."""
+        return not self.is_rare or self._steps == steps
 
     @property
     def is_full(self) -> bool:
@@ -82,10 +129,17 @@ class Monitor:
         """Return whether a value is better than another by more than `by`; any number is better than None or NaN."""
         if math.isnan(value):
             return False
+        self.has_compared = True
         if than is None or math.isnan(than):
             return True
         return value > than + by if self.mode == "max" else value < than - by
 
-    def set_recent(self, values: list[float]) -> None:
-        """Replace the values in the mean, such as by those of a saved state."""
-        self.recent = deque(values, maxlen=self.recent.maxlen)
+    def get_state(self) -> dict[str, Any]:
+        """Return the values in the mean, and whether the metric is rare."""
+        return {"recent": list(self.recent), "is_rare": self.is_rare}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Restore these entries of a callback's state; files of older versions have no `is_rare`."""
+        self.recent = deque(state["recent"], maxlen=self.recent.maxlen)
+        if state.get("is_rare"):
+            self._set_rare()

@@ -257,6 +257,8 @@ class TestFailures:
             "scores": [1.0],
             "chosen": [True],
             "recent": [2.0],
+            "is_rare": False,
+            "awaits_score": False,
         }
         agent.fit(episodes=1, callbacks=[checkpoint], verbose=0)
         assert episodes_of(tmp_path) == [3]

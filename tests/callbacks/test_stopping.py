@@ -37,6 +37,7 @@ class RatedAgent:
     """The part of an agent with two optimizers that `ReduceLROnPlateau` uses."""
 
     optimizer_names = ("actor", "critic")
+    callbacks: tuple[Any, ...] = ()
 
     def __init__(self) -> None:
         self.rates = {"actor": 1.0, "critic": 0.5}

@@ -253,8 +253,8 @@ class TestCallback:
 
     def test_state_is_restored(self, tmp_path: Path) -> None:
         export = Export(tmp_path / "policy", "numpy")
-        export.set_state({"recent": [1.0, 2.0], "best": 5.0})
-        assert export.get_state() == {"recent": [1.0, 2.0], "best": 5.0}
+        export.set_state({"recent": [1.0, 2.0], "is_rare": False, "best": 5.0})
+        assert export.get_state() == {"recent": [1.0, 2.0], "is_rare": False, "best": 5.0}
 
 
 def test_command_line_exports_the_best_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

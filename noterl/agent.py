@@ -25,6 +25,7 @@ from noterl.collect.info import EpisodeInfo, check_info
 from noterl.collect.workers import check_actor, check_workers
 from noterl.distribute import SINGLE
 from noterl.envs.checking.checker import Checker
+from noterl.envs.observation import fit_dtype
 from noterl.envs.source import from_description, resolve_like
 from noterl.explorer import Explorer
 from noterl.export.formats import export_policy
@@ -564,12 +565,13 @@ class Agent(Algorithm):
                 batch. None if all are legal.
 
         Raises:
-            ValueError: if the shape is neither that of one observation nor that of a batch, or the mask, `state` or
-                `starts` does not fit the shape; if the agent's head takes no masks, or the agent has no state.
+            ValueError: if the shape is neither that of one observation nor that of a batch, the dtype of the space
+                cannot represent a value, or the mask, `state` or `starts` does not fit the shape; if the agent's head
+                takes no masks, or the agent has no state.
         """
         check_bool("deterministic", deterministic)
         single = self._encoder.axes(observation) == 0
-        encoded = self._encoder(observation)
+        encoded = self._encoder(fit_dtype(self._encoder.original_space, observation))
         encoded, mask = encoded[None] if single else encoded, None
         if action_mask is not None:
             if not self.head.takes_mask:

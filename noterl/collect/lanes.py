@@ -17,7 +17,7 @@ from noterl.collect.action_log import ActionLog
 from noterl.collect.base import Lanes
 from noterl.collect.env_calls import EnvCall, call_all
 from noterl.collect.ledger import is_ahead, is_owner, joint_kind, set_owner, warn_restarted, warn_too_long
-from noterl.envs.checking.checker import Checker, check_reset, check_step
+from noterl.envs.checking.checker import Checker
 from noterl.envs.observation import ObservationEncoder, copy_observation, zeros
 from noterl.envs.rewards import unclipped
 from noterl.heads import members, one_of
@@ -89,9 +89,7 @@ class ScalarLanes(Lanes):
         """Start episode `number` in a lane, with a new seed."""
         seed = int(self._generators(f"environment/{self.first + lane}").integers(2**31))
         result = self.environments[lane].reset(seed=seed)
-        check_reset(result)
-        observation, info = result
-        self._checker.observation(observation, self.first + lane, step)
+        observation, info = self._checker.reset(result, self.first + lane, step)
         self._set_observation(lane, observation)
         self.fields.reset(lane, info)
         self._seeds[lane] = seed
@@ -122,11 +120,7 @@ class ScalarLanes(Lanes):
         ledger.running[lane] = False
         given = action if self._discrete else action.copy()  # the environment may change it in place
         result = self._steps[lane](given)
-        if len(result) != 5:
-            check_step(result)
-        observation, reward, terminated, truncated, info = result
-        self._checker.observation(observation, self.first + lane, step)
-        self._checker.reward(reward, self.first + lane, step)
+        observation, reward, terminated, truncated, info = self._checker.step(result, self.first + lane, step)
         self.fields.check_step(info)
         if ledger.reductions:
             ledger.info[lane].add(info)

@@ -66,6 +66,7 @@ class VectorLanes(Lanes):
         self._before = (self.ledger.returns, self.ledger.lengths, self.ledger.info)  # before the last tick
         self._generators = generators
         self._checker = Checker(source.observation_space, warn_outside=True)
+        self._received = 0  # steps of the vector environment whose observations were received
         self._encoder = ObservationEncoder(source.observation_space)
         self._batch_space = batch_space(source.observation_space, self.num_envs)
         self._log, self._has_warned = ActionLog(source.action_space, self.num_envs), False
@@ -124,9 +125,17 @@ class VectorLanes(Lanes):
         if self._is_called:
             self._log.stop()
         observations, info = self._env.reset(seed=seed)
-        self._observations = copy_observation(self._batch_space, observations)
+        self._observations = self._converted(observations)
         for lane in range(self.num_envs):
             self._reset_fields(lane, info)
+
+    def _converted(self, observations: Any) -> Any:
+        """Return a copy of the observations `[N, ...]` in the dtypes of their space, compared as a `Checker` does."""
+        self._received += 1
+        if self._received <= 1000 or self._received % 100 == 0:
+            place = "observation of a vector environment"
+            observations = self._checker.fit_dtype(observations, place, self._batch_space)
+        return copy_observation(self._batch_space, observations)
 
     def _reset_fields(self, lane: int, info: Mapping[str, Any]) -> None:
         """Set the fields of `info` of a lane that was reset."""
@@ -137,7 +146,7 @@ class VectorLanes(Lanes):
         """In DISABLED, reset lanes one after another."""
         for lane in lanes:
             observations, info = self._env.reset(options={"reset_mask": np.arange(self.num_envs) == lane})
-            self._observations = copy_observation(self._batch_space, observations)
+            self._observations = self._converted(observations)
             self._unreset[lane] = False
             self._reset_fields(lane, info)
 
@@ -166,10 +175,11 @@ class VectorLanes(Lanes):
         rewards, terminated, truncated, info = self._advance(actions)
         transitions: list[Transition] = []
         for lane in np.flatnonzero(alive).tolist():
-            last = at(self._observations, lane)
-            if self._mode is AutoresetMode.SAME_STEP and (terminated[lane] or truncated[lane]):
-                last = copy_observation(self.source.observation_space, at(info["final_obs"], lane))
-            self._checker.observation(last, lane, step + len(transitions))
+            is_final = self._mode is AutoresetMode.SAME_STEP and (terminated[lane] or truncated[lane])
+            last = at(info["final_obs"] if is_final else self._observations, lane)
+            last = self._checker.observation(last, lane, step + len(transitions))
+            if is_final:
+                last = copy_observation(self.source.observation_space, last)
             self._checker.reward(rewards[lane], lane, step + len(transitions))
             ends = bool(terminated[lane]), bool(truncated[lane])
             extra = {name: values[lane] for name, values in self._extra.items()}
@@ -219,7 +229,7 @@ class VectorLanes(Lanes):
             self._has_warned = True
             warn_too_long("the run of the vector environment since its reset")
         over = check_step(self._mode.value, self.waiting, rewards, terminated, truncated, info)
-        self._observations = copy_observation(self._batch_space, observations)
+        self._observations = self._converted(observations)
         if self._mode is AutoresetMode.NEXT_STEP:
             self.waiting = over
         elif self._mode is AutoresetMode.DISABLED:

@@ -18,6 +18,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
+from noterl.envs.observation import fit_dtype
 from noterl.envs.spaces import is_space, show
 from noterl.utils.checks import check_positive
 from noterl.utils.optional import require
@@ -358,7 +359,7 @@ def to_numpy(observation: Any, space: spaces.Space[Any]) -> Any:
     """Return an observation, or a batch of them, as arrays of NumPy: one, or a dict of arrays."""
     if isinstance(space, spaces.Dict):
         return {name: to_numpy(observation[name], part) for name, part in space.spaces.items()}
-    return np.asarray(observation, space.dtype)
+    return np.asarray(fit_dtype(space, np.asarray(observation)), space.dtype)
 
 
 def _at(observations: Any, lane: int) -> Any:
@@ -374,12 +375,13 @@ def _stack(observations: list[Any]) -> Any:
 
 
 def _fits(found: Any, space: spaces.Space[Any]) -> bool:
-    """Return whether the shapes of an observation are those of the space."""
+    """Return whether the shapes of an observation are those of the space, and its dtypes are integers if those are."""
     if isinstance(space, spaces.Dict):
         return isinstance(found, dict) and all(
             name in found and _fits(found[name], part) for name, part in space.spaces.items()
         )
-    return getattr(found, "shape", None) == (space.shape or ())
+    is_cut = np.dtype(getattr(found, "dtype", None)).kind == "f" and np.dtype(space.dtype).kind != "f"
+    return getattr(found, "shape", None) == (space.shape or ()) and not is_cut
 
 
 def _limited(reset: Reset, step: Step, limit: int) -> tuple[Reset, Step]:

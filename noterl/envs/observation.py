@@ -18,6 +18,7 @@ Array = np.ndarray[Any, Any]
 
 GOAL_KEYS = ("observation", "achieved_goal", "desired_goal")
 _ENCODED_GOAL_KEYS = ("observation", "desired_goal")
+_ROUNDING = 1e-3  # the largest error of an integer that was computed with floats
 
 
 class Part(NamedTuple):
@@ -124,6 +125,42 @@ def copy_observation(space: Space[Any], observation: Any) -> Any:
     if isinstance(space, spaces.Dict):
         return {name: copy_observation(part, observation[name]) for name, part in space.spaces.items()}
     return np.array(observation, space.dtype)
+
+
+def fit_dtype(space: Space[Any], observation: Any, name: str = "observation") -> Any:
+    """Return an observation, or a batch of them, whose values the dtypes of its space can represent.
+
+    Floats within 0.001 of an integer are rounded to the integer if the space holds integers. If nothing is rounded, the
+    result is `observation` itself.
+
+    Raises:
+        ValueError: if a conversion to the dtype would change a value; the message begins with `name`.
+
+    Example:
+    >>> from gymnasium.spaces import Discrete
+    >>> from noterl.envs.observation import fit_dtype
+    >>> fit_dtype(Discrete(4), 2), int(fit_dtype(Discrete(4), 2.9999999))
+    (2, 3)
+    """
+    if isinstance(space, spaces.Dict):
+        parts = {key: fit_dtype(part, observation[key], f"{name}[{key!r}]") for key, part in space.spaces.items()}
+        return observation if all(part is observation[key] for key, part in parts.items()) else parts
+    dtype, value = np.dtype(space.dtype), np.asarray(observation)
+    is_float = dtype.kind == "f"
+    if value.dtype == dtype or (is_float and dtype.itemsize >= 4):  # float32 is compared with each observation
+        return observation
+    with np.errstate(all="ignore"):
+        cast = value.astype(dtype)
+        lost = ~np.isfinite(cast) & np.isfinite(value) if is_float else cast != value
+        if not lost.any():
+            return observation
+        rounded = cast if is_float else np.rint(value).astype(dtype)
+        if not is_float and (np.abs(rounded.astype(np.float64) - value) <= _ROUNDING).all():
+            return rounded[()]
+    raise ValueError(
+        f"{name} must fit {dtype}, the dtype of its space {space}, got {value[lost].flat[0]!r}: convert it in the "
+        "environment, or give the space the dtype of the observations"
+    )
 
 
 def at(observations: Any, index: int) -> Any:

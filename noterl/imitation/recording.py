@@ -14,6 +14,7 @@ from gymnasium import Space, spaces
 
 from noterl import envs
 from noterl.agent import Agent
+from noterl.envs.checking.checker import Checker
 from noterl.envs.observation import copy_observation
 from noterl.envs.rewards import unclipped
 from noterl.imitation.demonstrations import Demonstrations, stack_observations
@@ -84,7 +85,10 @@ def record(
         if noise is not None:
             disturbance = _Disturbance(noise, source.action_space, seeds("demonstrations/noise"))
         environment = closing.enter_context(contextlib.closing(source.make_evaluation()))
-        played = [_play(environment, source.observation_space, expert, disturbance, number) for number in numbers]
+        checker = Checker(source.observation_space)
+        played = [
+            _play(environment, source.observation_space, checker, expert, disturbance, number) for number in numbers
+        ]
     demonstrations = Demonstrations(
         *zip(*played, strict=True), observation_space=source.observation_space, action_space=source.action_space
     )
@@ -159,12 +163,13 @@ class _Disturbance:
 def _play(
     environment: Any,
     space: Space[Any],
+    checker: Checker,
     expert: _Expert,
     disturbance: _Disturbance | None,
     seed: int,
 ) -> tuple[Any, list[Any], list[float], bool]:
     """Play one episode; return its observations, the expert's actions, the rewards, and whether it terminated."""
-    observation, info = environment.reset(seed=seed)
+    observation, info = checker.reset(environment.reset(seed=seed), 0, 0)
     expert.reset()
     if disturbance is not None:
         disturbance.reset()
@@ -176,7 +181,8 @@ def _play(
         action = expert(observation, info)
         actions.append(action.copy() if hasattr(action, "copy") else action)
         executed = action if disturbance is None else disturbance(action)
-        observation, reward, terminated, truncated, info = environment.step(executed)
+        result = environment.step(executed)
+        observation, reward, terminated, truncated, info = checker.step(result, 0, len(actions))
         observations.append(copy_observation(space, observation))
         rewards.append(unclipped(reward, info))
     return stack_observations(space, observations), actions, rewards, bool(terminated)

@@ -14,7 +14,7 @@ from noterl.acting.policy_state import State, rows_of, stacked
 from noterl.callback import Events
 from noterl.collect.info import EpisodeInfo
 from noterl.envs import EnvSource
-from noterl.envs.checking.checker import Checker, check_reset
+from noterl.envs.checking.checker import Checker
 from noterl.envs.multi_agent.team import Team
 from noterl.envs.observation import ObservationEncoder
 from noterl.envs.rewards import unclipped
@@ -82,28 +82,27 @@ class Player(NamedTuple):
     def begin(self, episode: Episode, environment: Any) -> None:
         """Reset the environment and store the first observation in `episode`."""
         result = environment.reset(seed=episode.seed)
-        check_reset(result)
-        episode.observation, info = result
-        self.checker.observation(episode.observation, episode.lane, 0)
+        episode.observation, info = self.checker.reset(result, episode.lane, 0)
         episode.mask = self._mask(info)
         episode.state = self.actor.start
 
     def play_step(self, episode: Episode, environment: Any, action: Any) -> bool:
         """Step the environment, record the step in `episode` and return whether the episode is over."""
-        episode.observation, reward, terminated, truncated, info = environment.step(action)
+        result = environment.step(action)
         episode.length += 1
-        self.checker.observation(episode.observation, episode.lane, episode.length)
-        self.checker.reward(reward, episode.lane, episode.length)
+        episode.observation, reward, *ends, info = self.checker.step(result, episode.lane, episode.length)
+        terminated, truncated = map(bool, ends)
         episode.last_reward = unclipped(reward, info)
         episode.reward += episode.last_reward
         if self.source.team is not None:
             episode.earned = episode.earned + environment.outcome.earned
         episode.info.add(info)
-        episode.mask = self._mask(info, bool(terminated))
+        episode.mask = self._mask(info, terminated)
         if not (terminated or truncated):
             return False
-        episode.success = float(info["is_success"]) if "is_success" in info else None
-        episode.terminated = bool(terminated)
+        success = info.get("is_success")
+        episode.success = None if success is None else float(success)
+        episode.terminated = terminated
         return True
 
 

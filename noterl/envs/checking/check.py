@@ -23,7 +23,7 @@ import numpy as np
 from gymnasium.utils.passive_env_checker import env_reset_passive_checker, env_step_passive_checker
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 
-from noterl.envs.checking.checker import Checker, InvalidStepError, check_reset, check_step
+from noterl.envs.checking.checker import Checker, InvalidStepError
 from noterl.envs.checking.report import Report
 from noterl.envs.checking.vector import DIFFERS, check_vector, difference
 from noterl.envs.making import Env, name_of, vector_builder
@@ -107,7 +107,7 @@ class _Examiner:
     def __init__(self, source: EnvSource, report: Report, *, owned: bool = True) -> None:
         self._source, self._owned, self._report = source, owned, report
         self._env = source.make()
-        self._checker = Checker(source.observation_space)
+        self._checker = Checker(source.observation_space, warn=report.warn)
         self._times: list[float] = []
         self._outside: set[str] = set()  # findings about observations that are outside of their space
 
@@ -151,8 +151,7 @@ class _Examiner:
         """Reset and step until the episode or the actions end, and return copies of all results."""
         self._report.place = f"{name}, reset"
         result: Any = env.reset(seed=seed)
-        check_reset(result)
-        self._checker.observation(result[0], 0, 0)
+        self._checker.reset(result, 0, 0)
         self._advise(env, result, env_reset_passive_checker)
         return [copy.deepcopy((result[0], 0.0, False, False)), *self._steps(env, actions, name)]
 
@@ -164,9 +163,7 @@ class _Examiner:
             taken, start = copy.deepcopy(action), time.perf_counter()
             result: Any = env.step(taken)
             self._times.append(time.perf_counter() - start)
-            check_step(result)
-            self._checker.observation(result[0], 0, number)
-            self._checker.reward(result[1], 0, number)
+            self._checker.step(result, 0, number)
             self._advise(env, result, env_step_passive_checker, action)
             moments.append(copy.deepcopy(tuple(result[:4])))
             if _is_over(result):

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
+from noterl.envs.observation import fit_dtype
 from noterl.envs.spaces import show
 
+STEP = "(observation, reward, terminated, truncated, info)"
 # Networks and memories hold float32.
 _LARGEST = float(np.finfo(np.float32).max)
+_SMALLEST = -_LARGEST
 
 
 class InvalidStepError(ValueError):
@@ -26,7 +30,7 @@ def check_reset(result: Any) -> None:
 
 def check_step(result: Any) -> None:
     """Raise an `InvalidStepError` if the result of `step` does not have five values."""
-    _check_count(result, "step", "(observation, reward, terminated, truncated, info)")
+    _check_count(result, "step", STEP)
 
 
 def _check_count(result: Any, name: str, values: str) -> None:
@@ -37,28 +41,84 @@ def _check_count(result: Any, name: str, values: str) -> None:
 class Checker:
     """Checks observations and rewards, each in less than a microsecond for small observations.
 
+    The first 1,000 observations, and then every 100th, are compared with the dtype of the space: a value that a
+    conversion would change is an error, unless it is an integer after rounding.
+
     Args:
         observation_space: of one environment.
         name: the name of an observation in error messages.
         warn_outside: whether to warn of the first observation that is found outside of the bounds of the space. The
-            first 1,000 observations are compared with the bounds, and then every 100th.
+            same observations are compared with the bounds.
+        warn: receives the warnings; `warnings.warn` by default.
     """
 
     def __init__(
-        self, observation_space: spaces.Space[Any], name: str = "observation", *, warn_outside: bool = False
+        self,
+        observation_space: spaces.Space[Any],
+        name: str = "observation",
+        *,
+        warn_outside: bool = False,
+        warn: Callable[[str], None] | None = None,
     ) -> None:
         self._name, self._space, self._shape = name, observation_space, observation_space.shape
         parts = observation_space.spaces if isinstance(observation_space, spaces.Dict) else {}
         self._parts = {key: Checker(part, f"{name}[{key!r}]") for key, part in parts.items()}
         self._floating = isinstance(observation_space, spaces.Box) and observation_space.dtype.kind == "f"
-        self._discrete = observation_space if isinstance(observation_space, spaces.Discrete) else None
+        self._count = int(observation_space.n) if isinstance(observation_space, spaces.Discrete) else None
         self._weights = _weights(math.prod(self._shape or ()), np.dtype(observation_space.dtype or np.float32))
         self._examined = 0
-        # The number of observations until one is compared with the bounds; if negative, none is.
-        self._until = 1 if warn_outside and _is_bounded(observation_space) else -1
+        self._warns_outside = warn_outside and _is_bounded(observation_space)
+        self._warn, self._rounds = warn, False
+        # The number of observations until one is examined; if negative, none is.
+        self._until = 1 if self._warns_outside or _is_converted(observation_space) else -1
 
-    def observation(self, observation: Any, lane: int, step: int) -> None:
-        """Raise unless the observation has the shape of its space, fits float32 and, for a Discrete space, is in it."""
+    def reset(self, result: Any, lane: int, step: int) -> tuple[Any, Any]:
+        """Return the observation and the info of a reset; an info that is not a dict is replaced by an empty one.
+
+        Raises:
+            InvalidStepError: if they are invalid.
+        """
+        check_reset(result)
+        observation, info = result
+        is_info = isinstance(info, Mapping)
+        try:
+            return self.observation(observation, lane, step), info if is_info else {}
+        except InvalidStepError as error:
+            if is_info:
+                raise
+            raise InvalidStepError(f"reset must return (observation, info), got {show(repr(result))}") from error
+
+    def step(self, result: Any, lane: int, step: int) -> tuple[Any, Any, Any, Any, Any]:
+        """Return the five values of a step; an info that is not a dict is replaced by an empty one.
+
+        Raises:
+            InvalidStepError: if they are invalid.
+        """
+        try:
+            observation, reward, terminated, truncated, info = result
+        except (TypeError, ValueError):
+            check_step(result)
+            raise
+        try:
+            observation = self.observation(observation, lane, step)
+        except InvalidStepError as error:
+            if np.size(reward) == 1:
+                raise
+            raise InvalidStepError(f"step must return {STEP}, got {show(repr(result))}") from error
+        # The usual case of `reward` without its call, so that a step is not slower than with two calls.
+        if type(reward) is not float or not _SMALLEST <= reward <= _LARGEST:
+            self.reward(reward, lane, step)
+        if type(info) is not dict and not isinstance(info, Mapping):
+            info = {}
+        return observation, reward, terminated, truncated, info
+
+    def observation(self, observation: Any, lane: int, step: int) -> Any:
+        """Return the observation, in which integers are rounded if necessary.
+
+        Raises:
+            InvalidStepError: unless it has the shape of its space, fits float32 and, for a Discrete space, is in it; if
+                it is examined, unless it fits the dtype of its space.
+        """
         if self._shape is None:
             for key, checker in self._parts.items():
                 if key not in observation:
@@ -68,7 +128,8 @@ class Checker:
             self._check_array(observation, lane, step)
         self._until -= 1
         if self._until == 0:
-            self._examine(observation, lane, step)
+            return self._examine(observation, lane, step)
+        return observation
 
     def _check_array(self, observation: Any, lane: int, step: int) -> None:
         # Only floats are converted to an array: lazily stacked frames are not, because that would stack them here.
@@ -89,23 +150,49 @@ class Checker:
             ):
                 fault = "exceeds float32" if np.isfinite(value).all() else "is not finite"
                 raise InvalidStepError(f"{self._name} of environment {lane} at step {step} {fault}: {observation!r}")
-        elif self._discrete is not None and not 0 <= value < self._discrete.n:
+        elif self._count is not None and not 0 <= value < self._count:
             raise InvalidStepError(
-                f"{self._name} of environment {lane} at step {step} is not in {self._discrete}: {observation!r}"
+                f"{self._name} of environment {lane} at step {step} is not in {self._space}: {observation!r}"
             )
 
-    def _examine(self, observation: Any, lane: int, step: int) -> None:
-        """Warn if the observation lies outside of the bounds; otherwise set which one is compared next."""
+    def _examine(self, observation: Any, lane: int, step: int) -> Any:
+        """Compare the observation with dtype and bounds, set which one is examined next, and return it."""
         self._examined += 1
-        if _is_inside(observation, self._space):
-            self._until = 1 if self._examined < 1000 else 100
-            return
-        warnings.warn(
-            f"{self._name} of environment {lane} at step {step} is outside of the bounds of {self._space}: "
-            f"{observation!r}. Training continues with such observations, without further warnings.",
-            RuntimeWarning,
-            stacklevel=3,
-        )
+        place = f"{self._name} of environment {lane} at step {step}"
+        fitting = self.fit_dtype(observation, place)
+        if self._warns_outside and not _is_inside(fitting, self._space):
+            self._warns_outside = False
+            self._report(
+                f"{place} is outside of the bounds of {self._space}: {observation!r}. Training continues with such "
+                "observations, without further warnings."
+            )
+        self._until = 1 if self._examined < 1000 or self._rounds else 100
+        return fitting
+
+    def fit_dtype(self, observation: Any, place: str, space: Any = None) -> Any:
+        """Return the observation, or a batch of them in `space`, in which integers are rounded if necessary.
+
+        Raises:
+            InvalidStepError: if the dtype of the space cannot represent a value.
+        """
+        space = self._space if space is None else space
+        try:
+            fitting = fit_dtype(space, observation, place)
+        except ValueError as error:
+            raise InvalidStepError(str(error)) from None
+        if fitting is not observation and not self._rounds:
+            self._rounds = True
+            self._report(
+                f"{place} must fit the dtype of its space {space}: {show(repr(observation))} is rounded. Training goes "
+                "on with rounded observations, without further warnings."
+            )
+        return fitting
+
+    def _report(self, text: str) -> None:
+        if self._warn is not None:
+            self._warn(text)
+        else:
+            warnings.warn(text, RuntimeWarning, stacklevel=5)
 
     def reward(self, reward: Any, lane: int, step: int) -> None:
         """Raise unless the reward is a finite number that float32 can hold."""
@@ -129,6 +216,14 @@ def _weights(size: int, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
     if dtype == np.float64:
         return np.full(size, np.finfo(np.float64).max / _LARGEST)
     return np.zeros(size, dtype)
+
+
+def _is_converted(space: spaces.Space[Any]) -> bool:
+    """Return whether a conversion to the space's dtype may change a value that float32 can hold."""
+    if isinstance(space, spaces.Dict):
+        return any(map(_is_converted, space.spaces.values()))
+    dtype = np.dtype(space.dtype or np.float32)
+    return dtype.kind != "f" or dtype.itemsize < 4
 
 
 def _is_bounded(space: spaces.Space[Any]) -> bool:

@@ -59,7 +59,7 @@ def difference(first: list[Any], second: list[Any]) -> int | None:
 
 def _play(vector: VectorEnv[Any, Any, Any], report: Report, actions: list[Any], seed: int) -> tuple[list[Any], int]:
     """Reset and step with the actions; return copies of all observations, and the number of episodes that ended."""
-    checker, lanes = Checker(vector.single_observation_space), range(vector.num_envs)
+    checker, lanes = Checker(vector.single_observation_space, warn=report.warn), range(vector.num_envs)
     report.place = "reset"
     moments, ended, episodes, times = [copy.deepcopy(vector.reset(seed=seed)[0])], np.zeros(len(lanes), bool), 0, []
     for step, action in enumerate(actions, 1):

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from gymnasium import Space, spaces
 
-from noterl.envs.observation import ObservationEncoder
+from noterl.envs.observation import ObservationEncoder, fit_dtype
 from noterl.envs.spaces import convert
 
 Array = np.ndarray[Any, Any]
@@ -95,7 +95,8 @@ class Team:
             if encoder.axes(observation, name):
                 shape = encoder.original_space.shape
                 raise ValueError(f"{name} must have the shape {shape}, got {np.shape(observation)}")
-            vector[self._observation_columns[index]] = encoder(observation).reshape(-1)
+            fitting = fit_dtype(encoder.original_space, observation, name)
+            vector[self._observation_columns[index]] = encoder(fitting).reshape(-1)
 
     def joined_observations(self, observations: Sequence[Any]) -> Array:
         """Return the observation vectors `[N, D]` from a batch for each agent, or `[D]` from one observation for each.
@@ -111,7 +112,10 @@ class Team:
         axes = {encoder.axes(observation, f"observation of agent {name!r}") for encoder, observation, name in named}
         if len(axes) > 1:
             raise ValueError("observation must be one of every agent, or a batch of every agent, not some of each")
-        encoded = [encoder(observation) for encoder, observation, _ in named]
+        encoded = [
+            encoder(fit_dtype(encoder.original_space, observation, f"observation of agent {name!r}"))
+            for encoder, observation, name in named
+        ]
         parts = [part.reshape(*part.shape[: axes.copy().pop()], -1) for part in encoded]
         return np.concatenate(parts, axis=-1, dtype=self.joined_observation_space.dtype)
 

@@ -200,7 +200,10 @@ def _width(space: Space[Any], path: tuple[str, ...]) -> int:
     if isinstance(space, spaces.MultiDiscrete):
         return int(space.nvec.sum())
     if not isinstance(space, spaces.Box | spaces.MultiBinary):
-        raise ValueError(f"env: {name} must be a Box, Discrete, MultiDiscrete, MultiBinary or a Dict of these: {space}")
+        raise ValueError(
+            f"env: {name} must be a Box, Discrete, MultiDiscrete, MultiBinary or a Dict of these, got {space}; wrap "
+            "the environment: env = gymnasium.wrappers.FlattenObservation(env)"
+        )
     return math.prod(space.shape)
 
 

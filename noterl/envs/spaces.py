@@ -140,10 +140,33 @@ def check_spaces(
     ending = f"; {hint}" if hint else ""
     for role, space, allowed in (("observation", observation_space, observations), ("action", action_space, actions)):
         if kind(space) not in allowed:
+            ending = _wrapper_hint(role, space) or ending
             raise ValueError(f"env: {algorithm} takes a {' or '.join(allowed)} {role} space, got {show(space)}{ending}")
     unbounded = isinstance(action_space, spaces.Box) and not action_space.is_bounded()
     if bounded_actions and unbounded:
         raise ValueError(f"env: {algorithm} takes actions with finite bounds, got {show(action_space)}{ending}")
+
+
+def _wrapper_hint(role: str, space: Any) -> str:
+    """Return the end of a message about a space that no algorithm takes: the wrapper for it; "" for other spaces."""
+    if role == "observation" and kind(space) == "Tuple":
+        return "; wrap the environment: env = gymnasium.wrappers.FlattenObservation(env)"
+    if role == "action" and kind(space) in ("Tuple", "Dict"):
+        return "; wrap the environment in gymnasium.wrappers.TransformAction, so that an action is one array"
+    return ""
+
+
+def find_unsupported(observation_space: Any, action_space: Any) -> list[str]:
+    """Return a sentence for each space of an environment with one agent that no algorithm takes.
+
+    Example:
+    >>> from gymnasium.spaces import Discrete, Tuple
+    >>> find_unsupported(Tuple([Discrete(3), Discrete(2)]), Discrete(2))[0].partition(";")[0]
+    'no agent takes the observation space Tuple(Discrete(3), Discrete(2))'
+    """
+    pairs = ("observation", observation_space), ("action", action_space)
+    found = [(role, space, _wrapper_hint(role, space)) for role, space in pairs]
+    return [f"no agent takes the {role} space {show(space)}{hint}" for role, space, hint in found if hint]
 
 
 def same_layout(first: Space[Any], second: Space[Any]) -> bool:

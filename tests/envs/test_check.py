@@ -413,3 +413,88 @@ class TestCheck:
         assert check(vector).errors == ["rewards must be an array of shape (2,), got [0. 0. 0.] (step 1)"]
         vector.step = lambda actions: (step(actions)[0] * np.nan, *step(actions)[1:])
         assert "observation of environment 0 at step 1 is not finite" in check(vector).errors[0]
+
+
+class Masked(CountingEnv):
+    """Refuses illegal actions; 3 of 4 are legal, others in each step."""
+
+    def __init__(self, legal=lambda step: np.arange(4) != step % 4, action_space=None):
+        super().__init__(length=12)
+        self.action_space = spaces.Discrete(4) if action_space is None else action_space
+        self.legal, self.taken, self.count = legal, [], 0
+
+    def reset(self, *, seed=None, options=None):
+        self.count = 0
+        observation, info = super().reset(seed=seed, options=options)
+        return observation, {**info, "action_mask": self.legal(0)}
+
+    def step(self, action):
+        self.taken.append(action)
+        for place in np.cumsum([0, *getattr(self.action_space, "nvec", [])[:-1]]) + action:
+            assert self.legal(self.count)[int(place)], f"illegal action {action}"
+        self.count += 1
+        observation, reward, terminated, truncated, info = super().step(0)
+        return observation, reward, terminated, truncated, {**info, "action_mask": self.legal(self.count)}
+
+
+class TestActions:
+    def test_they_have_the_types_that_fit_passes(self):
+        env = Masked()
+        assert check(env, steps=20).ok
+        assert {type(action) for action in env.taken} == {int}
+        source = resolve(Masked())
+        lanes = ScalarLanes(source, 1, Generators(0))
+        lanes.reset(0, 0, 0)
+        lanes.fields.accept()
+        lanes.begin_round(np.array([1]))
+        lanes.tick(0)
+        assert type(source.make(0).taken[0]) is int
+
+    def test_environment_that_needs_an_int_is_ok(self):
+        env = CountingEnv(length=4)
+        step = env.step
+
+        def strict(action):
+            assert isinstance(action, int)
+            return step(action)
+
+        env.step = strict
+        assert check(env).ok
+
+    def test_environment_that_needs_a_numpy_scalar_is_reported(self):
+        env = CountingEnv(length=4)
+        step = env.step
+        env.step = lambda action: step(action.item())
+        assert "'int' object has no attribute 'item'" in check(env).errors[0]
+
+    @pytest.mark.parametrize(
+        ("legal", "space"),
+        [
+            (lambda step: np.arange(4) != step % 4, spaces.Discrete(4)),
+            (lambda step: np.arange(4) == step % 4, spaces.Discrete(4)),
+            (lambda step: np.array([step % 2, 1, 1 - step % 2, 1, 0], np.int8), spaces.MultiDiscrete([2, 3])),
+        ],
+    )
+    def test_they_are_legal(self, legal, space):
+        report = check(lambda: Masked(legal, space), steps=30)
+        assert report.ok, report
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "wrapper"),
+    [
+        ("observation_space", spaces.Tuple([spaces.Discrete(3), spaces.Discrete(2)]), "wrappers.FlattenObservation"),
+        ("action_space", spaces.Tuple([spaces.Discrete(3), spaces.Discrete(2)]), "wrappers.TransformAction"),
+        ("action_space", spaces.Dict({"a": spaces.Discrete(3)}), "wrappers.TransformAction"),
+    ],
+)
+def test_space_that_no_agent_takes_is_an_error_that_names_a_wrapper(name, value, wrapper):
+    assert wrapper in check(broken(space(name, value))).errors[0]
+
+
+def test_blackjack_is_an_error_whose_advice_works():
+    (text,) = check("Blackjack-v1").errors
+    line = text.partition("wrap the environment: ")[2].partition(" (")[0]
+    names = {"gymnasium": gymnasium, "env": gymnasium.make("Blackjack-v1")}
+    exec(line, names)
+    assert check(names["env"]).ok

@@ -11,6 +11,7 @@ import pytest
 from gymnasium import spaces
 
 from noterl.envs import EnvSource, check_spaces, from_description, resolve
+from noterl.envs.observation import ObservationEncoder
 from noterl.envs.spaces import convert
 from tests.support import doubles
 from tests.support.doubles import CountingEnv, Gym021Env
@@ -152,3 +153,13 @@ class TestDescription:
         described = {**resolve(CARTPOLE).describe(), "action_space": spaces.Discrete(5)}
         with pytest.raises(ValueError, match="other spaces"):
             from_description(described).make(0)
+
+
+def test_error_of_a_tuple_names_the_wrapper():
+    parts = spaces.Tuple([spaces.Discrete(3), spaces.Discrete(2)])
+    with pytest.raises(ValueError, match=r"env = gymnasium\.wrappers\.FlattenObservation\(env\)$"):
+        check_spaces("DQN", parts, spaces.Discrete(2))
+    with pytest.raises(ValueError, match=r"gymnasium\.wrappers\.TransformAction"):
+        check_spaces("DQN", spaces.Box(0, 1, (1,)), parts)
+    with pytest.raises(ValueError, match=r"FlattenObservation"):
+        ObservationEncoder(spaces.Dict({"parts": parts}))

@@ -14,12 +14,13 @@ import re
 import statistics
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium.spaces import Discrete
 from gymnasium.utils.passive_env_checker import env_reset_passive_checker, env_step_passive_checker
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 
@@ -31,8 +32,9 @@ from noterl.envs.snapshots import get_state, has_state_methods, set_state
 from noterl.envs.source import open_env
 from noterl.envs.sources.base import EnvSource
 from noterl.envs.sources.scalar import ScalarSource
-from noterl.envs.spaces import show
+from noterl.envs.spaces import find_unsupported, show
 from noterl.utils.checks import check_int
+from noterl.utils.masks import ACTION_MASK, part_sizes, read_mask
 
 # A slower step limits a lane to less than 200 steps/s, however fast the learner is.
 _SLOW_MICROSECONDS = 5_000.0
@@ -55,7 +57,8 @@ def check(env: Any, *, episodes: int = 3, steps: int = 1000, seed: int = 0) -> R
             stepped itself and may be left in the middle of an episode. Of a `SyncVectorEnv`, the first environment is
             checked, because its environments run as scalar lanes.
         episodes: the number of episodes; not used for a vector environment that steps its lanes together.
-        steps: the largest number of steps of one episode; of all lanes together for a vector environment.
+        steps: the largest number of steps of one episode; of all lanes together for a vector environment. Actions have
+            the types that `fit` passes, such as a Python int for a Discrete space, and are legal.
         seed: the seed of the first episode and of the random actions.
 
     Returns:
@@ -107,6 +110,7 @@ class _Examiner:
     def __init__(self, source: EnvSource, report: Report, *, owned: bool = True) -> None:
         self._source, self._owned, self._report = source, owned, report
         self._env = source.make()
+        self._mask: Any = None  # the legal actions of the current step; None if the environment does not report them
         self._checker = Checker(source.observation_space, warn=report.warn)
         self._times: list[float] = []
         self._outside: set[str] = set()  # findings about observations that are outside of their space
@@ -114,6 +118,8 @@ class _Examiner:
     def run(self, episodes: int, steps: int, seed: int) -> None:
         """Play episodes, then repeat one, then restore one from its state if the environment has the methods."""
         report = self._report
+        for text in find_unsupported(self._source.observation_space, self._source.action_space):
+            report.error(text)
         # A copy: sampling from the environment's own space would advance its generator.
         action_space = copy.deepcopy(self._source.action_space)
         action_space.seed(seed)
@@ -151,7 +157,8 @@ class _Examiner:
         """Reset and step until the episode or the actions end, and return copies of all results."""
         self._report.place = f"{name}, reset"
         result: Any = env.reset(seed=seed)
-        self._checker.reset(result, 0, 0)
+        _, info = self._checker.reset(result, 0, 0)
+        self._read_mask(info)
         self._advise(env, result, env_reset_passive_checker)
         return [copy.deepcopy((result[0], 0.0, False, False)), *self._steps(env, actions, name)]
 
@@ -160,15 +167,35 @@ class _Examiner:
         moments: list[_Moment] = []
         for number, action in enumerate(actions, 1):
             self._report.place = f"{name}, step {number}"
-            taken, start = copy.deepcopy(action), time.perf_counter()
-            result: Any = env.step(taken)
+            taken = self._taken(action)
+            start = time.perf_counter()
+            result: Any = env.step(copy.deepcopy(taken))
             self._times.append(time.perf_counter() - start)
-            self._checker.step(result, 0, number)
-            self._advise(env, result, env_step_passive_checker, action)
+            *_, terminated, _, info = self._checker.step(result, 0, number)
+            self._read_mask(info, bool(terminated))
+            self._advise(env, result, env_step_passive_checker, taken)
             moments.append(copy.deepcopy(tuple(result[:4])))
             if _is_over(result):
                 break
         return moments
+
+    def _read_mask(self, info: Mapping[str, Any], terminated: bool = False) -> None:
+        space = self._source.action_space
+        is_masked = ACTION_MASK in info and part_sizes(space)
+        self._mask = read_mask(info[ACTION_MASK], space, terminated=terminated) if is_masked else None
+
+    def _taken(self, action: Any) -> Any:
+        """Return an action as `fit` passes it; an illegal one is replaced by a legal one, the same in repeated runs."""
+        space: Any = self._source.action_space
+        if self._mask is not None:
+            choices = np.atleast_1d(action).reshape(-1)
+            parts = np.split(self._mask, np.cumsum(part_sizes(space))[:-1])
+            legal = [
+                choice if part[choice] else np.flatnonzero(part)[choice % part.sum()]
+                for choice, part in zip(choices, parts, strict=True)
+            ]
+            action = np.array(legal, space.dtype).reshape(space.shape)
+        return int(action) if isinstance(space, Discrete) else action
 
     def _advise(self, env: Env, result: Any, find: Callable[..., Any], *args: Any) -> None:
         """Report as warnings the findings of `find`, one of gymnasium's checks, about a result."""
@@ -236,9 +263,11 @@ class _Examiner:
                 "the state cannot be saved, so episodes are not restored exactly: it has values other than numbers, "
                 "text, arrays, generators, lists and dicts, or a wrapper around it has no get_state and set_state"
             )
+        mask = self._mask
         expected = self._steps(self._env, actions[half:], "the rest of an episode")
         report.place = "get_state or set_state"
         set_state(other, state)
+        self._mask = mask
         step = difference(expected, self._steps(other, actions[half:], "the rest of a restored episode"))
         if step is not None:
             return report.error(f"set_state does not restore the state of get_state: step {step + 1} after it differs")

@@ -10,6 +10,7 @@ from typing import Any
 
 from noterl import saving
 from noterl.callback import Budget, Callback, Every
+from noterl.envs.checking.checker import InvalidStepError
 from noterl.envs.source import resolve_like
 from noterl.random import check_seed
 from noterl.types import Logs
@@ -34,6 +35,7 @@ class Evaluate(Callback):
         unit: "episodes", "steps", "updates" or "seconds".
         episodes: number of episodes to play.
         num_envs: number of environments that are stepped together.
+        max_steps: an episode is cut off after this number of steps; None for no limit.
         seed: seed of every evaluation; by default the agent's seed.
         deterministic: whether to act without exploration; if False, the agent explores as in training.
         on_best: what to do after the first evaluation, and whenever the mean reward is higher than all before. If it
@@ -73,6 +75,7 @@ class Evaluate(Callback):
         episodes: int = 10,
         num_envs: int = 1,
         *,
+        max_steps: int | None = None,
         seed: int | None = None,
         deterministic: bool = True,
         on_best: str | Path | Callable[[Any, dict[str, Any]], None] | None = None,
@@ -85,6 +88,7 @@ class Evaluate(Callback):
             "seed": seed,
             "deterministic": deterministic,
             "num_envs": check_positive("num_envs", num_envs),
+            "max_steps": check_positive("max_steps", max_steps, none=True),
         }
         if on_best is not None and not callable(on_best) and not isinstance(on_best, str | Path):
             raise ValueError(f"on_best must be a path, a function of agent and result, or None, got {on_best!r}")
@@ -137,7 +141,11 @@ class Evaluate(Callback):
         """Evaluate, or start an evaluation in the background."""
         counts = {"episodes": self.agent.episodes, "steps": self.agent.steps}
         if self._evaluator is None:
-            logs.update(self._record_result(counts, self.agent.evaluate(**self._arguments)))
+            try:
+                result = self.agent.evaluate(**self._arguments)
+            except InvalidStepError as error:  # the message could be one about training
+                raise InvalidStepError(f"Evaluate: {error}") from error
+            logs.update(self._record_result(counts, result))
             return
         logs.update(self._finish())
         self._evaluator.start(self.agent, counts)
@@ -171,6 +179,8 @@ class Evaluate(Callback):
     def _record_result(self, counts: dict[str, Any], result: dict[str, Any]) -> Logs:
         """Append a result, call `on_best` for a new best, and return the metrics to log."""
         metrics = plain_row(result)
+        if "success_rate" in self.results:  # an environment may report successes only
+            metrics.setdefault("success_rate", 0.0)
         self._append({**counts, **metrics})
         if self.best is None or metrics["reward_mean"] > self.best:
             self.best = metrics["reward_mean"]

@@ -501,6 +501,7 @@ class Agent(Algorithm):
         num_envs: int = 1,
         callbacks: Iterable[Any] = (),
         info: Mapping[str, str] | Sequence[str] | None = None,
+        max_steps: int | None = None,
     ) -> dict[str, Any]:
         """Play whole episodes without learning and return statistics; training is not affected.
 
@@ -514,12 +515,14 @@ class Agent(Algorithm):
             callbacks: their `on_evaluate_begin` and `on_evaluate_end` are called, after those of a `fit` in progress.
             info: keys of the step's `info` that are reduced over each episode, as in `fit`; by default those of the
                 last `fit`.
+            max_steps: an episode is cut off after this number of steps; None for no limit. An episode of more than
+                100,000 steps is reported with a warning.
 
         Returns:
             `returns` and `lengths` (arrays `[episodes]`), `reward_mean`, `reward_std`, `reward_iqm` (the inter-quartile
-            mean over these episodes), `length_mean`, and `success_rate` if the environment reports `is_success`. With
-            several agents also `reward_mean/NAME` of each. For each key of `info`, the mean over the episodes that have
-            a value.
+            mean over these episodes), `length_mean`, and `success_rate` if an episode reports `is_success`; an episode
+            that does not report it counts as no success. With several agents also `reward_mean/NAME` of each. For each
+            key of `info`, the mean over the episodes that have a value.
 
         Raises:
             ValueError: if an argument is not one of the allowed values.
@@ -534,7 +537,7 @@ class Agent(Algorithm):
             on_evaluate_end=(*running.on_evaluate_end, *own.handlers("on_evaluate_end")),
         )
         with self._player(env) as player:
-            return evaluate(player, events, episodes, seed, deterministic, num_envs, reductions)
+            return evaluate(player, events, episodes, seed, deterministic, num_envs, reductions, max_steps)
 
     def act(
         self,

@@ -20,6 +20,7 @@ from noterl.envs.rewards import unclipped
 from noterl.imitation.demonstrations import Demonstrations, stack_observations
 from noterl.noise import NoiseProcess
 from noterl.random import Generators
+from noterl.training.evaluation import warn_if_long
 from noterl.utils.checks import check_bool, check_positive
 from noterl.utils.files import PathLike, check_writable
 from noterl.utils.masks import ACTION_MASK
@@ -183,6 +184,7 @@ def _play(
         executed = action if disturbance is None else disturbance(action)
         result = environment.step(executed)
         observation, reward, terminated, truncated, info = checker.step(result, 0, len(actions))
+        warn_if_long(len(actions))
         observations.append(copy_observation(space, observation))
         rewards.append(unclipped(reward, info))
     return stack_observations(space, observations), actions, rewards, bool(terminated)

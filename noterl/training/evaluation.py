@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -22,9 +23,13 @@ from noterl.explorer import Explorer
 from noterl.heads import one_of
 from noterl.random import Generators
 from noterl.training.dispatch import call_handlers
+from noterl.training.interrupts import check_signals
 from noterl.utils.checks import check_bool, check_positive
 from noterl.utils.errors import run_all
 from noterl.utils.masks import ACTION_MASK, mask_spec, read_mask
+
+# The number of steps of one episode after which a warning names `max_steps`.
+LONG_EPISODE = 100_000
 
 # The names in the result of `evaluate`, besides those of `info`.
 STATISTICS = ("returns", "lengths", "reward_mean", "reward_std", "reward_iqm", "length_mean", "success_rate")
@@ -88,8 +93,10 @@ class Player(NamedTuple):
 
     def play_step(self, episode: Episode, environment: Any, action: Any) -> bool:
         """Step the environment, record the step in `episode` and return whether the episode is over."""
+        check_signals()
         result = environment.step(action)
         episode.length += 1
+        warn_if_long(episode.length)
         episode.observation, reward, *ends, info = self.checker.step(result, episode.lane, episode.length)
         terminated, truncated = map(bool, ends)
         episode.last_reward = unclipped(reward, info)
@@ -106,6 +113,17 @@ class Player(NamedTuple):
         return True
 
 
+def warn_if_long(length: int) -> None:
+    """Warn if an episode has this number of steps, because it may never end."""
+    if length == LONG_EPISODE:
+        warnings.warn(
+            f"an episode has not ended after {LONG_EPISODE:,} steps outside of training; if it may never end, pass "
+            "max_steps= or wrap the environment in gymnasium.wrappers.TimeLimit",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+
+
 @dataclass
 class Episode:
     """One episode so far.
@@ -120,7 +138,7 @@ class Episode:
         mask: the legal actions, bool `[A]`; None if the environment does not report them.
         state: the state of the policy before the next step, `[...]` by name.
         earned: the return of each of several agents, `[agents]`; 0 for one agent.
-        success: `is_success` at the end; None if the environment does not report it.
+        success: `is_success` at the end; None if this episode does not report it.
         info: the values of chosen keys of the steps' `info`.
         terminated: whether the environment has terminated the episode.
     """
@@ -147,6 +165,7 @@ def evaluate(
     deterministic: bool,
     num_envs: int,
     info: Mapping[str, str],
+    max_steps: int | None,
 ) -> dict[str, Any]:
     """Play episodes and return the statistics that `Agent.evaluate` documents.
 
@@ -157,6 +176,7 @@ def evaluate(
     """
     check_positive("episodes", episodes)
     check_positive("num_envs", num_envs)
+    check_positive("max_steps", max_steps, none=True)
     check_bool("deterministic", deterministic)
     seeds, explorer = seeds_and_explorer(player, seed, episodes, deterministic)
     result: dict[str, Any] = {}
@@ -164,7 +184,7 @@ def evaluate(
 
     def play() -> None:
         call_handlers(events.on_evaluate_begin, {})
-        _play(player, to_play, min(num_envs, episodes), explorer)
+        _play(player, to_play, min(num_envs, episodes), explorer, max_steps)
         result.update(statistics(to_play, player.source.team))
 
     run_all(
@@ -186,7 +206,9 @@ def seeds_and_explorer(
     return seeds, player.actor.explorer.copy_with_generator(generators("exploration of evaluation"))
 
 
-def _play(player: Player, episodes: list[Episode], num_envs: int, explorer: Explorer | None) -> None:
+def _play(
+    player: Player, episodes: list[Episode], num_envs: int, explorer: Explorer | None, max_steps: int | None
+) -> None:
     """Play the episodes in environments that are stepped together."""
     player.actor.mark_stale()
     waiting = iter(episodes)
@@ -215,7 +237,7 @@ def _play(player: Player, episodes: list[Episode], num_envs: int, explorer: Expl
         while playing:
             actions = player.act(list(playing.values()), explorer)
             for (lane, episode), action in zip(list(playing.items()), actions, strict=True):
-                if player.play_step(episode, environments[lane], action):
+                if player.play_step(episode, environments[lane], action) or episode.length == max_steps:
                     begin_next(lane)
 
 
@@ -234,9 +256,9 @@ def statistics(episodes: list[Episode], team: Team | None) -> dict[str, Any]:
     if team is not None:
         means = np.mean([episode.earned for episode in episodes], axis=0).tolist()
         result.update(zip((f"reward_mean/{name}" for name in team.names), means, strict=True))
-    successes = [episode.success for episode in episodes if episode.success is not None]
-    if successes:
-        result["success_rate"] = float(np.mean(successes))
+    successes = [episode.success for episode in episodes]
+    if any(success is not None for success in successes):  # some environments report successes only
+        result["success_rate"] = float(np.mean([success or 0.0 for success in successes]))
     values = [episode.info.logs() for episode in episodes]
     for key in episodes[0].info.reductions:
         found = [each[key] for each in values if key in each]

@@ -13,6 +13,15 @@ from types import FrameType
 _ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
+_installed: list[InterruptGuard] = []  # those that handle signals now, the innermost last
+
+
+def check_signals() -> None:
+    """Raise the exception of a signal that a `fit` has deferred; called between the steps of evaluations."""
+    if _installed and _installed[-1].pending is not None and threading.current_thread() is threading.main_thread():
+        _installed[-1].check()
+
+
 class InterruptGuard:
     """Defers Ctrl-C (SIGINT), SIGTERM and SIGHUP, so that they never interrupt a step, a write or a compiled call.
 
@@ -55,9 +64,11 @@ class InterruptGuard:
             if handler == signal.SIG_DFL or getattr(handler, "__module__", "").startswith("ray."):
                 handled.append(number)
         previous = {number: signal.signal(number, self._handle) for number in handled}
+        _installed.append(self)
         try:
             yield self
         finally:
+            _installed.remove(self)
             for number, handler in previous.items():
                 signal.signal(number, handler if handler is not None else signal.default_int_handler)
 

@@ -343,7 +343,7 @@ class Agent(Algorithm):
             noterl.collect.WorkerError: if an environment raises in a worker, or too many workers fail.
             NonFiniteError: if a loss or gradient is not finite; the agent holds the last finite state.
             KeyboardInterrupt: after Ctrl-C, when the step in progress has ended; the agent can then be saved, and a
-                later `fit` continues.
+                later `fit` continues. If an environment or a callback hangs, press Ctrl-C again: then the step is lost.
             SystemExit: after SIGTERM or SIGHUP in the same way, with the exit status 143 or 129.
 
         Warns:
@@ -360,38 +360,38 @@ class Agent(Algorithm):
         session = self._session
         session.verbose = verbose
         source = session.find_source(env, check_vectorize(vectorize, pool))
-        learner, actor = self._build()
-        reductions = check_info_of_fit(info, learner, user_callbacks)
-        check_strategy(strategy, learner)
-        check_actor(actor, pool)
-        budget = budget_of(self._counters, episodes, steps)
-        user_callbacks.begin_fit(self)
-        for callback in user_callbacks.callbacks:
-            callback.before_fit(self, budget)
-        budget.last_step = min(budget.last_step, budget.step_limit)
-        learner, actor = self._build()  # a callback may have restored or compiled the agent
-        restart = seed is not None and not budget.resumed
-        learner.attach(source, session.count(source, num_envs, pool), strategy.processes)
-        needs_host = bool(reductions) or any(callback.needs_host for callback in user_callbacks.callbacks)
-        on_device = pool is None and strategy is SINGLE and not needs_host and runs_on_device(learner, actor, source)
-        lanes = session.open(
-            source, num_envs, restart=restart, workers=pool, info_spec=self.info_spec, on_device=on_device
-        )
-        session.fits, session.info = session.fits + 1, reductions
-        lanes.ledger.record_info(reductions)
-        learner.open(lanes.num_envs)
-        actor.attach(lanes)
-        if restart:
-            self._reseed(seed)
-        session.history = history = History()
-        session.stop = StopRequest()
-        progress = progress_callbacks(verbose, log_every, episodes, steps)
-        session.callbacks = CallbackList([*user_callbacks.callbacks, history, *progress])
-        session.callbacks.set_agent(self)
-        session.restore_callbacks()
-        session.events = session.callbacks.bind()
-        with session.training(), distributed(strategy, learner):
-            make_loop(strategy, self._parts(), budget, history).run()
+        with session.guard.installed():
+            learner, actor = self._build()
+            reductions = check_info_of_fit(info, learner, user_callbacks)
+            check_strategy(strategy, learner)
+            check_actor(actor, pool)
+            budget = budget_of(self._counters, episodes, steps)
+            user_callbacks.begin_fit(self)
+            for callback in user_callbacks.callbacks:
+                session.guard.call(callback.before_fit, self, budget)
+            budget.last_step = min(budget.last_step, budget.step_limit)
+            learner, actor = self._build()  # a callback may have restored or compiled the agent
+            restart = seed is not None and not budget.resumed
+            learner.attach(source, session.count(source, num_envs, pool), strategy.processes)
+            needs_host = bool(reductions) or any(callback.needs_host for callback in user_callbacks.callbacks)
+            is_single = pool is None and strategy is SINGLE
+            on_device = is_single and not needs_host and runs_on_device(learner, actor, source)
+            lanes = session.open(
+                source, num_envs, restart=restart, workers=pool, info_spec=self.info_spec, on_device=on_device
+            )
+            session.guard.check()  # the last check before training begins
+            session.fits, session.info = session.fits + 1, reductions
+            lanes.ledger.record_info(reductions)
+            learner.open(lanes.num_envs)
+            actor.attach(lanes)
+            if restart:
+                self._reseed(seed)
+            session.history = history = History()
+            session.stop = StopRequest()
+            progress = progress_callbacks(verbose, log_every, episodes, steps)
+            session.use_callbacks(CallbackList([*user_callbacks.callbacks, history, *progress]), self)
+            with session.training(), distributed(strategy, learner):
+                make_loop(strategy, self._parts(), budget, history).run()
         if not self.updates and not session.stop.is_set:  # a stop has a reason of its own
             warnings.warn(
                 f"fit ended without a gradient update, after {self.steps} environment steps: {learner.first_update}",
@@ -621,7 +621,8 @@ class Agent(Algorithm):
         agent_state.check_document(document)
         if document["class"] != type(self).__name__:
             raise ValueError(f"the file holds an agent of the class {document['class']}, not {type(self).__name__}")
-        agent_state.set_state(self._parts(), document["state"])
+        with self._session.guard.closed():
+            agent_state.set_state(self._parts(), document["state"])
 
     def export(self, path: str | Path, format: str = "keras") -> Path:
         """Write the acting function to files that do not need noterl.
@@ -714,7 +715,8 @@ class Agent(Algorithm):
         self._refuse_while_training("set_state")
         parts = self._parts()
         # A learner that is not built keeps the arrays.
-        agent_state.set_state(parts, state if parts.learner.is_built else copy.deepcopy(state))
+        with self._session.guard.closed():
+            agent_state.set_state(parts, state if parts.learner.is_built else copy.deepcopy(state))
 
     def summary(self) -> None:
         """Print the backend, device, spaces, networks and memory."""

@@ -13,12 +13,14 @@ from noterl.acting.policy_state import NO_STATE, State
 from noterl.envs import EnvSource
 from noterl.explorer import Explorer
 from noterl.heads import Head
+from noterl.utils.interrupts import InterruptGuard
 
 
 class ActorLanes(Protocol):
     """What an actor needs of lanes; see `noterl.collect.base.Lanes`."""
 
     source: EnvSource
+    guard: InterruptGuard
     environments: Sequence[Any]
     info: dict[str, np.ndarray]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -109,7 +110,9 @@ class SearchActor(Actor):
         assert self._lanes is not None, "attach comes first"
         game = self.game_of(self._lanes.source)
         states = self._states(game, self._lanes)
-        tree = self._tree(game, states, settings.simulations, explore=True)
+        # The search may step environments, which may hang.
+        search = partial(self._tree, game, states, settings.simulations, explore=True)
+        tree: Tree = self._lanes.guard.call(search)
         shares = tree.result().visit_shares
         self.fields = {"visit_shares": shares.astype(np.float32)}
         if isinstance(tree, GumbelTree):

@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -18,6 +18,7 @@ from noterl.collect.env_calls import EnvCall
 from noterl.collect.fields import InfoFields
 from noterl.collect.ledger import Ledger
 from noterl.types import Counters, InfoSpec, Transition
+from noterl.utils.interrupts import InterruptGuard
 from noterl.utils.masks import ACTION_MASK
 
 if TYPE_CHECKING:
@@ -60,6 +61,8 @@ class Lanes(ABC):
         actions: the actions of the round in progress; None between rounds.
         fields: the fields of `info_spec`, and a mask that the environments offer.
         info: the current values of these fields, `[N, ...]` by name.
+        guard: the agent's, which the session sets. Lanes that wait call its `check`. It is open while an environment
+            of this process steps or resets.
         environments: the environment of each lane; empty if this process does not step single environments.
         waiting: the lanes `[N]` that the next tick resets instead of stepping; None if lanes never reset themselves.
         interrupted: lanes whose episode was cut because a worker process has failed; the loop empties the list.
@@ -78,6 +81,7 @@ class Lanes(ABC):
         self.source = source
         self.num_envs = num_envs
         self.ledger = Ledger(num_envs)
+        self.guard = InterruptGuard()
         self.actions: Any = None
         self.fields = InfoFields(info_spec, num_envs, source.action_space if source.team is None else None)
         self.info = self.fields.values
@@ -121,14 +125,13 @@ class Lanes(ABC):
             rollout_steps: rounds of a rollout, if the agent learns from rollouts.
         """
 
-    def attach_loop(self, learner: LanesLearner, counters: Counters, budget: Budget, check: Callable[[], None]) -> None:
+    def attach_loop(self, learner: LanesLearner, counters: Counters, budget: Budget) -> None:
         """Called after `start` by the loop that uses the lanes.
 
         Args:
             learner: learns from the transitions.
             counters: the agent's counters.
             budget: the counts at which the fit ends.
-            check: raises if the user has interrupted the training; lanes that wait call it.
         """
 
     def end(self, *, hurry: bool) -> None:

@@ -7,6 +7,7 @@ continues there.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -88,7 +89,7 @@ class ScalarLanes(Lanes):
     def reset(self, lane: int, number: int, step: int) -> None:
         """Start episode `number` in a lane, with a new seed."""
         seed = int(self._generators(f"environment/{self.first + lane}").integers(2**31))
-        result = self.environments[lane].reset(seed=seed)
+        result = self.guard.call(partial(self.environments[lane].reset, seed=seed))
         observation, info = self._checker.reset(result, self.first + lane, step)
         self._set_observation(lane, observation)
         self.fields.reset(lane, info)
@@ -119,7 +120,12 @@ class ScalarLanes(Lanes):
             return ()
         ledger.running[lane] = False
         given = action if self._discrete else action.copy()  # the environment may change it in place
-        result = self._steps[lane](given)
+        guard = self.guard
+        try:  # without the call of `guard.call`, 0.1 µs per step faster
+            guard.is_open = True
+            result = self._steps[lane](given)
+        finally:
+            guard.is_open = False
         observation, reward, terminated, truncated, info = self._checker.step(result, self.first + lane, step)
         self.fields.check_step(info)
         if ledger.reductions:

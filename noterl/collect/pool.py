@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -217,10 +217,9 @@ class PoolLanes(Lanes):
             raise
         self._saved = None
 
-    def attach_loop(self, learner: LanesLearner, counters: Counters, budget: Budget, check: Callable[[], None]) -> None:
-        """Set what workers may collect ahead of the loop, and what is called while the learner waits for them."""
+    def attach_loop(self, learner: LanesLearner, counters: Counters, budget: Budget) -> None:
+        """Set what workers may collect ahead of the loop."""
         self._lead = Lead(learner, counters, budget, self.num_envs, self.settings.max_staleness)
-        self._crew.check = check
 
     def _start_processes(self, pacing: type[Phases]) -> None:
         saved = self._restore_inboxes()
@@ -228,6 +227,7 @@ class PoolLanes(Lanes):
         self._crew = crew = Crew(self.settings, self._own, launcher, self._control)
         self._pacing = pacing(crew, self._inboxes, self._control, self._publisher, self.num_envs, self.settings.collect)
         crew.successor_job, crew.on_replaced = self._successor_job, self._resume
+        crew.check = self.guard.check
         running = self._crew.start([self._job(index, saved) for index in range(self.num_workers)])
         for own, inbox, runs_of_own in zip(self._own, self._inboxes, running, strict=True):
             for lane, runs in zip(range(own.start, own.stop), runs_of_own, strict=True):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -124,7 +125,7 @@ class VectorLanes(Lanes):
         self._log.restart()
         if self._is_called:
             self._log.stop()
-        observations, info = self._env.reset(seed=seed)
+        observations, info = self.guard.call(partial(self._env.reset, seed=seed))
         self._observations = self._converted(observations)
         for lane in range(self.num_envs):
             self._reset_fields(lane, info)
@@ -145,7 +146,8 @@ class VectorLanes(Lanes):
     def _reset_lanes(self, lanes: Iterable[int]) -> None:
         """In DISABLED, reset lanes one after another."""
         for lane in lanes:
-            observations, info = self._env.reset(options={"reset_mask": np.arange(self.num_envs) == lane})
+            options = {"reset_mask": np.arange(self.num_envs) == lane}
+            observations, info = self.guard.call(partial(self._env.reset, options=options))
             self._observations = self._converted(observations)
             self._unreset[lane] = False
             self._reset_fields(lane, info)
@@ -224,7 +226,8 @@ class VectorLanes(Lanes):
 
     def _advance(self, actions: np.ndarray) -> tuple[Any, Any, Any, dict[str, Any]]:
         """Step the environment; return the rewards, the terminations, the truncations and the info."""
-        observations, rewards, terminated, truncated, info = self._env.step(actions.copy())  # it may change them
+        # The environment may change the actions.
+        observations, rewards, terminated, truncated, info = self.guard.call(self._env.step, actions.copy())
         if not self._log.append(actions) and not self._has_warned:
             self._has_warned = True
             warn_too_long("the run of the vector environment since its reset")

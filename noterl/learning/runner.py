@@ -61,7 +61,6 @@ class UpdateRunner:
         on_batch_begin: the handlers of this event.
         on_batch_end: the handlers of this event.
         fire: calls the handlers of an event: `fire(handlers, *args)`.
-        critical: returns a context in which Ctrl-C is deferred.
         receive: called with the result of each compiled call, before its hooks.
         before_call: called before each compiled call, with whether it is the first one of its group.
         after_call: called with the result of each compiled call, after its hooks.
@@ -77,7 +76,6 @@ class UpdateRunner:
     on_batch_begin: Handlers
     on_batch_end: Handlers
     fire: Callable[..., None]
-    critical: Callable[[], AbstractContextManager[None]]
     receive: Callable[[GroupResult], None]
     before_call: Callable[[bool], None] | None = None
     after_call: Callable[[GroupResult], None] | None = None
@@ -122,8 +120,7 @@ class UpdateRunner:
             started = perf_counter()
             if self.before_call is not None:
                 self.before_call(is_first)
-            with self.critical():
-                result = self.source.update(batch, count)
+            result = self.source.update(batch, count)
         except BaseException as error:
             if self.is_live:
                 with keep_first_error(error):

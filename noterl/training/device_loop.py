@@ -76,12 +76,11 @@ class DeviceLoop(Loop):
         end = int(min(iterations * runner.size, begin + self.budget.last_step - counters.steps))
         first_step = counters.steps - begin
         started = perf_counter()
-        with self.guard.critical():
-            result: CallResult = runner.call(lanes.carry, begin, end, first_step)
-            lanes.carry, lanes.position = result.carry, result.end % runner.size
-            counters.steps = first_step + result.end
-            lanes.pending = _pending(result, first_step)
-            self.actor.mark_stale()
+        result: CallResult = runner.call(lanes.carry, begin, end, first_step)
+        lanes.carry, lanes.position = result.carry, result.end % runner.size
+        counters.steps = first_step + result.end
+        lanes.pending = _pending(result, first_step)
+        self.actor.mark_stale()
         self.clock["device"] += perf_counter() - started
         self._end_episodes()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import operator
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -147,15 +148,20 @@ def _adapt(callback: Any) -> Callback:
     raise ValueError(f"callbacks: {callback!r} is neither a noterl.Callback nor a keras.callbacks.Callback")
 
 
-def call_handlers(handlers: Handlers, *args: Any) -> None:
+def call_handlers(handlers: Handlers, *args: Any, call: Callable[..., Any] = operator.call) -> None:
     """Call every handler, even if one raises; then raise the first error, with the others as notes.
 
     So each begin event has its end event.
+
+    Args:
+        handlers: of one event.
+        *args: the event's values.
+        call: calls a handler; in a `fit`, `InterruptGuard.call`.
     """
     failure = None
     for handler in handlers:
         try:
-            handler(*args)
+            call(handler, *args)
         except BaseException as error:
             add_source(handler, error)
             failure = first_error(failure, error)

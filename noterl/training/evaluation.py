@@ -23,9 +23,9 @@ from noterl.explorer import Explorer
 from noterl.heads import one_of
 from noterl.random import Generators
 from noterl.training.dispatch import call_handlers
-from noterl.training.interrupts import check_signals
 from noterl.utils.checks import check_bool, check_positive
 from noterl.utils.errors import run_all
+from noterl.utils.interrupts import check_signals
 from noterl.utils.masks import ACTION_MASK, mask_spec, read_mask
 
 # The number of steps of one episode after which a warning names `max_steps`.

@@ -22,7 +22,6 @@ from noterl.learning.info_fields import store_info
 from noterl.learning.learner import Learner
 from noterl.learning.runner import UpdateRunner
 from noterl.training.dispatch import add_source, call_handlers
-from noterl.training.interrupts import InterruptGuard
 from noterl.training.session import Session
 from noterl.types import Counters, Logs, Transition
 from noterl.utils.errors import keep_first_error, run_all
@@ -70,8 +69,8 @@ class Loop:
         assert lanes is not None
         self.lanes: Lanes = lanes
         self.events, self.stop, self.metrics = session.events, session.stop, session.metrics
-        self.guard = InterruptGuard()
-        lanes.attach_loop(self.learner, self.counters, self.budget, self.guard.check)
+        self.guard = session.guard
+        lanes.attach_loop(self.learner, self.counters, self.budget)
         self.clock = self.history.time_split = dict.fromkeys((*CLOCK, lanes.stepping_clock), 0.0)
         self.runner = UpdateRunner(
             self.learner,
@@ -80,7 +79,6 @@ class Loop:
             on_batch_begin=self.events.on_batch_begin,
             on_batch_end=self.events.on_batch_end,
             fire=self._fire,
-            critical=self.guard.critical,
             receive=self._receive,
             after_call=self._after_call,
             logs_of_update=self.learner.updater.logs_of_update if self.learner.algorithm.update_period > 1 else None,
@@ -97,13 +95,12 @@ class Loop:
 
         Each begin event has its end event.
         """
-        with self.guard.installed():
-            run_all(
-                lambda: self._report_failure(self._train),
-                lambda: self._report_failure(self._close_episodes),
-                lambda: self._fire(self.events.on_train_end, {}),
-                self.guard.check,
-            )
+        run_all(
+            lambda: self._report_failure(self._train),
+            lambda: self._report_failure(self._close_episodes),
+            lambda: self._fire(self.events.on_train_end, {}),
+            self.guard.check,
+        )
 
     def _train(self) -> None:
         self._fire(self.events.on_train_begin, {})
@@ -185,7 +182,7 @@ class Loop:
     def _fire_step_end(self) -> None:
         """Call the `on_step_end` hooks; the agent is consistent and can be saved. Hooks must not change weights."""
         started = perf_counter()
-        call_handlers(self.events.on_step_end)
+        call_handlers(self.events.on_step_end, call=self.guard.call)
         self.clock["callbacks"] += perf_counter() - started
 
     def _store(self, transitions: tuple[Transition, ...]) -> None:
@@ -312,9 +309,9 @@ class Loop:
             started = perf_counter()
             try:
                 if len(handlers) == 1:  # the usual case, in two thirds of the time
-                    handlers[0](*args)
+                    self.guard.call(handlers[0], *args)
                 else:
-                    call_handlers(handlers, *args)
+                    call_handlers(handlers, *args, call=self.guard.call)
             except Exception as error:
                 if len(handlers) == 1:
                     add_source(handlers[0], error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -18,7 +19,6 @@ from noterl.learning.expert_data import ExpertData
 from noterl.learning.runner import UpdateRunner
 from noterl.training.dispatch import CallbackList, call_handlers
 from noterl.training.episode_printer import INTERVAL
-from noterl.training.interrupts import InterruptGuard
 from noterl.training.state import Parts
 from noterl.types import Counters, StopRequest
 from noterl.utils.checks import check_positive
@@ -49,7 +49,7 @@ def pretrain(
     _update_normalizers(algorithm, data)
     callbacks.begin_fit(algorithm)
     session.stop = StopRequest()
-    guard, progress = InterruptGuard(), _Progress(updates, verbose)
+    guard, progress = session.guard, _Progress(updates, verbose)
 
     def receive(result: GroupResult) -> None:
         actor.mark_stale()
@@ -61,13 +61,12 @@ def pretrain(
         session.stop,
         on_batch_begin=callbacks.handlers("on_batch_begin"),
         on_batch_end=callbacks.handlers("on_batch_end"),
-        fire=call_handlers,
-        critical=guard.critical,
+        fire=partial(call_handlers, call=guard.call),
         receive=receive,
         is_live=callbacks.needs_live_updates,
     )
     try:
-        with session.training(), guard.installed():
+        with guard.installed(), session.training():
             while runner.counters.updates < updates and not session.stop.is_set:
                 runner.run(min(cloning.call_size(updates), updates - runner.counters.updates))
                 guard.check()

@@ -16,6 +16,7 @@ from noterl.learning.metrics import MetricMeans
 from noterl.random import Generators
 from noterl.training.dispatch import CallbackList
 from noterl.types import InfoSpec, StopRequest
+from noterl.utils.interrupts import InterruptGuard
 
 
 class Session:
@@ -28,6 +29,7 @@ class Session:
         team_reward: `MultiAgent.team_reward` of several agents; None for one agent.
 
     Attributes:
+        guard: defers Ctrl-C, SIGTERM and SIGHUP during `fit` and `pretrain`.
         lanes: the open environments; None if they are closed.
         callbacks: those of the last `fit`.
         events: the bound callbacks during a `fit`; empty otherwise.
@@ -46,6 +48,7 @@ class Session:
     ) -> None:
         self._env, self._source, self._generators, self.team_reward = env, source, generators, team_reward
         self._other: tuple[Any, envs.EnvSource] | None = None  # the environment of the last fit that differs from `env`
+        self.guard = InterruptGuard()
         self.lanes: Lanes | None = None
         self.callbacks, self.events = CallbackList(), Events()
         self.history: History | None = None
@@ -132,13 +135,15 @@ class Session:
         reused = self._reuse_open_lanes(source, count, restart, on_device) if workers is None else None
         if reused is not None:
             return reused
-        lanes = open_lanes(source, count, self._generators, self.team_reward, info_spec, on_device, workers)
+        arguments = source, count, self._generators, self.team_reward, info_spec, on_device, workers
+        lanes: Lanes = self.guard.call(open_lanes, *arguments)
+        lanes.guard = self.guard
         self.suspend()  # after the new lanes are made, because their constructor may refuse the arguments
+        if self._saved_lanes and not restart and self._saved_source in (None, source):
+            # Environments repeat their actions. If that is interrupted, the state is kept for the next `fit`.
+            self.guard.call(lanes.set_state, self._saved_lanes)
         self.lanes = lanes
-        saved, of_source = self._saved_lanes, self._saved_source
         self._saved_lanes = self._saved_source = None
-        if saved and not restart and of_source in (None, source):
-            lanes.set_state(saved)
         return lanes
 
     def _reuse_open_lanes(self, source: envs.EnvSource, count: int, restart: bool, on_device: bool) -> Lanes | None:
@@ -172,9 +177,9 @@ class Session:
     def suspend(self) -> None:
         """Close the environments and keep their state, so that the next `fit` in them continues the episodes."""
         if self.lanes is not None:
-            state, lanes = self.lanes.get_state(), self.lanes
-            self.close()
-            self._keep(lanes, state)
+            lanes = self.lanes
+            self._keep(lanes, lanes.get_state())
+            self.guard.call(lanes.close)
 
     def close(self) -> None:
         """Close the environments without keeping their state."""
@@ -203,12 +208,18 @@ class Session:
         self.callbacks = CallbackList()
         self._saved_lanes, self._saved_source, self.restored_callbacks = lanes_state, None, dict(callbacks)
 
-    def restore_callbacks(self) -> None:
-        """Restore the states of the current callbacks.
+    def use_callbacks(self, callbacks: CallbackList, agent: Any) -> None:
+        """Use these callbacks in the `fit` that begins, with the states that were restored for them.
 
         Raises:
             ValueError: if a state does not fit its callback.
         """
+        self.callbacks = callbacks
+        callbacks.set_agent(agent)
+        self._restore_callbacks()
+        self.events = callbacks.bind()
+
+    def _restore_callbacks(self) -> None:
         try:
             self.callbacks.set_state(self.restored_callbacks)
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:

@@ -11,13 +11,14 @@ import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import noterl
 from noterl.backends.common import NonFiniteError
-from tests.support.parts import lanes_of
+from tests.support.parts import lanes_of, learner_of
 from tests.support.replay_invariants import check_replay
 from tests.support.tape import (
     PLAIN,
@@ -393,6 +394,15 @@ class TestInterrupt:
         assert failing_fit(tape, taped(tape), KeyboardInterrupt, episodes=2)[-4:] == lines("""
             step 0; exception KeyboardInterrupt; episode_end 0 cut 1; train_end
         """)
+
+    def test_second_interrupt_while_storing_waits_for_the_end_of_the_step(self, tape: Tape) -> None:
+        """Otherwise the memory would hold a transition that the agent has not counted."""
+        agent = taped(tape)
+        learner: Any = learner_of(agent)
+        add = learner.add
+        learner.add = lambda transition: [add(transition), sigint(), sigint()]
+        failing_fit(tape, agent, KeyboardInterrupt, episodes=2)
+        assert agent.steps == len(agent.replay) == 1
 
     def test_update_delays_even_the_second_interrupt(self, tape: Tape) -> None:
         tape.acts["update", 1] = lambda: [sigint(), sigint()]

@@ -1,0 +1,119 @@
+"""Ctrl-C, SIGTERM and SIGHUP during training, which are deferred until the agent is consistent."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from noterl.utils.errors import keep_first_error
+
+# The signals that end a process: SIGTERM of a scheduler, and SIGHUP of a terminal that is closed, such as by an ssh
+# connection that drops. Windows has no SIGHUP.
+_ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+
+
+_installed: list[InterruptGuard] = []  # those that handle signals now, the innermost last
+
+
+def check_signals() -> None:
+    """Raise the exception of a signal that a `fit` has deferred; called between the steps of evaluations."""
+    if _installed and _installed[-1].pending is not None and threading.current_thread() is threading.main_thread():
+        _installed[-1].check()
+
+
+class InterruptGuard:
+    """Defers Ctrl-C (SIGINT), SIGTERM and SIGHUP, so that they never interrupt a step, a write or a compiled call.
+
+    The first signal is stored, and `check` raises its exception: KeyboardInterrupt for SIGINT, and SystemExit for the
+    others, with the exit status of a process that the signal ends: 143 for SIGTERM, 129 for SIGHUP. A second signal
+    raises immediately if an environment or a callback runs, because these may hang. Elsewhere the agent may be in the
+    middle of a change, so the second signal waits for `check` too.
+
+    Outside the main thread, signals cannot be handled, so nothing is deferred. If the program handles or ignores
+    SIGTERM or SIGHUP itself, the signal is left to the program. The handler that `ray.init` installs does not count: it
+    would end the process in the middle of a step.
+
+    Attributes:
+        pending: the number of the stored signal; None if there is none.
+        is_open: whether an environment or a callback runs. Their callers set it, and reset it in a `finally` clause.
+        deferred: the last exception that `check` has raised, so after a complete step.
+    """
+
+    def __init__(self) -> None:
+        self.pending: int | None = None
+        self.is_open = False
+        self.deferred: BaseException | None = None
+
+    def check(self) -> None:
+        """Raise the exception of the signal that was deferred, if there is one."""
+        if self.pending is not None:
+            self.deferred = self._take()
+            raise self.deferred
+
+    def _take(self) -> BaseException:
+        """Return the exception of the stored signal, which is then no longer stored."""
+        number, self.pending = self.pending, None
+        return SystemExit(128 + number) if number is not None and number in _ENDING else KeyboardInterrupt()
+
+    def call(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Return the result of a function of an environment or a callback, which a second signal interrupts."""
+        was_open = self.is_open
+        try:
+            self.is_open = True
+            return function(*args)
+        finally:
+            self.is_open = was_open
+
+    @contextmanager
+    def closed(self) -> Iterator[None]:
+        """Defer even a second signal inside the block, where a callback changes the whole agent."""
+        was_open, self.is_open = self.is_open, False
+        try:
+            yield
+        finally:
+            self.is_open = was_open
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Handle the signals inside the block; a signal that is still stored at its end is raised there."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        # A shell lets the background jobs of a script ignore Ctrl-C.
+        handled = [] if signal.getsignal(signal.SIGINT) == signal.SIG_IGN else [signal.SIGINT]
+        for number in _ENDING:
+            handler = signal.getsignal(number)
+            if handler == signal.SIG_DFL or getattr(handler, "__module__", "").startswith("ray."):
+                handled.append(number)
+        previous: dict[int, Any] = {}
+        try:
+            for number in handled:
+                previous[number] = signal.signal(number, self._handle)
+            _installed.append(self)
+            yield
+        except BaseException as error:
+            with keep_first_error(error):
+                self._restore(previous)
+            raise
+        else:
+            self._restore(previous)
+
+    def _restore(self, handlers: dict[int, Any]) -> None:
+        """Restore the handlers from before the block, and raise a stored signal."""
+        if self in _installed:
+            _installed.remove(self)
+        for number, handler in reversed(handlers.items()):  # Ctrl-C is the last, because it may raise at once
+            signal.signal(number, handler if handler is not None else signal.default_int_handler)
+        self.check()
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        is_second = self.pending is not None
+        if self.pending not in _ENDING:  # a Ctrl-C does not replace the signal, because the process must end
+            self.pending = number
+        if is_second and self.is_open:
+            self.is_open = False  # the `finally` clause that does so may be what is interrupted
+            raise self._take()

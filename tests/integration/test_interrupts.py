@@ -1,0 +1,35 @@
+"""Ctrl-C at random lines of `fit`: more often in `make test-faults`, and by `python -m tests.support.injection`."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.support.injection import Interrupted
+
+pytestmark = [
+    pytest.mark.backends("torch"),
+    pytest.mark.filterwarnings("ignore:the budget ended within a step of the vector environment:RuntimeWarning"),
+]
+
+TRIES = int(os.environ.get("NOTERL_FAULT_REPEATS", "10"))
+
+
+@pytest.mark.parametrize("run", ["lanes", "rollouts", "vector"])
+def test_two_presses_at_any_line_leave_a_sound_agent(tmp_path: Path, run: str) -> None:
+    interrupted, rng = Interrupted(run, tmp_path), random.Random()
+    lines = [rng.randrange(1, interrupted.lines) for _ in range(TRIES)]
+    for line in lines:
+        interrupted.interrupt(line)
+
+
+@pytest.mark.parametrize("run", ["lanes", "rollouts"])
+def test_one_press_at_any_line_changes_no_result(tmp_path: Path, run: str) -> None:
+    interrupted, rng = Interrupted(run, tmp_path), random.Random()
+    lines = [rng.randrange(1, interrupted.lines) for _ in range(TRIES)]
+    for line in lines:
+        interrupted.interrupt(line, presses=1)
+    interrupted.assert_exact()

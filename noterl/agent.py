@@ -683,7 +683,8 @@ class Agent(Algorithm):
         Raises:
             ValueError: if the weights do not fit or are not finite; the agent is then unchanged.
         """
-        self.set_weights(saving.read_weights(path), allow_nonfinite=allow_nonfinite)
+        largest = agent_state.largest_weights(self)
+        self.set_weights(saving.read_weights(path, largest), allow_nonfinite=allow_nonfinite)
 
     def get_weights(self) -> dict[str, np.ndarray]:
         """Return the weights by "<network>/<position>", and the normalization statistics."""

@@ -18,10 +18,7 @@ from noterl.envs.games.game import Game
 from noterl.envs.spaces import kind, show
 from noterl.envs.vectorized import VectorMaker
 from noterl.registry import Configurable
-from noterl.utils.files import FileError
-
-# Networks receive this many numbers at most. Discrete values are one-hot, so each choice counts.
-_MAX_VALUES = 2**22
+from noterl.utils.budget import LIMITS, Budget
 
 # If shimmy is installed, these pass an id from their arguments to classic gym, which may import a module.
 _IMPORTING_IDS = {"GymV21Environment-v0", "GymV26Environment-v0"}
@@ -54,7 +51,7 @@ class Described(NamedTuple):
 def describe_object(key: str, described: Configurable) -> dict[str, Any]:
     """Return the entry `key` of a description, a game or a maker; empty if its arguments cannot be stored."""
     config = described.get_config()
-    return {key: {"class": type(described).__name__, "arguments": config}} if _survives_json(config) else {}
+    return {key: {"class": type(described).__name__, "arguments": config}} if _fits(config) else {}
 
 
 def describe(
@@ -67,7 +64,7 @@ def describe(
     if spec is None or registered is None or registered.entry_point != spec.entry_point:
         return description
     kwargs = _changed(spec.kwargs, registered.kwargs)
-    if not _survives_json(kwargs):
+    if not _fits(kwargs):
         return description
     return {**description, "id": spec.id, "kwargs": kwargs, "max_episode_steps": spec.max_episode_steps}
 
@@ -78,10 +75,12 @@ def _changed(kwargs: dict[str, Any], registered: dict[str, Any]) -> dict[str, An
     return {name: value for name, value in kwargs.items() if name not in fixed}
 
 
-def _survives_json(value: Any) -> bool:
+def _fits(arguments: Any) -> bool:
+    """Return whether a file may hold arguments: they survive JSON and are not long."""
     try:
-        return bool(json.loads(json.dumps(value, allow_nan=False)) == value)
-    except (TypeError, ValueError):
+        text = json.dumps(arguments, allow_nan=False)
+        return len(text) <= LIMITS["bytes of arguments"] and bool(json.loads(text) == arguments)
+    except (TypeError, ValueError, RecursionError):
         return False
 
 
@@ -124,6 +123,7 @@ def _read_registered(spaces: tuple[Any, Any], description: dict[str, Any]) -> De
     if env_id not in gymnasium.registry or env_id in _IMPORTING_IDS:
         absent = f"the file's environment {show(env_id)} is not registered here (import the package that registers it)"
         return Described(*spaces, None, {}, absent, agents)
+    Budget("the arguments of its environment").spend("bytes of arguments", len(repr(kwargs)))
     if kwargs:
         _check_keywords(env_id, kwargs)
     # For gymnasium, -1 means no time limit even if the registered id has one.
@@ -138,7 +138,7 @@ def _read_object(key: str, entry: Any, base: type) -> tuple[Any, str]:
     if not isinstance(entry, dict) or {*map(type, entry)} != {str} or set(entry) != {"class", "arguments"}:
         raise ValueError(f"description: {key} must hold a class and its arguments, got {show(entry)}")
     name, arguments = entry["class"], entry["arguments"]
-    if not isinstance(name, str) or not isinstance(arguments, dict) or not _survives_json(arguments):
+    if not isinstance(name, str) or not isinstance(arguments, dict) or not _fits(arguments):
         raise ValueError(f"description: {key} must hold a class and its arguments, got {show(entry)}")
     try:
         found = registry.lookup(name)
@@ -158,8 +158,7 @@ def _read_object(key: str, entry: Any, base: type) -> tuple[Any, str]:
 def _check_space(space: Any) -> None:
     if not isinstance(space, gymnasium.Space) or kind(space) is None:
         raise ValueError(f"description: observation_space and action_space must be spaces, got {show(space)}")
-    if gymnasium.spaces.flatdim(space) > _MAX_VALUES:
-        raise FileError(f"a space in its member 'agent.json' has more than {_MAX_VALUES} values: {show(space)}")
+    Budget(f"{show(space)} in its member 'agent.json'").spend("values of a space", int(gymnasium.spaces.flatdim(space)))
 
 
 def _check_keywords(env_id: str, kwargs: dict[str, Any]) -> None:

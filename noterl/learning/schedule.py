@@ -49,11 +49,7 @@ class UpdateSchedule:
         self.learning_starts = check_int("learning_starts", whole(learning_starts), least=0)
         self.update_every = check_int_or_word("update_every", whole(update_every), "episode")
         self.updates = check_int_or_word("updates", updates, "pass")
-        if not rollout and isinstance(self.updates, int) and self.updates * int(self.batch_size) > MOST_SAMPLED:
-            raise ValueError(
-                f"updates times batch_size must be at most {MOST_SAMPLED:,}, because the transitions of a group are "
-                f"sampled together; got updates={self.updates} and batch_size={self.batch_size}"
-            )
+        self.check_sampled("updates", self.updates)
         every, self.tau = _target(target_update)
         counts_updates = check_word("target_unit", target_unit, ("steps", "updates")) == "updates"
         if counts_updates and not every:
@@ -64,6 +60,15 @@ class UpdateSchedule:
         self.hard_copy_every = 0 if counts_updates else every
         self.hard_copy_updates = every if counts_updates else 0
         self.compiled: dict[str, Any] = {name: getattr(self, name) for name in SETTABLE}
+
+    def check_sampled(self, name: str, updates: Any) -> None:
+        """Raise a ValueError if the argument `name` makes a group or a call of too many transitions."""
+        size = 1 if isinstance(self.batch_size, str) else int(self.batch_size)
+        if not isinstance(updates, str) and updates * size > MOST_SAMPLED:
+            raise ValueError(
+                f"{name} times batch_size must be at most {MOST_SAMPLED:,}, because the transitions are sampled "
+                f"together; got {name}={updates} and batch_size={self.batch_size}"
+            )
 
     def limit_updates(self, most: int) -> None:
         """Reduce the number of updates of a group to `most`, as a setting of `compile`."""
@@ -84,6 +89,7 @@ class UpdateSchedule:
             check_int_or_word(name, value, SETTABLE[check_word("schedule", name, tuple(SETTABLE))])
         for name, value in {**self.compiled, **changes}.items():
             setattr(self, name, value)
+        self.check_sampled("updates", self.updates)
 
     @property
     def polyak(self) -> bool:

@@ -93,6 +93,7 @@ class Settings:
         self.precision = check_word("precision", arguments.get("precision", "float32"), PRECISIONS)
         size = arguments.get("steps_per_execution", "auto")
         self.steps_per_execution = check_int_or_word("steps_per_execution", size, "auto")
+        self.schedule.check_sampled("steps_per_execution", self.steps_per_execution)
         self.optimizers = optimizers.resolve(
             arguments.get("optimizer"), algorithm.optimizer_names, defaults.learning_rate, defaults.optimizer
         )

@@ -15,8 +15,9 @@ import numpy as np
 from noterl.backends import keras
 from noterl.networks.access import get_weights, is_module, is_network, variables
 from noterl.networks.builders import ACTIVATIONS, build_plan
-from noterl.networks.size_limit import LARGEST, LARGEST_OUTPUTS, NetworkSizeError, claim, is_limited, plan_sizes
+from noterl.networks.size_limit import NetworkSizeError, claim, plan_sizes
 from noterl.registry import Configurable, register
+from noterl.utils.budget import LIMITS, Budget
 
 _CONVOLUTION = ("filters", "kernel_size", "strides", "padding", "data_format", "dilation_rate", "groups", "use_bias")
 _POOLING = ("pool_size", "strides", "padding", "data_format")
@@ -103,7 +104,7 @@ def stored(arguments: dict[str, Any]) -> dict[str, Any]:
     """Return arguments with each network replaced by its `StoredNetwork`, also in lists and tuples.
 
     A network that cannot be stored stays: a module of torch that noterl has not built, or a Keras model with other
-    layers, several inputs, layers that are called twice, or outputs of layers beyond `LARGEST_OUTPUTS`. Networks that
+    layers, several inputs, layers that are called twice, or more layers or outputs than a file may have. Networks that
     share weights stay too, because they would not share them after loading.
     """
     found = list(_networks_in(list(arguments.values())))
@@ -170,7 +171,8 @@ def describe(network: Any) -> StoredNetwork | None:
         outputs = [index.get(id(tensor._keras_history.operation), -1) for tensor in network.outputs]
         if isinstance(network.output, dict) or isinstance(network.input, dict | list):
             return None
-    if None in found or sum(math.prod(each.output.shape[1:]) for each in operations) > LARGEST_OUTPUTS:
+    outputs_of_layers = sum(math.prod(each.output.shape[1:]) for each in operations)
+    if None in found or len(found) > LIMITS["layers"] or outputs_of_layers > LIMITS["outputs of layers"]:
         return None
     layers = [
         [type(layer).__name__, arguments, inputs]
@@ -212,46 +214,35 @@ def _is_plain(value: Any) -> bool:
     return value is None or type(value) in (bool, int, float, str)
 
 
-def build_model(
-    stored: StoredNetwork, initializers: Mapping[int, Mapping[str, Any]] | None = None, largest: int = LARGEST
-) -> Any:
+def build_model(stored: StoredNetwork, initializers: Mapping[int, Mapping[str, Any]] | None = None) -> Any:
     """Build a Keras model.
 
     Args:
         stored: its configuration.
         initializers: the initializers of some layers, as attributes by the positions of the layers.
-        largest: the largest number of weights.
 
     Raises:
         ValueError: if the configuration is not one that `stored` returns.
         FileError: as `StoredNetwork.from_config`.
-        NetworkSizeError: if the model has more than `largest` weights, or its layers return too much.
+        NetworkSizeError: if the model has too many weights or layers, or its layers return too much.
     """
     if stored.kind not in ("Sequential", "Functional"):
         raise ValueError(f"there is no network of the kind {stored.kind!r:.40}")
     start = keras.Input(stored.shape)
     layers: list[Any] = []
     tensors: list[Any] = []
-    total = outputs = 0
+    budget = Budget("the model in a file", NetworkSizeError)
     for position, (name, arguments, places) in enumerate(stored.layers):
+        budget.spend("layers")
         layer = _make_layer(name, arguments)
         for attribute, initializer in (initializers or {}).get(position, {}).items():
             setattr(layer, attribute, initializer)
         if not places or not all(type(place) is int and -1 <= place < len(tensors) for place in places):
             raise ValueError(f"{name!r:.40} has the inputs {places!r:.80}, which do not precede it")
         inputs = [start if place == -1 else tensors[place] for place in places]
-        own = _weights(layer, tuple(inputs[0].shape[1:]))
-        total += sum(own)
-        if total > largest and not is_limited():  # `claim` limits a network in the file of an agent
-            raise NetworkSizeError(f"the model may have at most {largest:,} weights, and needs {total:,} or more")
-        claim(own)
+        claim(_weights(layer, tuple(inputs[0].shape[1:])), budget)
         tensors.append(layer(inputs) if name in _MERGING else layer(*inputs))
-        outputs += math.prod(tensors[-1].shape[1:])
-        if outputs > LARGEST_OUTPUTS:
-            raise NetworkSizeError(
-                f"the layers of a model in a file may return {LARGEST_OUTPUTS:,} values for an observation, those up "
-                f"to {name} return {outputs:,}"
-            )
+        budget.spend("outputs of layers", math.prod(tensors[-1].shape[1:]))
         layers.append(layer)
     if stored.kind == "Sequential":
         return keras.Sequential([keras.Input(stored.shape), *layers])

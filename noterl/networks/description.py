@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from noterl.registry import Configurable, register
+from noterl.utils.budget import LIMITS
 from noterl.utils.files import Keys, key_path
 from noterl.utils.words import explain_name
 
@@ -275,6 +276,8 @@ def _check_network(table: Mapping[str, Any], place: Keys) -> None:
     layers = table.get("layers", [])
     if not isinstance(layers, list | tuple):
         raise _DescriptionError((*place, "layers"), f"layers must be a list of tables, got {layers!r:.80}")
+    if len(layers) > LIMITS["layers"]:
+        raise _DescriptionError((*place, "layers"), f"at most {LIMITS['layers']} layers, got {len(layers)}")
     for index, layer in enumerate(layers):
         keys = (*place, "layers", index)
         kind = layer.get("layer") if isinstance(layer, Mapping) else None

@@ -15,7 +15,7 @@ from typing import Any
 
 from noterl.networks.description import NetworkDescription, Origin
 from noterl.networks.keras_files import read_keras_archive, read_keras_json
-from noterl.networks.size_limit import is_limited
+from noterl.utils.budget import Budget, current, parse
 from noterl.utils.files import FileError, Keys
 from noterl.utils.words import explain_name
 
@@ -23,9 +23,6 @@ ENDINGS = (".toml", ".cfg", ".json", ".keras")
 
 _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("0", "false", "no", "off")
-
-# Bytes of a file that describes layers. Keras writes every argument of a layer into a `.json` file.
-_LARGEST_TEXTS = {".toml": 2**17, ".cfg": 2**17, ".json": 2**24}
 
 # Characters of a line in which a key is looked for. The time of the search grows with their square.
 _LONGEST_LINE = 200
@@ -50,22 +47,21 @@ def read_network(path: str | os.PathLike[str]) -> Any:
         ValueError: if the file does not exist or does not describe a network; the message contains file and line.
     """
     path = Path(path)
-    readers: dict[str, Any] = {".json": read_keras_json, ".keras": read_keras_archive}
-    texts: dict[str, Any] = {".toml": read_toml, ".cfg": read_cfg}
+    readers: dict[str, Any] = {
+        ".json": read_keras_json,
+        ".keras": read_keras_archive,
+        ".toml": read_toml,
+        ".cfg": read_cfg,
+    }
     ending = path.suffix.lower()
     if ending not in ENDINGS:
         raise ValueError(f"network must be a file that ends in {', '.join(ENDINGS)}, got {str(path)!r}")
     if not path.is_file():
         raise ValueError(f"network must be a network or the path of a file; there is no file {str(path)!r}")
-    if ending in _LARGEST_TEXTS and path.stat().st_size > _LARGEST_TEXTS[ending]:
-        raise ValueError(f"network: {path} is larger than {_LARGEST_TEXTS[ending]:,} bytes")
-    if ending in readers:
-        return readers[ending](path)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"network: {path} is not a text file: {error}") from None
-    return texts[ending](text, str(path))
+    if ending != ".keras":  # of which only members are read
+        form = "JSON" if ending == ".json" else "TOML"
+        Budget(f"network: {path}", ValueError).spend(f"bytes of {form}", path.stat().st_size)
+    return readers[ending](path)
 
 
 def resolve_network(network: Any) -> Any:
@@ -79,47 +75,47 @@ def resolve_network(network: Any) -> Any:
         return type(network)([resolve_network(each) for each in network])
     if not isinstance(network, str | os.PathLike):
         return network
-    if is_limited():  # a saved agent holds its networks, so only a manipulated file has a path
+    if current():  # a saved agent holds its networks, so only a manipulated file has a path
         raise FileError("the arguments in its member 'agent.json' have a path in place of a network")
     return read_network(network)
 
 
-def read_toml(text: str, path: str) -> NetworkDescription:
-    """Return the description in a TOML text; errors name `path` and the line."""
+def read_toml(path: Path) -> NetworkDescription:
+    """Return the description in a TOML file; errors name the file and the line."""
+    content = path.read_bytes()
     try:
-        document = tomllib.loads(text)
+        document = parse(content, tomllib.loads, form="TOML")
     except tomllib.TOMLDecodeError as error:
         found = re.fullmatch(r"(.*) \(at (line \d+), column \d+\)", str(error))
-        place, reason = (path, str(error)) if found is None else (f"{path}, {found[2]}", found[1])
+        place, reason = (str(path), str(error)) if found is None else (f"{path}, {found[2]}", found[1])
         raise ValueError(f"network: {place}: {reason}") from None
-    except RecursionError:
-        raise ValueError(f"network: {path} is nested too deeply") from None
-    except ValueError as error:  # an int of more digits than Python converts
+    except ValueError as error:
         raise ValueError(f"network: {path}: {error}") from None
-    return NetworkDescription.from_file(document, Origin(path, _lines_of_toml(text)))
+    return NetworkDescription.from_file(document, Origin(str(path), _lines_of_toml(content.decode())))
 
 
-def read_cfg(text: str, path: str) -> NetworkDescription:
-    """Return the description in a `.cfg` file of xagents; errors name `path` and the line.
+def read_cfg(path: Path) -> NetworkDescription:
+    """Return the description in a `.cfg` file of xagents; errors name the file and the line.
 
     A section `[dense-1]` is a layer. A dense layer with `output=1` or without units is an output. With two outputs, the
     layers up to the one with `common=1` are shared by the actor and the critic, in this order.
     """
-    lines = _lines_of_cfg(text)
     parser = configparser.ConfigParser(interpolation=None, default_section="")
     try:
+        text = path.read_text(encoding="utf-8")
         parser.read_string(text)
-    except configparser.Error as error:
+    except (configparser.Error, ValueError) as error:
         line = getattr(error, "lineno", None)
-        place = path if line is None else f"{path}, line {line}"
+        place = str(path) if line is None else f"{path}, line {line}"
         reason = " ".join(str(error).split())
         raise ValueError(f"network: {place}: {reason}") from None
-    sections = [_Section(path, name, dict(parser[name]), lines) for name in parser.sections()]
+    lines = _lines_of_cfg(text)
+    sections = [_Section(str(path), name, dict(parser[name]), lines) for name in parser.sections()]
     if not sections:
         raise ValueError(f"network: {path} has no sections, such as [dense-1]")
     found: dict[Keys, Any] = {}
-    document = _arrange(sections, path, found)
-    return NetworkDescription.from_file(document, Origin(path, _lines_of_document(found)))
+    document = _arrange(sections, str(path), found)
+    return NetworkDescription.from_file(document, Origin(str(path), _lines_of_document(found)))
 
 
 class _Section:

@@ -6,7 +6,6 @@ The configuration is read here. Only layers of the allow-list of `noterl.network
 from __future__ import annotations
 
 import json
-import re
 import tempfile
 import zipfile
 from collections.abc import Mapping
@@ -17,7 +16,8 @@ import numpy as np
 
 from noterl.backends import keras
 from noterl.networks.config import LAYERS, WITH_ACTIVATION, StoredNetwork, build_model
-from noterl.networks.size_limit import LARGEST
+from noterl.networks.size_limit import NetworkSizeError
+from noterl.utils.budget import Budget, check_hdf5, parse, using
 from noterl.utils.words import explain_name
 
 # The initializers that a file may name. Their arguments are numbers, strings, bools or None.
@@ -34,6 +34,9 @@ _CONFIG, _WEIGHTS = "config.json", "model.weights.h5"
 # A model may need so many more weights than its file holds, because the weights of normalization are overestimated.
 _SPARE_VALUES = 2**23
 
+# The most values of a data set that is not a weight, such as the state of a generator.
+_LARGEST_OTHER = 2**10
+
 
 class _ConfigurationError(ValueError):
     """A mistake in a configuration, with the file and the line."""
@@ -45,7 +48,7 @@ def read_keras_json(path: Path) -> Any:
     Raises:
         ValueError: if the file does not hold such a model, or it has layers that are not on the allow-list.
     """
-    return _Reader(str(path), _text(path.read_bytes(), str(path))).model()
+    return _Reader(str(path), path.read_bytes()).model()
 
 
 def read_keras_archive(path: Path) -> Any:
@@ -61,13 +64,16 @@ def read_keras_archive(path: Path) -> Any:
             content, weights = (_member(archive, name, path) for name in (_CONFIG, _WEIGHTS))
     except (zipfile.BadZipFile, KeyError, OSError, RuntimeError, EOFError) as error:
         raise ValueError(f"network: {path} is not a file of keras.Model.save: {error}") from error
-    model = _Reader(place, _text(content, place), len(weights) // 4 + _SPARE_VALUES).model()
+    limit = len(weights) // 4 + _SPARE_VALUES
+    with using(Budget("the model does not fit its weights", NetworkSizeError, weights=limit)):
+        model = _Reader(place, content).model()
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, _WEIGHTS)
         file.write_bytes(weights)
         try:
+            check_hdf5(file, len(weights), max(_LARGEST_OTHER, *(weight.size for weight in model.get_weights())))
             model.load_weights(file)
-        except (KeyError, OSError, RuntimeError, TypeError, ValueError) as error:
+        except Exception as error:  # a damaged file may make h5py and Keras raise anything
             raise ValueError(f"network: {path}: {_WEIGHTS} does not fit the model: {error}") from error
     if not all(np.isfinite(np.asarray(value)).all() for value in model.get_weights()):
         raise ValueError(f"network: {path}: {_WEIGHTS} holds weights that are not finite")
@@ -82,45 +88,35 @@ def _member(archive: zipfile.ZipFile, name: str, path: Path) -> bytes:
     return archive.read(info)
 
 
-def _text(content: bytes, place: str) -> str:
-    try:
-        return content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"network: {place} is not a text file: {error}") from None
-
-
 class _Reader:
     """Reads one configuration.
 
     Args:
         place: the name of the file, for error messages.
-        text: the configuration.
-        largest: the largest number of weights.
+        content: the configuration.
     """
 
-    def __init__(self, place: str, text: str, largest: int = LARGEST) -> None:
-        self.place, self.text, self.largest = place, text, largest
+    def __init__(self, place: str, content: bytes) -> None:
+        self.place, self.content = place, content
         self.initializers: dict[int, dict[str, Any]] = {}
 
     def model(self) -> Any:
         """Return the model."""
         try:
-            document = json.loads(self.text)
+            document = parse(self.content, json.loads)
         except json.JSONDecodeError as error:
             raise ValueError(f"network: {self.place}, line {error.lineno}: {error.msg}") from None
-        except RecursionError:
-            raise ValueError(f"network: {self.place} is nested too deeply") from None
-        except ValueError as error:  # an int of more digits than Python converts
+        except ValueError as error:
             raise ValueError(f"network: {self.place}: {error}") from None
         try:
             stored = self._stored(document)
         except _ConfigurationError:
             raise
-        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        except Exception as error:  # a text of another form may raise anything
             raise ValueError(f"network: {self.place} is not a configuration of a Keras model: {error!r}") from error
         try:
-            return build_model(stored, self.initializers, self.largest)
-        except (TypeError, ValueError, OverflowError, RuntimeError) as error:
+            return build_model(stored, self.initializers)
+        except Exception as error:  # of a layer in Keras
             raise ValueError(f"network: {self.place}: {error}") from error
 
     def _stored(self, document: Any) -> StoredNetwork:
@@ -208,8 +204,8 @@ class _Reader:
 
     def _fail(self, word: Any, text: str) -> NoReturn:
         """Raise an error with the first line that holds a word in quotes."""
-        found = re.search(re.escape(json.dumps(word)), self.text)
-        line = "" if found is None else f", line {self.text.count(chr(10), 0, found.start()) + 1}"
+        start = self.content.find(json.dumps(word).encode())
+        line = "" if start < 0 else f", line {self.content.count(10, 0, start) + 1}"
         raise _ConfigurationError(f"network: {self.place}{line}: {text}")
 
 

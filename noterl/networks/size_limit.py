@@ -7,43 +7,24 @@ Layers without weights, such as one that concatenates its input with itself, are
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 
-from noterl.utils.files import FileError
+from noterl.utils import budget
 
 # Networks that share layers build some that they do not keep, so twice the weights of the file are allowed.
 _SPARE_VALUES = 2**16
 _SPARE_ARRAYS = 64
 
-# The largest network that noterl builds from a description or a file of Keras: 1 GiB of float32.
-LARGEST = 2**28
-
-# The most values that all layers of a model in a file return for one observation: 256 MiB of float32.
-LARGEST_OUTPUTS = 2**26
-
 
 class NetworkSizeError(ValueError):
-    """A network has more than `LARGEST` weights or `LARGEST_OUTPUTS` outputs of layers; nothing was allocated."""
+    """A network has more weights, layers or outputs than `noterl.utils.budget` allows; nothing was allocated."""
 
 
-class _Limit:
-    """What may still be built: numbers of values and of arrays."""
-
-    def __init__(self, weights: Sequence[np.ndarray]) -> None:
-        self.values = 2 * sum(weight.size for weight in weights) + _SPARE_VALUES
-        self.arrays = 2 * len(weights) + _SPARE_ARRAYS
-
-
-_limit: ContextVar[_Limit | None] = ContextVar("limit", default=None)
-
-
-@contextmanager
-def size_limit(variables: Any) -> Iterator[None]:
+def size_limit(variables: Any) -> AbstractContextManager[None]:
     """Limit the networks that are built in this block to the weights of a saved agent.
 
     Args:
@@ -51,41 +32,32 @@ def size_limit(variables: Any) -> Iterator[None]:
     """
     lists = [each for each in variables.values() if isinstance(each, list)] if isinstance(variables, dict) else []
     weights = [weight for each in lists for weight in each if isinstance(weight, np.ndarray)]
-    token = _limit.set(_Limit(weights))
-    try:
-        yield
-    finally:
-        _limit.reset(token)
+    limits = {
+        "weights": 2 * sum(weight.size for weight in weights) + _SPARE_VALUES,
+        "arrays": 2 * len(weights) + _SPARE_ARRAYS,
+    }
+    place = (
+        "the arguments in its member 'agent.json' describe larger networks than those whose weights are in its member "
+        "'variables.safetensors'"
+    )
+    return budget.using(budget.Budget(place, **limits))
 
 
-def is_limited() -> bool:
-    """Return whether the code runs inside `size_limit`, with arguments from a file."""
-    return _limit.get() is not None
-
-
-def claim(sizes: Iterable[int]) -> None:
+def claim(sizes: Iterable[int], own: budget.Budget | None = None) -> None:
     """Count the weights of a network before it is built.
 
     Args:
         sizes: the number of values in each weight.
+        own: the budget of the network outside of `size_limit`; by default a new one.
 
     Raises:
         FileError: inside `size_limit`, if the networks have more weights than the file.
-        NetworkSizeError: outside, if the network has more than `LARGEST` weights.
+        NetworkSizeError: outside, if the network has more weights than one may have.
     """
-    limit = _limit.get()
-    if limit is None:
-        if (total := sum(sizes)) > LARGEST:
-            raise NetworkSizeError(f"a network may have at most {LARGEST:,} weights, this one has {total:,}")
-        return
+    limit = budget.current() or own or budget.Budget("a network is too large", NetworkSizeError)
     for size in sizes:
-        limit.values -= size
-        limit.arrays -= 1
-        if limit.values < 0 or limit.arrays < 0:
-            raise FileError(
-                "the arguments in its member 'agent.json' describe larger networks than those whose weights are in "
-                "its member 'variables.safetensors'"
-            )
+        limit.spend("weights", size)
+        limit.spend("arrays")
 
 
 def plan_sizes(plan: tuple, shape: tuple[int, ...]) -> Iterator[int]:

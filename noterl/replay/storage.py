@@ -16,6 +16,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import warnings
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -25,6 +26,7 @@ import numpy as np
 from noterl.registry import Configurable
 from noterl.replay.columns import Allocate, Array, Layout, Leaf, Table, allocate, gather, scatter
 from noterl.replay.episodes import Episodes
+from noterl.utils import budget
 
 FIRST_SLOTS = 16
 
@@ -403,6 +405,8 @@ class Storage:
 def check_folder(memmap: Any) -> str | None:
     """Return the folder `memmap` as a str; None stays None.
 
+    A file may name a folder that exists, because loading a file must not create one. Otherwise the result is None.
+
     Raises:
         ValueError: if files cannot be written to the folder, if it cannot be created, or if the system cannot delete
             files that are in use.
@@ -412,6 +416,10 @@ def check_folder(memmap: Any) -> str | None:
     if not isinstance(memmap, str | os.PathLike):
         raise ValueError(f"memmap must be None or the path of a folder, got {memmap!r}")
     existing = _existing_folder(memmap)
+    if budget.current() and not (os.path.isdir(memmap) and os.access(memmap, os.W_OK | os.X_OK)):
+        text = f"the memory of the file was in the folder {os.fspath(memmap)!r}, which is not here"
+        warnings.warn(f"{text}: it will be in RAM. To use a folder, create it before loading", stacklevel=2)
+        return None
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         raise ValueError(f"memmap must be a folder that can be written to, got {os.fspath(memmap)!r}")
     if os.name != "posix":

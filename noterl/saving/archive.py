@@ -18,21 +18,19 @@ import zipfile
 import zlib
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, BinaryIO
 
 import numpy as np
 
 from noterl.saving.arrays import pack_tensors, read_npy, unpack_tensors, write_npy
 from noterl.saving.codec import TreeDecoder, TreeEncoder
+from noterl.utils.budget import LIMITS, Budget, checked_size, count_values, parse
 from noterl.utils.codec import Array
 from noterl.utils.files import FileError, PathLike, reading, replacing
 
 VERSION = 1
 
-# Parsed values take up to 200 bytes each, and some files are refused only after parsing.
-_MAX_JSON = 2**23  # bytes
-_MAX_VALUES = 2**18
-_MAX_DIRECTORY = 2**22  # bytes of the table of contents, which is parsed first: some 40,000 members
 _ENTRY = 46 + 28  # most bytes of an entry without its name; the second part is for sizes and offsets above 4 GiB
 _JSON, _TENSORS = "agent.json", "variables.safetensors"
 # The beginning of a zip whose first member is `agent.json`, or of a safetensors file, with the identity of a run.
@@ -90,17 +88,18 @@ def write(path: PathLike, tree: Any, run: str | None = None) -> None:
         "tree": encoder.encode(tree),
     }
     text = json.dumps(content, allow_nan=False).encode("ascii")
-    if len(text) > _MAX_JSON or _count_values(text) > _MAX_VALUES:
+    if len(text) > LIMITS["bytes of JSON"] or count_values(text) > LIMITS["values"]:
         raise ValueError(
-            f"tree must be at most {_MAX_JSON} bytes of JSON and {_MAX_VALUES} values without its arrays, got "
-            f"{len(text)} bytes and {_count_values(text)} values: large states of environments or callbacks must be "
-            "arrays"
+            f"tree must be at most {LIMITS['bytes of JSON']} bytes of JSON and {LIMITS['values']} values without its "
+            f"arrays, got {len(text)} bytes and {count_values(text)} values: large states of environments or callbacks "
+            "must be arrays"
         )
     directory = sum(_ENTRY + len(name) for name in [_JSON, _TENSORS, *encoder.arrays])
-    if directory > _MAX_DIRECTORY:
+    if directory > LIMITS["bytes of directory"]:
         raise ValueError(
-            f"tree must have fewer arrays, got {len(encoder.arrays)}, whose table of contents may take {directory} of "
-            f"at most {_MAX_DIRECTORY} bytes: large states of environments or callbacks must be few arrays"
+            f"tree must have fewer arrays, got {len(encoder.arrays)}, whose table of contents may take {directory} "
+            f"of at most {LIMITS['bytes of directory']} bytes: large states of environments or callbacks must be few "
+            "arrays"
         )
     with replacing(path) as file:
         _write_zip(file, text, encoder)
@@ -116,17 +115,17 @@ def read(path: PathLike) -> Any:
         OSError: if it does not exist or cannot be read.
     """
     with reading(path) as file:
-        size = os.fstat(file.fileno()).st_size
+        size = checked_size(file)
         if file.read(10)[8:] == b'{"':
             raise FileError("it is a file of weights, not of an agent: load_weights(path) reads it")
         _check_directory(file, size)
         with zipfile.ZipFile(file) as archive:
             members = _members(archive, file, size)
-            encoded = _encoded_tree(_bytes(archive, members.pop(_JSON), _MAX_JSON))
+            encoded = _encoded_tree(_bytes(archive, members.pop(_JSON)))
             for name in members:
                 if name != _TENSORS and not _ARRAY_NAME.fullmatch(name):
                     raise FileError(f"noterl does not write its member {name!r:.80}")
-            tensors = unpack_tensors(_bytes(archive, members.pop(_TENSORS), size)) if _TENSORS in members else {}
+            tensors = unpack_tensors(_bytes(archive, members.pop(_TENSORS))) if _TENSORS in members else {}
             tree = TreeDecoder(lambda name: _array(archive, members, name), tensors).decode(encoded)
             if members or tensors:
                 raise FileError(f"its tree does not use {next(iter({**members, **tensors}))!r:.80}")
@@ -261,13 +260,7 @@ def _check_directory(file: BinaryIO, size: int) -> None:
     (length,) = struct.unpack("<12xL6x", end[-_END_OF_ZIP:])
     if end[:4] == b"PK\x06\x06":
         length = max(length if length != 2**32 - 1 else 0, struct.unpack("<40xQ8x", end[:56])[0])
-    if length > _MAX_DIRECTORY:
-        raise FileError(f"its table of contents is larger than {_MAX_DIRECTORY} bytes")
-
-
-def _count_values(text: bytes) -> int:
-    """Return an upper bound of the values in a JSON text, without parsing it."""
-    return text.count(b",") + text.count(b"[") + text.count(b"{") + 1
+    Budget("its table of contents").spend("bytes of directory", length)
 
 
 def _members(archive: zipfile.ZipFile, file: BinaryIO, size: int) -> dict[str, zipfile.ZipInfo]:
@@ -289,9 +282,9 @@ def _members(archive: zipfile.ZipFile, file: BinaryIO, size: int) -> dict[str, z
     return members
 
 
-def _bytes(archive: zipfile.ZipFile, info: zipfile.ZipInfo, limit: int) -> bytes:
-    if info.file_size > limit:
-        raise FileError(f"its member {info.filename!r} is larger than {limit} bytes")
+def _bytes(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
+    if info.filename == _JSON:
+        Budget(f"its member {_JSON!r}").spend("bytes of JSON", info.file_size)
     with archive.open(info) as member:
         return member.read()
 
@@ -310,9 +303,9 @@ def _array(archive: zipfile.ZipFile, members: dict[str, zipfile.ZipInfo], name: 
 
 def _encoded_tree(text: bytes) -> Any:
     """Return the encoded tree of `agent.json`."""
-    if _count_values(text) > _MAX_VALUES:
-        raise FileError(f"its member {_JSON!r} has more than {_MAX_VALUES} values")
-    document = json.loads(text.decode("ascii"), object_pairs_hook=_unique, parse_constant=_no_constant)
+    document = parse(
+        text, partial(json.loads, object_pairs_hook=_unique, parse_constant=_no_constant), f"its member {_JSON!r}"
+    )
     if not isinstance(document, dict) or document.get("format") != "noterl":
         raise FileError(f"its {_JSON} was not written by noterl")
     version = document.get("version")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import os
 from typing import IO
 
 import numpy as np
 from safetensors import numpy as safetensors_numpy
 
+from noterl.utils.budget import checked_size
 from noterl.utils.codec import Array, check_bools, is_encodable
 from noterl.utils.files import FileError, PathLike, reading, replacing
 
@@ -94,15 +94,20 @@ def write_weights(path: PathLike, arrays: dict[str, Array], run: str | None = No
         file.write(data)
 
 
-def read_weights(path: PathLike) -> dict[str, Array]:
+def read_weights(path: PathLike, largest: int | None = None) -> dict[str, Array]:
     """Return the arrays of a `.safetensors` file by name, sorted by name.
 
+    Args:
+        path: the file.
+        largest: the most bytes that the file may have; None for the memory that is free.
+
     Raises:
-        FileError: if the file is truncated, is not a safetensors file, or holds dtypes that NumPy does not have.
+        FileError: if the file is too large or truncated, is not a safetensors file, or holds dtypes that NumPy does not
+            have.
         OSError: if it does not exist or cannot be read.
     """
     with reading(path) as file:
-        data = file.read(os.fstat(file.fileno()).st_size)
+        data = file.read(checked_size(file, largest))
         if data[:2] == b"PK":
             raise FileError("it is the file of an agent, not of weights: noterl.load(path) or restore(path) reads it")
         return unpack_tensors(data)

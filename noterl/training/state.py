@@ -308,6 +308,11 @@ def get_weights(algorithm: Algorithm) -> dict[str, np.ndarray]:
     return {**found, **{f"{_NORMALIZERS}{name}": array for name, array in statistics.items()}}
 
 
+def largest_weights(algorithm: Algorithm) -> int:
+    """Return the most bytes of a file with the weights: float64, with names and the metadata of other programs."""
+    return 2**20 + sum(8 * array.size + 512 for array in get_weights(algorithm).values())
+
+
 def set_weights(algorithm: Algorithm, arrays: Mapping[str, np.ndarray], *, allow_nonfinite: bool = False) -> None:
     """Set weights that `get_weights` returned.
 

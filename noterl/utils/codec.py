@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
+from noterl.utils.budget import LIMITS, Budget
 from noterl.utils.files import FileError, Keys, key_path
 
 Array = npt.NDArray[Any]
@@ -24,9 +25,6 @@ Array = npt.NDArray[Any]
 MAX_DEPTH = 100
 # Lists of at least this many numbers, such as histories, become arrays: smaller in the file, and faster to parse.
 _PACKED_LENGTH = 64
-# The limit of what the bounds of all spaces in a file take, in bytes. Four frames of 512 x 512 pixels with three colors
-# take 12 MiB.
-_MAX_SPACE_BYTES = 2**24
 _SPACE_BYTES = 2**12  # the least that a space counts, so that their number is limited too
 _MAX_HEX_DIGITS = 2**15  # of an int
 _DTYPE = re.compile(r"[<>|](b1|[iu][1248]|f[248]|c8|c16)")
@@ -183,7 +181,7 @@ class Decoder:
 
     def __init__(self, load: Callable[[str], Array]) -> None:
         self._load = load
-        self._space_bytes = 0
+        self._budget = Budget("its spaces")
         # For malformed content, each may raise any error.
         self._decoders: dict[str, Callable[[Any, Keys], Any]] = {
             "$int": lambda content, keys: _decode_int(content),
@@ -254,9 +252,8 @@ class Decoder:
     def _space(self, content: Any, keys: Keys) -> Any:
         name, fields = self.call(content, keys)
         build = {cls.__name__: build for cls, (_, build) in _SPACES.items()}[name]
-        self._space_bytes += _SPACE_BYTES + _space_bytes(fields)
-        if self._space_bytes > _MAX_SPACE_BYTES:
-            raise FileError(f"its spaces, up to {key_path(keys, 'tree')}, take more than {_MAX_SPACE_BYTES} bytes")
+        self._budget.place = f"its spaces, up to {key_path(keys, 'tree')}"
+        self._budget.spend("bytes of spaces", _SPACE_BYTES + _space_bytes(fields))
         return build(**fields)
 
 
@@ -279,7 +276,7 @@ def _space_bytes(fields: dict[str, Any]) -> int:
     if len(shape) > 64 or not all(type(length) is int and length >= 0 for length in shape):
         raise ValueError(f"shape must be a list of at most 64 non-negative ints, got {shape!r:.80}")
     itemsize = fields["low"].dtype.itemsize if "low" in fields else 0
-    return math.prod(min(length, _MAX_SPACE_BYTES) for length in shape) * (2 * itemsize + 2)
+    return math.prod(min(length, LIMITS["bytes of spaces"]) for length in shape) * (2 * itemsize + 2)
 
 
 def _same(value: Any, keys: Keys) -> Any:

@@ -185,7 +185,7 @@ def config(**changes: Any) -> dict[str, Any]:
         ({"layers": [["Dense", {"units": {"module": "os"}}, [-1]]]}, "arguments"),
         ({"layers": [["Dense", {"units": 2}, [0]]]}, "precede"),
         ({"layers": [["Dense", {"units": 2}, []]]}, "precede"),
-        ({"layers": [["Concatenate", {}, [n - 1] * 2] for n in range(40)]}, "may return 67,108,864 values"),
+        ({"layers": [["Concatenate", {}, [n - 1] * 2] for n in range(40)]}, "at most 67,108,864 outputs"),
         ({"kind": "plan", "layers": ("sequential", [("encoders", [(0, 4, []), (0, 4, [])])])}, "columns.*after 4"),
     ],
 )

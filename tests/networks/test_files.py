@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import itertools
+import json
 import os
 import time
 import zipfile
 from pathlib import Path
 from typing import Any
 
+import h5py
 import keras
 import numpy as np
 import pytest
@@ -453,9 +456,64 @@ class TestHostileFiles:
             networks.read_network("model.json")
 
     def test_large_text_of_keras_is_not_read(self) -> None:
-        Path("model.json").write_bytes(b" " * (2**24 + 1))
-        with pytest.raises(ValueError, match=r"network: model.json is larger than 16,777,216 bytes"):
+        Path("model.json").write_bytes(b" " * (2**23 + 1))
+        with pytest.raises(ValueError, match=r"network: model.json: at most 8,388,608 bytes"):
             networks.read_network("model.json")
+
+    @pytest.mark.parametrize(
+        ("name", "text"),
+        [
+            ("model.toml", 600 * '[[layers]]\nlayer="dense"\nunits=1\n'),
+            ("model.cfg", "".join(f"[dense-{number}]\nunits=1\n" for number in range(600))),
+        ],
+    )
+    def test_number_of_layers_is_limited(self, name: str, text: str) -> None:
+        with pytest.raises(ValueError, match=f"network: {name}.*at most 512 layers"):
+            networks.read_network(write(name, text))
+
+    def test_number_of_layers_of_keras_is_limited(self) -> None:
+        document = json.loads(sequential().to_json())
+        document["config"]["layers"] += [
+            {"class_name": "Dense", "config": {"units": 1, "name": f"layer_{number}"}} for number in range(600)
+        ]
+        Path("model.json").write_text(json.dumps(document))
+        with pytest.raises(ValueError, match=r"network: model.json: .*at most 512 layers"):
+            networks.read_network("model.json")
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"shape": (10**9,), "chunks": (2**20,)},
+            {"data": np.zeros(2**22, "f4"), "chunks": True, "compression": "gzip"},
+        ],
+        ids=["sparse", "compressed"],
+    )
+    def test_data_set_larger_than_the_weights_is_not_read(self, options: dict[str, Any]) -> None:
+        def change(content: bytes) -> bytes:
+            stream = io.BytesIO(content)
+            with h5py.File(stream, "r+") as file:
+                found: list[str] = []
+                file.visititems(lambda place, entry: found.append(place) if isinstance(entry, h5py.Dataset) else None)
+                del file[found[0]]
+                file.create_dataset(found[0], **options)
+            return stream.getvalue()
+
+        _rewrite("model.keras", "model.weights.h5", change)
+        with pytest.raises(
+            ValueError, match=r"network: model.keras: model.weights.h5 .*values, and a weight has at most"
+        ):
+            networks.read_network("model.keras")
+
+    def test_link_in_the_weights_is_refused(self) -> None:
+        def change(content: bytes) -> bytes:
+            stream = io.BytesIO(content)
+            with h5py.File(stream, "r+") as file:
+                file["layers/other"] = h5py.ExternalLink("/other.h5", "x")
+            return stream.getvalue()
+
+        _rewrite("model.keras", "model.weights.h5", change)
+        with pytest.raises(ValueError, match=r"model.weights.h5 .*link to another place"):
+            networks.read_network("model.keras")
 
     def test_weights_that_are_not_finite_are_refused(self) -> None:
         model = sequential()

@@ -60,6 +60,9 @@ CASES: dict[str, tuple[str, Any, str]] = {
     "layers beyond any memory": ("config.hidden", [10**12], "agent.json.*larger networks"),
     "many layers": ("config.hidden", [2] * 5_000, "agent.json.*larger networks"),
     "many updates": ("compile.updates", 10**15, "^updates times batch_size .*updates=1000000000000000"),
+    "many updates in a call": ("compile.steps_per_execution", 10**9, "^steps_per_execution times batch_size"),
+    "many updates since a callback": ("state.schedule", {"updates": 10**12}, "^updates times batch_size"),
+    "a long argument of the environment": ("environment.kwargs", {"desc": ["F" * 600] * 600}, "bytes of arguments"),
     "a large batch": ("compile.batch_size", 10**8, "^(batch_size|updates)"),
     "a large batch and memory": ("compile.replay", Description("$object", "Replay", {"capacity": 10**15}), "capacity"),
     "a described network": (
@@ -80,6 +83,37 @@ def test_arguments_of_a_file_are_refused_before_anything_is_built(case: str, fil
         noterl.load(tmp_path / "a.noterl")
 
 
+def test_folder_of_a_memory_in_a_file_is_not_created(file: Path, tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    there.mkdir()
+    for folder in (tmp_path / "made" / "by" / "file", there):
+        replay = Description("$object", "Replay", {"capacity": 3 * 10**9, "memmap": str(folder)})
+        document = changed(file, "compile.replay", replay)
+        document["state"]["replay"] = None
+        saving.write(tmp_path / "a.noterl", document)
+        if folder == there:
+            noterl.load(tmp_path / "a.noterl").act(np.zeros(4, np.float32))
+            assert not list(there.iterdir())
+        else:
+            with pytest.warns(UserWarning, match=f"{folder}.* in RAM"):
+                agent = noterl.load(tmp_path / "a.noterl")
+            assert agent.replay is not None and agent.replay.get_config().get("memmap") is None
+    assert not (tmp_path / "made").exists()
+
+
+def test_sparse_file_of_weights_is_not_read(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = noterl.load(file)
+    path = tmp_path / "w.safetensors"
+    with path.open("wb") as sparse:
+        sparse.truncate(2**31)
+    with small(), pytest.raises(FileError, match="fit the agent"):
+        agent.load_weights(path)
+    monkeypatch.setattr("noterl.utils.budget.available_bytes", lambda: 2**30)
+    for read in (saving.read_weights, saving.read):
+        with small(), pytest.raises(FileError, match="fit in memory"):
+            read(path)
+
+
 @pytest.mark.parametrize("part", ["observation_space", "action_space"])
 @pytest.mark.parametrize(
     "space",
@@ -93,7 +127,7 @@ def test_arguments_of_a_file_are_refused_before_anything_is_built(case: str, fil
 )
 def test_large_space_is_refused(part: str, space: Any, file: Path, tmp_path: Path) -> None:
     saving.write(tmp_path / "a.noterl", changed(file, f"environment.{part}", space))
-    message = rf"its spaces, up to .*{part}.*take more than 16777216 bytes|agent.json.*more than 4194304 values"
+    message = rf"its spaces, up to .*{part}.*at most 16,777,216 bytes|agent.json.*at most 4,194,304 values"
     with small(), pytest.raises(FileError, match=message):
         noterl.load(tmp_path / "a.noterl")
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from noterl import saving
 from noterl.callback import CHECKPOINT, Callback, Every
 from noterl.types import Logs
+from noterl.utils.budget import LIMITS, parse
 from noterl.utils.checks import check_bool, check_positive
 from noterl.utils.files import reading, replacing
 
@@ -168,8 +169,8 @@ class Checkpoint(Callback):
 
     def on_train_begin(self, logs: Logs) -> None:
         """Write the manifest, and set the identity of the run in this directory."""
-        saving.check_writable(self.path / "probe")
         manifest = self.path / MANIFEST
+        saving.check_writable(manifest)
         last_run = _read_manifest(manifest).get("run") if manifest.exists() else None
         # A run that resumes from a time before its first file has no file here, but the manifest is its own.
         if not self._run or not (self.files or last_run == self._run):
@@ -326,7 +327,7 @@ class Checkpoint(Callback):
 def _read_manifest(path: Path) -> dict[str, Any]:
     """Return a manifest, whose "files" are names, oldest first."""
     with reading(path) as file:
-        document = json.load(file)
+        document = parse(file.read(LIMITS["bytes of JSON"] + 1), json.loads)
         names = document.get("files") if isinstance(document, dict) else None
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise saving.FileError("it is not the manifest of a Checkpoint; remove it")

@@ -51,9 +51,15 @@ class CSVLogger(RowLogger):
         with replacing(self.path) as file:
             file.write(csv_text(rows, self._columns, header=bool(rows)).encode())
 
+    def keep(self, rows: list[Row]) -> None:
+        """Continue the file, which holds exactly these rows."""
+        self._columns = columns_of(rows)
+
     def append_rows(self, rows: list[Row]) -> None:
         """Append rows; if they have a new column, write the whole file again."""
-        if set(columns_of(rows)) <= set(self._columns):
+        if self.is_empty:
+            self.begin(rows)
+        elif set(columns_of(rows)) <= set(self._columns):
             append_text(self.path, csv_text(rows, self._columns, header=False))
         else:
-            self.rewrite([*self.read(), *rows] if self._columns else rows)
+            self.rewrite([*self.read(), *rows])

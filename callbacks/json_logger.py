@@ -46,4 +46,7 @@ class JSONLogger(RowLogger):
 
     def append_rows(self, rows: list[Row]) -> None:
         """Append rows."""
-        append_text(self.path, json_text(rows))
+        if self.is_empty:
+            self.begin(rows)
+        else:
+            append_text(self.path, json_text(rows))

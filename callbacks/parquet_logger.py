@@ -55,6 +55,8 @@ class ParquetLogger(RowLogger):
         self._best = -math.inf
         self._rows: list[Row] = []
 
+    numbers = ("reward", "time", "episode_reward", "best_reward")
+
     def read(self) -> list[Row]:
         """Return the rows of the file."""
         return read_parquet(self.path)

@@ -14,11 +14,13 @@ import numpy as np
 from noterl.callback import LOGGER, AgentView, Budget, Callback, Every
 from noterl.types import Logs
 from noterl.utils.checks import check_positive, check_word
+from noterl.utils.files import naming
 from noterl.utils.optional import require
 from noterl.utils.tables import plain_row
 
 _EVALUATION = "evaluation_"  # the prefix of what the callback `Evaluate` logs
 _BINS = 30
+_MOST_EVENTS = 1000
 
 
 class TensorBoard(Callback):
@@ -63,7 +65,9 @@ class TensorBoard(Callback):
             self.every = Every(1, check_word("histograms", histograms, ("episodes", "updates")))
         require("tensorboardX", "tensorboard", "TensorBoard")
         self._file: Any = None
-        self._unwritten = 0
+        self._suffix = ""  # the end of the file's name
+        self._events: list[Any] = []  # those that are not written yet
+        self._unwritten = 0  # the number of their episodes
         self._evaluated: dict[str, Any] = {}  # the last evaluation, until the episode that logs it
         self._gradients: Any = None
         self._warned = False
@@ -78,16 +82,10 @@ class TensorBoard(Callback):
         self.needs_host = self.every is not None and agent.memory == "rollout" and agent.replay is None
 
     def on_train_begin(self, logs: Logs) -> None:
-        """Open a file. Its first event makes TensorBoard hide later steps in older files, which are played again."""
-        from tensorboardX.event_file_writer import EventsWriter
-        from tensorboardX.proto.event_pb2 import Event, SessionLog
+        """Open a file."""
         from tensorboardX.summary import hparams, text
 
-        self.folder.mkdir(parents=True, exist_ok=True)
-        # EventsWriter instead of SummaryWriter: its flush writes every event, and it accepts a suffix. TensorBoard
-        # reads files in the order of their names, which hold seconds; the suffix orders files of the same second.
-        self._file = EventsWriter(str(self.folder / "events"), f".{time.time_ns():020d}.{secrets.token_hex(4)}")
-        self._file.write_event(Event(step=self.agent.steps + 1, session_log=SessionLog(status=SessionLog.START)))
+        self._open()
         table = "\n".join(f"| {name} | {value} |" for name, value in self.agent.configuration.items())
         self._write(self.agent.steps + 1, text("configuration", f"| name | value |\n| --- | --- |\n{table}"))
         experiment, start, self._session_end = hparams(dict(self.agent.configuration), {"reward": 0.0})
@@ -95,6 +93,19 @@ class TensorBoard(Callback):
             self._write(self.agent.steps + 1, summary)
         self._gradients = None
         self._flush()
+
+    def _open(self) -> None:
+        """Open a file. Its first event makes TensorBoard hide later steps in older files, which are played again."""
+        from tensorboardX.event_file_writer import EventsWriter
+        from tensorboardX.proto.event_pb2 import Event, SessionLog
+
+        self.folder.mkdir(parents=True, exist_ok=True)
+        # EventsWriter instead of SummaryWriter: its flush writes every event, and it accepts a suffix. TensorBoard
+        # reads files in the order of their names, which hold seconds; the suffix orders files of the same second.
+        self._suffix = f".{time.time_ns():020d}.{secrets.token_hex(4)}"
+        self._file = EventsWriter(str(self.folder / "events"), self._suffix)
+        start = self.agent.steps + 1
+        self._file.write_event(Event(step=start, session_log=SessionLog(status=SessionLog.START)))
 
     def on_episode_end(self, episode: int, logs: Logs) -> None:
         """Write the numeric metrics of a complete episode."""
@@ -140,6 +151,7 @@ class TensorBoard(Callback):
         """Write everything and close the file."""
         if self._file is not None:
             self._write(self.agent.steps, self._session_end)
+            self._flush()
             self._file.close()
             self._file = None
 
@@ -154,11 +166,19 @@ class TensorBoard(Callback):
     def _write(self, step: int, summary: Any) -> None:
         from tensorboardX.proto.event_pb2 import Event
 
-        self._file.write_event(Event(step=step, wall_time=time.time(), summary=summary))
+        self._events.append(Event(step=step, wall_time=time.time(), summary=summary))
+        if len(self._events) >= _MOST_EVENTS:  # histograms of an episode that does not end
+            self._flush()
 
     def _flush(self) -> None:
-        self._file.flush()
-        self._unwritten = 0
+        events, self._events, self._unwritten = self._events, [], 0
+        with naming(self.folder):
+            if not any(self.folder.glob(f"*{self._suffix}")):  # the file was removed: what it buffers would be lost
+                self._file.close()
+                self._open()
+            for event in events:
+                self._file.write_event(event)
+            self._file.flush()
 
 
 def _histogram(name: str, values: np.ndarray[Any, Any]) -> Any:

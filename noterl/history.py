@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from noterl.callback import HISTORY, Callback
 from noterl.types import Logs
 from noterl.utils.checks import check_positive, check_word
+from noterl.utils.files import naming
 from noterl.utils.optional import require
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ class History(Callback):
 
     def to_csv(self, path: str | Path) -> None:
         """Write a CSV file with a row per episode and a column per quantity."""
-        with Path(path).open("w", newline="", encoding="utf-8") as file:
+        with naming(path), Path(path).open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
             writer.writerow(["episode", *self.history])
             writer.writerows(zip(self.episode, *self.history.values(), strict=True))
@@ -107,7 +108,8 @@ class History(Callback):
             axes.grid(alpha=0.3)
         if path is not None:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
-            figure.savefig(path)
+            with naming(path):
+                figure.savefig(path)
         return figure
 
 

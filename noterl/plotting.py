@@ -12,6 +12,7 @@ import numpy as np
 
 from noterl.history import History
 from noterl.utils.checks import check_positive
+from noterl.utils.files import naming
 from noterl.utils.tables import read_columns
 
 if TYPE_CHECKING:
@@ -124,7 +125,8 @@ def compare(
     axes.grid(alpha=0.3)
     if path is not None:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path)
+        with naming(path):
+            figure.savefig(path)
     return figure
 
 
@@ -164,7 +166,10 @@ def _curve(run: Any, what: str, against: str, window: int | None) -> tuple[np.nd
     for name, column in (("what", what), ("against", against)):
         if column not in columns:
             raise ValueError(f"{name}: a run has no {column!r}; it has {', '.join(columns)}")
-    x, values = (np.asarray(columns[name], np.float64) for name in (against, what))
+    try:
+        x, values = (np.asarray(columns[name], np.float64) for name in (against, what))
+    except (OverflowError, TypeError, ValueError) as error:
+        raise ValueError(f"what, against: {what!r} and {against!r} of a run must be numbers: {error}") from error
     present = ~np.isnan(values)
     if not present.any():
         raise ValueError(f"what: a run has no value of {what!r}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from noterl.callback import LOGGER, Callback
 from noterl.history import COLUMNS
 from noterl.types import Logs
 from noterl.utils.checks import check_bool, check_positive
-from noterl.utils.tables import Row, plain_row
+from noterl.utils.tables import Row, is_cell, is_complete_text, plain_row
 
 
 class RowLogger(Callback):
@@ -39,6 +40,7 @@ class RowLogger(Callback):
     """
 
     order = LOGGER
+    numbers: tuple[str, ...] = ("reward", "time")  # columns without missing values
 
     def __init__(self, path: str | Path, flush_every: int = 10, *, append: bool = False) -> None:
         self.path = Path(path)
@@ -64,9 +66,22 @@ class RowLogger(Callback):
         """Replace the contents of the file with these rows."""
         raise NotImplementedError
 
+    def keep(self, rows: list[Row]) -> None:
+        """Continue the file, which holds exactly these rows."""
+
     def append_rows(self, rows: list[Row]) -> None:
-        """Append rows."""
+        """Append rows. If the file was removed, or is empty, `begin` it."""
         raise NotImplementedError
+
+    def begin(self, rows: list[Row]) -> None:
+        """Begin the file with these rows."""
+        self._num_rows = len(rows)
+        self.rewrite(rows)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the file is missing or empty."""
+        return not self.path.exists() or (self.path.is_file() and not self.path.stat().st_size)
 
     def complete_row(self, row: Row) -> Row:
         """Return the row with the columns that a subclass adds."""
@@ -75,23 +90,26 @@ class RowLogger(Callback):
     def on_train_begin(self, logs: Logs) -> None:
         """Keep the rows of the run before the point at which training continues."""
         saving.check_writable(self.path)
-        written = self._written_rows()
+        written = found = self._written_rows()
         current_step = self.agent.steps + self._offset["steps"]
         if self._restored and self._is_own(written):
             written = written[: self._num_rows]  # episodes of the same step may have ended after the state was saved
         elif self._restored:
             self._keep_other_run(written)
-            written = written if self.append else []
+            written = found = written if self.append else []
         elif any(row["steps"] > current_step for row in written):
             self._keep_other_run(written)
         self._restored = False
         current_step = self.agent.steps + self._offset["steps"]
         kept = [row for row in written if row["steps"] <= current_step]
         known = {row["episode"] for row in kept}
-        kept += [row for row in self._pending if row["episode"] not in known]
+        added = [row for row in self._pending if row["episode"] not in known]
+        # A long log is not written again for each fit.
+        is_whole = len(kept) == len(found) > 0 and not added and is_complete_text(self.path)
+        kept += added
         self._seconds = float(kept[-1]["time"]) if kept else 0.0
         self._pending, self._num_rows = [], len(kept)
-        self.rewrite(kept)
+        (self.keep if is_whole else self.rewrite)(kept)
         self._last = _identity(kept[-1]) if kept else None
 
     def on_episode_end(self, episode: int, logs: Logs) -> None:
@@ -114,12 +132,12 @@ class RowLogger(Callback):
 
     def get_state(self) -> dict[str, Any]:
         """Return the rows that are not yet written, the number of all rows, the last written one, and the counts."""
-        pending = [dict(row) for row in self._pending]
+        pending = [json.dumps(row) for row in self._pending]  # a file holds many words as one array
         return {"pending": pending, "rows": self._num_rows, "last": self._last, "offset": dict(self._offset)}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore what `get_state` returned."""
-        self._pending, self._num_rows = [dict(row) for row in state["pending"]], int(state["rows"])
+        self._pending, self._num_rows = [dict(json.loads(row)) for row in state["pending"]], int(state["rows"])
         self._offset = {name: state["offset"][name] for name in self._offset}
         self._last, self._restored = state["last"], True
 
@@ -155,12 +173,15 @@ class RowLogger(Callback):
             self._pending = []
 
     def _written_rows(self) -> list[Row]:
-        if not self.path.exists() or (self.path.is_file() and not self.path.stat().st_size):
+        if self.is_empty:
             return []
         try:
             rows = self.read()
-            if not all(isinstance(row["steps"], int) and row["episode"] >= 0 for row in rows):
-                raise ValueError("its steps are not ints")
+            for row in rows:
+                if not isinstance(row["steps"], int) or not all(map(is_cell, row.values())):
+                    raise ValueError("its steps are not ints, or a value is neither a number nor a word")
+                if not all(isinstance(row[name], int | float) for name in ("episode", *self.numbers)):
+                    raise ValueError(f"{', '.join(self.numbers)} must be numbers")
         except (KeyError, OSError, TypeError, ValueError) as error:
             name = type(self).__name__
             raise ValueError(f"path: {self.path} exists and is not a log of {name}: {error!r}") from error

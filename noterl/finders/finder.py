@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from noterl.finders.curves import derivative
 from noterl.utils.checks import check_int, check_positive
+from noterl.utils.files import naming
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -141,5 +142,6 @@ class Finder(ABC):
             axes.legend()
         axes.grid(alpha=0.3)
         if path is not None:
-            figure.savefig(path)
+            with naming(path):
+                figure.savefig(path)
         return figure

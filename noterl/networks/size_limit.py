@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from noterl.utils import budget
+from noterl.utils.files import FileError
 
 # Networks that share layers build some that they do not keep, so twice the weights of the file are allowed.
 _SPARE_VALUES = 2**16
@@ -40,7 +41,7 @@ def size_limit(variables: Any) -> AbstractContextManager[None]:
         "the arguments in its member 'agent.json' describe larger networks than those whose weights are in its member "
         "'variables.safetensors'"
     )
-    return budget.using(budget.Budget(place, **limits))
+    return budget.using(budget.Budget(place, FileError, **limits))
 
 
 def claim(sizes: Iterable[int], own: budget.Budget | None = None) -> None:

@@ -222,7 +222,7 @@ class Session:
     def _restore_callbacks(self) -> None:
         try:
             self.callbacks.set_state(self.restored_callbacks)
-        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        except Exception as error:  # a state from a file may make a callback raise anything
             raise ValueError(f"callbacks: the restored state does not fit them: {error!r}") from error
         for key, _ in self.callbacks.keyed():
             self.restored_callbacks.pop(key, None)

@@ -25,7 +25,7 @@ from noterl.tune.ranges import RANGES, sample
 from noterl.tune.spaces import SPACES
 from noterl.tune.trial import Task
 from noterl.utils.checks import check_int, check_number, check_positive, check_word, is_plain
-from noterl.utils.files import replacing
+from noterl.utils.files import naming, replacing
 from noterl.utils.optional import require
 from noterl.utils.processes import end, spawn
 from noterl.utils.toml import toml_text
@@ -464,7 +464,8 @@ def plot(optuna: Any, study: Any, folder: Path) -> None:
         axes_by_name["importances"] = plots.plot_param_importances(study, evaluator=evaluator)
     for name, axes in axes_by_name.items():
         axes.figure.set_layout_engine("constrained")
-        axes.figure.savefig(folder / f"{name}.png")
+        with naming(folder / f"{name}.png"):
+            axes.figure.savefig(folder / f"{name}.png")
         pyplot.close(axes.figure)  # Optuna draws with pyplot, which would keep the figure
 
 

@@ -7,9 +7,10 @@ rejected, because they would be decoded as another type.
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from typing import Any
 
@@ -28,10 +29,11 @@ _PACKED_LENGTH = 64
 _SPACE_BYTES = 2**12  # the least that a space counts, so that their number is limited too
 _MAX_HEX_DIGITS = 2**15  # of an int
 _DTYPE = re.compile(r"[<>|](b1|[iu][1248]|f[248]|c8|c16)")
-# The kinds of items in a list that is stored as arrays; from 2 on, a kind is an item of _CONSTANTS.
-_MIXED: dict[type, int] = {float: 0, int: 1, bool: 2, type(None): 2}
+# The kinds of items in a list that is stored as arrays: floats, ints, the constants, words, and from 6 on the scalars
+# of one dtype of NumPy each.
 _CONSTANTS = [None, False, True]
-_FLOATS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+_FLOATS, _INTS, _WORDS, _SCALARS = 0, 1, 2 + len(_CONSTANTS), 3 + len(_CONSTANTS)
+_NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 _GENERATORS = {name: getattr(np.random, name) for name in ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")}
 
 
@@ -138,24 +140,37 @@ class Encoder:
         return name
 
     def _list(self, value: list[Any], keys: Keys) -> Any:
-        kinds = [_MIXED.get(type(item)) for item in value] if len(value) >= _PACKED_LENGTH else [None]
-        if None not in kinds:
-            try:
-                return self._pack(value, kinds, keys)
-            except OverflowError:  # an int of more than 64 bits
-                pass
+        if len(value) >= _PACKED_LENGTH:
+            kinds = list(dict.fromkeys(map(type, value)))
+            if all(kind in (float, int, bool, str, type(None)) or _is_scalar(kind) for kind in kinds):
+                try:
+                    return self._pack(value, kinds, keys)
+                except OverflowError:  # an int of more than 64 bits
+                    pass
         return [self.encode(item, (*keys, index)) for index, item in enumerate(value)]
 
-    def _pack(self, value: list[Any], kinds: list[Any], keys: Keys) -> Any:
-        """Return a list of floats, ints, bools and None as arrays."""
-        if set(kinds) <= {0}:
-            return {"$packed": self._store(np.array(value, np.float64), keys)}
-        if set(kinds) <= {1}:
-            return {"$packed": self._store(np.array(value, np.int64), keys)}
-        codes = [2 + _CONSTANTS.index(item) if kind == 2 else kind for item, kind in zip(value, kinds, strict=True)]
-        floats, ints = ([item for item, own in zip(value, kinds, strict=True) if own == kind] for kind in (0, 1))
-        arrays = np.array(codes, np.int64), np.array(floats, np.float64), np.array(ints, np.int64)
-        return {"$mixed": [self._store(array, keys) for array in arrays]}
+    def _pack(self, value: list[Any], kinds: list[type], keys: Keys) -> Any:
+        """Return a list of numbers, words, bools, None and NumPy scalars as arrays."""
+        if kinds in ([float], [int]):
+            return {"$packed": self._store(np.array(value, np.float64 if kinds == [float] else np.int64), keys)}
+        scalars = list(filter(_is_scalar, kinds))
+        codes: dict[type, int] = {float: _FLOATS, int: _INTS, str: _WORDS}
+        codes |= {kind: _SCALARS + number for number, kind in enumerate(scalars)}
+        parts: dict[int, list[Any]] = {code: [] for code in codes.values()}
+        places = []
+        for item in value:
+            code = codes.get(type(item))
+            if code is None:
+                code = 2 + _CONSTANTS.index(item)
+            else:
+                parts[code].append(item)
+            places.append(code)
+        words = [word.encode("utf-8", "surrogatepass") for word in parts[_WORDS]]
+        lengths = np.array(list(map(len, words)), np.int64)
+        others = [lengths, np.frombuffer(b"".join(words), np.uint8)] if words or scalars else []
+        others += [np.array(parts[codes[kind]], kind) for kind in scalars]
+        numbers = np.array(parts[_FLOATS], np.float64), np.array(parts[_INTS], np.int64)
+        return {"$mixed": [self._store(array, keys) for array in (np.array(places, np.int64), *numbers, *others)]}
 
     def _dict(self, value: dict[Any, Any], keys: Keys) -> dict[str, Any]:
         if all(isinstance(key, str) and not key.startswith("$") for key in value):
@@ -185,7 +200,7 @@ class Decoder:
         # For malformed content, each may raise any error.
         self._decoders: dict[str, Callable[[Any, Keys], Any]] = {
             "$int": lambda content, keys: _decode_int(content),
-            "$float": lambda content, keys: _FLOATS[content],
+            "$float": lambda content, keys: _NOT_FINITE[content],
             "$scalar": _decode_scalar,
             "$npy": lambda content, keys: self._load(expect(content, str)),
             "$packed": self._packed,
@@ -235,13 +250,23 @@ class Decoder:
         return array.tolist()
 
     def _mixed(self, content: Any, keys: Keys) -> list[Any]:
-        kinds, floats, ints = (self._packed(name, keys) for name in expect(content, list))
-        values = iter(floats), iter(ints)
-        if not all(type(kind) is int and 0 <= kind < 2 + len(_CONSTANTS) for kind in kinds):
-            raise ValueError("it has an unknown kind")
-        if [kinds.count(kind) for kind in (0, 1)] != [len(floats), len(ints)]:
-            raise ValueError("the numbers of values differ")
-        return [next(values[kind]) if kind < 2 else _CONSTANTS[kind - 2] for kind in kinds]
+        names = expect(content, list)
+        codes, floats, ints = (self._packed(name, keys) for name in names[:3])
+        parts = {_FLOATS: floats, _INTS: ints}
+        if len(names) > 3:
+            parts[_WORDS] = _split_words(self._packed(names[3], keys), self._load(expect(names[4], str)))
+            scalars = [self._load(expect(name, str)) for name in names[5:]]
+            if any(array.ndim != 1 for array in scalars):
+                raise ValueError("scalars are not in one row")
+            parts |= {_SCALARS + number: list(array) for number, array in enumerate(scalars)}
+        counts = Counter(codes)
+        constants = {2 + number: value for number, value in enumerate(_CONSTANTS)}
+        if not all(type(code) is int and (code in parts or code in constants) for code in counts) or any(
+            len(part) != counts[code] for code, part in parts.items()
+        ):
+            raise ValueError("the numbers of values differ, or a kind is unknown")
+        values = {code: iter(part) for code, part in parts.items()}
+        return [next(values[code]) if code in values else constants[code] for code in codes]
 
     def _dict(self, content: Any, keys: Keys) -> dict[Any, Any]:
         pairs = [(self.decode(key, keys), self.decode(item, (*keys, str(key)))) for key, item in expect(content, list)]
@@ -255,6 +280,21 @@ class Decoder:
         self._budget.place = f"its spaces, up to {key_path(keys, 'tree')}"
         self._budget.spend("bytes of spaces", _SPACE_BYTES + _space_bytes(fields))
         return build(**fields)
+
+
+def _is_scalar(kind: type) -> bool:
+    """Return whether arrays of NumPy scalars of this type can be encoded."""
+    return issubclass(kind, np.generic) and not issubclass(kind, np.flexible) and is_encodable(np.dtype(kind))
+
+
+def _split_words(lengths: list[int], data: Array) -> list[str]:
+    """Return words from their numbers of bytes in UTF-8, and their bytes one after another."""
+    content = data.tobytes()
+    ends = list(itertools.accumulate(lengths))
+    if min(lengths, default=0) < 0 or (ends[-1] if ends else 0) != len(content):
+        raise ValueError("the lengths of words do not fit")
+    starts = [0, *ends]
+    return [content[start:end].decode("utf-8", "surrogatepass") for start, end in zip(starts, ends, strict=False)]
 
 
 def type_name(value: object) -> str:

@@ -12,6 +12,7 @@ import secrets
 import stat
 import struct
 import sys
+import threading
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -64,7 +65,7 @@ def append_text(path: PathLike, text: str) -> None:
         OSError: if it cannot be written.
     """
     data = memoryview(text.encode())
-    with open(path, "ab", buffering=0) as file:
+    with naming(path), open(path, "ab", buffering=0) as file:
         size = file.seek(0, os.SEEK_END)
         try:
             while data:
@@ -72,6 +73,15 @@ def append_text(path: PathLike, text: str) -> None:
         except OSError:
             file.truncate(size)
             raise
+
+
+@contextlib.contextmanager
+def naming(path: PathLike, result: str = "") -> Iterator[None]:
+    """Let an error of the block, such as that of a full disk, name the path; its message ends in `result`."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, f"{error.strerror or error}{result}", os.fspath(path)) from error
 
 
 @contextlib.contextmanager
@@ -173,7 +183,7 @@ def _temporary(path: PathLike, result: str) -> Iterator[tuple[str, BinaryIO]]:
     target = _target(path)
     # The name has a fixed length, because the target's name may already be as long as the file system allows.
     directory, beginning = os.path.dirname(target), f".noterl-{zlib.crc32(os.fsencode(target)):08x}-"
-    try:
+    with naming(path, f"; {result}"):
         os.makedirs(directory, exist_ok=True)
         for leftover in os.listdir(directory):
             if leftover.startswith(beginning) and leftover.endswith(".part"):
@@ -192,8 +202,6 @@ def _temporary(path: PathLike, result: str) -> Iterator[tuple[str, BinaryIO]]:
             finally:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(name)
-    except OSError as error:
-        raise OSError(error.errno, f"{error.strerror or error}; {result}", os.fspath(path)) from error
 
 
 def _remove_if_abandoned(name: str) -> None:
@@ -208,10 +216,18 @@ def _remove_if_abandoned(name: str) -> None:
 
 def _sync_directory(target: str) -> None:
     """Make the rename durable. The file is complete without it, so an error is ignored."""
-    if sys.platform != "win32":
+
+    def sync() -> None:
         with contextlib.suppress(OSError):
             descriptor = os.open(os.path.dirname(target), os.O_RDONLY | os.O_DIRECTORY)
             try:
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
+
+    if sys.platform != "win32":
+        # Ctrl-C interrupts the main thread only: here, it would leave the descriptor open.
+        thread = threading.Thread(target=sync, name="noterl-sync")
+        with contextlib.suppress(RuntimeError):  # the interpreter is ending
+            thread.start()
+            thread.join()

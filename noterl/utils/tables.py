@@ -9,12 +9,14 @@ import csv
 import io
 import json
 import math
-from collections.abc import Iterable, Mapping
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from noterl.utils.budget import CELLS_PER_BYTE, UNPACKED_PER_BYTE, Budget
 from noterl.utils.files import replacing
 from noterl.utils.optional import require
 
@@ -63,9 +65,19 @@ def csv_text(rows: Iterable[Row], columns: list[str], *, header: bool) -> str:
 
 
 def read_csv(path: Path) -> list[Row]:
-    """Return the rows of a CSV file, without an incomplete last line."""
-    rows = csv.DictReader(_complete_lines(path))
-    return [{name: _number(cell) for name, cell in row.items() if cell} for row in rows]
+    """Return the rows of a CSV file, without an incomplete last line; the value of an empty cell is None.
+
+    Raises:
+        ValueError: if the file is not a table.
+    """
+    try:
+        header, *cells = [*csv.reader(io.StringIO(_complete_lines(path), newline=""))] or [[]]
+    except csv.Error as error:
+        raise ValueError(f"{path} is not a table: {error}") from error
+    if max(map(len, cells), default=0) > len(header):
+        raise ValueError(f"{path} is not a table: a row has more cells than the header")
+    rows = [{name: _value(cell) for name, cell in zip(header, row, strict=False)} for row in cells if row]
+    return _checked(path, rows)
 
 
 def json_text(rows: Iterable[Row]) -> str:
@@ -75,8 +87,18 @@ def json_text(rows: Iterable[Row]) -> str:
 
 
 def read_json_lines(path: Path) -> list[Row]:
-    """Return the rows of a file of JSON lines, without an incomplete last line."""
-    return [dict(json.loads(line)) for line in _complete_lines(path)]
+    """Return the rows of a file of JSON lines, without an incomplete last line.
+
+    Raises:
+        ValueError: if a line does not hold an object.
+    """
+    try:
+        rows = [json.loads(line) for line in io.StringIO(_complete_lines(path))]
+    except RecursionError:
+        raise ValueError(f"{path} is nested too deeply") from None
+    if not all(isinstance(row, dict) for row in rows):
+        raise ValueError(f"each line of {path} must hold an object")
+    return _checked(path, rows)
 
 
 def write_parquet(path: Path, rows: list[Row]) -> None:
@@ -97,9 +119,24 @@ def read_parquet(path: Path) -> list[Row]:
 
     Raises:
         ImportError: if pyarrow is not installed; the message names the extra.
+        ValueError: if it is not a table of cells.
     """
-    table = require("pyarrow.parquet", "parquet", "a .parquet file").read_table(path)
-    return [dict(row) for row in table.to_pylist()]
+    arrow = require("pyarrow", "parquet", "a .parquet file")
+    parquet = require("pyarrow.parquet", "parquet", "a .parquet file")
+    files = sorted(path.rglob("*.parquet")) if path.is_dir() else [path]
+    budget = _table_budget(files)
+    try:
+        for file in files:
+            found = parquet.read_metadata(file)
+            budget.spend("cells", found.num_rows * found.num_columns)
+            budget.spend("unpacked bytes", sum(found.row_group(n).total_byte_size for n in range(found.num_row_groups)))
+        schema = parquet.read_schema(files[0]) if files else []
+        words = [field.name for field in schema if arrow.types.is_string(field.type)]
+        table = parquet.read_table(path, read_dictionary=words)  # a word that is repeated is in memory once
+        columns = [_python_values(arrow, column) for column in table.columns]
+    except arrow.ArrowException as error:
+        raise ValueError(f"{path} is not a Parquet file of a logger: {error}") from error
+    return [dict(zip(table.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 READERS = {".csv": read_csv, ".jsonl": read_json_lines, ".json": read_json_lines, ".parquet": read_parquet}
@@ -112,7 +149,7 @@ def read_columns(path: str | Path) -> dict[str, list[Any]]:
         path: path of a `.csv`, `.jsonl`, `.json` or `.parquet` file.
 
     Raises:
-        ValueError: if the path has another ending.
+        ValueError: if the path has another ending, or the file does not hold a table.
         OSError: if the file cannot be read.
     """
     path = Path(path)
@@ -123,10 +160,49 @@ def read_columns(path: str | Path) -> dict[str, list[Any]]:
     return {name: [math.nan if value is None else value for value in values] for name, values in cells.items()}
 
 
-def _complete_lines(path: Path) -> list[str]:
-    """Return the lines of a file, without a last line that a logger did not complete."""
-    lines = path.read_bytes().decode().splitlines(keepends=True)
-    return lines if not lines or lines[-1].endswith("\n") else lines[:-1]
+def is_complete_text(path: Path) -> bool:
+    """Return whether a file ends with a complete line."""
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read() == b"\n"
+
+
+def _complete_lines(path: Path) -> str:
+    """Return the text of a file, without a last line that a logger did not complete.
+
+    Raises:
+        ValueError: if a complete line is not UTF-8.
+    """
+    content = path.read_bytes()
+    return content[: content.rfind(b"\n") + 1].decode()  # the incomplete line may end within a character
+
+
+def _table_budget(files: Sequence[Path]) -> Budget:
+    """Return the budget for a table in files of any size."""
+    budget = Budget(f"the table in {', '.join(map(str, files))!s:.200}", ValueError)
+    size = sum(file.stat().st_size for file in files)
+    budget.spend("cells", -CELLS_PER_BYTE * size)
+    budget.spend("unpacked bytes", -UNPACKED_PER_BYTE * size)
+    return budget
+
+
+def _checked(path: Path, rows: list[Row]) -> list[Row]:
+    """Return rows; raise a ValueError if a table of them has too many cells, most of which are missing."""
+    _table_budget([path]).spend("cells", len(rows) * len(columns_of(rows)))
+    return rows
+
+
+def _python_values(arrow: Any, column: Any) -> list[Any]:
+    """Return the values of a column of pyarrow."""
+    if arrow.types.is_nested(column.type):
+        raise arrow.ArrowInvalid("a column is nested")
+    if not arrow.types.is_dictionary(column.type):
+        return list(column.to_pylist())
+    values = []
+    for chunk in column.chunks:
+        words = chunk.dictionary.to_pylist()
+        values += [None if index is None else words[index] for index in chunk.indices.to_pylist()]
+    return values
 
 
 def _uniform(values: list[Any]) -> list[Any]:
@@ -142,10 +218,10 @@ def _is_not_finite(value: Any) -> bool:
     return isinstance(value, float) and not math.isfinite(value)
 
 
-def _number(cell: str) -> Any:
-    for kind in (int, float):
-        try:
-            return kind(cell)
-        except ValueError:
-            continue
-    return {"True": True, "False": False}.get(cell, cell)
+def _value(cell: str) -> Any:
+    if not cell:
+        return None
+    try:
+        return int(cell) if cell.removeprefix("-").isdecimal() else float(cell)
+    except ValueError:  # also an int of more digits than Python converts
+        return {"True": True, "False": False}.get(cell, cell)

@@ -14,10 +14,13 @@ import numpy as np
 import pytest
 
 import noterl
+from noterl import saving
 from noterl.callback import CHECKPOINT, LambdaCallback
 from noterl.callbacks import CSVLogger, JSONLogger, ParquetLogger
-from noterl.utils.tables import columns_of, plain_row, read_columns
+from noterl.utils.budget import LIMITS
+from noterl.utils.tables import columns_of, json_text, plain_row, read_columns
 from tests.support.doubles import TogetherVectorEnv
+from tests.support.encoding import same
 from tests.support.states import one_lane
 from tests.support.tape import Tape, rewarded, taped
 from tests.support.worker_envs import CountEnv
@@ -268,7 +271,7 @@ class TestResuming:
 
         free = LambdaCallback(on_exception=lambda error: resource.setrlimit(resource.RLIMIT_FSIZE, before))
         try:
-            with pytest.raises(OSError, match="too large"):
+            with pytest.raises(OSError, match=rf"too large.*log\.{ending}"):
                 agent.fit(episodes=9, callbacks=[KINDS[ending](path, 1), at(3, fill), free], verbose=0)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
@@ -291,12 +294,82 @@ class TestResuming:
         for ending in ("csv", "jsonl"):
             path, agent = tmp_path / f"log.{ending}", rewarded([0])
             agent.fit(episodes=3, callbacks=[KINDS[ending](path)], verbose=0)
-            path.write_text(path.read_text()[:-5])
+            path.write_bytes(path.read_bytes()[:-5] + b"\xc3")  # the first byte of a character
             agent.fit(episodes=1, callbacks=[KINDS[ending](path)], verbose=0)
             assert read_columns(path)["episode"] == [0, 1, 3]
 
+    @pytest.mark.parametrize("removed", ["file", "folder", "contents"])
+    def test_removed_log_continues_as_a_table(self, ending: str, removed: str, tmp_path: Path) -> None:
+        """As logrotate moves or truncates a log."""
+        path, agent = tmp_path / "logs" / f"log.{ending}", rewarded([0])
+
+        def remove() -> None:
+            if removed == "contents":
+                path.write_bytes(b"")
+            else:
+                path.unlink() if removed == "file" else shutil.rmtree(path.parent)
+
+        saved: list[Any] = []
+        save = at(6, lambda: saved.append(agent.get_state()))
+        agent.fit(episodes=9, callbacks=[KINDS[ending](path, 2), at(4, remove), save], verbose=0)
+        rows = [*range(9)] if ending == "parquet" else [*range(4, 9)]
+        assert read_columns(path)["episode"] == rows
+        agent.set_state(saved[0])
+        agent.fit(episodes=2, callbacks=[KINDS[ending](path)], verbose=0)
+        assert read_columns(path)["episode"] == rows[: rows.index(7) + 1]
+        assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+    @pytest.mark.parametrize("ending", ["csv", "jsonl"])
+    def test_complete_log_is_not_written_again(self, ending: str, tmp_path: Path) -> None:
+        path, agent = tmp_path / f"log.{ending}", rewarded([0])
+        agent.fit(episodes=3, callbacks=[KINDS[ending](path)], verbose=0)
+        before = path.stat().st_ino
+        agent.fit(episodes=3, callbacks=[KINDS[ending](path)], verbose=0)
+        assert path.stat().st_ino == before
+        assert read_columns(path)["episode"] == [*range(6)]
+
+    def test_resumed_log_keeps_a_column_without_values(self, tmp_path: Path) -> None:
+        path = tmp_path / "log.csv"
+        agent = taped(Tape(), learning_starts=10**6)
+        agent.fit(episodes=3, callbacks=[CSVLogger(path)], verbose=0)
+        state, header = agent.get_state(), path.read_text().splitlines()[0]
+        agent.fit(episodes=3, callbacks=[CSVLogger(path)], verbose=0)
+        agent.set_state(state)
+        agent.fit(episodes=3, callbacks=[CSVLogger(path)], verbose=0)
+        assert "loss" in header
+        assert path.read_text().splitlines()[0] == header
+
+    def test_many_pending_rows_and_words_fit_into_a_file(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(LIMITS, "values", 1_000)
+        logger, history = JSONLogger(tmp_path / "log.jsonl", flush_every=10**6), noterl.History()
+        row = {"reward": 1.0, "length": 1, "loss": math.nan, "steps": 1, "updates": 1, "time": 0.0, "word": "ä\n"}
+        for episode in range(2_000):
+            late = {"phase": "warm-up", "score": np.float64(episode), "whole": np.int64(episode)}
+            for callback in (logger, history):
+                callback.on_episode_end(episode, {**row, **late} if episode > 9 else row)
+        saving.write(tmp_path / "a", {"log": logger.get_state(), "columns": history.history})
+        read = saving.read(tmp_path / "a")
+        again = JSONLogger(tmp_path / "log.jsonl")
+        again.set_state(read["log"])
+        assert json_text(again._pending) == json_text(logger._pending)
+        assert same(read["columns"], history.history)
+
 
 class TestBadInput:
+    @pytest.mark.parametrize("content", ["steps,episode,reward\n1,0,1\n", "steps,episode,reward,time\n1,0,1,\n"])
+    def test_log_without_times_raises(self, content: str, tmp_path: Path) -> None:
+        path = tmp_path / "log.csv"
+        path.write_text(content)
+        with pytest.raises(ValueError, match=r"path: .*log\.csv .*time"):
+            rewarded([0]).fit(episodes=1, callbacks=[CSVLogger(path)], verbose=0)
+
+    def test_malformed_state_raises(self, tmp_path: Path) -> None:
+        agent, logger = rewarded([0]), JSONLogger(tmp_path / "log.jsonl")
+        state = {**logger.get_state(), "pending": ["[" * 10_000]}
+        agent.set_state({**agent.get_state(), "callbacks": {logger.state_key: state}})
+        with pytest.raises(ValueError, match="callbacks: the restored state"):
+            agent.fit(episodes=1, callbacks=[logger], verbose=0)
+
     def test_other_file_raises_and_is_unchanged(self, ending: str, tmp_path: Path) -> None:
         path = tmp_path / f"log.{ending}"
         path.write_text("name,age\nAda,36\n")

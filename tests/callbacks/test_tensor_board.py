@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import struct
 import subprocess
 import sys
@@ -101,6 +102,16 @@ def test_crash_loses_at_most_the_last_interval(tmp_path: Path) -> None:
     assert len(records(path)) == 5 + 6
     board.on_train_end({})
     assert len(records(path)) == 5 + 8 + 1
+
+
+def test_removed_folder_is_created_again(reader: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "runs"
+    board = write(folder, 0, [1, 2, 3, 4], flush_every=3)
+    shutil.rmtree(folder)
+    for number, step in enumerate([5, 6, 7], 4):
+        board.on_episode_end(number, {"reward": step / 2, "steps": step, "complete": True})
+    board.on_train_end({})
+    assert reader(folder)["steps"] == [(step, step) for step in (4, 5, 6, 7)]
 
 
 def test_configuration_is_a_text(tmp_path: Path) -> None:

@@ -88,6 +88,10 @@ def test_data_comes_back_with_its_types(value: Any) -> None:
         [None, 0.5, 3, True, False, -(2**63), math.nan] * 12,
         [None] * 64,
         [True, 2**70] * 40,
+        ["", "a\0b", "\udcff", "ü"] * 20,
+        [math.nan, "word", None, np.float64(0.5), np.float32(math.nan), np.bool_(True), 3] * 10,
+        [np.int64(1), "a"] * 40,
+        [np.float16(1.0)] * 64,
     ],
 )
 def test_numbers_come_back_to_the_bit(value: Any) -> None:
@@ -103,6 +107,17 @@ def test_malformed_mixed_list_raises(kinds: list[float]) -> None:
     arrays = {"kinds": np.array(kinds), "floats": np.array([0.5]), "ints": np.array([1, 2])}
     with pytest.raises(FileError, match="malformed mixed"):
         decode({"$mixed": ["kinds", "floats", "ints"]}, **arrays)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "codes"),
+    [([2, 2], [5, 5]), ([-1, 4], [5, 5]), ([1, 2], [5, 6]), ([1, 2], [5, 7]), ([1.0, 2.0], [5, 5])],
+)
+def test_malformed_words_raise(lengths: list[Any], codes: list[int]) -> None:
+    arrays = {"codes": np.array(codes), "none": np.zeros(0), "lengths": np.array(lengths)}
+    arrays["bytes"] = np.frombuffer(b"abc", np.uint8)
+    with pytest.raises(FileError, match="malformed mixed"):
+        decode({"$mixed": ["codes", "none", "none", "lengths", "bytes"]}, **arrays)
 
 
 def test_ordered_dict_comes_back_as_dict() -> None:

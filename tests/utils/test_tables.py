@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import decimal
 import fractions
+import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from noterl.utils.tables import plain_row
+from noterl.utils.tables import columns_of, plain_row, read_columns, write_parquet
 
 pytestmark = pytest.mark.backend_free
 
@@ -22,3 +24,56 @@ def test_scalars_become_numbers() -> None:
     row = plain_row({"a": np.float32(0.5), "b": np.array(3), "c": np.bool_(True), "d": None, "e": "x", "f": [1]})
     assert row == {"a": 0.5, "b": 3, "c": True, "d": None, "e": "x"}
     assert [type(value) for value in row.values()] == [float, int, bool, type(None), str]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("log.csv", b"steps,reward\n1,2,3\n", "more cells than the header"),
+        ("log.csv", b"steps,reward\n1," + b"9" * 200_000 + b"\n", "log.csv is not a table: field larger"),
+        ("log.csv", b"steps\n\xff\n", "utf-8"),
+        ("log.jsonl", b"[" * 200_000 + b"\n", "log.jsonl is nested too deeply"),
+        ("log.jsonl", b"3\n", "each line of .*log.jsonl must hold an object"),
+        ("log.jsonl", b'{"a": ' + b"9" * 5_000 + b"}\n", "digits"),
+        ("log.jsonl", b"".join(b'{"%d": 1}\n' % number for number in range(3_000)), "log.jsonl: at most .* cells"),
+        ("log.parquet", b"PAR1", "log.parquet"),
+    ],
+)
+def test_file_that_is_not_a_table_raises(name: str, content: bytes, message: str, tmp_path: Path) -> None:
+    if name.endswith("parquet"):
+        pytest.importorskip("pyarrow")
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        read_columns(tmp_path / name)
+
+
+def test_short_rows_make_no_cells(tmp_path: Path) -> None:
+    names = ",".join(f"c{number}" for number in range(50_000))
+    (tmp_path / "log.csv").write_text(f"steps,reward,{names}\n" + "1,2.5\n" * 5_000)
+    assert read_columns(tmp_path / "log.csv") == {"steps": [1] * 5_000, "reward": [2.5] * 5_000}
+
+
+def test_quoted_cells_keep_their_lines(tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_bytes('a,b\n"x\ny\u2028",-3\n1e3,True\n'.encode())
+    assert read_columns(tmp_path / "log.csv") == {"a": ["x\ny\u2028", 1000.0], "b": [-3, True]}
+    (tmp_path / "log.jsonl").write_text(json.dumps({"a": "x\u2028"}, ensure_ascii=False) + "\n")
+    assert read_columns(tmp_path / "log.jsonl") == {"a": ["x\u2028"]}
+
+
+def test_parquet_file_of_many_rows_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(pyarrow.table({"a": np.zeros(2**21)}), tmp_path / "log.parquet", compression="zstd")
+    with pytest.raises(ValueError, match=r"log.parquet: at most .* cells"):
+        read_columns(tmp_path / "log.parquet")
+
+
+def test_words_of_a_parquet_file_come_back(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    rows = [{"a": "x", "b": 1}, {"a": None, "b": 2}, {"a": "x", "b": 3}]
+    write_parquet(tmp_path / "log.parquet", rows)
+    assert read_columns(tmp_path / "log.parquet") == {
+        "a": ["x", pytest.approx(np.nan, nan_ok=True), "x"],
+        "b": [1, 2, 3],
+    }
+    assert columns_of(rows) == ["a", "b"]

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import csv
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from noterl.callback import HISTORY, Callback
 from noterl.types import Logs
-from noterl.utils.checks import check_positive, check_word
-from noterl.utils.files import naming
+from noterl.utils.checks import check_positive
 from noterl.utils.optional import require
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLUMNS = ("reward", "length", "loss", "steps", "updates", "time")
+_FEW = 50  # values, up to which a plot marks each one
 
 
 class History(Callback):
@@ -75,43 +78,60 @@ class History(Callback):
 
     def to_csv(self, path: str | Path) -> None:
         """Write a CSV file with a row per episode and a column per quantity."""
-        with naming(path), Path(path).open("w", newline="", encoding="utf-8") as file:
+        with Path(path).open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
             writer.writerow(["episode", *self.history])
             writer.writerows(zip(self.episode, *self.history.values(), strict=True))
 
-    def plot(self, what: str = "both", *, window: int = 10, path: str | Path | None = None) -> Figure:
-        """Plot the learning curve.
+    def plot(
+        self,
+        metrics: str | Sequence[str] = ("reward", "loss"),
+        *,
+        x: str = "steps",
+        window: int | None = None,
+        path: str | Path | None = None,
+        ax: Any = None,
+    ) -> Figure:
+        """Plot quantities of the episodes, each in a panel of its own.
+
+        Thin lines show the values, thick lines their moving averages.
 
         Args:
-            what: "reward", "loss" or "both".
-            window: number of episodes in the moving average of the rewards.
-            path: also save the figure there; its suffix sets the format.
+            metrics: one or more quantities of `history`, such as "reward", "loss" or "evaluation_reward_mean".
+            x: the quantity of the x axis: "steps", "episode", "updates", "time", or another quantity.
+            window: number of values in the moving average; by default 10, or 1 for a quantity that not every episode
+                logs, such as the results of evaluations.
+            path: also save the figure there; its suffix sets the format, such as `.pdf`, `.svg` or `.png`.
+            ax: axes of Matplotlib to draw on instead of a new figure: one for each quantity.
 
         Raises:
-            ValueError: if `what` is another word, or `window` is not a positive int.
+            ValueError: if an argument is not one of the allowed values, or the history does not have a quantity.
         """
-        check_word("what", what, ("reward", "loss", "both"))
-        check_positive("window", window)
-        from matplotlib.figure import Figure
+        names = [metrics] if isinstance(metrics, str) else list(metrics)
+        if not names:
+            raise ValueError("metrics must be one or more quantities, got none")
+        columns = {"episode": self.episode, **self.history}
+        for argument, name in (*(("metrics", name) for name in names), ("x", x)):
+            if name not in columns:
+                raise ValueError(f"{argument}: the history has no {name!r}; it has {', '.join(columns)}")
+        check_positive("window", window, none=True)
+        from noterl.utils import figures
 
-        names = ["reward", "loss"] if what == "both" else [what]
-        figure = Figure(figsize=(8, 3.2 * len(names)), layout="constrained")
-        for axes, name in zip(figure.subplots(len(names), squeeze=False)[:, 0], names, strict=True):
-            values = self.history[name]
-            axes.plot(values, linewidth=0.8, alpha=0.5 if name == "reward" else 1.0, label=name)
-            if name == "reward" and len(values) >= window:
-                axes.plot(range(window - 1, len(values)), _moving_average(values, window), label=f"mean of {window}")
-                axes.legend()
-            axes.set(xlabel="episode", ylabel=name)
-            axes.locator_params(axis="x", integer=True)
-            axes.grid(alpha=0.3)
-        if path is not None:
-            Path(path).parent.mkdir(parents=True, exist_ok=True)
-            with naming(path):
-                figure.savefig(path)
-        return figure
-
-
-def _moving_average(values: list[float], window: int) -> list[float]:
-    return [math.fsum(values[end - window : end]) / window for end in range(window, len(values) + 1)]
+        with figures.drawing(len(names), height=2.4, ax=ax, path=path) as panels:
+            for axes, name in zip(panels, names, strict=True):
+                values = np.asarray(columns[name], np.float64)
+                width = figures.window_of(values, window)
+                present = ~np.isnan(values)
+                values = values[present]
+                at = np.asarray(columns[x], np.float64)[present]
+                # A marker shows a value without neighbors, such as that of the first evaluation.
+                (line,) = axes.plot(at, values, marker="." if len(values) < _FEW else "", label=name.replace("_", " "))
+                if 1 < width <= len(values):
+                    line.set(alpha=0.35, linewidth=0.7)
+                    averages = figures.smooth(values, width)[width - 1 :]
+                    axes.plot(
+                        at[width - 1 :], averages, color=line.get_color(), linestyle="-", label=f"mean of {width}"
+                    )
+                    axes.legend()
+                axes.set(xlabel=figures.AXES.get(x, x.replace("_", " ")), ylabel=name.replace("_", " "))
+        return figures.figure_of(panels)

@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 import glob
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from noterl.history import History
-from noterl.utils.checks import check_positive
-from noterl.utils.files import naming
+from noterl.utils.checks import check_positive, check_word
 from noterl.utils.tables import read_columns
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Axis labels of the columns for `against`.
-_AXES = {"steps": "environment steps", "time": "seconds", "updates": "gradient updates", "episode": "episode"}
+_RESAMPLES = 2_000  # of the runs, for the interval of their mean
 
 
 class Band(NamedTuple):
-    """Quartiles of several curves, `[P]` each, at the points `x` `[P]`."""
+    """The middle of several curves and the bounds around the middle, `[P]` each, at the points `x` `[P]`."""
 
     x: np.ndarray
     low: np.ndarray
-    median: np.ndarray
+    middle: np.ndarray
     high: np.ndarray
 
 
@@ -37,9 +34,10 @@ def band(
     *,
     against: str = "steps",
     window: int | None = None,
+    band: str = "bootstrap",
     points: int = 200,
 ) -> Band:
-    """Return median and quartiles over runs with different seeds.
+    """Return the middle and the bounds of runs with different seeds.
 
     Each run's curve is the mean of its last `window` values, or of fewer at the start, with linear interpolation. The
     result covers the range that all runs have in common.
@@ -51,6 +49,9 @@ def band(
         against: the quantity of the x axis: "steps", "updates", "time", "episode", or another column.
         window: number of values in the mean. By default 10, or 1 for a quantity that not every episode logs, such as
             `evaluation_reward_mean`.
+        band: "bootstrap" for the mean and its 95 % percentile bootstrap interval over runs, "std" for the mean and
+            one standard deviation, "seeds" for the mean, the smallest and the largest value, "quartiles" for the
+            median and the quartiles.
         points: number of points of the result.
 
     Raises:
@@ -58,23 +59,14 @@ def band(
 
     Example:
     >>> from noterl.plotting import band
-    >>> runs = [{"steps": [0, 10], "reward": [0.0, height]} for height in (10.0, 20.0, 30.0)]
-    >>> middle = band(runs, window=1, points=3)
-    >>> middle.x.tolist(), middle.median.tolist(), middle.high.tolist()
-    ([0.0, 5.0, 10.0], [0.0, 10.0, 20.0], [0.0, 12.5, 25.0])
+    >>> runs = [{"steps": [0, 10], "reward": [0.0, height]} for height in (10.0, 20.0, 60.0)]
+    >>> middle = band(runs, band="quartiles", window=1, points=3)
+    >>> middle.x.tolist(), middle.middle.tolist(), middle.high.tolist()
+    ([0.0, 5.0, 10.0], [0.0, 10.0, 20.0], [0.0, 20.0, 40.0])
     """
-    check_positive("window", window, none=True)
-    check_positive("points", points)
-    runs = _expand(runs)
-    if isinstance(runs, str | Path | History | Mapping) or not isinstance(runs, Sequence) or not runs:
-        raise ValueError(f"runs must be a list of histories, paths of logs or dicts of lists, got {runs!r}")
-    curves = [_curve(run, what, against, window) for run in runs]
-    first, last = max(x[0] for x, _ in curves), min(x[-1] for x, _ in curves)
-    if first > last:
-        raise ValueError(f"runs have no {against} in common: one starts at {first:g}, another ends at {last:g}")
-    x = np.linspace(first, last, points)
-    low, median, high = np.percentile([np.interp(x, *curve) for curve in curves], [25, 50, 75], axis=0)
-    return Band(x, low, median, high)
+    _, bounds = _BANDS[check_word("band", band, tuple(_BANDS))]
+    x, values, _ = _values(runs, what, against, window, points)
+    return Band(x, *bounds(values))
 
 
 def compare(
@@ -83,16 +75,21 @@ def compare(
     *,
     against: str = "steps",
     window: int | None = None,
+    band: str = "bootstrap",
     path: str | Path | None = None,
+    ax: Any = None,
 ) -> Figure:
-    """Plot the median over runs and the band between the quartiles.
+    """Plot the learning curve of each group of runs: the mean over the runs, with a band.
 
     Args:
         runs: the runs of one group, one per seed, as in `band`; or a dict of groups by name.
         what: the quantity.
         against: the quantity of the x axis: "steps", "updates", "time", "episode", or another column.
         window: number of values in the mean that smooths each run; by default as in `band`.
-        path: also save the figure there; its suffix sets the format.
+        band: "bootstrap" for the 95 % bootstrap interval of the mean, "std" for one standard deviation, "seeds" for
+            a thin line for each run, "quartiles" for the quartiles around the median instead of the mean.
+        path: also save the figure there; its suffix sets the format, such as `.pdf`, `.svg` or `.png`.
+        ax: axes of Matplotlib to draw on instead of a new figure.
 
     Raises:
         ValueError: if an argument is not one of the allowed values, or a run does not have a quantity.
@@ -110,24 +107,73 @@ def compare(
     groups = {name: _expand(group) for name, group in groups.items()}
     if not groups:
         raise ValueError(f"runs must hold at least one group of runs, got {runs!r}")
-    bands = {name: band(group, what, against=against, window=window) for name, group in groups.items()}
-    from matplotlib.figure import Figure
+    text, bounds = _BANDS[check_word("band", band, tuple(_BANDS))]
+    curves = {name: _values(group, what, against, window) for name, group in groups.items()}
+    from noterl.utils import figures
 
-    figure = Figure(figsize=(8, 4.5), layout="constrained")
-    axes = figure.subplots()
-    for name, middle in bands.items():
-        count = len(groups[name])
-        label = f"{name} ({count} runs)" if name else f"median of {count} runs"
-        (line,) = axes.plot(middle.x, middle.median, label=label)
-        axes.fill_between(middle.x, middle.low, middle.high, color=line.get_color(), alpha=0.2, linewidth=0)
-    axes.set(xlabel=_AXES.get(against, against), ylabel=what.replace("_", " "))
-    axes.legend()
-    axes.grid(alpha=0.3)
-    if path is not None:
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        with naming(path):
-            figure.savefig(path)
-    return figure
+    with figures.drawing(ax=ax, path=path) as (axes,):
+        counts = {len(values) for _, values, _ in curves.values()}
+        title = text.format(_runs_text(*counts) if len(counts) == 1 else "runs")
+        for name, (x, values, _) in curves.items():
+            low, middle, high = bounds(values)
+            label = name if len(counts) == 1 else f"{name} ({_runs_text(len(values))})"
+            (line,) = axes.plot(x, middle, label=label or title)
+            if band == "seeds":
+                axes.plot(x, values.T, color=line.get_color(), linestyle="-", linewidth=0.6, alpha=0.4)
+            else:
+                axes.fill_between(x, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
+        axes.legend(title=None if "" in groups else title, alignment="left")
+        width = max(width for _, _, width in curves.values())
+        label = what.replace("_", " ") + ("" if width == 1 else f", mean of {width}")
+        axes.set(xlabel=figures.AXES.get(against, against), ylabel=label)
+    return figures.figure_of([axes])
+
+
+def _bootstrap(values: np.ndarray) -> Any:
+    # The same resamples in every call: a figure that is drawn again looks the same.
+    weights = np.random.default_rng(0).multinomial(len(values), [1 / len(values)] * len(values), size=_RESAMPLES)
+    low, high = np.percentile(weights @ values / len(values), [2.5, 97.5], axis=0)
+    return low, values.mean(axis=0), high
+
+
+def _deviation(values: np.ndarray) -> Any:
+    mean = values.mean(axis=0)
+    deviation = values.std(axis=0, ddof=min(1, len(values) - 1))
+    return mean - deviation, mean, mean + deviation
+
+
+# For each band its text in the legend, and the function from the values of runs `[R, P]` to low, middle, high `[P]`.
+_BANDS: dict[str, tuple[str, Callable[[np.ndarray], Any]]] = {
+    "bootstrap": ("mean of {}, 95 % interval", _bootstrap),
+    "std": ("mean of {}, ± 1 standard deviation", _deviation),
+    "seeds": ("mean of {}, and each run", lambda values: (values.min(axis=0), values.mean(axis=0), values.max(axis=0))),
+    "quartiles": ("median of {}, quartiles", lambda values: np.percentile(values, [25, 50, 75], axis=0)),
+}
+
+
+def _runs_text(count: int) -> str:
+    return "1 run" if count == 1 else f"{count} runs"
+
+
+def _values(
+    runs: Any, what: str, against: str, window: int | None, points: int = 200
+) -> tuple[np.ndarray, np.ndarray, int]:
+    """Return the points `[P]` that all runs have in common, the smoothed values there `[R, P]`, and the window."""
+    from noterl.utils import figures
+
+    check_positive("window", window, none=True)
+    check_positive("points", points)
+    runs = _expand(runs)
+    if isinstance(runs, str | Path | History | Mapping) or not isinstance(runs, Sequence) or not runs:
+        raise ValueError(f"runs must be a list of histories, paths of logs or dicts of lists, got {runs!r}")
+    curves = [_curve(run, what, against) for run in runs]
+    first = max(x[0] for x, _, _ in curves)
+    last = min(x[-1] for x, _, _ in curves)
+    if first > last:
+        raise ValueError(f"runs have no {against} in common: one starts at {first:g}, another ends at {last:g}")
+    x = np.linspace(first, last, points)
+    width = min(figures.window_of(column, window) for _, _, column in curves)
+    return x, np.array([np.interp(x, at, figures.smooth(values, width)) for at, values, _ in curves]), width
 
 
 def _expand(runs: Any) -> Any:
@@ -160,22 +206,16 @@ def _columns(run: Any) -> Mapping[str, Sequence[Any]]:
     raise ValueError(f"runs must hold histories, paths of logs or dicts of lists, got {run!r}")
 
 
-def _curve(run: Any, what: str, against: str, window: int | None) -> tuple[np.ndarray, np.ndarray]:
-    """Return the points `(x, smoothed values)` of one run, `[P]` each, with `x` in ascending order."""
+def _curve(run: Any, what: str, against: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the points `(x, values)` of one run `[P]`, with `x` in ascending order, and the column of the values."""
     columns = _columns(run)
     for name, column in (("what", what), ("against", against)):
         if column not in columns:
             raise ValueError(f"{name}: a run has no {column!r}; it has {', '.join(columns)}")
-    try:
-        x, values = (np.asarray(columns[name], np.float64) for name in (against, what))
-    except (OverflowError, TypeError, ValueError) as error:
-        raise ValueError(f"what, against: {what!r} and {against!r} of a run must be numbers: {error}") from error
-    present = ~np.isnan(values)
+    x = np.asarray(columns[against], np.float64)
+    column = np.asarray(columns[what], np.float64)
+    present = ~np.isnan(column)
     if not present.any():
         raise ValueError(f"what: a run has no value of {what!r}")
-    if window is None:  # metrics of updates have no value before the first update, but one of each episode from then on
-        window = 10 if present[np.argmax(present) :].all() else 1
-    x, values = x[present], values[present]
-    smooth = [math.fsum(values[max(0, end - window) : end]) / min(window, end) for end in range(1, len(values) + 1)]
-    order = np.argsort(x, kind="stable")
-    return x[order], np.asarray(smooth)[order]
+    order = np.argsort(x[present], kind="stable")
+    return x[present][order], column[present][order], column

@@ -20,7 +20,7 @@ def run(arguments: Sequence[str]) -> None:
         UsageError: if the command line is wrong, or a log lacks a quantity.
     """
     options = [
-        *options_of(plotting.compare, "compare", skip=("runs", "path")),
+        *options_of(plotting.compare, "compare", skip=("runs", "path", "ax")),
         Option("out", "str | Path", "compare.png", "The picture; its ending sets the format", "compare"),
         Option("quiet", "bool", False, "Whether to print errors only", "compare", switch=True),
     ]
@@ -28,7 +28,7 @@ def run(arguments: Sequence[str]) -> None:
     paths, rest = arguments[:count], arguments[count:]
     text = (
         "Plot learning curves. Each LOG is a .csv, .jsonl or .parquet file, or the folder of a run. A quoted pattern, "
-        "such as 'runs/a-*/log.csv', is one curve: the median over its files."
+        "such as 'runs/a-*/log.csv', is one curve: the mean of its files."
     )
     given = parse_options(options, rest, prog="noterl compare LOG ...", description=text)
     values = {key: each.value for key, each in given.items()}
@@ -41,7 +41,7 @@ def run(arguments: Sequence[str]) -> None:
         bands = {name: plotting.band(group, **values) for name, group in groups.items()}
     if not quiet:
         what = values.get("what", "reward")
-        print(columns({name: f"{what} {band.median[-1]:.4g} at {band.x[-1]:.6g}" for name, band in bands.items()}))
+        print(columns({name: f"{what} {band.middle[-1]:.4g} at {band.x[-1]:.6g}" for name, band in bands.items()}))
         print(out)
 
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from noterl.finders.curves import derivative
 from noterl.utils.checks import check_int, check_positive
-from noterl.utils.files import naming
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -122,26 +121,21 @@ class Finder(ABC):
         check_int("n_skip_beginning", n_skip_beginning, least=0)
         check_int("n_skip_end", n_skip_end, least=0)
         curves = self.curves(metric)
-        from matplotlib.figure import Figure
+        from noterl.utils import figures
 
-        figure = Figure(figsize=(8, 4), layout="constrained")
-        axes = figure.subplots()
-        for name, (x, values) in curves.items():
-            kept = slice(n_skip_beginning, len(values) - n_skip_end)
-            shown = values if sma is None else derivative(values, sma)
-            axes.plot(x[kept], shown[kept], marker=".", label=name)
-        label = metric if sma is None else f"change of the {metric} per point"
-        axes.set(xlabel=self.x_label(metric), ylabel=label, xscale=self.x_scale)
-        if self.x_scale == "linear":
-            axes.locator_params(axis="x", integer=True)
-        if (marked := self.marked()) is not None:
-            axes.axvline(marked, color="tab:gray", linestyle="--", label=f"suggestion {marked:.2g}")
-        if y_lim is not None:
-            axes.set_ylim(*y_lim)
-        if len(axes.lines) > 1:
-            axes.legend()
-        axes.grid(alpha=0.3)
-        if path is not None:
-            with naming(path):
-                figure.savefig(path)
-        return figure
+        with figures.drawing(path=path) as (axes,):
+            for name, (x, values) in curves.items():
+                kept = slice(n_skip_beginning, len(values) - n_skip_end)
+                shown = values if sma is None else derivative(values, sma)
+                axes.plot(x[kept], shown[kept], marker=".", label=name)
+            label = metric if sma is None else f"change of the {metric} per point"
+            axes.set(xlabel=self.x_label(metric), ylabel=label, xscale=self.x_scale)
+            if self.x_scale == "linear":
+                axes.locator_params(axis="x", integer=True)
+            if (marked := self.marked()) is not None:
+                axes.axvline(marked, color="tab:gray", linestyle="--", label=f"suggestion {marked:.2g}")
+            if y_lim is not None:
+                axes.set_ylim(*y_lim)
+            if len(axes.lines) > 1:
+                axes.legend()
+        return figures.figure_of([axes])

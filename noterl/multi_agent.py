@@ -144,7 +144,7 @@ class MultiAgent(Agent):
         return ops.concatenate([self.forward(part, agent) for agent, part in enumerate(parts)], axis=-1)
 
     def _joint(self) -> Joint:
-        return Joint(self._team.split_observations, [part.size for part in self.head.parts])
+        return Joint(self._team.observation_columns, [part.size for part in self.head.parts])
 
     def _per_agent_batch(self, batch: Batch) -> Batch:
         extra = dict(batch.extra)

@@ -31,35 +31,12 @@ class Joint(NamedTuple):
     """How several agents share one forward pass.
 
     Attributes:
-        split: splits joint observations `[N, D]` into a tuple with one array for each agent.
+        columns: the columns of each agent in joint observations `[N, D]`.
         widths: the number of outputs of each agent.
     """
 
-    split: Callable[[np.ndarray], Sequence[np.ndarray]]
+    columns: Sequence[slice]
     widths: Sequence[int]
-
-
-class _JointProgram:
-    """The forward pass of several agents in NumPy.
-
-    Args:
-        joint: how the agents share the forward pass.
-
-    Attributes:
-        parts: each agent's program, and the range of its weights.
-    """
-
-    def __init__(self, joint: Joint) -> None:
-        self.joint = joint
-        self.parts: list[tuple[Step, int, int]] = []
-
-    def __call__(self, x: np.ndarray, weights: list[np.ndarray]) -> np.ndarray:
-        observations = self.joint.split(np.atleast_2d(x))
-        outputs = [
-            part(own, weights[start:stop]) for (part, start, stop), own in zip(self.parts, observations, strict=False)
-        ]
-        whole: np.ndarray = np.concatenate(outputs, axis=-1)
-        return whole[0] if x.ndim == 1 else whole
 
 
 @dataclass(eq=False)
@@ -163,26 +140,21 @@ class HostForward:
     def _find_program(self, joint: Joint | None) -> Step | None:
         """Return a NumPy function that gives the outputs of the compiled call; None if there is none.
 
-        With several agents, a network is searched for each agent in turn, and a `_JointProgram` runs all of them.
+        With several agents, a network is searched for each agent in turn.
         """
-        together = None if joint is None else _JointProgram(joint)
-        program: Step | None = together
+        columns = [] if joint is None else joint.columns
+        chosen: list[Any] = []
+        program: Step | None = None
         for width in (None,) if joint is None else np.cumsum(joint.widths).tolist():
-            found = self._variables
             for network in self.networks:
-                described = describe(network)
+                described = describe([*chosen, network], self.shape, self.dtype, columns)
                 if described is None:
                     continue
-                self._variables = [*found, *described[1]]
-                program = described[0]
-                if together is not None:
-                    together.parts.append((program, len(found), len(self._variables)))
-                    program = together
+                program, self._variables = described
                 size = sum(math.prod(variable.shape) for variable in self._variables)
                 if size <= NUMPY_WEIGHTS_LIMIT and self._agrees(program, width):
+                    chosen.append(network)
                     break
-                if together is not None:
-                    together.parts.pop()
             else:
                 return None
         return program
@@ -205,7 +177,9 @@ class HostForward:
         before = [(number, float(number)) for number in self.hyperparameters]
         try:
             for variable, value in saved:
-                variable.assign(value + rng.normal(size=value.shape).astype(value.dtype))
+                changed = value + rng.normal(size=value.shape).astype(value.dtype)
+                # The variances of a batch normalization stay positive.
+                variable.assign(np.abs(changed) if (value > 0).all() else changed)
             for number, _ in before:
                 number.restore(number.another())
             return self._agrees_at_all_scales(program, width)
@@ -224,8 +198,9 @@ class HostForward:
     def _agrees_on(self, program: Step, probe: np.ndarray, weights: list[np.ndarray], width: int | None) -> bool:
         expected = self.compiled(probe)[..., :width]
         try:
-            result = program(probe, weights)
-        except ValueError:  # a network with other inputs, such as a critic
+            with np.errstate(all="ignore"):  # large probes may overflow, as in the compiled call
+                result = program(probe, weights)
+        except (IndexError, ValueError):  # a network with other inputs, such as a critic
             return False
         # Frameworks add products in another order, and on some devices with fewer bits.
         scale = float(np.abs(expected).max()) + 1e-6

@@ -6,7 +6,7 @@ each framework has its own classes. Arguments before `/` are passed by position:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypedDict, TypeVar, Unpack
 
 import numpy as np
@@ -34,8 +34,11 @@ T = TypeVar("T")
 class Modules(Protocol):
     """Native modules as networks. Weights have the framework's layout in memory and Keras's in files."""
 
-    def build(self, plan: tuple, shape: tuple[int, ...], /) -> Module:
-        """Build the module of a plan; `noterl.networks.builders` describes plans, and sets the initial weights."""
+    def build(self, plan: tuple, shape: tuple[int, ...], activations: Mapping[str, str], /) -> Module:
+        """Build the module of a plan; `noterl.networks.builders` describes plans, and sets the initial weights.
+
+        `activations` has the classes in `torch.nn` of the activations.
+        """
 
     def materialize(self, module: Module, shape: Sequence[int], /) -> None:
         """Call a module on a row of zeros if it has parameters without a shape, as `nn.LazyLinear` does."""

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
-from noterl.export.graph import Graph, Node
+from noterl.networks.graph import Graph, Node
 
-# Writes the right side of an assignment: of the node, its position, and the variables of its inputs.
+# Writes the right side of an assignment, for an operation, its position and the variables of its inputs.
 Writer = Callable[[Node, int, list[str]], str]
 
 
-def statements(graph: Graph, writers: Mapping[str, Writer]) -> list[str]:
-    """Return an assignment for each operation, such as "x3 = x2 + 1"; `writers` has one for each kind."""
-    lines = []
-    for position, node in enumerate(graph.nodes):
-        value = writers[node.kind](node, position, [f"x{each}" for each in node.inputs])
-        lines.append(f"x{position} = {value}")
-    return lines
+def statements(graph: Graph, write: Writer) -> list[str]:
+    """Return an assignment for each operation, such as "x3 = x2 + 1"."""
+    return [
+        f"x{position} = {write(node, position, [f'x{place}' for place in node.inputs])}"
+        for position, node in enumerate(graph.nodes)
+    ]
 
 
 def described_inputs(graph: Graph) -> list[str]:

@@ -18,12 +18,12 @@ import numpy as np
 
 from noterl import backends
 from noterl.backends import keras
-from noterl.export.graph import Array, Graph
 from noterl.export.keras_model import keras_model
 from noterl.export.names import ENDINGS
 from noterl.export.numpy_file import numpy_source, numpy_weights
 from noterl.export.policy import Policy, inputs_of, on_cpu
 from noterl.export.torch_file import torch_source, torch_weights
+from noterl.networks.graph import Array, Graph
 from noterl.utils.files import replacing
 from noterl.utils.optional import require
 

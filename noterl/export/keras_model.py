@@ -8,14 +8,10 @@ from typing import Any
 import numpy as np
 
 from noterl.backends import keras, ops
-from noterl.export.graph import Graph, Node
+from noterl.networks.graph import Graph, Node
+from noterl.networks.layers import ACTIVATION_TABLE
 
 Tensor = Any
-
-_MERGES = {"add": "Add", "subtract": "Subtract", "multiply": "Multiply", "average": "Average"} | {
-    "maximum": "Maximum",
-    "minimum": "Minimum",
-}
 
 
 def keras_model(graph: Graph, name: str) -> Any:
@@ -23,17 +19,19 @@ def keras_model(graph: Graph, name: str) -> Any:
     tensors: list[Tensor] = []
     inputs: dict[str, Tensor] = {}
     for node in graph.nodes:
-        received = [tensors[each] for each in node.inputs]
+        received = [tensors[place] for place in node.inputs]
         if node.kind == "input":
             settings = node.settings
             tensors.append(keras.Input(settings["shape"], name=settings["name"], dtype=settings["dtype"]))
             inputs[settings["name"]] = tensors[-1]
-        elif node.kind in _MERGES:
-            tensors.append(getattr(keras.layers, _MERGES[node.kind])()(received))
         elif node.kind == "concatenate":
-            tensors.append(keras.layers.Concatenate(axis=-1)(received))
-        else:
+            tensors.append(ops.concatenate(received, axis=-1))
+        elif node.kind in ACTIVATION_TABLE and not node.settings:
+            tensors.append(keras.layers.Activation(node.kind)(received[0]))
+        elif node.kind in _BUILDERS:
             tensors.append(_BUILDERS[node.kind](node, received[0]))
+        else:  # operations of two inputs, such as add
+            tensors.append(getattr(ops, node.kind)(*received))
     outputs = {key: tensors[position] for key, position in graph.outputs.items()}
     return keras.Model(next(iter(inputs.values())) if len(inputs) == 1 else inputs, outputs, name=name)
 
@@ -59,9 +57,8 @@ def _convolution(node: Node, x: Tensor) -> Tensor:
     return _with_weights(layer, x, [kernel, bias])
 
 
-def _layer_norm(node: Node, x: Tensor) -> Tensor:
-    layer = keras.layers.LayerNormalization(epsilon=node.settings["epsilon"])
-    return _with_weights(layer, x, [node.arrays["gamma"], node.arrays["beta"]])
+def _normalization(kind: Any) -> Callable[[Node, Tensor], Tensor]:
+    return lambda node, x: _with_weights(kind(epsilon=node.settings["epsilon"]), x, list(node.arrays.values()))
 
 
 def _one_hot(node: Node, x: Tensor) -> Tensor:
@@ -82,7 +79,7 @@ def _normalize(node: Node, x: Tensor) -> Tensor:
 
 
 def _affine(node: Node, x: Tensor) -> Tensor:
-    return ops.add(ops.multiply(x, node.arrays["factor"]), node.arrays["offset"])
+    return ops.add(ops.multiply(x, node.arrays["scale"]), node.arrays["offset"])
 
 
 def _append(node: Node, x: Tensor) -> Tensor:
@@ -113,21 +110,21 @@ def _clip(node: Node, x: Tensor) -> Tensor:
 
 
 _BUILDERS: dict[str, Callable[[Node, Tensor], Tensor]] = {
-    "float": lambda node, x: ops.cast(x, "float32"),
+    "as_float32": lambda node, x: ops.cast(x, "float32"),
     "one_hot": _one_hot,
     "flatten": lambda node, x: keras.layers.Flatten(data_format="channels_last")(x),
-    "reshape": lambda node, x: ops.reshape(x, (-1, *node.settings["shape"])),
+    "reshape": lambda node, x: ops.reshape(x, (-1, *node.settings["target_shape"])),
     "columns": lambda node, x: x[:, node.settings["start"] : node.settings["stop"]],
     "rearrange": _rearrange,
     "normalize": _normalize,
-    "scale": lambda node, x: keras.layers.Rescaling(node.settings["factor"], node.settings["offset"])(x),
+    "rescale": lambda node, x: keras.layers.Rescaling(**node.settings)(x),
     "affine": _affine,
     "dense": _dense,
     "convolution": _convolution,
-    "activation": lambda node, x: keras.layers.Activation(node.settings["name"])(x),
-    "leaky_relu": lambda node, x: keras.layers.LeakyReLU(negative_slope=node.settings["slope"])(x),
-    "layer_norm": _layer_norm,
-    "center": lambda node, x: ops.subtract(x, ops.mean(x, axis=-1, keepdims=True)),
+    "leaky_relu": lambda node, x: keras.layers.LeakyReLU(**node.settings)(x),
+    "layer_norm": _normalization(keras.layers.LayerNormalization),
+    "batch_norm": _normalization(keras.layers.BatchNormalization),
+    "mean": lambda node, x: ops.mean(x, axis=-1, keepdims=True),
     "append": _append,
     "argmax": _argmax,
     "positive": _positive,

@@ -13,12 +13,11 @@ import numpy as np
 from gymnasium import spaces
 
 from noterl import backends
+from noterl.acting.numpy_forward import run_graph
 from noterl.envs.observation import ObservationEncoder, Part
 from noterl.export.code import identifier
-from noterl.export.graph import Graph
-from noterl.export.networks import UnsupportedNetworkError, add_network
-from noterl.export.numpy_file import graph_function
 from noterl.heads import Bernoulli, Categorical, Deterministic, Gaussian, Head, PolicyValue, Q, SquashedGaussian
+from noterl.networks.graph import Graph, UnsupportedNetworkError, add_network
 from noterl.normalization import CLIP, EPSILON, Normalizers
 
 # The outputs of a policy.
@@ -99,7 +98,7 @@ def make_policy(name: str, networks: Iterable[Any], actor: Any, encoder: Observa
     Raises:
         ValueError: if the policy is not one network of supported layers with a head that can be exported.
     """
-    head, shape = actor.head, tuple(encoder.space.shape)
+    head = actor.head
     probes = _probes(encoder, actor.normalizers)
     encoded = encoder(_nested(encoder, probes))
     outputs = np.asarray(actor.outputs(encoded)[0])
@@ -109,13 +108,14 @@ def make_policy(name: str, networks: Iterable[Any], actor: Any, encoder: Observa
         start = _add_inputs(graph, encoder)
         start = _add_normalization(graph, actor.normalizers, start)
         try:
-            end = add_network(graph, network, start, shape)
+            end = add_network(graph, network, start)
         except UnsupportedNetworkError as error:
             reasons.append(str(error))
             continue
         graph.outputs[OUTPUTS] = end
         try:
-            results = graph_function(graph)(probes)
+            graph = graph.with_values()
+            results = run_graph(graph, probes)
         except (ValueError, IndexError):  # a network with other inputs, such as a critic
             continue
         if results[OUTPUTS].shape == outputs.shape and np.allclose(results[OUTPUTS], outputs, rtol=1e-2, atol=1e-2):
@@ -180,7 +180,7 @@ def _add_inputs(graph: Graph, encoder: ObservationEncoder) -> int:
             continue
         dtype = str(space.dtype) if space.dtype in (np.uint8, np.int8) else "float32"
         start = graph.add("input", name=name, shape=shape, dtype=dtype)
-        start = start if dtype == "float32" else graph.add("float", start)
+        start = start if dtype == "float32" else graph.add("as_float32", start)
         encoded.append(start if encoder.is_identity else graph.add("flatten", start))
     return encoded[0] if len(encoded) == 1 else graph.add("concatenate", encoded)
 
@@ -218,10 +218,10 @@ def _add_head(graph: Graph, head: Head, x: int) -> int:
     if head.width == 2:
         x = graph.add("columns", x, start=0, stop=size)
     if isinstance(head, Gaussian):
-        return graph.add("clip", graph.add("reshape", x, shape=shape), low=low, high=high)
-    x = graph.add("activation", x, name="tanh")
-    x = graph.add("affine", x, factor=head.half, offset=head.center)
-    return graph.add("clip", graph.add("reshape", x, shape=shape), low=low, high=high)
+        return graph.add("clip", graph.add("reshape", x, target_shape=shape), low=low, high=high)
+    x = graph.add("tanh", x)
+    x = graph.add("affine", x, scale=head.half, offset=head.center)
+    return graph.add("clip", graph.add("reshape", x, target_shape=shape), low=low, high=high)
 
 
 def _choices(head: Any) -> tuple[int, ...]:

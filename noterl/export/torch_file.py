@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from noterl.export.code import Writer, described_inputs, identifier, plain_text, statements
-from noterl.export.graph import Graph, Node, array_name
+from noterl.export.code import described_inputs, identifier, plain_text, statements
+from noterl.networks.graph import Graph, Node, array_name
+from noterl.networks.layers import ACTIVATION_TABLE
 from noterl.utils.optional import require
 
 _TEMPLATE = '''"""The policy of {name}, exported by noterl. It needs torch only.
@@ -23,7 +24,6 @@ Results, by name:
 `load()` returns the module with its weights.
 """
 
-import functools
 from pathlib import Path
 
 import torch
@@ -69,22 +69,6 @@ def load(path=None):
     return policy.eval()
 '''
 
-_ACTIVATIONS = {
-    "relu": "torch.relu({0})",
-    "tanh": "torch.tanh({0})",
-    "sigmoid": "torch.sigmoid({0})",
-    "elu": "functional.elu({0})",
-    "silu": "functional.silu({0})",
-    "gelu": "functional.gelu({0})",
-    "softmax": "torch.softmax({0}, dim=-1)",
-    "softplus": "functional.softplus({0})",
-    "softsign": "functional.softsign({0})",
-    "selu": "torch.selu({0})",
-    "exponential": "torch.exp({0})",
-    "relu6": "functional.relu6({0})",
-    "mish": "functional.mish({0})",
-}
-
 
 def torch_source(graph: Graph, name: str, identity: str) -> str:
     """Return the Python file of a policy.
@@ -102,7 +86,7 @@ def torch_source(graph: Graph, name: str, identity: str) -> str:
         identity=identity,
         arguments=", ".join(map(identifier, graph.inputs())),
         parts="\n".join(f"        {line}" for line in parts) or "        pass",
-        body="\n".join(f"        {line}" for line in statements(graph, _WRITERS)),
+        body="\n".join(f"        {line}" for line in statements(graph, _write)),
         results=results,
     )
 
@@ -150,64 +134,39 @@ def _torch_layout(node: Node, name: str, array: Any) -> Any:
     return array.T if node.kind == "dense" else array.transpose(3, 2, 0, 1)
 
 
-def _array(node: Node, position: int, name: str) -> str:
-    return f"self.{array_name(node, position, name)}"
+def _write(node: Node, position: int, inputs: list[str]) -> str:
+    """Return the expression of an operation."""
+    if node.kind == "input":
+        return identifier(node.settings["name"])
+    arrays = {name: f"self.{array_name(node, position, name)}" for name in node.arrays}
+    code = ACTIVATION_TABLE[node.kind].torch_code if node.kind in ACTIVATION_TABLE else _CODE[node.kind]
+    return code.format(*inputs, inputs=", ".join(inputs), position=position, **arrays, **node.settings)
 
 
-def _joined(operator: str) -> Writer:
-    return lambda node, position, x: f" {operator} ".join(x)
-
-
-def _write_normalize(node: Node, position: int, x: list[str]) -> str:
-    mean, rest, deviation = (_array(node, position, name) for name in ("mean", "mean_rest", "deviation"))
-    bound = node.settings["bound"]
-    return f"torch.clamp((({x[0]} - {mean}) - {rest}) / {deviation}, -{bound}, {bound})"
-
-
-def _write_rearrange(node: Node, position: int, x: list[str]) -> str:
-    axes = (0, *(axis + 1 for axis in node.settings["axes"]))
-    return f"{x[0]}.permute({axes}).reshape(-1, *{node.settings['shape']!r})"
-
-
-def _write_append(node: Node, position: int, x: list[str]) -> str:
-    return f"torch.cat([{x[0]}, {_array(node, position, 'values')}.expand_as({x[0]})], dim=-1)"
-
-
-def _write_layer_norm(node: Node, position: int, x: list[str]) -> str:
-    gamma, beta = _array(node, position, "gamma"), _array(node, position, "beta")
-    return f"functional.layer_norm({x[0]}, {x[0]}.shape[-1:], {gamma}, {beta}, {node.settings['epsilon']!r})"
-
-
-def _reduced(function: str) -> Writer:
-    return lambda node, position, x: f"functools.reduce({function}, [{', '.join(x)}])"
-
-
-_WRITERS: dict[str, Writer] = {
-    "input": lambda node, position, x: identifier(node.settings["name"]),
-    "float": lambda node, position, x: f"{x[0]}.float()",
-    "one_hot": lambda node, position, x: f"_one_hot({x[0]}, {node.settings['sizes']!r})",
-    "flatten": lambda node, position, x: f"{x[0]}.reshape({x[0]}.shape[0], -1)",
-    "reshape": lambda node, position, x: f"{x[0]}.reshape(-1, *{node.settings['shape']!r})",
-    "concatenate": lambda node, position, x: f"torch.cat([{', '.join(x)}], dim=-1)",
-    "columns": lambda node, position, x: f"{x[0]}[:, {node.settings['start']}:{node.settings['stop']}]",
-    "rearrange": _write_rearrange,
-    "normalize": _write_normalize,
-    "scale": lambda n, p, x: f"{x[0]} * {n.settings['factor']!r} + {n.settings['offset']!r}",
-    "affine": lambda n, p, x: f"{x[0]} * {_array(n, p, 'factor')} + {_array(n, p, 'offset')}",
-    "dense": lambda node, position, x: f"self.dense_{position}({x[0]})",
-    "convolution": lambda node, position, x: f"_convolution(self.convolution_{position}, {x[0]})",
-    "activation": lambda node, position, x: _ACTIVATIONS[node.settings["name"]].format(x[0]),
-    "leaky_relu": lambda node, position, x: f"functional.leaky_relu({x[0]}, {node.settings['slope']!r})",
-    "layer_norm": _write_layer_norm,
-    "add": _joined("+"),
-    "subtract": _joined("-"),
-    "multiply": _joined("*"),
-    "average": lambda node, position, x: f"({' + '.join(x)}) / {len(x)}",
-    "maximum": _reduced("torch.maximum"),
-    "minimum": _reduced("torch.minimum"),
-    "center": lambda node, position, x: f"{x[0]} - {x[0]}.mean(dim=-1, keepdim=True)",
-    "append": _write_append,
-    "argmax": lambda n, p, x: f"_argmax({x[0]}, {n.settings['sizes']!r}, {n.settings['shape']!r})",
-    "positive": lambda n, p, x: f"({x[0]} > 0).reshape(-1, *{n.settings['shape']!r}).to(torch.int8)",
-    "clip": lambda n, p, x: f"torch.clamp({x[0]}, {_array(n, p, 'low')}, {_array(n, p, 'high')})",
+# Templates of the expression of each operation, with its inputs by number, and its arrays and settings by name.
+_CODE = {
+    "as_float32": "{0}.float()",
+    "one_hot": "_one_hot({0}, {sizes!r})",
+    "flatten": "{0}.reshape({0}.shape[0], -1)",
+    "reshape": "{0}.reshape(-1, *{target_shape!r})",
+    "concatenate": "torch.cat([{inputs}], dim=-1)",
+    "columns": "{0}[:, {start}:{stop}]",
+    "rearrange": "{0}.permute(0, *(axis + 1 for axis in {axes!r})).reshape(-1, *{shape!r})",
+    "normalize": "torch.clamp((({0} - {mean}) - {mean_rest}) / {deviation}, -{bound}, {bound})",
+    "rescale": "{0} * {scale!r} + {offset!r}",
+    "affine": "{0} * {scale} + {offset}",
+    "dense": "self.dense_{position}({0})",
+    "convolution": "_convolution(self.convolution_{position}, {0})",
+    "layer_norm": "functional.layer_norm({0}, {0}.shape[-1:], {gamma}, {beta}, {epsilon!r})",
+    "batch_norm": "({0} - {mean}) / torch.sqrt({variance} + {epsilon!r}) * {gamma} + {beta}",
+    "add": "{0} + {1}",
+    "subtract": "{0} - {1}",
+    "multiply": "{0} * {1}",
+    "maximum": "torch.maximum({0}, {1})",
+    "minimum": "torch.minimum({0}, {1})",
+    "mean": "{0}.mean(dim=-1, keepdim=True)",
+    "append": "torch.cat([{0}, {values}.expand_as({0})], dim=-1)",
+    "argmax": "_argmax({0}, {sizes!r}, {shape!r})",
+    "positive": "({0} > 0).reshape(-1, *{shape!r}).to(torch.int8)",
+    "clip": "torch.clamp({0}, {low}, {high})",
 }

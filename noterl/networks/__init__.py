@@ -24,7 +24,6 @@ from noterl.networks.access import (
     variables,
 )
 from noterl.networks.builders import (
-    ACTIVATIONS,
     column_scales,
     default_critic,
     default_network,
@@ -37,6 +36,7 @@ from noterl.networks.builders import (
 )
 from noterl.networks.description import HiddenLayers, NetworkDescription
 from noterl.networks.files import read_network, resolve_network
+from noterl.networks.layers import ACTIVATIONS
 from noterl.networks.modes import PRECISIONS, training_mode
 from noterl.networks.multi_input import multi_input
 from noterl.networks.size_limit import claim, plan_sizes, size_limit

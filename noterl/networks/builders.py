@@ -19,9 +19,10 @@ from noterl import backends
 from noterl.backends import keras
 from noterl.envs.observation import ObservationEncoder, Part
 from noterl.networks.access import Network, get_weights, is_module, set_weights, stacked_layers
-from noterl.networks.description import ACTIVATIONS, HiddenLayers
+from noterl.networks.description import HiddenLayers
 from noterl.networks.initializers import initial_weights
 from noterl.networks.keras_layers import keras_network
+from noterl.networks.layers import ACTIVATION_TABLE, ACTIVATIONS
 from noterl.networks.size_limit import claim, plan_sizes
 from noterl.random import network_generator
 from noterl.utils.checks import check_word, finite, non_negative
@@ -394,7 +395,9 @@ def _build(plan: tuple, shape: tuple[int, ...]) -> Network:
     """Build the network of a plan on this backend, with weights from the agent's generator."""
     claim(plan_sizes(plan, shape))
     modules = backends.current().capabilities.get("modules")
-    network = keras_network(plan, shape) if modules is None else modules.build(plan, shape)
+    # The names of torch's classes are arguments, because backends lie on a floor below networks.
+    classes = {name: activation.torch for name, activation in ACTIVATION_TABLE.items()}
+    network = keras_network(plan, shape) if modules is None else modules.build(plan, shape, classes)
     set_weights(network, initial_weights(plan, get_weights(network), network_generator()))
     network.noterl_recipe = (plan, shape)
     return network

@@ -14,61 +14,11 @@ import numpy as np
 
 from noterl.backends import keras
 from noterl.networks.access import get_weights, is_module, is_network, variables
-from noterl.networks.builders import ACTIVATIONS, build_plan
+from noterl.networks.builders import build_plan
+from noterl.networks.layers import ACTIVATION_TABLE, LAYER_TABLE
 from noterl.networks.size_limit import NetworkSizeError, claim, plan_sizes
 from noterl.registry import Configurable, register
 from noterl.utils.budget import LIMITS, Budget
-
-_CONVOLUTION = ("filters", "kernel_size", "strides", "padding", "data_format", "dilation_rate", "groups", "use_bias")
-_POOLING = ("pool_size", "strides", "padding", "data_format")
-
-# For each layer, the arguments that are stored. None of them is a file, a function or another layer, except for an
-# activation, which is stored by its name.
-LAYERS: dict[str, tuple[str, ...]] = {
-    "Activation": (),
-    "Add": (),
-    "Average": (),
-    "AveragePooling1D": _POOLING,
-    "AveragePooling2D": _POOLING,
-    "BatchNormalization": ("axis", "momentum", "epsilon", "center", "scale"),
-    "Concatenate": ("axis",),
-    "Conv1D": _CONVOLUTION,
-    "Conv2D": _CONVOLUTION,
-    "Dense": ("units", "use_bias"),
-    "Dropout": ("rate",),
-    "ELU": ("alpha",),
-    "Flatten": ("data_format",),
-    "GlobalAveragePooling1D": ("data_format", "keepdims"),
-    "GlobalAveragePooling2D": ("data_format", "keepdims"),
-    "GlobalMaxPooling1D": ("data_format", "keepdims"),
-    "GlobalMaxPooling2D": ("data_format", "keepdims"),
-    "LayerNormalization": ("axis", "epsilon", "center", "scale"),
-    "LeakyReLU": ("negative_slope",),
-    "Maximum": (),
-    "MaxPooling1D": _POOLING,
-    "MaxPooling2D": _POOLING,
-    "Minimum": (),
-    "Multiply": (),
-    "Permute": ("dims",),
-    "ReLU": ("max_value", "negative_slope", "threshold"),
-    "Rescaling": ("scale", "offset"),
-    "Reshape": ("target_shape",),
-    "Softmax": ("axis",),
-    "Subtract": (),
-}
-WITH_ACTIVATION = ("Activation", "Conv1D", "Conv2D", "Dense")
-_MERGING = ("Add", "Average", "Concatenate", "Maximum", "Minimum", "Multiply", "Subtract")
-_ACTIVATION_NAMES = (
-    *ACTIVATIONS,
-    "softmax",
-    "softplus",
-    "softsign",
-    "selu",
-    "exponential",
-    "leaky_relu",
-    "relu6",
-    "mish",
-)
 
 
 @register
@@ -140,68 +90,78 @@ def _untracked(value: Any) -> Any:
     return value
 
 
-def operations_of(network: Any) -> list[Any]:
-    """Return the layers of a Sequential or Functional model without its inputs, in the order of `describe`."""
-    if type(network) is keras.Sequential:
-        return list(network.layers)
-    return [each for each in network.operations if type(each) is not keras.layers.InputLayer]
+def connections(network: Any) -> tuple[list[Any], list[list[int]], list[int]] | None:
+    """Return how the layers of a Keras model are connected; None if it is not Sequential or Functional with one input.
+
+    Returns:
+        The layers without the input; the positions of the inputs of each layer in this list, where the input of the
+        model has the position -1; and the positions of the layers that return the outputs of the model. Another model,
+        one whose layers are called twice, or have several outputs, gives None.
+    """
+    if isinstance(network, keras.Sequential):
+        layers = list(network.layers)
+        return layers, [[index - 1] for index in range(len(layers))], [len(layers) - 1]
+    if not isinstance(network, keras.Model) or type(network).__name__ != "Functional":
+        return None
+    if isinstance(network.output, dict) or isinstance(network.input, dict | list):
+        return None
+    layers = [operation for operation in network.operations if type(operation) is not keras.layers.InputLayer]
+    positions = {id(layer): position for position, layer in enumerate(layers)}
+    if any(len(layer._inbound_nodes) != 1 or len(layer._inbound_nodes[0].outputs) != 1 for layer in layers):
+        return None
+
+    def positions_of(tensors: Any) -> list[int]:
+        return [positions.get(id(tensor._keras_history.operation), -1) for tensor in tensors]
+
+    return (
+        layers,
+        [positions_of(layer._inbound_nodes[0].input_tensors) for layer in layers],
+        positions_of(network.outputs),
+    )
 
 
 def describe(network: Any) -> StoredNetwork | None:
     """Return the configuration of a Keras model; None if it cannot be stored."""
     is_sequential = type(network) is keras.Sequential
-    if not is_sequential and (not isinstance(network, keras.Model) or type(network).__name__ != "Functional"):
+    connected = connections(network) if is_sequential or type(network).__name__ == "Functional" else None
+    if connected is None or not network.built or len(network.inputs) != 1:
         return None
-    if not network.built or len(network.inputs) != 1:
+    layers, places, outputs = connected
+    arguments = [None if _is_restricted(layer) else layer_arguments(layer) for layer in layers]
+    outputs_of_layers = sum(math.prod(layer.output.shape[1:]) for layer in layers)
+    if None in arguments or len(layers) > LIMITS["layers"] or outputs_of_layers > LIMITS["outputs of layers"]:
         return None
-    operations = operations_of(network)
-    if is_sequential:
-        found = [_arguments(layer) for layer in operations]
-        places = [[index - 1] for index in range(len(found))]
-        outputs: list[int] = []
-    else:
-        found = [_arguments(operation) for operation in operations]
-        index = {id(each): position for position, each in enumerate(operations)}
-        places = []
-        for operation in operations:
-            if len(operation._inbound_nodes) != 1 or len(operation._inbound_nodes[0].outputs) != 1:
-                return None
-            tensors = operation._inbound_nodes[0].input_tensors
-            places.append([index.get(id(tensor._keras_history.operation), -1) for tensor in tensors])
-        outputs = [index.get(id(tensor._keras_history.operation), -1) for tensor in network.outputs]
-        if isinstance(network.output, dict) or isinstance(network.input, dict | list):
-            return None
-    outputs_of_layers = sum(math.prod(each.output.shape[1:]) for each in operations)
-    if None in found or len(found) > LIMITS["layers"] or outputs_of_layers > LIMITS["outputs of layers"]:
-        return None
-    layers = [
-        [type(layer).__name__, arguments, inputs]
-        for layer, arguments, inputs in zip(operations, found, places, strict=True)
+    rows = [
+        [type(layer).__name__, values, inputs] for layer, values, inputs in zip(layers, arguments, places, strict=True)
     ]
-    return StoredNetwork(type(network).__name__, tuple(network.inputs[0].shape[1:]), layers, outputs)
+    shape = tuple(network.inputs[0].shape[1:])
+    return StoredNetwork(type(network).__name__, shape, rows, [] if is_sequential else outputs)
 
 
-def _arguments(layer: Any) -> dict[str, Any] | None:
-    """Return the arguments of a layer; None if it cannot be stored."""
+def _is_restricted(layer: Any) -> bool:
+    """Return whether a layer has a regularizer or a constraint, which a file cannot hold."""
+    return any(value is not None for key, value in vars(layer).items() if key.endswith(("_regularizer", "_constraint")))
+
+
+def layer_arguments(layer: Any) -> dict[str, Any] | None:
+    """Return the arguments of a Keras layer; None if it is not in the table of layers, or has other arguments."""
     name = type(layer).__name__
-    if name not in LAYERS or type(layer) is not getattr(keras.layers, name):
-        return None
-    if any(value is not None for key, value in vars(layer).items() if key.endswith(("_regularizer", "_constraint"))):
+    if name not in LAYER_TABLE or type(layer) is not getattr(keras.layers, name):
         return None
     if layer.dtype_policy.name != "float32":
         return None
-    found = {key: _plain(getattr(layer, key)) for key in LAYERS[name]}
-    if name in WITH_ACTIVATION:
+    arguments = {argument: _plain(getattr(layer, argument)) for argument in LAYER_TABLE[name].arguments}
+    if LAYER_TABLE[name].has_activation:
         activation = getattr(layer.activation, "__name__", "linear" if layer.activation is None else "")
-        if activation not in _ACTIVATION_NAMES or layer.activation not in (
+        if activation not in ACTIVATION_TABLE or layer.activation not in (
             None,
             getattr(keras.activations, activation),
         ):
             return None
-        found["activation"] = activation
-    if not all(_is_plain(value) for value in found.values()):
+        arguments["activation"] = activation
+    if not all(_is_plain(value) for value in arguments.values()):
         return None
-    return found if layer.trainable else {**found, "trainable": False}
+    return arguments if layer.trainable else {**arguments, "trainable": False}
 
 
 def _plain(value: Any) -> Any:
@@ -241,7 +201,7 @@ def build_model(stored: StoredNetwork, initializers: Mapping[int, Mapping[str, A
             raise ValueError(f"{name!r:.40} has the inputs {places!r:.80}, which do not precede it")
         inputs = [start if place == -1 else tensors[place] for place in places]
         claim(_weights(layer, tuple(inputs[0].shape[1:])), budget)
-        tensors.append(layer(inputs) if name in _MERGING else layer(*inputs))
+        tensors.append(layer(inputs) if LAYER_TABLE[name].merges else layer(*inputs))
         budget.spend("outputs of layers", math.prod(tensors[-1].shape[1:]))
         layers.append(layer)
     if stored.kind == "Sequential":
@@ -252,17 +212,16 @@ def build_model(stored: StoredNetwork, initializers: Mapping[int, Mapping[str, A
 
 def _make_layer(name: Any, arguments: Any) -> Any:
     """Return a layer of the allow-list, not built yet."""
-    if name not in LAYERS:
+    if name not in LAYER_TABLE:
         raise ValueError(f"a file cannot hold the layer {name!r:.40}")
-    activation = ("activation",) if name in WITH_ACTIVATION else ()
-    allowed = {*LAYERS[name], *activation, "trainable"}
+    allowed = LAYER_TABLE[name].stored
     if (
         not isinstance(arguments, dict)
         or not arguments.keys() <= allowed
         or not all(map(_is_plain, arguments.values()))
     ):
         raise ValueError(f"{name} has the arguments {arguments!r:.120}; a file may hold {sorted(allowed)}")
-    if arguments.get("activation", "linear") not in _ACTIVATION_NAMES:
+    if arguments.get("activation", "linear") not in ACTIVATION_TABLE:
         raise ValueError(f"{name} has the activation {arguments['activation']!r:.40}")
     named = {key: tuple(value) if isinstance(value, list) else value for key, value in arguments.items()}
     if name in ("LayerNormalization",) and isinstance(named.get("axis"), tuple):

@@ -9,19 +9,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from noterl.networks.layers import ACTIVATIONS, PLAN_LAYERS
 from noterl.registry import Configurable, register
 from noterl.utils.budget import LIMITS
 from noterl.utils.files import Keys, key_path
 from noterl.utils.words import explain_name
 
-ACTIVATIONS = ("relu", "tanh", "sigmoid", "elu", "silu", "gelu", "linear")
 INITIALIZERS = ("orthogonal", "glorot_uniform", "fan_in_uniform")
 
 # The activations of outputs. The head applies its own one, so the network of an agent has linear outputs.
 _OUTPUT_ACTIVATIONS = ("linear", "softmax", "tanh")
 
-_SIZES = {"dense": ("units",), "convolution": ("filters", "size", "stride"), "flatten": ()}
 _OPTIONS = ("activation", "initializer", "gain")
+_SIZES = {
+    layer: tuple(argument for argument in PLAN_LAYERS[layer] if argument not in _OPTIONS)
+    for layer in ("dense", "convolution", "flatten")
+}
 _ROLES = ("actor", "critic", "q", "network")
 _NETWORK_KEYS = ("layers", "output")
 _KEYS = (*_NETWORK_KEYS, "shared", *_ROLES)

@@ -1,6 +1,6 @@
 """Reading Keras models from `.json` and `.keras` files, without Keras's deserialization, which may run their code.
 
-The configuration is read here. Only layers of the allow-list of `noterl.networks.config` are built.
+The configuration is read here. Only layers of the table in `noterl.networks.layers` are built.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import Any, NoReturn
 import numpy as np
 
 from noterl.backends import keras
-from noterl.networks.config import LAYERS, WITH_ACTIVATION, StoredNetwork, build_model
+from noterl.networks.config import StoredNetwork, build_model
+from noterl.networks.layers import LAYER_TABLE
 from noterl.networks.size_limit import NetworkSizeError
 from noterl.utils.budget import Budget, check_hdf5, parse, using
 from noterl.utils.words import explain_name
@@ -173,14 +174,12 @@ class _Reader:
         """Return the class and the arguments of a layer, and keep its initializers."""
         name, config = layer["class_name"], layer["config"]
         own = layer.get("module", "keras.layers") in ("keras.layers", "keras.src.layers")
-        if layer.get("registered_name") not in (None, name) or not own or name not in LAYERS:
-            self._fail(name, f"a file cannot hold the layer {name!r:.80}: {explain_name(str(name), LAYERS)}")
-        activation = ("activation",) if name in WITH_ACTIVATION else ()
-        known = (*LAYERS[name], *activation, "trainable")
+        if layer.get("registered_name") not in (None, name) or not own or name not in LAYER_TABLE:
+            self._fail(name, f"a file cannot hold the layer {name!r:.80}: {explain_name(str(name), LAYER_TABLE)}")
         self._check_dtype(config.get("dtype"), name)
         arguments: dict[str, Any] = {}
         for key, value in config.items():
-            if key in known:
+            if key in LAYER_TABLE[name].stored:
                 arguments[key] = value
             elif key.endswith("_initializer") and value is not None:
                 self.initializers.setdefault(index, {})[key] = self._initializer(value)

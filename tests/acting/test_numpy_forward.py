@@ -50,6 +50,12 @@ IN_NUMPY = {
     "sigmoid": [layers.Dense(8, activation="sigmoid"), layers.Dense(4)],
     "activations as layers": [layers.Activation("relu"), layers.Dense(8), layers.ReLU(), layers.Activation("tanh")],
     "flatten": [layers.Flatten(), layers.Dense(8, activation="relu")],
+    "gelu": [layers.Dense(8, activation="gelu")],
+    "without bias": [layers.Dense(8, use_bias=False)],
+    "normalization": [layers.Dense(8), layers.LayerNormalization(), layers.BatchNormalization()],
+    "leaky": [layers.Dense(8), layers.LeakyReLU(0.1)],
+    "dropout": [layers.Dense(8), layers.Dropout(0.5)],  # acting is inference
+    "regularizer": [layers.Dense(8, kernel_regularizer="l2")],
 }
 
 
@@ -59,14 +65,10 @@ def waves(x):
 
 
 COMPILED = {
-    "gelu": [layers.Dense(8, activation="gelu")],
-    "without bias": [layers.Dense(8, use_bias=False)],
-    "normalization": [layers.Dense(8), layers.LayerNormalization()],
-    "leaky": [layers.Dense(8), layers.LeakyReLU(0.1)],
     "cut off relu": [layers.Dense(8), layers.ReLU(max_value=0.1)],
     "relu with a threshold": [layers.Dense(8), layers.ReLU(threshold=0.5)],
     "a function of the user's": [layers.Dense(8, activation=waves)],
-    "dropout": [layers.Dense(8), layers.Dropout(0.5)],
+    "convolution": [layers.Reshape((5, 1, 1)), layers.Conv2D(2, 1, data_format="channels_last"), layers.Flatten()],
 }
 
 
@@ -335,15 +337,15 @@ def test_torch_network_acts_in_numpy_if_supported() -> None:
         return small_dqn(network=nn.Sequential(*stack))
 
     supported = agent_of(
-        nn.Flatten(), nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 8), nn.ReLU(), nn.SiLU(), nn.Linear(8, 3)
+        nn.Flatten(), nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 8, bias=False), nn.ReLU(), nn.SiLU(), nn.Linear(8, 3)
     )
     assert actor_of(supported).forward.in_numpy
     assert_acts_as_the_network(supported)
     run_updates(supported, random_batch(4, 8), 4)
     assert_acts_as_the_network(supported)
     for unsupported in (
-        agent_of(nn.Linear(5, 8, bias=False), nn.Linear(8, 3)),
         agent_of(nn.Linear(5, 8), nn.LeakyReLU(), nn.Linear(8, 3)),
+        agent_of(nn.Linear(5, 8), nn.Softplus(beta=2.0), nn.Linear(8, 3)),
         agent_of(nn.Sequential(nn.Linear(5, 8), nn.ReLU()), nn.Linear(8, 3)),
         agent_of(nn.Linear(5, 8), nn.LayerNorm(8), nn.Linear(8, 3)),
     ):

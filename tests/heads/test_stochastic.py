@@ -329,7 +329,7 @@ class TestNetworks:
         assert len(networks.trainable_variables(self.actor)) == 7
 
     def test_numpy_copy_appends_log_std(self) -> None:
-        program, variables = acting.describe(self.actor)
+        program, variables = acting.describe([self.actor], (5,), np.float32)
         observations = np.random.default_rng(0).normal(size=(3, 5)).astype(np.float32)
         weights = [fetched(variable) for variable in variables]
         np.testing.assert_allclose(program(observations, weights), fetched(self.actor(tensor(observations))), atol=1e-6)

@@ -56,6 +56,11 @@ ACTIVATIONS = {
     "silu": lambda x: x * sigmoid(x),
     "gelu": lambda x: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
     "linear": lambda x: x,
+    "softplus": lambda x: np.log1p(np.exp(x)),
+    "softsign": lambda x: x / (1 + np.abs(x)),
+    "selu": lambda x: 1.0507009873554805 * np.where(x > 0, x, 1.6732632423543772 * (np.exp(x) - 1)),
+    "relu6": lambda x: np.clip(x, 0, 6),
+    "mish": lambda x: x * np.tanh(np.log1p(np.exp(x))),
 }
 
 

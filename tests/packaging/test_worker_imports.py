@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[2]
 MODULES = (
     "noterl.acting.actor",
     "noterl.acting.numpy_forward",
+    "noterl.acting.numpy_layers",
     "noterl.collect",
     "noterl.collect.worker",
     "noterl.envs",

@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +13,16 @@ import numpy as np
 import psutil
 
 from noterl import envs, heads, policies
-from noterl.acting import numpy_forward
+from noterl.acting import numpy_forward, numpy_layers
 from noterl.acting.actor import Actor
 from noterl.collect import PoolLanes, ScalarLanes, Workers
 from noterl.envs.observation import copy_observation
 from noterl.random import Generators
 from noterl.types import Transition
+
+
+def _linear(x: np.ndarray, weights: list[np.ndarray]) -> np.ndarray:
+    return numpy_layers.dense(x, *weights)
 
 
 class LinearForward:
@@ -30,9 +33,8 @@ class LinearForward:
     def __init__(self, inputs: int, outputs: int, in_numpy: bool = True) -> None:
         rng = np.random.default_rng(0)
         self._weights = [rng.normal(size=(inputs, outputs)).astype(np.float32), np.zeros(outputs, np.float32)]
-        layer = partial(numpy_forward._dense_layer, 0, numpy_forward._linear)
-        self._layer = partial(numpy_forward._run, [layer])
-        self.program = self._layer if in_numpy else None
+        self._program = _linear
+        self.program = self._program if in_numpy else None
 
     def weights(self) -> list[np.ndarray]:
         return self._weights
@@ -41,7 +43,7 @@ class LinearForward:
         self._weights = [np.full_like(weight, value) for weight in self._weights]
 
     def __call__(self, observations: np.ndarray) -> np.ndarray:
-        return numpy_forward.run_program(self._layer, observations, self._weights)
+        return numpy_forward.run_program(self._program, observations, self._weights)
 
 
 def actor_for(source: envs.EnvSource, generators: Generators, in_numpy: bool = True, eps: float = 0.5) -> Actor:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy as python_copy
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -24,16 +24,6 @@ from noterl.utils.nested import split_columns
 _lock = threading.Lock()  # agents in several threads share both dicts
 _adopted = WeakIdKeyDictionary()
 _variables: weakref.WeakKeyDictionary[nn.Module, list[keras.Variable]] = weakref.WeakKeyDictionary()
-
-_ACTIVATIONS = {
-    "relu": nn.ReLU,
-    "tanh": nn.Tanh,
-    "sigmoid": nn.Sigmoid,
-    "elu": nn.ELU,
-    "silu": nn.SiLU,
-    "gelu": nn.GELU,
-    "linear": nn.Identity,
-}
 
 # The axes that transpose a kernel of torch to Keras's layout.
 _KERNEL_AXES = {nn.Linear: (1, 0), nn.Conv1d: (2, 1, 0), nn.Conv2d: (2, 3, 1, 0)}
@@ -200,20 +190,28 @@ class LogStd(nn.Module):
         return torch.cat([mean, self.log_std.expand_as(mean)], dim=-1)
 
 
-def build(plan: tuple, shape: tuple[int, ...]) -> nn.Module:
-    """Build the native module of a plan; `noterl.networks.builders` describes plans, and sets the initial weights."""
+def build(plan: tuple, shape: tuple[int, ...], activations: Mapping[str, str]) -> nn.Module:
+    """Build the native module of a plan; `noterl.networks.builders` describes plans, and sets the initial weights.
+
+    Args:
+        plan: the plan.
+        shape: the shape of one observation.
+        activations: the classes in `torch.nn` of the activations.
+    """
     first = plan[1][:1]
     layers = plan[1] if first and first[0][0] == "scale" else [("float",), *plan[1]]
-    module, features = _sequence(layers, shape)
+    module, features = _sequence(layers, shape, activations)
     if plan[0] == "dueling":
         trunk, (_, _, stream, outputs) = module, plan
-        value, _ = _sequence([*stream, ("dense", 1, "linear")], features)
-        advantage, _ = _sequence([*stream, ("dense", outputs, "linear")], features)
+        value, _ = _sequence([*stream, ("dense", 1, "linear")], features, activations)
+        advantage, _ = _sequence([*stream, ("dense", outputs, "linear")], features, activations)
         module = Dueling(trunk, value, advantage)
     return module.to(device_name())
 
 
-def _sequence(layers: Sequence[tuple], shape: tuple[int, ...]) -> tuple[nn.Sequential, tuple[int, ...]]:
+def _sequence(
+    layers: Sequence[tuple], shape: tuple[int, ...], activations: Mapping[str, str]
+) -> tuple[nn.Sequential, tuple[int, ...]]:
     modules: list[nn.Module] = []
     convolutions: list[nn.Module] = []
     for kind, *rest in layers:
@@ -221,15 +219,15 @@ def _sequence(layers: Sequence[tuple], shape: tuple[int, ...]) -> tuple[nn.Seque
             modules.append(nn.Linear(shape[-1], rest[0]))
             shape = (rest[0],)
             if rest[1] != "linear":
-                modules.append(_ACTIVATIONS[rest[1]]())
+                modules.append(_activation(rest[1], activations))
         elif kind == "convolution":
             filters, size, stride, activation, *_ = rest
-            convolutions += [nn.Conv2d(shape[-1], filters, size, stride), _ACTIVATIONS[activation]()]
+            convolutions += [nn.Conv2d(shape[-1], filters, size, stride), _activation(activation, activations)]
             shape = ((shape[0] - size) // stride + 1, (shape[1] - size) // stride + 1, filters)
         elif kind == "scale":
             modules.append(Scale(rest[0]))
         elif kind == "encoders":
-            parts = [_sequence(inner, (stop - start,)) for start, stop, inner in rest[0]]
+            parts = [_sequence(inner, (stop - start,), activations) for start, stop, inner in rest[0]]
             modules.append(Encoders([(start, stop) for start, stop, _ in rest[0]], [part for part, _ in parts]))
             shape = (sum(features for _, (features,) in parts),)
         elif kind == "rearrange":
@@ -243,6 +241,11 @@ def _sequence(layers: Sequence[tuple], shape: tuple[int, ...]) -> tuple[nn.Seque
             modules.append(Convolutions(convolutions) if convolutions else nn.Flatten())
             shape = (int(np.prod(shape)),)
     return nn.Sequential(*modules), shape
+
+
+def _activation(name: str, activations: Mapping[str, str]) -> nn.Module:
+    layer: nn.Module = getattr(nn, activations[name])()
+    return layer
 
 
 def get_weights(module: nn.Module) -> list[np.ndarray]:

@@ -36,6 +36,7 @@ class Team:
         joined_observation_space: the Box of the observation vector.
         joined_action_space: the Box of the action vector.
         network_shapes: the shape of each agent's encoded observation.
+        observation_columns: the columns of each agent's encoded observation in the observation vector.
 
     Raises:
         ValueError: if the numbers of names and spaces differ, if two names are equal, or if a space is of an
@@ -67,11 +68,11 @@ class Team:
         self.action_space = _tuple("action_space", self.names, action_spaces)
         self._encoders = tuple(map(ObservationEncoder, self.observation_space))
         self.network_shapes = tuple(tuple(encoder.space.shape) for encoder in self._encoders)
-        self._observation_columns = columns([int(np.prod(shape)) for shape in self.network_shapes])
+        self.observation_columns = columns([int(np.prod(shape)) for shape in self.network_shapes])
         self._action_columns = columns([int(np.prod(space.shape or ())) for space in self.action_space])
         in_bytes = all(encoder.dtype == np.uint8 for encoder in self._encoders)
         low, high, dtype = (0, 255, np.uint8) if in_bytes else (-np.inf, np.inf, np.float32)
-        self.joined_observation_space = spaces.Box(low, high, (self._observation_columns[-1].stop,), dtype)
+        self.joined_observation_space = spaces.Box(low, high, (self.observation_columns[-1].stop,), dtype)
         lows, highs = (
             np.concatenate([np.reshape(_bound(space, side), -1) for space in self.action_space]) for side in (0, 1)
         )
@@ -96,7 +97,7 @@ class Team:
                 shape = encoder.original_space.shape
                 raise ValueError(f"{name} must have the shape {shape}, got {np.shape(observation)}")
             fitting = fit_dtype(encoder.original_space, observation, name)
-            vector[self._observation_columns[index]] = encoder(fitting).reshape(-1)
+            vector[self.observation_columns[index]] = encoder(fitting).reshape(-1)
 
     def joined_observations(self, observations: Sequence[Any]) -> Array:
         """Return the observation vectors `[N, D]` from a batch for each agent, or `[D]` from one observation for each.
@@ -121,7 +122,7 @@ class Team:
 
     def split_observations(self, vectors: Any, reshape: Reshape = np.reshape) -> tuple[Any, ...]:
         """Return each agent's encoded observations `[B, *shape]` from vectors `[B, D]`, tensors or arrays."""
-        return _split(vectors, self._observation_columns, self.network_shapes, reshape)
+        return _split(vectors, self.observation_columns, self.network_shapes, reshape)
 
     def split_actions(self, vectors: Any, reshape: Reshape = np.reshape) -> tuple[Any, ...]:
         """Return each agent's actions `[B, *shape]` from vectors `[B, W]`, in the dtype of the vectors."""

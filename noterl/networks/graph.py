@@ -1,0 +1,276 @@
+"""The computation of a network as a list of operations, for NumPy acting and for exported files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from noterl import backends
+from noterl.networks.access import is_module, keras_layout, stacked_layers, variables
+from noterl.networks.config import connections, layer_arguments
+from noterl.networks.layers import ACTIVATION_TABLE, LAYER_TABLE, TORCH_DEFAULTS
+from noterl.networks.size_limit import plan_sizes
+
+Array = np.ndarray[Any, Any]
+
+_TORCH_ACTIVATIONS = {activation.torch: name for name, activation in ACTIVATION_TABLE.items() if activation.torch}
+
+
+class UnsupportedNetworkError(ValueError):
+    """A network cannot be written as operations."""
+
+
+class Weight(NamedTuple):
+    """A weight of a network.
+
+    Attributes:
+        variable: its variable.
+        axes: the axes that transpose the value of the variable to Keras's layout.
+    """
+
+    variable: Any
+    axes: tuple[int, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape in Keras's layout."""
+        return tuple(self.variable.shape[axis] for axis in self.axes)
+
+    def value(self) -> Array:
+        """Return the current value in Keras's layout."""
+        return np.ascontiguousarray(backends.current().fetch(self.variable).transpose(self.axes))
+
+
+@dataclass(frozen=True)
+class Node:
+    """One operation on batches `[N, ...]`.
+
+    The kinds, except for "input", are functions of `noterl.acting.numpy_layers`, which define what they compute:
+
+    - input: an input of the policy, with `name`, `shape` and `dtype`;
+    - as_float32; one_hot, with `sizes`; flatten; reshape, with `target_shape`;
+    - concatenate: of all inputs; columns, with `start` and `stop`;
+    - rearrange: transposes the axes of each row, then reshapes it, with `axes` and `shape`;
+    - normalize: `clip((x - mean - mean_rest) / deviation)`, with these arrays and `bound`;
+    - rescale: `scale * x + offset`, with numbers; affine: the same with arrays;
+    - dense and convolution: with the arrays `kernel` and `bias`, a convolution also with `strides`;
+    - layer_norm: with `epsilon` and the arrays `gamma` and `beta`; batch_norm: also with `mean` and `variance`;
+    - the names of `noterl.networks.layers.ACTIVATION_TABLE` except linear; leaky_relu with `negative_slope`;
+    - add, subtract, multiply, maximum, minimum: of two inputs; mean: of each row;
+    - append: appends the array `values` to each row;
+    - argmax: of each part of `sizes`, as an action of `shape`; positive: whether values are above 0, with `shape`;
+    - clip: with the arrays `low` and `high`.
+
+    Attributes:
+        kind: the kind.
+        inputs: the positions of the operations whose results it receives.
+        settings: numbers, strings and tuples.
+        arrays: constants and weights, in the order of the function's parameters.
+    """
+
+    kind: str
+    inputs: tuple[int, ...] = ()
+    settings: dict[str, Any] = field(default_factory=dict)
+    arrays: dict[str, Any] = field(default_factory=dict)
+
+
+class Graph:
+    """Operations in the order in which they run.
+
+    Attributes:
+        nodes: the operations.
+        outputs: name -> position of the operation whose result is this output.
+    """
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        self.outputs: dict[str, int] = {}
+
+    def add(self, kind: str, inputs: int | Sequence[int] = (), **values: Any) -> int:
+        """Add an operation and return its position; arrays and weights among the values become its arrays."""
+        arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray | Weight)}
+        settings = {name: value for name, value in values.items() if name not in arrays}
+        places = (inputs,) if isinstance(inputs, int) else tuple(inputs)
+        self.nodes.append(Node(kind, places, settings, arrays))
+        return len(self.nodes) - 1
+
+    def activate(self, name: str, inputs: int) -> int:
+        """Add an activation of Keras, with its default arguments, and return its position."""
+        if name == "linear":
+            return inputs
+        # The slope of keras.activations.leaky_relu.
+        return self.add(name, inputs, negative_slope=0.2) if name == "leaky_relu" else self.add(name, inputs)
+
+    def inputs(self) -> dict[str, Node]:
+        """Return the inputs by name."""
+        return {node.settings["name"]: node for node in self.nodes if node.kind == "input"}
+
+    def with_values(self) -> Graph:
+        """Return the graph with the current values of its weights, which it no longer follows."""
+        graph = Graph()
+        graph.outputs = self.outputs
+        graph.nodes = [
+            replace(node, arrays={name: _value(array) for name, array in node.arrays.items()}) for node in self.nodes
+        ]
+        return graph
+
+    def arrays(self) -> dict[str, Array]:
+        """Return all arrays, by names such as "dense_3_kernel"."""
+        return {
+            array_name(node, position, name): array
+            for position, node in enumerate(self.nodes)
+            for name, array in node.arrays.items()
+        }
+
+
+def array_name(node: Node, position: int, name: str) -> str:
+    """Return the name of an array in a file."""
+    return f"{node.kind}_{position}_{name}"
+
+
+def add_network(graph: Graph, network: Any, inputs: int) -> int:
+    """Add the operations of a network and return the position of its output.
+
+    Args:
+        graph: receives the operations.
+        network: a Keras model or a torch module. Of several outputs, the first is used.
+        inputs: the position of the encoded observations.
+
+    Raises:
+        UnsupportedNetworkError: if an operation is not supported.
+    """
+    plan, shape = getattr(network, "noterl_recipe", (None, ()))
+    if plan is not None:
+        weights = _weights_of(network)
+        # Layers of the network may have been replaced since it was built.
+        if sorted(plan_sizes(plan, shape)) == sorted(int(np.prod(weight.shape)) for weight in weights):
+            return _add_plan(graph, plan, inputs, iter(weights))
+    if is_module(network):
+        return _add_modules(graph, network, inputs)
+    connected = connections(network)
+    if connected is None:
+        raise UnsupportedNetworkError(
+            f"{type(network).__name__} is not a Sequential or Functional model of known layers"
+        )
+    layers, places, outputs = connected
+    positions = {-1: inputs}
+    for index, layer in enumerate(layers):
+        positions[index] = _add_keras_layer(graph, layer, [positions[place] for place in places[index]])
+    return positions[outputs[0]]
+
+
+def _value(array: Any) -> Array:
+    return array.value() if isinstance(array, Weight) else array
+
+
+def _weights_of(network: Any) -> list[Weight]:
+    layout = keras_layout([network])
+    return [
+        Weight(variable, tuple(layout.get(id(variable), range(len(variable.shape))))) for variable in variables(network)
+    ]
+
+
+def _add_plan(graph: Graph, plan: tuple, inputs: int, weights: Iterator[Weight]) -> int:
+    if plan[0] == "sequential":
+        return _add_stack(graph, plan[1], inputs, weights)
+    _, trunk, stream, outputs = plan
+    features = _add_stack(graph, trunk, inputs, weights)
+    value = _add_stack(graph, [*stream, ("dense", 1, "linear")], features, weights)
+    advantage = _add_stack(graph, [*stream, ("dense", outputs, "linear")], features, weights)
+    # The order of the networks, so that the results are equal bit for bit.
+    return graph.add("subtract", (graph.add("add", (value, advantage)), graph.add("mean", advantage)))
+
+
+def _add_stack(graph: Graph, layers: Sequence[tuple], x: int, weights: Iterator[Weight]) -> int:
+    for layer in layers:
+        match layer:
+            case ("dense", _, activation, *_):
+                dense = graph.add("dense", x, kernel=next(weights), bias=next(weights))
+                x = graph.activate(activation, dense)
+            case ("convolution", _, _, stride, activation, *_):
+                strides = (stride, stride)
+                convolution = graph.add("convolution", x, kernel=next(weights), bias=next(weights), strides=strides)
+                x = graph.activate(activation, convolution)
+            case ("encoders", plans):
+                columns = [(graph.add("columns", x, start=start, stop=stop), inner) for start, stop, inner in plans]
+                x = graph.add("concatenate", [_add_stack(graph, inner, place, weights) for place, inner in columns])
+            case ("scale", factor):
+                x = graph.add("rescale", x, scale=float(factor), offset=0.0)
+            case ("rearrange", axes, shape):
+                x = graph.add("rearrange", x, axes=tuple(axes), shape=tuple(shape))
+            case ("log_std", _):
+                x = graph.add("append", x, values=next(weights))
+            case _:
+                x = graph.add("flatten", x)
+    return x
+
+
+def _add_modules(graph: Graph, network: Any, x: int) -> int:
+    """Add a stack of torch modules."""
+    layers = stacked_layers(network)
+    if not layers:
+        raise UnsupportedNetworkError(f"{type(network).__name__} is not a torch.nn.Sequential")
+    for layer in layers:
+        name = type(layer).__name__
+        if not type(layer).__module__.startswith("torch.nn."):
+            raise UnsupportedNetworkError(f"the module {name} is not one of torch.nn")
+        if name == "Linear":
+            x = graph.add("dense", x, **_kernel_and_bias(_weights_of(layer)))
+        elif name == "Flatten" and layer.start_dim == 1 and layer.end_dim == -1:
+            x = graph.add("flatten", x)
+        elif name in _TORCH_ACTIVATIONS and _has_defaults(layer):
+            x = graph.activate(_TORCH_ACTIVATIONS[name], x)
+        elif name != "Dropout":
+            raise UnsupportedNetworkError(f"the module {name} is not supported")
+    return x
+
+
+def _has_defaults(layer: Any) -> bool:
+    """Return whether an activation of torch has the default arguments that change its results."""
+    return all(getattr(layer, name, value) == value for name, value in TORCH_DEFAULTS.items())
+
+
+def _add_keras_layer(graph: Graph, layer: Any, inputs: list[int]) -> int:
+    name, arguments = type(layer).__name__, layer_arguments(layer)
+    if arguments is None:
+        raise UnsupportedNetworkError(f"the layer {name} is not supported")
+    row = LAYER_TABLE[name]
+    settings = {key: tuple(value) if isinstance(value, list) else value for key, value in arguments.items()}
+    is_fixed = all(arguments[argument] in (value, [value]) for argument, value in row.fixed.items())
+    # A Reshape may infer a length, and a Rescaling may have a factor for each channel.
+    is_plain = -1 not in settings.get("target_shape", ()) and not isinstance(settings.get("scale"), tuple)
+    if not row.kind or not is_fixed or not is_plain:
+        raise UnsupportedNetworkError(f"the layer {name} is not supported with the arguments {arguments}")
+    if row.kind == "linear":
+        return graph.activate(arguments.get("activation", "linear"), inputs[0])
+    arrays = _arrays(row.kind, arguments, _weights_of(layer) if layer.variables else [])
+    values = {**arrays, **{setting: settings[setting] for setting in row.settings}}
+    if row.merges and row.kind != "concatenate":
+        position = reduce(lambda left, right: graph.add(row.kind, (left, right)), inputs)
+    else:
+        position = graph.add(row.kind, inputs, **values)
+    if name == "Average":
+        position = graph.add("rescale", position, scale=1 / len(inputs), offset=0.0)
+    return graph.activate(arguments.get("activation", "linear"), position)
+
+
+def _arrays(kind: str, arguments: Mapping[str, Any], weights: Sequence[Weight]) -> dict[str, Weight | Array]:
+    """Return the arrays of an operation: the weights of a Keras layer, and constants for weights that it lacks."""
+    if kind in ("dense", "convolution"):
+        return _kernel_and_bias(weights)
+    if kind not in ("layer_norm", "batch_norm"):
+        return {}
+    remaining = iter(weights)
+    shape = weights[0].shape if weights else ()
+    gamma = next(remaining) if arguments["scale"] else np.ones(shape, np.float32)
+    beta = next(remaining) if arguments["center"] else np.zeros(shape, np.float32)
+    return {"gamma": gamma, "beta": beta, **dict(zip(("mean", "variance"), remaining, strict=False))}
+
+
+def _kernel_and_bias(weights: Sequence[Weight]) -> dict[str, Weight | Array]:
+    kernel, *bias = weights
+    return {"kernel": kernel, "bias": bias[0] if bias else np.zeros(kernel.shape[-1], np.float32)}

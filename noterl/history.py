@@ -13,6 +13,7 @@ import numpy as np
 from noterl.callback import HISTORY, Callback
 from noterl.types import Logs
 from noterl.utils.checks import check_positive
+from noterl.utils.files import naming
 from noterl.utils.optional import require
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ class History(Callback):
 
     def to_csv(self, path: str | Path) -> None:
         """Write a CSV file with a row per episode and a column per quantity."""
-        with Path(path).open("w", newline="", encoding="utf-8") as file:
+        with naming(path), Path(path).open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
             writer.writerow(["episode", *self.history])
             writer.writerows(zip(self.episode, *self.history.values(), strict=True))

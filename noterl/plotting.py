@@ -209,11 +209,14 @@ def _columns(run: Any) -> Mapping[str, Sequence[Any]]:
 def _curve(run: Any, what: str, against: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the points `(x, values)` of one run `[P]`, with `x` in ascending order, and the column of the values."""
     columns = _columns(run)
-    for name, column in (("what", what), ("against", against)):
-        if column not in columns:
-            raise ValueError(f"{name}: a run has no {column!r}; it has {', '.join(columns)}")
-    x = np.asarray(columns[against], np.float64)
-    column = np.asarray(columns[what], np.float64)
+    for argument, name in (("what", what), ("against", against)):
+        if name not in columns:
+            raise ValueError(f"{argument}: a run has no {name!r}; it has {', '.join(columns)}")
+    try:
+        x = np.asarray(columns[against], np.float64)
+        column = np.asarray(columns[what], np.float64)
+    except (OverflowError, TypeError, ValueError) as error:
+        raise ValueError(f"what, against: {what!r} and {against!r} of a run must be numbers: {error}") from error
     present = ~np.isnan(column)
     if not present.any():
         raise ValueError(f"what: a run has no value of {what!r}")

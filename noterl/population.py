@@ -17,8 +17,8 @@ from noterl.collect.device import DeviceLanes
 from noterl.envs.functional import new_keys
 from noterl.learning import device
 from noterl.random import Generators, check_seed
-from noterl.training.interrupts import InterruptGuard
 from noterl.utils.checks import check_count, check_int, check_number, check_positive
+from noterl.utils.interrupts import InterruptGuard
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -177,7 +177,7 @@ class Population:
         schedules = device.scheduled(self._learner)
         with guard.installed():
             while self.steps < last:
-                self._call(last, schedules, guard)
+                self._call(last, schedules)
                 guard.check()
         return self.history
 
@@ -203,7 +203,7 @@ class Population:
         keys = np.zeros((len(self), 2), np.uint32)
         return backends.current().capabilities["device_programs"].make_members(program, self._states, keys)
 
-    def _call(self, last: int, schedules: list[Any], guard: InterruptGuard) -> None:
+    def _call(self, last: int, schedules: list[Any]) -> None:
         """Make one call on the device and record its episodes."""
         assert self._members is not None
         program = self._members.program
@@ -211,10 +211,9 @@ class Population:
         end = min(program.rollouts * program.size, begin + last - self.steps)
         first = self.steps - begin
         values = device.scheduled_values(schedules, [first + program.size * (k + 1) for k in range(program.rollouts)])
-        with guard.critical():
-            reports = self._members.run(begin, end, values)
-            self.steps, self._position = first + end, end % program.size
-            self._record(program, reports, first, end // program.size)
+        reports = self._members.run(begin, end, values)
+        self.steps, self._position = first + end, end % program.size
+        self._record(program, reports, first, end // program.size)
 
     def _record(self, program: DeviceProgram, reports: list[Report], first: int, learned: int) -> None:
         """Add the episodes of a call to the history."""

@@ -169,8 +169,9 @@ class Encoder:
         lengths = np.array(list(map(len, words)), np.int64)
         others = [lengths, np.frombuffer(b"".join(words), np.uint8)] if words or scalars else []
         others += [np.array(parts[codes[kind]], kind) for kind in scalars]
-        numbers = np.array(parts[_FLOATS], np.float64), np.array(parts[_INTS], np.int64)
-        return {"$mixed": [self._store(array, keys) for array in (np.array(places, np.int64), *numbers, *others)]}
+        numbers = [np.array(parts[_FLOATS], np.float64), np.array(parts[_INTS], np.int64)]
+        arrays: list[Array] = [np.array(places, np.int64), *numbers, *others]
+        return {"$mixed": [self._store(array, keys) for array in arrays]}
 
     def _dict(self, value: dict[Any, Any], keys: Keys) -> dict[str, Any]:
         if all(isinstance(key, str) and not key.startswith("$") for key in value):

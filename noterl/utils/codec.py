@@ -167,7 +167,7 @@ class Encoder:
             places.append(code)
         words = [word.encode("utf-8", "surrogatepass") for word in parts[_WORDS]]
         lengths = np.array(list(map(len, words)), np.int64)
-        others = [lengths, np.frombuffer(b"".join(words), np.uint8)] if words or scalars else []
+        others: list[Array] = [lengths, np.frombuffer(b"".join(words), np.uint8)] if words or scalars else []
         others += [np.array(parts[codes[kind]], kind) for kind in scalars]
         numbers = [np.array(parts[_FLOATS], np.float64), np.array(parts[_INTS], np.int64)]
         arrays: list[Array] = [np.array(places, np.int64), *numbers, *others]

@@ -135,17 +135,29 @@ class FrameStackStorage(Storage):
     ) -> None:
         super().__init__(stack.layout, capacity, action, extra, empty)
         self._stack, self.frames = stack, stack.frames
-        self._seen: set[int] = set()  # lanes whose next transition may not be the first one of an episode
+        self._running: set[int] = set()  # lanes whose next transition may not be the first one of an episode
 
     def add(
-        self, lane: int, observation: Any, action: Any, reward: float, next_observation: Any, *rest: Any, **named: Any
+        self,
+        lane: int,
+        observation: Any,
+        action: Any,
+        reward: float,
+        next_observation: Any,
+        terminated: bool,
+        truncated: bool,
+        *rest: Any,
+        **named: Any,
     ) -> int:
         """Store one transition of stacked observations; see `Replay.add`."""
         layout, previous = self._stack, self.newest_index.get(lane)
         frames, following = layout.frames_of(observation), layout.frames_of(next_observation)
         if self.count < CHECKED:
-            layout.check(frames, following, previous is None and lane not in self._seen)
-        self._seen.add(lane)
+            layout.check(frames, following, previous is None and lane not in self._running)
+        if terminated or truncated:
+            self._running.discard(lane)
+        else:
+            self._running.add(lane)
         padded, next_padded = _is_padded(frames), _is_padded(following)
         # After a reset without `interrupt`, the newest frame may equal the expected one, but the stack is padded.
         if previous is not None and self.next_padded[previous] != padded:
@@ -155,12 +167,12 @@ class FrameStackStorage(Storage):
         index = self.count % self.capacity
         self._evict(index)
         self.padded[index], self.next_padded[index] = padded, next_padded
-        return super().add(lane, frame, action, reward, next_frame, *rest, **named)
+        return super().add(lane, frame, action, reward, next_frame, terminated, truncated, *rest, **named)
 
-    def interrupt(self, lane: int) -> None:
-        """End a lane's episode early; its next transition may be in the middle of an episode."""
-        super().interrupt(lane)
-        self._seen.add(lane)
+    def resume(self, lane: int) -> None:
+        """Called for a lane whose next transition is in the middle of an episode that this memory does not hold."""
+        super().resume(lane)
+        self._running.add(lane)
 
     def sampleable(self, indices: Array) -> Array | None:
         """Return which of the stored transitions `[n]` have all frames of their stacks (bool)."""

@@ -243,8 +243,8 @@ class Replay(Configurable):
         empty: Allocate = np.empty if self._memmap is None else allocator_on_disk(self._memmap)
         storage = self._new_storage(self.capacity, *layouts, empty)
         state = None if self._kept is None else self.get_state()
-        for lane in self._interrupted:
-            storage.interrupt(lane)
+        for lane in self._interrupted:  # by a restored state, before the first episode of a `fit`
+            storage.resume(lane)
         if state is not None:
             storage_state.set_state(storage, state)
         if self.relabel:

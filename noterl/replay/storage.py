@@ -260,6 +260,10 @@ class Storage:
         """End a lane's episode early: its next transition does not continue its newest one."""
         self.newest_index.pop(lane, None)
 
+    def resume(self, lane: int) -> None:
+        """Called for a lane whose next transition is in the middle of an episode that this memory does not hold."""
+        self.interrupt(lane)
+
     def drop_before(self, begin: int) -> None:
         """Evict all transitions whose insertion number is less than `begin`."""
         indices = self.stored_indices()[: max(0, begin - self.begin)]

@@ -330,3 +330,11 @@ def test_frames_are_part_of_the_environment_state() -> None:
     for _ in range(4):
         np.testing.assert_array_equal(env.step(np.zeros(1))[0], other.step(np.zeros(1))[0])
     assert envs.check(lambda: FrameStack(CountingEnv(5), 2)).ok
+
+
+def test_memory_of_a_restored_agent_may_begin_in_the_middle_of_an_episode() -> None:
+    replay = Replay(20, frame_stack=3, stack_axis=-1)
+    replay.build(spaces.Box(0, 9, (6,)), spaces.Discrete(2), allocate=False)
+    replay.interrupt(0)  # as a restored state does
+    replay.add(0, np.array([0, 0, 0, 0, 1, 1]), 0, 0.0, np.array([0, 0, 1, 1, 2, 2]), False, False)
+    assert len(replay) == 1

@@ -108,8 +108,13 @@ class ReplayLearner(Learner):
         self.replay.add(*transition)
         normalizers = self.algorithm._normalizers
         if normalizers is not None:
-            observation = self.algorithm._encoder(transition.observation)
+            encoder, relabel = self.algorithm._encoder, self.replay.relabel
+            observation = encoder(transition.observation)
             normalizers.update(transition._replace(observation=observation), discount_factor(self.algorithm))
+            if relabel is not None and normalizers.observation is not None:
+                further = relabel.further_observation(transition.observation, transition.next_observation)
+                if further is not None:
+                    normalizers.observation.add(np.asarray(encoder(further), np.float32))
 
     def interrupt(self, lane: int) -> None:
         """End a lane's episode in the memory and in the normalizers' running returns."""

@@ -133,6 +133,10 @@ class Hindsight(Relabel):
         goal[chosen] = episodes.shifted(own, after)
         return {"goal": goal}
 
+    def further_observation(self, observation: Any, next_observation: Any) -> Any:
+        """Return the observation with the goal that the step has achieved, which relabeling may give to others."""
+        return {**observation, "desired_goal": next_observation["achieved_goal"]}
+
     def gather(self, indices: Array, choices: Mapping[str, Array], gamma: float, n_step: int) -> Batch:
         """Return the batch of indices `[n]`, fields `[n, ...]`, with new goals, rewards and discounts."""
         storage, goal = self.storage, choices["goal"]

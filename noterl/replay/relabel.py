@@ -62,6 +62,10 @@ class Relabel(StorageUser):
         """Return the random choices for indices `[n]`, as arrays `[n, ...]` by name."""
         return {}
 
+    def further_observation(self, observation: Any, next_observation: Any) -> Any:
+        """Return an observation that batches hold for this step beside the stored ones, for statistics; or None."""
+        return None
+
     def gather(self, indices: Array, choices: Mapping[str, Array], gamma: float, n_step: int) -> Batch:
         """Return the batch of indices `[n]`, with fields `[n, ...]`; the memory sets `weight` and `index`."""
         return gather_transitions(self.storage, indices, gamma, n_step)

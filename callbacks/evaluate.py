@@ -12,7 +12,7 @@ from noterl import saving
 from noterl.callback import Budget, Callback, Every
 from noterl.envs.checking.checker import InvalidStepError
 from noterl.envs.source import resolve_like
-from noterl.random import check_seed
+from noterl.random import check_seed, selection_seed
 from noterl.types import Logs
 from noterl.utils.checks import check_positive
 from noterl.utils.files import replacing
@@ -36,7 +36,8 @@ class Evaluate(Callback):
         episodes: number of episodes to play.
         num_envs: number of environments that are stepped together.
         max_steps: an episode is cut off after this number of steps; None for no limit.
-        seed: seed of every evaluation; by default the agent's seed.
+        seed: seed of every evaluation. By default, it depends on the agent's seed, and the episodes are not those of
+            `agent.evaluate()`: the best of several noisy results is too high, and other episodes show the true value.
         deterministic: whether to act without exploration; if False, the agent explores as in training.
         on_best: what to do after the first evaluation, and whenever the mean reward is higher than all before. If it
             is a path, the agent is saved there without its memory. If it is a function, it receives the agent and the
@@ -82,10 +83,10 @@ class Evaluate(Callback):
         background: bool = False,
     ) -> None:
         check_seed(seed)
-        self._arguments = {
+        self._seed = seed
+        self._arguments: dict[str, Any] = {
             "env": env,
             "episodes": check_positive("episodes", episodes),
-            "seed": seed,
             "deterministic": deterministic,
             "num_envs": check_positive("num_envs", num_envs),
             "max_steps": check_positive("max_steps", max_steps, none=True),
@@ -122,6 +123,8 @@ class Evaluate(Callback):
     def on_train_begin(self, logs: Logs) -> None:
         """Check that the best agent can be saved, and start the process if `background` is set."""
         names = (*(f"reward_mean/{name}" for name in getattr(self.agent, "names", ())), *self.agent.recorded_info)
+        seed = selection_seed(self.agent.generators.seed) if self._seed is None else self._seed
+        self._arguments["seed"] = seed
         self.adds = (*type(self).adds, *(f"evaluation_{name}" for name in names))
         if isinstance(self.on_best, str | Path):
             saving.check_writable(self.on_best)

@@ -16,7 +16,7 @@ from noterl.backends.on_device import DeviceProgram, Members, Report
 from noterl.collect.device import DeviceLanes
 from noterl.envs.functional import new_keys
 from noterl.learning import device
-from noterl.random import Generators, check_seed
+from noterl.random import Generators, check_seed, selection_seed
 from noterl.utils.checks import check_count, check_int, check_number, check_positive
 from noterl.utils.interrupts import InterruptGuard
 
@@ -264,7 +264,11 @@ class Population:
         return {"returns": returns, "lengths": lengths, "reward_mean": returns.mean(axis=1, dtype=np.float64)}
 
     def best(self, episodes: int = 20, *, seed: int | None = None) -> Agent:
-        """Return the member with the highest mean return over these episodes as an agent; see `evaluate`."""
+        """Return the member with the highest mean return over these episodes as an agent; see `evaluate`.
+
+        By default, the episodes are not those of `evaluate`, whose result is then not too high for the best member.
+        """
+        seed = selection_seed(self.agent.generators.seed) if seed is None else seed
         return self.member(int(np.argmax(self.evaluate(episodes, seed=seed)["reward_mean"])))
 
     def member(self, number: int) -> Agent:

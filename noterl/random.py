@@ -115,6 +115,14 @@ class Generators:
             self(name).bit_generator.state = bits.state
 
 
+def selection_seed(seed: int) -> int:
+    """Return the seed of evaluations that choose an agent; `evaluate` with `seed` then plays other episodes.
+
+    The highest of several noisy results is too high, and the same episodes would return it again.
+    """
+    return int(Generators(seed)("selection").integers(2**31))
+
+
 def check_seed(seed: Any) -> None:
     """Raise a ValueError if the seed is not a non-negative int below 2**128, or None."""
     is_int = isinstance(seed, int | np.integer) and not isinstance(seed, bool)

@@ -9,7 +9,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -50,6 +50,9 @@ class Result:
         best: the arguments of the agent, `compile` and `fit` in the best trial; empty if no trial was complete.
         value: the mean return of the best trial over its seeds; NaN if no trial was complete.
         default: the mean return of the algorithm's defaults with the same seeds; NaN if they failed.
+        fresh_value: the mean return of the best trial, trained and evaluated again with other seeds. The best of many
+            noisy values is too high; this one is not. NaN if no trial was complete, or training failed.
+        fresh_default: the mean return of the defaults with those other seeds.
         folder: where `best.toml` and the plots are.
     """
 
@@ -58,11 +61,13 @@ class Result:
     value: float
     default: float
     folder: Path
+    fresh_value: float = float("nan")
+    fresh_default: float = float("nan")
 
     @property
     def is_better(self) -> bool:
-        """Whether the best trial is better than the defaults, with the same seeds."""
-        return bool(self.value > self.default)
+        """Whether the best trial is better than the defaults, with seeds that did not select it."""
+        return bool(self.fresh_value > self.fresh_default)
 
 
 class TrialError(Exception):
@@ -171,7 +176,8 @@ def tune(
     search = Search(optuna, opened, chosen, task, limits, wilcoxon=pruner == "wilcoxon")
     with _quiet(optuna):
         search.run(trials, jobs, verbose)
-        result = search.result(folder)
+        new_seeds = generators("tune verdict").integers(2**31, size=seeds_per_trial + 1).tolist()
+        result = search.result(folder, replace(task, seeds=new_seeds[1:], evaluation_seed=new_seeds[0]))
         write_best(result, agent, env, steps, seeds[0])
         plot(optuna, result)
     if verbose:
@@ -310,7 +316,8 @@ class Search:
             bar.update(self._finished())
             if "default" not in self.study.user_attrs:
                 bar.set_postfix_str("measuring the defaults")
-                self.study.set_user_attr("default", self._default())
+                default = self._value_of(self.task)
+                self.study.set_user_attr("default", None if np.isnan(default) else default)
             with ThreadPoolExecutor(jobs) as pool:
                 workers = [pool.submit(self._work, trials, bar) for _ in range(jobs)]
                 try:
@@ -320,8 +327,8 @@ class Search:
                     self.stopping.set()
                     raise
 
-    def result(self, folder: Path) -> Result:
-        """Return the best trial so far."""
+    def result(self, folder: Path, fresh: Task) -> Result:
+        """Return the best trial so far, which is measured again, as the defaults are, by a task with other seeds."""
         default = self.study.user_attrs["default"]
         default = float("nan") if default is None else default
         complete = self.study.get_trials(deepcopy=False, states=(self.optuna.trial.TrialState.COMPLETE,))
@@ -329,19 +336,23 @@ class Search:
             return Result(self.study, {}, float("nan"), default, folder)
         best = self.study.best_trial
         fixed = self.optuna.trial.FixedTrial(best.params)
-        return Result(self.study, self.space(fixed, self.task.steps), float(best.value), default, folder)
+        values = self.space(fixed, self.task.steps)
+        again = [self._value_of(fresh.with_values({**fresh.values, **values})), self._value_of(fresh)]
+        return Result(self.study, values, float(best.value), default, folder, *again)
 
     def _finished(self) -> int:
         states = self.optuna.trial.TrialState
         return len(self.study.get_trials(deepcopy=False, states=(states.COMPLETE, states.PRUNED, states.FAIL)))
 
-    def _default(self) -> float | None:
-        """Return the mean return of the algorithm's defaults; None if they fail."""
+    def _value_of(self, task: Task) -> float:
+        """Return the mean return of a task over its seeds; NaN if it fails."""
         try:
-            values, _ = self._measure(self.task, lambda positions, number, values: True)
+            values, _ = self._measure(task, lambda positions, number, values: True)
         except TrialError as error:
-            warnings.warn(f"the defaults could not be measured: {error}", RuntimeWarning, stacklevel=2)
-            return None
+            warnings.warn(
+                f"the defaults or the best trial could not be measured: {error}", RuntimeWarning, stacklevel=2
+            )
+            return float("nan")
         return float(np.mean(values))
 
     def _work(self, trials: int, bar: Any) -> None:
@@ -485,8 +496,9 @@ def describe(result: Result) -> str:
         return f"{len(states)} trials ({counts}); none is complete"
     verdict = "better than" if result.is_better else "not better than"
     return (
-        f"{len(states)} trials ({counts})\nbest {result.value:.4g}, {verdict} the defaults, {result.default:.4g}, "
-        f"with the same seeds\n{result.folder / 'best.toml'}"
+        f"{len(states)} trials ({counts})\nbest {result.value:.4g}, defaults {result.default:.4g}; with other seeds "
+        f"{result.fresh_value:.4g}, {verdict} the defaults, {result.fresh_default:.4g}\n"
+        f"{result.folder / 'best.toml'}"
     )
 
 

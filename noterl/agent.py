@@ -27,6 +27,7 @@ from noterl.distribute import SINGLE
 from noterl.envs.checking.checker import Checker
 from noterl.envs.observation import fit_dtype
 from noterl.envs.source import from_description, resolve_like
+from noterl.envs.wrappers.classic import layers
 from noterl.explorer import Explorer
 from noterl.export.formats import export_policy
 from noterl.export.names import export_path
@@ -1108,10 +1109,16 @@ class Agent(Algorithm):
         """Yield a `Player` for `env`, by default for the training environment; close what was opened for it."""
         actor = self._acting()
         source = self._source if env is None else resolve_like(env, self._source)
+        lanes = self._session.lanes
+        in_use = {id(layer) for lane in getattr(lanes, "environments", ()) for layer in layers(lane)}
         try:
+            # The user's own object, unless it is a lane; without `env`, a copy is preferred.
+            is_free = not any(id(layer) in in_use for layer in layers(source.own_object))
+            source.lend(is_free and (env is not None or source.spec is None))
             checker = Checker(source.observation_space)
             yield Player(actor, source, self._encoder, self._session.team_reward, self._counters.steps, checker)
         finally:
+            source.lend(False)
             if source not in (self._source, env):
                 source.close()
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import gymnasium
+import numpy as np
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import VectorEnv
 
@@ -169,6 +170,22 @@ def _wrappers(vector: VectorEnv[Any, Any, Any]) -> list[str]:
     """Return the names of the wrappers around a vector environment that may change what it returns."""
     names = [type(layer).__name__ for layer in layers(vector)][:-1]
     return [name for name in names if name != "RecordEpisodeStatistics"]
+
+
+def plain_attributes(env: Any) -> dict[str, Any]:
+    """Return the public attributes of all layers that are numbers, strings, bools or tuples of them, by layer.name."""
+    return {
+        f"{type(layer).__name__}.{name}": value
+        for layer in layers(env)
+        for name, value in getattr(layer, "__dict__", {}).items()
+        if name[0] != "_" and name != "render_mode" and _is_plain(value)
+    }
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, tuple):
+        return all(map(_is_plain, value))
+    return isinstance(value, bool | int | float | str | np.generic)
 
 
 def name_of(env: Any) -> str:

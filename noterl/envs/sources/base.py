@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -13,7 +14,7 @@ from gymnasium.envs.registration import EnvSpec
 from noterl.envs import description
 from noterl.envs.functional import Functions
 from noterl.envs.games.game import Game
-from noterl.envs.making import Builder, Env, NotRemade, as_env, name_of
+from noterl.envs.making import Builder, Env, NotRemade, as_env, name_of, plain_attributes
 from noterl.envs.multi_agent.parallel import TeamEnv
 from noterl.envs.multi_agent.team import Team
 from noterl.envs.spaces import convert, same_layout, show
@@ -108,6 +109,8 @@ class EnvSource(ABC):
         self._owned = owned
         self._described = described
         self._lanes: list[Env] = []  # those made here
+        # Of the user's object, before anyone steps it: copies by its spec lack what the user has changed.
+        self._attributes = None if env is None or build is not None else plain_attributes(self._single())
 
     @classmethod
     @abstractmethod
@@ -255,12 +258,38 @@ class EnvSource(ABC):
 
     def _make_another(self, render_mode: str | None = None) -> Env:
         try:
-            return self._checked(self._builder()(render_mode))
+            env = self._checked(self._builder()(render_mode))
+            self._compare(env)
+            return env
         except NotRemade as error:
             raise ValueError(
                 f"env: evaluate, play and callbacks use a copy of the environment, and no copy of {name_of(self._env)} "
                 f"can be made ({error}); pass an id or a factory, such as lambda: MyEnv(), as env="
             ) from error
+
+    def _compare(self, env: Env) -> None:
+        """Warn once if the first copy of the user's object has other attributes than the object had."""
+        attributes, self._attributes = self._attributes, None
+        if attributes is None:
+            return
+        copied = plain_attributes(env)
+        changed = [f"{name}={value!r}" for name, value in attributes.items() if copied.get(name, value) != value]
+        if changed:
+            warnings.warn(
+                f"env: noterl made a copy of {name_of(self._env)} by its spec, which lacks what was changed on the "
+                f"object: {', '.join(changed)}. Pass a function that makes the changed environment: "
+                "env=lambda: make_my_environment()",
+                UserWarning,
+                stacklevel=2,
+            )
+
+    @property
+    def own_object(self) -> Any:
+        """The environment object that the user passed; None if there is none."""
+        return None if self._owned else self._env
+
+    def lend(self, lent: bool) -> None:  # noqa: B027 - other sources have no single environment to lend
+        """Set whether the next environment for an evaluation is the user's own object, which stays open."""
 
     def _checked(self, product: Any) -> Env:
         """Return the product with gymnasium's interface; raise if it is not a new environment or has other spaces."""

@@ -6,6 +6,7 @@ import contextlib
 import functools
 from typing import Any
 
+import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
 from noterl.envs import description
@@ -14,6 +15,13 @@ from noterl.envs.making import Builder, Env, as_env, importable, make_registered
 from noterl.envs.sources.base import EnvSource, Opened
 from noterl.envs.sources.maker import MakerSource
 from noterl.envs.vectorized import RegisteredVector
+
+
+class _KeptOpen(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """The user's own environment, which the user closes."""
+
+    def close(self) -> None:
+        """Do nothing."""
 
 
 class ScalarSource(EnvSource):
@@ -31,6 +39,7 @@ class ScalarSource(EnvSource):
         self._is_free = self._owned  # whether `_env` was made here and is not a lane yet
         self._game = self._env.game if isinstance(self._env, GameEnv) else game
         self._vectorized: EnvSource | None = None
+        self._is_lent = False
 
     @classmethod
     def matches(cls, env: Any) -> bool:
@@ -74,6 +83,17 @@ class ScalarSource(EnvSource):
         self._lanes.append(env)
         return env
 
+    def lend(self, lent: bool) -> None:
+        """Set whether the next environment for an evaluation is the user's own object, which stays open."""
+        self._is_lent = lent and self._env is not None and not self._owned and self.team is None
+
+    def make_evaluation(self, *, render_mode: str | None = None) -> Env:
+        """Return an environment like those of the lanes, or the user's own object if it is lent."""
+        is_lent, self._is_lent = self._is_lent, False
+        if is_lent and render_mode in (None, self._env.render_mode):
+            return _KeptOpen(self._env)
+        return super().make_evaluation(render_mode=render_mode)
+
     def vectorized(self) -> EnvSource:
         """Return a source of the same environments whose lanes gymnasium's native vector environment steps."""
         if self._vectorized is None:
@@ -95,6 +115,7 @@ class ScalarSource(EnvSource):
         """Return a source without an environment; another process that receives the source makes its own."""
         build: Any = self._builder()
         if self._build is None and self.spec is not None:
+            self.make_evaluation().close()  # warns if a copy lacks what the user has changed
             build = functools.partial(make_registered, importable(self.spec))
         elif getattr(build, "func", None) is make_registered:
             build = functools.partial(make_registered, importable(build.args[0]), **build.keywords)

@@ -228,6 +228,9 @@ class Agent(Algorithm):
     ) -> None:
         """Set the optimizers, exploration, memory and update schedule; None keeps the algorithm's default.
 
+        A second call keeps the replay memory and its contents unless it receives `replay`. All other arguments that it
+        does not receive return to their defaults, as in Keras, and a message lists what changed. Optimizers start anew.
+
         Args:
             optimizer: one optimizer, which is cloned for each of `optimizer_names`; a list in that order; or a dict by
                 name. Keras optimizers work on every backend. With KERAS_BACKEND=torch, `torch.optim` optimizers and
@@ -268,13 +271,25 @@ class Agent(Algorithm):
         arguments = {name: value for name, value in locals().items() if name != "self" and value is not None}
         head = bind_head(self)
         self._refuse_while_training("compile")
+        before, kept = self._settings, self.replay
+        if kept is not None:
+            arguments.setdefault("replay", kept)
         settings = Settings(self, head, arguments)
         learner = settings.make_learner(self)
+        if kept is not None and settings.replay is not kept and len(kept):
+            warnings.warn(
+                f"replay: the new memory replaces one with {len(kept):,} transitions, which are lost; without this "
+                "argument, compile keeps the memory",
+                UserWarning,
+                stacklevel=3,  # the caller of compile, which `utils.words` wraps
+            )
         used_polyak = False
         if self._learner is not None:
             used_polyak = self._learner.schedule.polyak
             self._learner.discard_rollout()  # the new learner may have the same memory
         self._set(_settings=settings, _learner=learner, _actor=None, head=head)
+        if before is not None and (changes := settings.changes_since(before)):
+            self.show_message(f"compile changes {changes}; other settings, and the memory, stay")
         if used_polyak or learner.schedule.polyak:  # otherwise tau keeps its value: 1, or one that the agent has set
             self.tau.assign(1.0 if learner.schedule.tau is None else learner.schedule.tau)
 

@@ -29,6 +29,7 @@ from noterl.policies import Policy
 from noterl.replay import Replay, Triplets
 from noterl.replay.replay import default_capacity
 from noterl.utils.checks import check_int, check_int_or_word, check_word, whole
+from noterl.utils.reads import frozen
 
 # The agent that first used a policy or noise. It alone anneals it and draws from its generator.
 _users: weakref.WeakKeyDictionary[Explorer, weakref.ref[Algorithm]] = weakref.WeakKeyDictionary()
@@ -96,6 +97,17 @@ class Settings:
         self.schedule.check_sampled("steps_per_execution", self.steps_per_execution)
         self.optimizers = optimizers.resolve(
             arguments.get("optimizer"), algorithm.optimizer_names, defaults.learning_rate, defaults.optimizer
+        )
+
+    def changes_since(self, other: Settings) -> str:
+        """Return the arguments that differ from those of an earlier `compile`, as text; empty if there are none."""
+        names = dict.fromkeys([*other.arguments, *self.arguments])
+        return ", ".join(
+            f"{name}={self.arguments[name]!r:.60}" if name in self.arguments else f"{name} to its default"
+            for name in names
+            if self.arguments.get(name) is not other.arguments.get(name)
+            and frozen(self.arguments.get(name)) != frozen(other.arguments.get(name))
+            and (name != "replay" or self.replay is not other.replay)
         )
 
     def make_learner(self, algorithm: Algorithm) -> Learner:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import KW_ONLY, dataclass
@@ -42,6 +43,16 @@ class Stack(threading.local, Generic[T]):
     def pop(self) -> None:
         """Remove the top item."""
         self._items.pop()
+
+
+# Keras counts updates in int32, except on TensorFlow, and Nadam adds 2. Beyond that the count would be negative, and a
+# bias correction infinite. Bias corrections are 1 long before.
+LARGEST_COUNT = 2**31 - 2
+
+
+def count_period(optimizer: Any) -> int:
+    """Return by what the count of a Keras optimizer can be reduced, so that what it does every n updates stays due."""
+    return math.lcm(optimizer.gradient_accumulation_steps or 1, optimizer.ema_overwrite_frequency or 1)
 
 
 class NonFiniteError(FloatingPointError):

@@ -417,7 +417,9 @@ def set_state(optimizer: Any, state: dict[str, Any], layout: Layout) -> None:
         for (slot, axes), value in zip(found, state["slots"][name], strict=True):
             slot.assign(np.transpose(value, np.argsort(axes)))
     for variable, value in zip(_scalars(optimizer), state["scalars"], strict=True):
-        variable.assign(value)
+        # TensorFlow counts updates in int64, the others in int32.
+        is_count = value.dtype.kind == "i"
+        variable.assign(np.minimum(value, np.iinfo(variable.dtype).max) if is_count else value)
     for rule, value in state["rules"].items():
         set_rule(optimizer, rule, value)
 

@@ -243,6 +243,43 @@ def assert_finite(agent: noterl.Agent) -> None:
             assert np.isfinite(leaf).all(), place
 
 
+@pytest.mark.parametrize("name", representatives(["adam", "rmsprop", "nadam"], "adam"))
+def test_updates_go_on_after_the_largest_count_of_updates(name: str) -> None:
+    """Keras counts in int32: the next count would be negative, and Adam's bias correction infinite."""
+    agent = noterl.DQN(lambda: Corridor(), hidden=(8,), seed=5)
+    agent.compile(optimizer=name, replay=noterl.Replay(100), batch_size=8, learning_starts=8, update_every=1, updates=1)
+    agent.fit(steps=20, verbose=0)
+    state = copied(agent.get_state())
+    weights = []
+    for count in (10**6, 2**31 - 4):  # bias corrections are 1 after a million updates
+        scalars = state["optimizers"]["optimizer"]["scalars"]
+        state["optimizers"]["optimizer"]["scalars"] = [
+            np.asarray(count, value.dtype) if value.dtype.kind == "i" else value for value in scalars
+        ]
+        agent.set_state(copied(state))
+        agent.fit(steps=6, verbose=0)
+        assert int(agent.optimizer.iterations) > count
+        assert agent.updates > state["counters"]["updates"]
+        weights.append(flat(agent.get_state()["variables"]))
+    assert weights[0].keys() == weights[1].keys()
+    for place, values in weights[0].items():
+        np.testing.assert_array_equal(weights[1][place], values)
+
+
+@pytest.mark.backends("jax", "torch")
+def test_larger_count_of_tensorflow_becomes_the_largest_count() -> None:
+    agent = noterl.DQN(lambda: Corridor(), hidden=(8,), seed=5)
+    agent.compile(replay=noterl.Replay(100), batch_size=8, learning_starts=8, update_every=1, updates=1)
+    agent.build()
+    state = copied(agent.get_state())
+    scalars = state["optimizers"]["optimizer"]["scalars"]
+    state["optimizers"]["optimizer"]["scalars"] = [np.int64(2**40), *scalars[1:]]
+    agent.set_state(state)
+    agent.fit(steps=20, verbose=0)
+    assert int(agent.optimizer.iterations) >= 2**31 - 3
+    assert_finite(agent)
+
+
 class Interrupter(noterl.Callback):
     """Sends one SIGINT from another thread, some time after the start of an episode."""
 

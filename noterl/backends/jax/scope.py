@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import keras
 
 from noterl.backends import replicas
-from noterl.backends.common import Loss, Stack, Variables, is_dense, split_loss
+from noterl.backends.common import LARGEST_COUNT, Loss, Stack, Variables, count_period, is_dense, split_loss
 
 T = TypeVar("T")
 
@@ -188,5 +188,7 @@ def minimize(
     outer.finite &= outer.finite_losses
     for gradient in found:
         outer.finite &= jnp.isfinite(gradient).all()
+    count = optimizer._iterations
+    count.assign_sub(jnp.where(count.value < LARGEST_COUNT, 0, count_period(optimizer)))
     optimizer.apply(found, list(trained))
     return loss, aux

@@ -12,7 +12,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from noterl.backends import replicas
-from noterl.backends.common import Loss, NonFiniteError, Stack, Variables
+from noterl.backends.common import LARGEST_COUNT, Loss, NonFiniteError, Stack, Variables, count_period
 from noterl.backends.torch.rollback import Rollback
 from noterl.backends.torch.tensors import host_number, increment
 from noterl.backends.torch.tracing import TracedGradients, eager_gradients
@@ -184,6 +184,9 @@ def _apply(optimizer: Any, found: list[torch.Tensor], variables: list[keras.Vari
     elif _is_plain_adam(optimizer) and not any(variable.constraint for variable in variables):
         _fused_adam(optimizer, found, variables)
     else:
+        count = optimizer._iterations._value
+        with torch.no_grad():  # the comparison stays on the device, which is not waited for
+            count.sub_((count >= LARGEST_COUNT) * count_period(optimizer))
         optimizer.apply(found, variables)
 
 
@@ -232,4 +235,5 @@ def _fused_adam(optimizer: keras.optimizers.Adam, found: list[torch.Tensor], var
         amsgrad=False,
         maximize=False,
     )
-    increment(optimizer.iterations)
+    if step <= LARGEST_COUNT:
+        increment(optimizer.iterations)

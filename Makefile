@@ -59,8 +59,10 @@ test-%: $(VENV)/.installed-dev $(VENV)/.installed-%
 	  KERAS_BACKEND=$* $(python) $(pytest) -m "not backend_free" $(PYTEST_ARGS) $$part || [ $$? -eq 5 ] || exit 1; \
 	done
 
-# The fault tests of worker processes: three times, with 200 fits in one process and millions of rows.
+# Damaged files of each kind; then the fault tests of worker processes, three times, with 200 fits in one process and
+# millions of rows. `python -m tests.faults.fuzz --minutes 10` reads damaged files for longer.
 test-faults: $(VENV)/.installed-dev $(VENV)/.installed-torch
+	KERAS_BACKEND=torch $(python) -m tests.faults.fuzz --minutes 0.5
 	for repeat in 1 2 3; do \
 	  NOTERL_FAULT_REPEATS=200 KERAS_BACKEND=torch $(python) -m pytest tests/integration/test_worker_leaks.py \
 	    tests/collect/test_pool.py tests/collect/test_env_calls.py tests/collect/test_shared_memory.py \

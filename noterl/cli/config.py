@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from noterl.cli.errors import UsageError
+from noterl.utils.budget import LIMITS, parse
 from noterl.utils.files import replacing
 from noterl.utils.toml import toml_text
 
@@ -18,12 +19,14 @@ def read_config(path: str | Path) -> dict[str, Any]:
     """Return the tables of a TOML file.
 
     Raises:
-        UsageError: if it is not TOML; the message has the line.
+        UsageError: if it is not TOML, or too large; the message has the line.
         OSError: if it cannot be read.
     """
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        with open(path, "rb") as file:
+            content = file.read(LIMITS["bytes of TOML"] + 1)
+        return dict(parse(content, tomllib.loads, form="TOML"))
+    except ValueError as error:
         raise UsageError(f"{path}: {error}") from error
 
 

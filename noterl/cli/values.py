@@ -66,7 +66,7 @@ def parse_value(text: str, annotation: str) -> Any:
         return text
     try:
         node = ast.parse(text.strip(), mode="eval").body
-    except (SyntaxError, ValueError, RecursionError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return text
     if isinstance(node, ast.Name) and node.id.lower() not in _CONSTANTS and not _looks_like_class(node.id):
         return text
@@ -88,7 +88,7 @@ def parse_call(text: str, find: Callable[[str], Any]) -> Any:
     """
     try:
         node = ast.parse(text.strip(), mode="eval").body
-    except (SyntaxError, ValueError, RecursionError) as error:
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise UsageError(f"{text!r} must be written like Name(1, key='value')") from error
     if not isinstance(node, ast.Call | ast.Name) or not _is_expression(node):
         raise UsageError(f"{text!r} must be written like Name(1, key='value')")

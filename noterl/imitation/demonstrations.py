@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +16,7 @@ from noterl.envs.spaces import convert
 from noterl.registry import Configurable, register
 from noterl.replay.columns import action_layout
 from noterl.utils import schema
+from noterl.utils.budget import check_hdf5
 from noterl.utils.files import FileError, PathLike
 from noterl.utils.optional import require
 
@@ -207,19 +210,28 @@ class Demonstrations(Configurable):
 
         Raises:
             ImportError: if Minari is not installed.
-            ValueError: if the data do not fit their spaces.
+            OSError: if there is no data set of this id, or it cannot be read.
+            ValueError: if the data set is damaged, or the data do not fit their spaces.
         """
         minari = require("minari", "offline", "Demonstrations.from_minari")
-        data = minari.load_dataset(dataset) if isinstance(dataset, str) else dataset
-        episodes = list(data.iterate_episodes())
-        return cls(
-            [episode.observations for episode in episodes],
-            [episode.actions for episode in episodes],
-            [episode.rewards for episode in episodes],
-            [bool(episode.terminations[-1]) for episode in episodes],
-            observation_space=data.observation_space,
-            action_space=data.action_space,
-        )
+        try:
+            if isinstance(dataset, str):
+                places = require("minari.storage.datasets_root_dir", "offline", "Demonstrations.from_minari")
+                _check_minari(Path(places.get_dataset_path(dataset)) / "data")
+            data = minari.load_dataset(dataset) if isinstance(dataset, str) else dataset
+            episodes = list(data.iterate_episodes())
+            return cls(
+                [episode.observations for episode in episodes],
+                [episode.actions for episode in episodes],
+                [episode.rewards for episode in episodes],
+                [bool(episode.terminations[-1]) for episode in episodes],
+                observation_space=data.observation_space,
+                action_space=data.action_space,
+            )
+        except (ImportError, OSError, MemoryError):
+            raise
+        except Exception as error:  # a damaged data set may make Minari and h5py raise anything
+            raise ValueError(f"dataset: {dataset!r:.200} is not a Minari data set of episodes: {error}") from error
 
     def to_minari(self, dataset_id: str, *, env: Any = None, **metadata: Any) -> Any:
         """Write a local Minari data set and return it, a `minari.MinariDataset`.
@@ -254,6 +266,18 @@ class Demonstrations(Configurable):
             action_space=self.action_space,
             **metadata,
         )
+
+
+def _check_minari(folder: Path) -> None:
+    """Check the sizes that a data set declares in its files, if there are any: Minari allocates memory for them."""
+    files = list(folder.glob("*.hdf5"))
+    for path in files:
+        check_hdf5(path, path.stat().st_size)
+    description = folder / "metadata.json"
+    if files and description.exists():
+        episodes = json.loads(description.read_bytes())["total_episodes"]
+        if not 0 <= episodes <= sum(path.stat().st_size for path in files):
+            raise ValueError(f"its files are too small for {episodes} episodes")
 
 
 def _values(name: str, values: Any, space: Space[Any], length: int) -> Any:

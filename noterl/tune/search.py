@@ -217,18 +217,22 @@ def search_space(agent: type, space: Space | None) -> tuple[Callable[[Any, int],
 
 
 def open_study(optuna: Any, path: Path, name: str, sampler: str, pruner: str, warmup_trials: int, seed: int) -> Any:
-    """Open or create a study in a journal; trials of processes that no longer run become failed trials."""
+    """Open or create a study in a journal; trials of processes that no longer run become failed trials.
+
+    Raises:
+        ValueError: if the journal is damaged.
+    """
     from optuna.storages import JournalStorage
     from optuna.storages.journal import JournalFileBackend
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    storage = JournalStorage(JournalFileBackend(str(path)))
     pruners = {
         "median": lambda: optuna.pruners.MedianPruner(n_startup_trials=warmup_trials),
         "wilcoxon": optuna.pruners.WilcoxonPruner,
         "none": optuna.pruners.NopPruner,
     }
-    with _quiet(optuna):
+    with _quiet(optuna), _journal_errors(path):
+        storage = JournalStorage(JournalFileBackend(str(path)))
         study = optuna.create_study(
             storage=storage, study_name=name, direction="maximize", load_if_exists=True, pruner=pruners[pruner]()
         )
@@ -240,7 +244,32 @@ def open_study(optuna: Any, path: Path, name: str, sampler: str, pruner: str, wa
             if not _is_running(trial.user_attrs.get("process")):
                 with contextlib.suppress(Exception):  # another process may have ended it meanwhile
                     study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
+        _check_study(optuna, study)
     return study
+
+
+@contextlib.contextmanager
+def _journal_errors(path: Path) -> Iterator[None]:
+    """Convert what Optuna raises for a damaged journal into a ValueError that names it."""
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as error:
+        raise ValueError(
+            f"storage: {path} is damaged, or not a journal of Optuna; choose another one, or remove it: {error!r:.300}"
+        ) from error
+
+
+def _check_study(optuna: Any, study: Any) -> None:
+    """Raise an error of any class if a study lacks values that `tune` writes."""
+    complete = study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.COMPLETE,))
+    numbers = [trial.value for trial in complete]
+    numbers.append(study.user_attrs.get("default") or 0.0)
+    if not all(isinstance(number, int | float) for number in numbers):
+        raise ValueError("a result is not a number")
+    if not isinstance(study.user_attrs.get("search", {}), dict):
+        raise ValueError("the description of the search is not a dict")
 
 
 def check_same_search(study: Any, path: Path, search: dict[str, Any]) -> None:

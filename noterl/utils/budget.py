@@ -31,6 +31,8 @@ LIMITS = {
     "cells": 2**20,  # of a table, in addition to `CELLS_PER_BYTE`
     "unpacked bytes": 2**26,  # in addition to `UNPACKED_PER_BYTE`
 }
+# How deep values may be nested.
+MAX_DEPTH = 100
 # A cell of a log takes at least a byte, unless most cells of its column are missing.
 CELLS_PER_BYTE = 4
 # Images in HDF5 or Parquet files take up to 50 times as much memory as in the file.
@@ -116,19 +118,33 @@ def parse(content: bytes, load: Callable[[str], Any], place: str = "the text", f
     budget = Budget(place)
     budget.spend(f"bytes of {form}", len(content))
     budget.spend("values", count_values(content))
+    # tomllib's time grows with the square of the parts of a key, which stands in one line.
+    too_deep = form == "TOML" and max(line.count(b".") for line in content.split(b"\n")) > MAX_DEPTH
     try:
-        return load(content.decode("utf-8"))
+        if not too_deep and _depth(value := load(content.decode("utf-8"))) <= MAX_DEPTH:
+            return value
     except RecursionError:
-        raise FileError("it is nested too deeply") from None
+        pass
+    raise FileError(f"it is nested more than {MAX_DEPTH} deep")
 
 
-def check_hdf5(path: Path, size: int, largest: int) -> None:
+def _depth(value: Any) -> int:
+    """Return how deep lists and dicts are nested."""
+    depth, level = 0, [value]
+    while level:
+        depth += 1
+        containers = [item for item in level if isinstance(item, list | dict)]
+        level = [item for each in containers for item in (each.values() if isinstance(each, dict) else each)]
+    return depth
+
+
+def check_hdf5(path: Path, size: int, largest: int | None = None) -> None:
     """Check the declared sizes in an HDF5 file before a data set is read.
 
     Args:
         path: of the file.
         size: bytes of the file.
-        largest: the most values of a data set; 0 for any number.
+        largest: the most values of a data set; None for any number.
 
     Raises:
         FileError: if a data set is too large, or lies outside of the file.
@@ -145,7 +161,7 @@ def check_hdf5(path: Path, size: int, largest: int) -> None:
             return
         if entry.external or entry.is_virtual:
             raise FileError(f"its data set {name!r:.80} lies in another file")
-        if largest and entry.size > largest:
+        if largest is not None and entry.size > largest:
             raise FileError(
                 f"its data set {name!r:.80} has {entry.size:,} values, and a weight has at most {largest:,}"
             )

@@ -18,12 +18,11 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
-from noterl.utils.budget import LIMITS, Budget
+from noterl.utils.budget import LIMITS, MAX_DEPTH, Budget
 from noterl.utils.files import FileError, Keys, key_path
 
 Array = npt.NDArray[Any]
 
-MAX_DEPTH = 100
 # Lists of at least this many numbers, such as histories, become arrays: smaller in the file, and faster to parse.
 _PACKED_LENGTH = 64
 _SPACE_BYTES = 2**12  # the least that a space counts, so that their number is limited too

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from noterl.utils.budget import parse
+
 _EXAMPLE = (
     '{"cluster": {"worker": ["127.0.0.1:12345", "127.0.0.1:12346"]}, "task": {"type": "worker", "index": 0}}; '
     "`noterl launch` sets it"
@@ -63,7 +65,7 @@ class Cluster:
         if not text:
             raise ValueError(f"{needs}; it is not set")
         try:
-            found = json.loads(text)
+            found = parse(os.fsencode(text), json.loads)
         except ValueError as error:
             raise ValueError(f"{needs}; it is not JSON: {error}, got {text!r:.200}") from None
         problem = _problem(found)
@@ -107,7 +109,7 @@ def _problem(found: Any) -> str | None:
     everyone = [address for addresses in cluster.values() for address in addresses]
     if len(set(everyone)) < len(everyone):
         return "each process must have its own address"
-    if task.get("type") not in cluster:
+    if not isinstance(task.get("type"), str) or task["type"] not in cluster:
         return f"task['type'] must be one of {', '.join(cluster)}"
     index, count = task.get("index"), len(cluster[task["type"]])
     if not isinstance(index, int) or isinstance(index, bool) or not 0 <= index < count:
@@ -117,4 +119,4 @@ def _problem(found: Any) -> str | None:
 
 def _is_address(value: Any) -> bool:
     host, _, port = value.rpartition(":") if isinstance(value, str) else ("", "", "")
-    return bool(host) and port.isdigit() and 0 < int(port) < 65536
+    return bool(host) and port.isdecimal() and len(port) < 6 and 0 < int(port) < 65536

@@ -87,3 +87,12 @@ def test_damaged_toml_raises_with_the_line(tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text("a = 1\nb = \n")
     with pytest.raises(UsageError, match=r"run\.toml.*line 2"):
         config.read_config(tmp_path / "run.toml")
+
+
+@pytest.mark.parametrize(
+    "text", ["a=" + "[" * 60_000, "a=" + "[" * 150 + "]" * 150, "a" + ".a" * 200 + "=1", "#\n" * 10**5]
+)
+def test_config_that_is_nested_or_long_is_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text(text)
+    with pytest.raises(UsageError, match=r"run\.toml"):
+        config.read_config(tmp_path / "run.toml")

@@ -59,6 +59,11 @@ def test_code_is_not_run(text: str) -> None:
     assert parse_value(text, "Any") == text
 
 
+def test_text_that_python_cannot_parse_is_a_word() -> None:
+    for text in ("-" * 200_000 + "1", "f(" * 90_000 + ")" * 90_000, "1" + "+1" * 100_000):
+        assert parse_value(text, "Any") == text
+
+
 @pytest.mark.parametrize("text", ["Adma(1e-3)", "open('x')", "Replay(1, sampler=eval('1'))"])
 def test_unknown_class_raises_with_the_nearest_name(text: str) -> None:
     with pytest.raises(UsageError, match="unknown class"):

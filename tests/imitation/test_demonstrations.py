@@ -314,6 +314,22 @@ class TestMinari:
         environment = minari.load_dataset("noterl/cartpole-v0").recover_environment()
         assert isinstance(environment.unwrapped, type(gymnasium.make("CartPole-v1").unwrapped))
 
+    @pytest.mark.filterwarnings("ignore::UserWarning")
+    @pytest.mark.parametrize(
+        ("name", "change"),
+        [
+            ("metadata.json", lambda content: content.replace(b'"total_episodes": 2', b'"total_episodes": 3000000000')),
+            ("metadata.json", lambda content: b"[]"),
+            ("main_data.hdf5", lambda content: content.replace(b"terminations", b"terminatiXns")),
+        ],
+    )
+    def test_damaged_data_set_is_named(self, name: str, change: Any, minari: Any, tmp_path: Path) -> None:
+        demonstrations(DISCRETE, observation_space=OBSERVATIONS).to_minari("noterl/expert-v0")
+        (path,) = tmp_path.rglob(name)
+        path.write_bytes(change(path.read_bytes()))
+        with pytest.raises(ValueError, match=r"dataset: 'noterl/expert-v0'"):
+            Demonstrations.from_minari("noterl/expert-v0")
+
 
 def test_missing_minari_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "minari", None)

@@ -364,3 +364,21 @@ def test_command_tunes_and_its_result_trains(tmp_path: Path) -> None:
     table = tomllib.loads((tmp_path / "best.toml").read_text())
     assert table["agent"] == "dqn" and 0.9 <= table["gamma"] <= 0.99 and table["hidden"] in ([4], [8])
     assert table["batch_size"] == 16
+
+
+@pytest.mark.parametrize("change", [("trial_id", "x"), ('"op_code":0', '"op_code":99'), ("study_name", "x")])
+def test_damaged_journal_is_named(change: tuple[str, str], tmp_path: Path) -> None:
+    path = tmp_path / "study.log"
+    study = open_study(optuna, path, "noterl", "tpe", "none", 5, 0)
+    study.optimize(lambda trial: trial.suggest_float("gamma", 0.9, 0.99), n_trials=1)
+    path.write_text(path.read_text().replace(*change))
+    with pytest.raises(ValueError, match=r"storage: .*study\.log is damaged"):
+        open_study(optuna, path, "noterl", "tpe", "none", 5, 0)
+
+
+def test_results_in_a_journal_are_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "study.log"
+    study = open_study(optuna, path, "noterl", "tpe", "none", 5, 0)
+    study.set_user_attr("default", "many")
+    with pytest.raises(ValueError, match=r"storage: .*not a number"):
+        open_study(optuna, path, "noterl", "tpe", "none", 5, 0)

@@ -39,6 +39,9 @@ def test_workers_follow_the_chief(monkeypatch: pytest.MonkeyPatch) -> None:
         (config({"worker": WORKERS}, "chief"), "type"),
         (config({"worker": WORKERS}, index=2), "index"),
         (config({"worker": WORKERS}, index="0"), "index"),
+        (config({"worker": WORKERS}, []), "type"),
+        ("[" * 10_000, "deep"),
+        (config({"worker": ["localhost:²"]}), "host:port"),
     ],
 )
 def test_errors_are_named(monkeypatch: pytest.MonkeyPatch, value: str | None, problem: str) -> None:

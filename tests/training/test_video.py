@@ -16,6 +16,7 @@ from gymnasium.wrappers import TransformReward
 from PIL import Image
 
 import noterl
+from noterl.training.video import write_video
 from tests.support.doubles import CountingEnv
 from tests.support.parts import actor_of
 from tests.support.states import assert_same_state
@@ -104,6 +105,28 @@ def test_cartpole_renders_without_a_screen(tmp_path: Path) -> None:
     (tmp_path / "c.gif").write_bytes(b"old")
     agent.animate(tmp_path / "c.gif", "CartPole-v1", max_steps=3, seed=5, fps=50)
     assert seconds(tmp_path / "c.gif") == pytest.approx(4 / 50)
+
+
+def test_gif_has_one_palette_until_colors_need_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gray square moves over white; in the last frames it is red, then everything is noise."""
+    palettes = []
+    quantize = Image.Image.quantize
+
+    def counted(image: Image.Image, *arguments: Any, palette: Any = None, **options: Any) -> Image.Image:
+        if palette is None:
+            palettes.append(image)
+        return quantize(image, *arguments, palette=palette, **options)
+
+    monkeypatch.setattr(Image.Image, "quantize", counted)
+    pictures = np.full((24, 40, 40, 3), 255, np.uint8)
+    for number, picture in enumerate(pictures):
+        picture[number : number + 8, 10:18] = 128 if number < 20 else (200, 0, 0)
+    pictures[23] = np.random.default_rng(0).integers(256, size=(40, 40, 3))
+    write_video(tmp_path / "a.gif", iter(pictures), 50)
+    shown = frames(tmp_path / "a.gif")
+    assert len(palettes) == 3
+    np.testing.assert_allclose(shown[:23], pictures[:23].astype(int), atol=16)
+    assert np.abs(shown[23].astype(int) - pictures[23]).mean() < 20
 
 
 def test_mp4_is_written_if_the_extra_is_installed(agent: Any, tmp_path: Path) -> None:

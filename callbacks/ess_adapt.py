@@ -8,7 +8,7 @@ from noterl.types import Logs
 from noterl.utils.checks import check_number
 
 from .support.adaptive_callback import AdaptiveCallback
-from .window import check_replay
+from .window import check_replay, has_priorities, warn_without_priorities
 
 
 class ESSAdapt(AdaptiveCallback):
@@ -22,6 +22,9 @@ class ESSAdapt(AdaptiveCallback):
     while the memory fills. The target is then the first measurement. After as many environment steps as the memory held
     transitions, the target is set to the current `ema`, and every tunable is reset to its first value. The first
     target is measured when all priorities are still equal, so it would be too high for good.
+
+    If the memory has no priorities, ESS is the number of transitions and does not depend on what was learned. A warning
+    then says so when training begins, and every tunable keeps its value.
 
     Args:
         target_ess: target of the smoothed ESS, in transitions; None to compare with the first measurement.
@@ -65,9 +68,20 @@ class ESSAdapt(AdaptiveCallback):
         self._until = 0  # the environment steps at which the baseline is measured again
 
     def on_train_begin(self, logs: Logs) -> None:
-        """Check that the agent has a replay memory and every tunable."""
+        """Check that the agent has a replay memory and every tunable; warn if the memory has no priorities."""
         check_replay(self.agent, "ESSAdapt")
+        self._adapts = has_priorities(self.agent.replay)
         super().on_train_begin(logs)
+        warn_without_priorities(self.agent, "ESSAdapt")
+
+    def _adjust(self, name: str, ratio: float) -> None:
+        # Without priorities, the ratio is the number of transitions / `target_ess`: it says nothing about the samples.
+        if self._adapts:
+            super()._adjust(name, ratio)
+
+    def _write(self, name: str) -> None:
+        if self._adapts:  # otherwise a resumed run would overwrite what other callbacks have set
+            super()._write(name)
 
     def _measure(self) -> float | None:
         """Return ESS; None if the memory holds less than a batch."""

@@ -11,7 +11,7 @@ from noterl.callback import Callback, Every
 from noterl.types import Logs
 from noterl.utils.checks import check_number, check_positive, check_word
 
-from .window import check_by, check_replay, keep_only, window_size
+from .window import check_by, check_replay, keep_only, warn_without_priorities, window_size
 
 
 @dataclass
@@ -41,6 +41,9 @@ class ESSWindow(Callback):
       trim, or the largest smoothed ESS since then if that is larger. If ESS does not fall, nothing is dropped.
     - Mode "target" smooths ESS / N, and keeps the smoothed value times scale * N transitions. Unless the scores are
       nearly equal, each measurement shrinks the memory again, down to `min_size`. Set `min_size` well above a batch.
+
+    A memory without priorities has an ESS of N, so mode "baseline" drops nothing and mode "target" keeps scale * N
+    transitions. A warning says so when training begins.
 
     Both rules come from Note_rl, which measures ESS0 whenever collection ends and learning begins. In noterl,
     collection and learning alternate all the time, so ESS0 is the largest value.
@@ -120,8 +123,9 @@ class ESSWindow(Callback):
         return self._windows[0].baseline if self.by is None else [window.baseline for window in self._windows]
 
     def on_train_begin(self, logs: Logs) -> None:
-        """Check that the agent has a replay memory."""
+        """Check that the agent has a replay memory, and warn if the memory has no priorities."""
         check_replay(self.agent, "ESSWindow")
+        warn_without_priorities(self.agent, "ESSWindow")
 
     def on_episode_end(self, episode: int, logs: Logs) -> None:
         """Log the last ESS and the size of the window."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from noterl.callback import AgentView, Callback, Every
+from noterl.replay.samplers import Sampler, Uniform
 from noterl.types import Logs
 from noterl.utils.checks import check_positive
 
@@ -116,6 +118,23 @@ def check_replay(agent: AgentView, name: str) -> None:
     """Raise a ValueError if the agent has no replay memory, which the callback `name` needs."""
     if not hasattr(agent.replay, "effective_sample_size"):
         raise ValueError(f"callbacks: {name} needs a replay memory; {type(agent).__name__} has none")
+
+
+def has_priorities(replay: Any) -> bool:
+    """Return whether the sampler of a replay memory prefers some transitions."""
+    sampler = replay.sampler
+    return not (isinstance(sampler, Uniform) or type(sampler).probabilities is Sampler.probabilities)
+
+
+def warn_without_priorities(agent: AgentView, name: str) -> None:
+    """Warn if the agent's replay memory has no priorities, whose effective sample size the callback `name` uses."""
+    if not has_priorities(agent.replay):
+        warnings.warn(
+            f"callbacks: {name} uses priorities, but the memory has none, so its effective sample size is always the "
+            "number of transitions, whatever was learned: compile the agent with "
+            "replay=noterl.Replay(..., sampler=noterl.replay.Prioritized()), or omit the callback",
+            stacklevel=2,
+        )
 
 
 def _check_size(name: str, value: Any) -> int | float:

@@ -231,6 +231,7 @@ def test_vector_environments_fill_the_memory(mode: str) -> None:
 
 
 @pytest.mark.backends("torch")
+@pytest.mark.filterwarnings("ignore:callbacks. ESS:UserWarning")  # ACER samples uniformly
 @pytest.mark.parametrize(
     ("callbacks", "measured"),
     [
@@ -254,6 +255,7 @@ def test_callbacks_for_replay_memories_work(callbacks: Any, measured: list[str])
 
 
 @pytest.mark.backends("torch")
+@pytest.mark.filterwarnings("ignore:callbacks. ESS:UserWarning")
 @pytest.mark.parametrize("name", ["batch", "updates", "update_every"])
 def test_counts_cannot_be_adapted(name: str) -> None:
     with pytest.raises(ValueError, match=name):

@@ -156,6 +156,7 @@ def test_loaded_agent_acts_like_the_saved_one(tmp_path) -> None:
 
 
 @pytest.mark.backends("torch")
+@pytest.mark.filterwarnings("ignore:callbacks. ESS:UserWarning")  # ACER samples uniformly
 def test_callbacks_that_measure_gradients_work() -> None:
     agent = walker()
     callbacks = [

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import noterl
 from noterl import policies
 from noterl.callbacks import AdaBatch, Adapt, ESSAdapt, Rate, Scale
 from noterl.learning.gradient_noise import Spread
@@ -22,7 +23,7 @@ class Memory:
 
     def __init__(self, sizes: list[float], capacity: int = 1000, length: int = 1000) -> None:
         self.sizes, self.capacity, self.length = iter(sizes), capacity, length
-        self.sampler = SimpleNamespace(alpha=0.7, beta=0.4)
+        self.sampler = noterl.replay.Prioritized(alpha=0.7, beta=0.4)
 
     def __len__(self) -> int:
         return self.length

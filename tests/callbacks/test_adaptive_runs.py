@@ -102,7 +102,7 @@ def test_updates_compile_once_per_batch_size(backend: str) -> None:
     ],
 )
 def test_batch_stays_within_the_memory(make: Any) -> None:
-    learner, batch = agent(replay=noterl.Replay(30)), Scale(max=60)
+    learner, batch = agent(replay=noterl.Replay(30, sampler=Prioritized())), Scale(max=60)
     learner.fit(steps=150, callbacks=[make(batch)], verbose=0)
     assert 4 < learner.update_batch_size <= 30
     updates = learner.updates
@@ -155,6 +155,7 @@ def test_eps_is_the_end_of_an_annealed_epsilon(policy: Any, name: str) -> None:
     assert learner.policy.epsilon(0) == 1.0
 
 
+@pytest.mark.filterwarnings("ignore:callbacks. ESSAdapt:UserWarning")
 def test_eps_works_with_the_default_policy() -> None:
     learner = noterl.DQN("CartPole-v1", hidden=(4,), seed=4)
     learner.fit(steps=30, callbacks=[ESSAdapt(5, eps=Rate(0.01, 0.001, 0.5))], verbose=0)

@@ -97,6 +97,7 @@ def kill(directory: Path, name: str, seconds: float) -> None:
 
 
 @pytest.mark.backends("torch")
+@pytest.mark.filterwarnings("ignore:callbacks. ESSAdapt:UserWarning")  # one of the memories has no priorities
 def test_killed_scripts_resume_exactly(tmp_path: Path) -> None:
     delays = np.random.default_rng().uniform(0.02, 0.2, 2)
     with ThreadPoolExecutor(2) as pool:

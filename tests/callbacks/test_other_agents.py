@@ -21,6 +21,7 @@ from noterl.callbacks import (
     ReduceLROnPlateau,
     StopOnTime,
 )
+from noterl.replay import Prioritized
 from noterl.utils.tables import read_csv
 from tests.support.tape import rewarded
 
@@ -53,7 +54,9 @@ class TestSecondAgent:
 
     def test_adapted_values_are_those_of_the_second(self) -> None:
         callback = ESSAdapt(target_ess=0.5, lr=Rate(1e-5, 1e-4, 1e-2))
-        first, second = dqn(1, optimizer=1e-3), dqn(2, optimizer=3e-4)
+        memories = [noterl.Replay(200, sampler=Prioritized()) for _ in range(2)]
+        first = dqn(1, optimizer=1e-3, replay=memories[0])
+        second = dqn(2, optimizer=3e-4, replay=memories[1])
         first.fit(steps=200, callbacks=[callback], verbose=0)
         assert first.learning_rate != pytest.approx(1e-3)
         second.fit(steps=1, callbacks=[callback], verbose=0)

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import noterl
-from noterl.callbacks import ESSAdapt, ESSWindow, LambdaCallback, Rate, Window
+from noterl.callbacks import Adapt, ESSAdapt, ESSWindow, LambdaCallback, Rate, Scale, Window
 from noterl.replay import Prioritized, RatioScore, Replay
+from noterl.replay.samplers import Sampler
 from noterl.training.dispatch import CallbackList, call_handlers
 from tests.support.doubles import CountingEnv
 from tests.support.states import assert_same_state, one_lane
@@ -342,3 +343,38 @@ def test_batches_of_whole_rollouts_are_supported(callback: Any) -> None:
     agent.compile(batch_size="rollout", replay=noterl.Replay(64, sampler=Prioritized(score=RatioScore())))
     agent.fit(steps=100, callbacks=[callback()], verbose=0)
     assert agent.updates > 0
+
+
+class TestMemoryWithoutPriorities:
+    """The effective sample size is the number of transitions."""
+
+    @pytest.mark.parametrize(
+        ("name", "callback"),
+        [
+            ("ESSWindow", lambda: ESSWindow()),
+            ("ESSAdapt", lambda: ESSAdapt(target_ess=2, lr=Rate(1e-3, 1e-5, 1e-2), batch=Scale())),
+            ("ESSAdapt", lambda: Adapt(target_ess=1e6, lr=Rate(1e-3, 1e-5, 1e-2), batch=Scale())),
+            ("ESSAdapt", lambda: ESSAdapt(lr=Rate(1e-3, 1e-5, 1e-2))),
+        ],
+    )
+    def test_callback_warns_once_and_holds_still(self, name: str, callback: Any) -> None:
+        agent = small_agent(replay=Replay(CAPACITY), learning_starts=4, optimizer=1e-3)
+        with pytest.warns(UserWarning, match=rf"^callbacks: {name} .*sampler=noterl\.replay\.Prioritized") as caught:
+            history = agent.fit(episodes=12, callbacks=[callback()], verbose=0).history
+        assert len(caught) == 1
+        assert agent.learning_rate == pytest.approx(1e-3) and agent.schedule.batch_size == 4
+        assert history["ess"][-1] == pytest.approx(120)
+        assert history.get("window", [120])[-1] == 120
+
+    def test_sampler_with_chances_of_its_own_adapts(self) -> None:
+        class Newer(Sampler):
+            def probabilities(self, *, alpha: bool = True) -> Any:
+                chances = np.arange(1.0, self.storage.num_unmasked + 1)
+                return chances / chances.sum()
+
+            def sample_indices(self, updates: int, batch_size: int, generator: Any) -> Any:
+                return generator.choice(self.storage.unmasked_indices(), (updates, batch_size), p=self.probabilities())
+
+        agent = small_agent(replay=Replay(CAPACITY, sampler=Newer()), optimizer=1e-3)
+        agent.fit(episodes=3, callbacks=[ESSAdapt(target_ess=1, lr=Rate(1e-4, 1e-5, 1e-2))], verbose=0)
+        assert agent.learning_rate > 1e-3

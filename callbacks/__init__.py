@@ -6,7 +6,10 @@ A class is imported when it is first used.
 from __future__ import annotations
 
 if __name__ != "noterl.callbacks":
-    raise ImportError("import noterl.callbacks, not callbacks: a second copy of a class would not be recognized")
+    raise ImportError(
+        "import noterl.callbacks, not callbacks, because a second copy of a class would not be recognized: write "
+        "`from noterl.callbacks import Checkpoint`, or another name"
+    )
 
 from typing import TYPE_CHECKING
 
@@ -15,6 +18,7 @@ from noterl.utils import lazy_imports
 if TYPE_CHECKING:
     from noterl.callback import Callback, Every, LambdaCallback
     from noterl.training.episode_printer import EpisodePrinter
+    from noterl.training.finder_logger import FinderLogger
     from noterl.training.progress_bar import ProgressBar
 
     from .ada_batch import AdaBatch

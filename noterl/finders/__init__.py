@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from noterl.utils import lazy_imports
 
 if TYPE_CHECKING:
-    from .finder_logger import FinderLogger
+    from noterl.training.finder_logger import FinderLogger
+
     from .lr_finder import LRFinder
     from .opt_finder import OptFinder
     from .parallel_finder import ParallelFinder

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from noterl.finders.finder import Curve, Finder
-from noterl.finders.finder_logger import METRICS
+from noterl.training.finder_logger import METRICS
 from noterl.utils.checks import check_positive, check_word
 
 

@@ -18,9 +18,9 @@ from noterl.finders.curves import (
     window_means,
 )
 from noterl.finders.finder import Curve, Finder, check_agent
-from noterl.finders.finder_logger import METRICS, FinderLogger
 from noterl.finders.preserving import preserving, train
 from noterl.learning import optimizers
+from noterl.training.finder_logger import METRICS, FinderLogger
 from noterl.utils.checks import check_int, check_number, check_positive, check_word
 
 # Points that `suggestion` skips by default: the first means are over few points, and the last rates are too high.

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from noterl.finders.candidates import CandidateFinder, Trial, named
 from noterl.finders.finder import check_agent
-from noterl.finders.finder_logger import FinderLogger
 from noterl.finders.preserving import compile_with, preserving, train
+from noterl.training.finder_logger import FinderLogger
 
 if TYPE_CHECKING:
     from noterl.agent import Agent

@@ -110,8 +110,8 @@ def _try(sender: Connection, job: Any) -> None:
     started = perf_counter()
     try:
         from noterl.agent import load
-        from noterl.finders.finder_logger import FinderLogger
         from noterl.finders.opt_finder import play
+        from noterl.training.finder_logger import FinderLogger
 
         agent = load(path, custom)
         sender.send(play(agent, name, FinderLogger(metric, episodes), env, fit))

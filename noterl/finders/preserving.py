@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from noterl.backends.common import NonFiniteError
-from noterl.finders.finder_logger import FinderLogger
+from noterl.training.finder_logger import FinderLogger
 
 if TYPE_CHECKING:
     from noterl.agent import Agent

@@ -50,6 +50,7 @@ ARGUMENTS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "EarlyStopping": lambda folder: {"trial_count": 3, "patience": 100},
     "Evaluate": lambda folder: {"every": 3, "episodes": 2, "on_best": folder / "best.noterl"},
     "Export": lambda folder: {"path": folder / "policy", "format": "numpy", "window": 2},
+    "FinderLogger": lambda folder: {"metric": "reward", "points": 10**9},
     "HyperparameterScheduler": lambda folder: {"name": "gamma", "schedule": lambda step: 0.9 + step / 10_000},
     "JSONLogger": lambda folder: {"path": folder / "log.jsonl", "flush_every": 3},
     "LambdaCallback": lambda folder: {"on_episode_end": lambda episode, logs: logs.update(double=2 * logs["reward"])},
@@ -137,7 +138,7 @@ class Runs:
     """One agent that is compiled once and restored to its first state for every run."""
 
     def __init__(self, make_folder: Callable[[str], Path]) -> None:
-        self.agent = one_lane()
+        self.agent = one_lane(replay=noterl.Replay(128, sampler=noterl.replay.Prioritized()))
         self.make_folder = make_folder
         self.beginning = self.agent.get_state()
         self.plain = self.run()

@@ -33,6 +33,7 @@ FREQUENCIES: dict[str, tuple[str, Callable[..., Any]]] = {
     "EpisodePrinter": ("every", callbacks.EpisodePrinter),
     "Evaluate": ("every", lambda n: callbacks.Evaluate(every=n)),
     "Evaluate, episodes": ("episodes", lambda n: callbacks.Evaluate(episodes=n)),
+    "FinderLogger": ("points", lambda n: callbacks.FinderLogger("loss", n)),
     "JSONLogger": ("flush_every", lambda n: callbacks.JSONLogger("file", n)),
     "MLflowLogger": ("flush_every", lambda n: callbacks.MLflowLogger(flush_every=n)),
     "OptunaPruning": ("every", lambda n: callbacks.OptunaPruning(Trial(), every=n)),

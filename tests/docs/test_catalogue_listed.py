@@ -57,6 +57,10 @@ def test_every_finder_is_described() -> None:
         assert f"\n`{name}` " in text, name
 
 
+def test_logger_of_the_finders_is_in_the_catalogue() -> None:
+    assert noterl.callbacks.FinderLogger is noterl.finders.FinderLogger
+
+
 def known_names() -> set[str]:
     """Return every public class of the library, read from its source, so that no backend is imported."""
     root = Path(__file__).parents[2]

@@ -36,7 +36,7 @@ class FinderLogger(Callback):
 
     Example:
     >>> import noterl
-    >>> from noterl.finders import FinderLogger
+    >>> from noterl.callbacks import FinderLogger
     >>> agent = noterl.DQN("CartPole-v1", hidden=(8,), seed=1)
     >>> agent.compile(learning_starts=100, batch_size=8)
     >>> logger = FinderLogger("loss", points=20)

@@ -121,7 +121,7 @@ class Arena(Callback):
 
     def _play(self, game: Game, player: Player) -> Array:
         """Return the agent's results `[games]` against a player: 1, 0 or -1."""
-        generator = Generators(self.agent.generators.seed if self.seed is None else self.seed)("arena")  # type: ignore[attr-defined]
+        generator = Generators(self.agent.generators.seed if self.seed is None else self.seed)("arena")
         half = self.games // 2
         first = play_games(game, self._choose, player, half, generator, openings=self.openings)
         second = play_games(game, player, self._choose, half, generator, openings=self.openings)

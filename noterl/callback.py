@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
+from noterl.random import Generators
 from noterl.types import Logs
 from noterl.utils import words
 from noterl.utils.checks import check_count, check_number, check_word
@@ -70,7 +71,7 @@ class AgentView(Protocol):
 
     memory: str
     optimizer_names: tuple[str, ...]
-    generators: Callable[[str], np.random.Generator]
+    generators: Generators
     stop_training: bool
     stop_reason: str | None
     steps: int

@@ -96,7 +96,8 @@ def _error(image: Image.Image, shown: Image.Image) -> float:
     """Return the largest difference of a pixel's red, green or blue, of 255."""
     from PIL import ImageChops
 
-    return max(high for _, high in ImageChops.difference(image, shown.convert("RGB")).getextrema())
+    extrema: Any = ImageChops.difference(image, shown.convert("RGB")).getextrema()
+    return float(max(high for _, high in extrema))
 
 
 def _write_mp4(ffmpeg: str, path: Path, frames: Iterator[np.ndarray], fps: int) -> None:

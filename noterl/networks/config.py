@@ -165,6 +165,8 @@ def layer_arguments(layer: Any) -> dict[str, Any] | None:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, keras.random.SeedGenerator):
+        return value._initial_seed
     return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
 
 
@@ -223,6 +225,9 @@ def _make_layer(name: Any, arguments: Any) -> Any:
         raise ValueError(f"{name} has the arguments {arguments!r:.120}; a file may hold {sorted(allowed)}")
     if arguments.get("activation", "linear") not in ACTIVATION_TABLE:
         raise ValueError(f"{name} has the activation {arguments['activation']!r:.40}")
+    seed = arguments.get("seed")
+    if seed is not None and not (type(seed) is int and 0 <= seed < 2**32):
+        raise ValueError(f"{name} has the seed {seed!r:.40}; it must be an int of at least 0 and below 2**32")
     named = {key: tuple(value) if isinstance(value, list) else value for key, value in arguments.items()}
     if name in ("LayerNormalization",) and isinstance(named.get("axis"), tuple):
         named["axis"] = list(named["axis"])

@@ -179,7 +179,8 @@ class _Reader:
         self._check_dtype(config.get("dtype"), name)
         arguments: dict[str, Any] = {}
         for key, value in config.items():
-            if key in LAYER_TABLE[name].stored:
+            # The seed of a shared generator is a configuration. Another seed does not change what an agent computes.
+            if key in LAYER_TABLE[name].stored and not (key == "seed" and isinstance(value, dict)):
                 arguments[key] = value
             elif key.endswith("_initializer") and value is not None:
                 self.initializers.setdefault(index, {})[key] = self._initializer(value)

@@ -103,7 +103,7 @@ LAYER_TABLE: dict[str, Layer] = {
     "Conv1D": Layer(_CONVOLUTION, has_activation=True),
     "Conv2D": Layer(_CONVOLUTION, True, kind="convolution", fixed=_PLAIN_CONVOLUTION, settings=("strides",)),
     "Dense": Layer(("units", "use_bias"), has_activation=True, kind="dense"),
-    "Dropout": Layer(("rate",), kind="linear"),
+    "Dropout": Layer(("rate", "seed"), kind="linear"),
     "ELU": Layer(("alpha",), kind="elu", fixed={"alpha": 1}),
     "Flatten": Layer(("data_format",), kind="flatten", fixed={"data_format": "channels_last"}),
     "GlobalAveragePooling1D": Layer(_GLOBAL_POOLING),

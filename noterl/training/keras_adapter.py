@@ -6,6 +6,7 @@ order in which episodes end. A train batch is a gradient update, and a test is a
 
 from __future__ import annotations
 
+import inspect
 import math
 import warnings
 from collections.abc import Callable
@@ -19,9 +20,11 @@ from noterl import backends, networks
 from noterl.backends import keras
 from noterl.callback import CHECKPOINT, LOGGER, USER, AgentView, Budget, Callback, overrides
 from noterl.types import Logs
-from noterl.utils import words
+from noterl.utils import codec, words
 
 _LOGGERS = ("CSVLogger", "TensorBoard", "RemoteMonitor", "ProgbarLogger", "History")
+# Attributes that `fit` sets anew.
+_SET_BY_FIT = ("_model", "params", "validation_data")
 _SAVERS = ("ModelCheckpoint", "BackupAndRestore", "OrbaxCheckpoint")
 
 # The hooks of Keras for each event. The second is the older name, which Keras still supports.
@@ -47,7 +50,8 @@ class KerasCallback(Callback):
         self.stops_training = "EarlyStopping" in kind
         self._keeps_backup = "BackupAndRestore" in kind
         self._saves_network = "ModelCheckpoint" in kind
-        self._budget, self._epoch = Budget(), 0
+        self._budget, self._epoch, self._epoch_open = Budget(), 0, False
+        self._restored: dict[str, Any] = {}
         if "SwapEMAWeights" in kind and callback.swap_on_epoch:
             # The callback swaps the weights at the end of an epoch, and back at the begin of the next one. So the next
             # epoch begins at the end of the step, before an update of another environment could use swapped weights.
@@ -67,12 +71,35 @@ class KerasCallback(Callback):
             )
 
     def get_state(self) -> dict[str, Any]:
-        """Return the number of the epoch."""
-        return {"epoch": self._epoch}
+        """Return the number of the epoch, whether it has begun, and the attributes that a file can hold.
+
+        Arguments of the constructor are not among them, because a script that resumes passes them again.
+        """
+        attributes, missing = {}, []
+        arguments = inspect.signature(type(self.callback).__init__).parameters
+        for name, value in vars(self.callback).items():
+            if name in arguments or name in _SET_BY_FIT or callable(value):
+                continue
+            try:
+                attributes[name] = codec.copy(value)
+            except (TypeError, ValueError):
+                missing.append(name)
+        return {"epoch": self._epoch, "open": self._epoch_open, "attributes": attributes, "missing": missing}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore what `get_state` returned."""
-        self._epoch = state["epoch"]
+        """Restore what `get_state` returned; `on_train_begin` sets the attributes of the callback."""
+        self._epoch, self._epoch_open = state["epoch"], state["open"]
+        self._restored = dict(state["attributes"])
+        missing = [name for name in state["missing"] if type(self.callback).__module__.partition(".")[0] != "keras"]
+        if missing:
+            warnings.warn(
+                f"a file cannot hold the attributes {', '.join(map(repr, missing))} of the Keras callback "
+                f"{type(self.callback).__name__}, so a resumed run may differ from an uninterrupted one. Keep numbers, "
+                "strings, arrays, and lists and dicts of them in attributes, or write a noterl.Callback with get_state "
+                "and set_state.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
 
     def before_fit(self, agent: AgentView, budget: Budget) -> None:
         """Store the budget, and check that a ModelCheckpoint can save the agent's network.
@@ -87,13 +114,17 @@ class KerasCallback(Callback):
     def on_train_begin(self, logs: Logs) -> None:
         """Set the callback's model and parameters, and forward the event; `epochs` is infinite without a budget."""
         if not self._budget.resumed:  # as in `Model.fit`; `get_state` keeps the epoch for a fit that was interrupted
-            self._epoch = 0
-        self._epoch_open, self._failed = False, False
-        epochs = self._budget.last_episode - self.agent.episodes
+            self._epoch, self._epoch_open = 0, False
+        self._failed = False
+        epochs = self._epoch + self._budget.last_episode - self.agent.episodes  # of the whole fit, also if it resumes
         self.callback.set_params({"epochs": epochs, "steps": None, "verbose": 0})
         network = _saved_network(self.agent) if self._saves_network else None
         self.callback.set_model(Facade(self.agent, type(self.callback).__name__, network))
         self.callback.on_train_begin({})
+        own = vars(self.callback)
+        if self._budget.resumed:  # after `on_train_begin`, which lets Keras's callbacks start anew
+            own.update({name: value for name, value in self._restored.items() if not callable(own.get(name))})
+        self._restored = {}
 
     def on_train_end(self, logs: Logs) -> None:
         """Forward the event. An epoch without a completed episode stays open, as in an interrupted `Model.fit`.

@@ -1,4 +1,4 @@
-"""Keras callbacks: those that only observe change nothing, and TensorBoard writes charts."""
+"""Keras callbacks: those that only observe change nothing, and runs with the others resume exactly."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import noterl
+import noterl.callbacks
 from noterl.networks import get_weights
 from tests.support.states import assert_same_state, one_lane
 from tests.support.tape import Tape, taped
@@ -141,3 +142,53 @@ def test_error_in_a_batch_hook_names_the_callback(event: str) -> None:
     with pytest.raises(RuntimeError, match="no") as caught:
         taped(Tape()).fit(episodes=3, callbacks=[failing()], verbose=0)
     assert [note for note in caught.value.__notes__ if note.startswith(f"raised by the callback Failing.{event}")]
+
+
+RESUMED: dict[str, Callable[[], list[Any]]] = {
+    "those that adapt": lambda: [
+        callbacks.EarlyStopping("reward", mode="max", patience=6, restore_best_weights=True),
+        callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.9),
+        callbacks.ReduceLROnPlateau("reward", mode="max", patience=1),
+    ],
+    "SwapEMAWeights": lambda: [callbacks.SwapEMAWeights(swap_on_epoch=True)],
+}
+
+
+def interrupted(path: Path, added: list[Any], at: int = 0) -> dict[str, Any]:
+    """Train with a backup of every fifth step, and raise an error after a step; return the state."""
+    agent = one_lane(optimizer=keras.optimizers.Adam(1e-3, use_ema=True))
+    crash = noterl.callbacks.LambdaCallback()
+
+    def raise_error() -> None:
+        if agent.steps == at:
+            raise RuntimeError("crash")
+
+    crash.on_step_end = raise_error
+    backup = noterl.callbacks.BackupAndRestore(path, 5, unit="steps")
+    agent.fit(episodes=9, num_envs=2, callbacks=[*added, backup, crash], verbose=0)
+    return {**agent.get_state(), "callbacks": {}}
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("name", RESUMED)
+def test_resumed_run_equals_an_uninterrupted_one(name: str, tmp_path: Path) -> None:
+    whole = interrupted(tmp_path / "whole.noterl", RESUMED[name]())
+    with pytest.raises(RuntimeError, match="crash"):
+        interrupted(tmp_path / "backup.noterl", RESUMED[name](), at=93)
+    assert_same_state(interrupted(tmp_path / "backup.noterl", RESUMED[name]()), whole)
+
+
+class Sets(callbacks.Callback):
+    """Keeps a set, which a file cannot hold."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[int] = set()
+
+
+@pytest.mark.backends("torch")
+def test_attribute_that_a_file_cannot_hold_is_reported(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="crash"):
+        interrupted(tmp_path / "backup.noterl", [Sets()], at=93)
+    with pytest.warns(RuntimeWarning, match="'seen' of the Keras callback Sets"):
+        interrupted(tmp_path / "backup.noterl", [Sets()])

@@ -29,7 +29,7 @@ def sequential() -> keras.Model:
             layers.Dense(6),
             layers.LayerNormalization(epsilon=1e-4),
             layers.Activation("gelu"),
-            layers.Dropout(0.1),
+            layers.Dropout(0.1, seed=7),
             layers.Dense(5, "tanh", use_bias=False),
             layers.BatchNormalization(momentum=0.9),
             layers.LeakyReLU(negative_slope=0.2),

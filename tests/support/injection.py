@@ -10,6 +10,7 @@ import random
 import signal
 import sys
 import tempfile
+import traceback
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -172,8 +173,6 @@ class Interrupted:
         assert not self.guard.is_open
         assert self.guard.pending is None
         assert not agent._session.is_training
-        for optimizer in agent.optimizers.values():
-            assert int(optimizer.iterations) == agent.updates or len(agent.optimizers) > 1
         if agent.replay is not None:
             assert agent.get_state()["replay"]["count"] == agent.steps
         cut = self.cut_episodes()
@@ -186,6 +185,8 @@ class Interrupted:
         steps = agent.steps
         self.fit(2)
         assert agent.steps == steps + 2
+        for optimizer in agent.optimizers.values():  # on the device, updates count when their hooks are called
+            assert int(optimizer.iterations) == agent.updates or len(agent.optimizers) > 1
         self.lost = self.cut_episodes()
 
     def _check_observations(self) -> None:
@@ -219,14 +220,14 @@ def main() -> None:
         for run in options.runs:
             interrupted = Interrupted(run, Path(folder, run))
             for _ in range(options.tries // len(options.runs)):
-                pressed = None
                 line = rng.randrange(1, interrupted.lines)
                 try:
                     pressed = interrupted.interrupt(line)
                     outcomes["raised at once" if pressed.is_open else "after the step"] += 1
                 except Exception as error:
                     outcomes["broken"] += 1
-                    print(f"{run}: {line} {pressed and pressed.where}: {type(error).__name__}: {error}", flush=True)
+                    [*_, last] = traceback.extract_tb(error.__traceback__)
+                    print(f"{run}, line {line}: {type(error).__name__}: {error} in {last.line}", flush=True)
                     interrupted = Interrupted(run, Path(folder, f"{run}-{outcomes['broken']}"))
             print(run, dict(outcomes), flush=True)
 

@@ -166,6 +166,11 @@ class Store:
             pass
         return None
 
+    def remove(self, key: str) -> None:
+        """Remove a file, if it exists."""
+        with contextlib.suppress(OSError):
+            (self.folder / f"{key}{_ENDING}").unlink(missing_ok=True)
+
     def put(self, key: str, content: bytes) -> None:
         """Write a file, unless it exists or cannot be written."""
         path = self.folder / f"{key}{_ENDING}"

@@ -131,6 +131,25 @@ class TestSession:
         assert cache._session.folder != session.folder, "the variable that was inherited is replaced"
         cache._session.close()
 
+    def test_programs_that_tensorflow_refuses_are_removed_and_made_again(self, cache: Any, tmp_path: Path) -> None:
+        from tensorflow.errors import DataLossError
+
+        cache.enable()
+        (cache._session.folder / "one.pb").write_bytes(b"not a program")
+        cache.publish()
+        calls = []
+
+        def make() -> Any:
+            calls.append(sorted(path.name for path in tmp_path.glob("noterl/*/*.pb*")))
+            if len(calls) == 1:
+                return lambda: (_ for _ in ()).throw(DataLossError(None, None, "cannot parse"))
+            return lambda: "result"
+
+        with pytest.warns(UserWarning, match="removed: cannot parse"):
+            assert cache.first_call(make) == "result"
+        assert calls == [["one.pb", "one.pb.program"], []]
+        cache._session.close()
+
     def test_flags_of_the_user_are_kept(self, cache: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("TF_XLA_FLAGS", "--tf_xla_persistent_cache_directory=/somewhere")
         cache.enable()

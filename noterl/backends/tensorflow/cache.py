@@ -16,7 +16,10 @@ import shutil
 import sys
 import tempfile
 import time
+import warnings
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from noterl.utils import compilation_cache
 
@@ -67,6 +70,13 @@ class Session:
                     self._stored.add(path.name)
                     self._store.put(path.name, path.read_bytes())
 
+    def discard(self) -> None:
+        """Remove the files that this process was given, from its folder and the store."""
+        for key in self._stored:
+            (self.folder / key).unlink(missing_ok=True)
+            self._store.remove(key)
+        self._stored.clear()
+
     def close(self) -> None:
         """Store what is new, and remove the folder."""
         if os.getpid() == self._process:
@@ -100,6 +110,28 @@ def publish() -> None:
     """Store what was compiled, so that a process that is killed later does not lose it."""
     if _session is not None:
         _session.publish()
+
+
+def first_call(make: Callable[[], Callable[[], Any]]) -> Any:
+    """Return the result of the first call of a program, which compiles it or reads it from the cache.
+
+    If TensorFlow cannot use what it reads, it would raise in each process: the stored programs are removed, and the
+    program is made again, because TensorFlow keeps the error of the old one.
+
+    Args:
+        make: makes the program, and returns its call.
+    """
+    call = make()
+    from tensorflow.errors import DataLossError
+
+    try:
+        return call()
+    except DataLossError as error:
+        if _session is None:
+            raise
+        warnings.warn(f"the stored programs of TensorFlow are damaged, and were removed: {error!s:.200}", stacklevel=2)
+        _session.discard()
+        return make()()
 
 
 def align_names() -> None:

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from noterl.backends.common import CallProgram, Program, SeparateUpdates, Step, Variables, is_dense
 from noterl.backends.interface import Backend, Capabilities
-from noterl.backends.tensorflow.cache import align_names
+from noterl.backends.tensorflow.cache import align_names, first_call
 from noterl.backends.tensorflow.gradients import gradients, hessian_product, isolated, minimize
 from noterl.backends.tensorflow.updates import EagerUpdates, Updates
 from noterl.utils.cores import available_cores
@@ -126,9 +126,15 @@ class Call(CallProgram):
             # Without a signature, TensorFlow traces twice, and warns users who create several agents.
             shapes = [(None, *tensor.shape[1:]) if self.acting else tuple(tensor.shape) for tensor in flat]
             key = tuple(shapes), tuple(tensor.dtype for tensor in flat)
-            if key not in self._programs:
-                self._programs[key] = self._program(inputs, map(tf.TensorSpec, *key))
-            result = self._programs[key](*flat)
+            if key in self._programs:
+                result = self._programs[key](*flat)
+            else:
+
+                def make() -> Callable[[], Any]:
+                    self._programs[key] = self._program(inputs, map(tf.TensorSpec, *key))
+                    return lambda: self._programs[key](*flat)
+
+                result = first_call(make)
         return tf.nest.map_structure(np.asarray, result) if self.acting else result
 
     def _program(self, inputs: Any, specs: Iterable[tf.TensorSpec]) -> Callable[..., Any]:

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from noterl.backends.common import GatheredRows, GroupResult, Rows, UpdateProgram, apply_finite, is_single, num_updates
 from noterl.backends.finite import finiteness_probes
-from noterl.backends.tensorflow.cache import align_names, publish
+from noterl.backends.tensorflow.cache import align_names, first_call, publish
 from noterl.backends.tensorflow.gradients import FiniteFlag
 from noterl.backends.transfer import HostReport, pack, unpack
 from noterl.types import Batch
@@ -182,8 +182,12 @@ class _Compiled:
             arrays, key = pack(rows)
         tensors = [_number(count), _number(start), *map(tf.convert_to_tensor, arrays)]
         if key not in self._programs:
-            self._programs[key] = program, captured = self._program(rows, key, tensors)
-            result = program._call_flat(tensors, captured)  # XLA compiles in the first call
+
+            def make() -> Callable[[], Any]:
+                self._programs[key] = program, captured = self._program(rows, key, tensors)
+                return lambda: program._call_flat(tensors, captured)  # XLA compiles in the first call
+
+            result = first_call(make)
             publish()
             return result
         program, captured = self._programs[key]

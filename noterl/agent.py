@@ -65,6 +65,7 @@ from noterl.types import StopRequest
 from noterl.utils import console
 from noterl.utils.checks import check_bool, check_positive, check_word, whole
 from noterl.utils.masks import read_masks
+from noterl.utils.reads import frozen
 from noterl.utils.words import explain_arguments
 
 __all__ = ["Agent", "Defaults", "load"]
@@ -101,6 +102,16 @@ _NAMES_FOR_USERS = {
     *("optimizer", "optimizers", "learning_rate", "get_rule", "set_rule", "policy", "noise", "replay"),
     *("observation_space", "action_space", "observation_size", "action_size"),
 }
+
+
+# Declarations that a built agent cannot change: its memory, optimizers and actor depend on them.
+_FIXED = {
+    *("memory", "head", "optimizer_names", "update_period", "rollout_steps", "random_spec", "extra_spec"),
+    *("actor_fields", "state_spec", "supports_replay", "multi_agent", "searches"),
+}
+
+# How often the programs of one `fit` are compiled again because plain attributes change; each takes seconds.
+MOST_RETRACES = 3
 
 
 class Agent(Algorithm):
@@ -167,6 +178,7 @@ class Agent(Algorithm):
     _actor: Actor | None
     _session: Session
     _act_generator: np.random.Generator
+    _trained: list[int]  # see `_trained_parts`; when the optimizers were built
 
     def __init__(
         self, env: Any, *, seed: int | None = None, normalize_observation: bool = False, normalize_reward: bool = False
@@ -289,7 +301,9 @@ class Agent(Algorithm):
             self._learner.discard_rollout()  # the new learner may have the same memory
         self._set(_settings=settings, _learner=learner, _actor=None, head=head)
         if before is not None and (changes := settings.changes_since(before)):
-            self.show_message(f"compile changes {changes}; other settings, and the memory, stay")
+            self.show_message(f"compile changes {changes}; the rest stays as it was")
+        self._reads.forget()
+        self.__dict__.pop("_trained", None)
         if used_polyak or learner.schedule.polyak:  # otherwise tau keeps its value: 1, or one that the agent has set
             self.tau.assign(1.0 if learner.schedule.tau is None else learner.schedule.tau)
 
@@ -377,7 +391,7 @@ class Agent(Algorithm):
         session.verbose = verbose
         source = session.find_source(env, check_vectorize(vectorize, pool))
         with session.guard.installed():
-            learner, actor = self._build()
+            learner, actor = self._build_to_train()
             reductions = check_info_of_fit(info, learner, user_callbacks)
             check_strategy(strategy, learner)
             check_actor(actor, pool)
@@ -503,7 +517,7 @@ class Agent(Algorithm):
         if self.state_spec:
             raise ValueError(f"pretrain of an agent with a state_spec is not supported yet, got {self.state_spec!r}")
         user_callbacks, verbose = CallbackList(callbacks), check_verbose(verbose)
-        self._build()
+        self._build_to_train()
         return pretrain(self._parts(), demonstrations, updates, batch_size, optimizer, verbose, user_callbacks)
 
     @explain_arguments
@@ -873,7 +887,7 @@ class Agent(Algorithm):
         actor.generators = copy.deepcopy(self.generators)
         actor.explorer.generator = actor.generators("exploration")
         self._set(generators=actor.generators, _act_generator=copy.deepcopy(self._act_generator))
-        self._set(_session=self._new_session())
+        self._set(_session=self._new_session(), _reads=self._reads.copied())
         try:
             yield
         finally:
@@ -884,6 +898,7 @@ class Agent(Algorithm):
             self._set(_session=self._new_session())
             self.set_state(state)
             self._set(_session=attributes["_session"])  # last, because set_state closes the session's environments
+            self._check_reads()
 
     def new_environment(self) -> Any:
         """Return a new copy of the training environment."""
@@ -1009,6 +1024,76 @@ class Agent(Algorithm):
         """The reason passed to `stop`, or None."""
         return self._session.stop.reason
 
+    def _before_assignment(self, name: str, value: Any) -> None:
+        """Refuse what an agent that is built cannot change, and mark programs that have read the attribute."""
+        learner, current = self.__dict__.get("_learner"), self._current(name)
+        if learner is not None and learner.is_declared:
+            if name in _FIXED and frozen(value) != frozen(current):
+                raise ValueError(
+                    f"{name} of {type(self).__name__} cannot be changed after the agent was built, got {value!r}: pass "
+                    "it to the constructor of a new agent"
+                )
+            if _ids_of_networks(current) != _ids_of_networks(value):
+                raise ValueError(
+                    f"{name}: the networks and variables of {type(self).__name__} cannot be replaced after the agent "
+                    f"was built, because its optimizers and compiled updates use them. noterl.networks.copy(new, "
+                    f"agent.{name}) copies the weights of another network; `assign` sets a variable. After another "
+                    "`compile`, the attribute can be replaced until the next `fit`"
+                )
+        elif self.__dict__.get("_actor") is not None and _ids_of_networks(current) != _ids_of_networks(value):
+            self._set(_actor=None)
+        super()._before_assignment(name, value)
+
+    def _outdate(self, name: str) -> None:
+        """Mark programs as outdated, at most three times before different updates of one `fit`.
+
+        Raises:
+            RuntimeError: if it is the fourth time, or other processes have copies of the attribute.
+        """
+        reads, session = self._reads, self._session
+        if session.is_training and not reads.is_eager:
+            advice = "self.hyperparameter(name, value) in __init__ makes a number that can change at any time"
+            is_copied = name in reads.acting and (session.acts_in_workers or self.searches)
+            if is_copied or self._learner.strategy.processes > 1:
+                raise RuntimeError(
+                    f"{name} of {type(self).__name__} cannot be changed while fit is running, because a search or "
+                    f"other processes have copied its value: change it between two calls of fit. {advice}"
+                )
+            if len(reads.retraced | {self._counters.updates}) > MOST_RETRACES:
+                raise RuntimeError(
+                    f"{name} of {type(self).__name__} is a constant of compiled programs, and changing it compiles "
+                    f"them again; this is the change number {MOST_RETRACES + 1} in this fit. {advice}"
+                )
+            reads.retraced.add(self._counters.updates)
+        super()._outdate(name)
+        if name in reads.acting and self._actor is not None:
+            self._actor.forward.outdate(partial(self._make_forward, bool(self._actor.start)))
+            self._learner.report = ()
+            if not session.is_training:
+                self._set(_actor=None)
+
+    def _trained_parts(self) -> list[int]:
+        """Return the ids of the variables that can be trained."""
+        return sorted(map(id, self.trained_variables()))
+
+    def _build_to_train(self) -> tuple[Learner, Actor]:
+        """Return the built learner and actor at the start of a training.
+
+        Raises:
+            ValueError: if layers were frozen or unfrozen since the optimizers were built.
+        """
+        self._check_reads()
+        self._reads.retraced.clear()
+        parts = self._build()
+        trained = self._trained_parts()
+        if self.__dict__.setdefault("_trained", trained) != trained:
+            raise ValueError(
+                f"the layers of {type(self).__name__} that can be trained have changed since the agent was built, and "
+                "its optimizers train those of before: call compile again with the same arguments, which keeps the "
+                "replay memory"
+            )
+        return parts
+
     def _new_session(self) -> Session:
         team_reward = getattr(self, "team_reward", None)
         return Session(self._config.get("env"), self._source, self.generators, team_reward)
@@ -1037,7 +1122,9 @@ class Agent(Algorithm):
         actor = self._acting()
         learner = self._compiled()
         if not learner.is_declared:
-            learner.declare(actor.forward_fields)
+            with self._unchanged():  # dry runs call the methods of the author
+                learner.declare(actor.forward_fields)
+            self.__dict__.setdefault("_trained", self._trained_parts())
         return learner, actor
 
     def _build(self) -> tuple[Learner, Actor]:
@@ -1045,6 +1132,7 @@ class Agent(Algorithm):
         learner, actor = self._declared()
         if not learner.is_built:
             learner.build()
+        if not learner.is_built or learner.report is not actor.forward.report:
             learner.compile(actor.forward.report)
         return learner, actor
 
@@ -1052,7 +1140,7 @@ class Agent(Algorithm):
         """Return a compiled function of observations; `trace_counts` counts its traces under the name."""
         assert self._settings is not None
         compiled: Callable[[Any], np.ndarray] = backends.current().compile_call(
-            function,
+            self._traced(function, self._settings.jit_compile, acting=True),
             self._variables(),
             acting=True,
             jit_compile=self._settings.jit_compile,
@@ -1065,23 +1153,34 @@ class Agent(Algorithm):
         assert settings is not None
         start = starting_state(self.state_spec, getattr(self, "initial_state", None), type(self).__name__)
         fields = find_forward_fields(self, settings.jit_compile, start)
-        compiled = self._compile_acting(self._forward_with_state if start else self._joint_forward, "forward")
-        networks, hyperparameters, trained = self.networks(), self.hyperparameters, self.trained_variables()
-        shape, dtype = self._encoder.space.shape, self.observation_dtype
-        layout = (shape, dtype, self._joint())
-        forward = HostForward(
-            compiled, networks.values(), hyperparameters.values(), trained, *layout, has_state=bool(start)
-        )
+        forward = self._make_forward(bool(start))
         probe = forward.probe(1)
         outputs = forward.with_state(probe, PolicyState(start, 1).values)[0] if start else forward(probe)
         outputs, _ = split_fields(outputs, fields)
         self.head.check(outputs.shape)
         self.head.check_values(outputs)
         explorer, starts = settings.policy or settings.noise or Explorer(), settings.schedule.learning_starts
-        actor = self._new_actor(forward, self.head, explorer, self.generators, dtype, self._normalizers, starts, fields)
+        parts = self.head, explorer, self.generators, self.observation_dtype, self._normalizers, starts, fields
+        with self._recording(acting=True) as reading:
+            actor = self._new_actor(forward, *parts)
+            reading.is_kept = actor.searches
         actor.worker_explorers = settings.worker_explorers
         actor.start = start
         return actor
+
+    def _make_forward(self, has_state: bool) -> HostForward:
+        """Return the forward pass for acting, with the current values of the attributes that `forward` reads."""
+        compiled = self._compile_acting(self._forward_with_state if has_state else self._joint_forward, "forward")
+        networks, hyperparameters, trained = self.networks(), self.hyperparameters, self.trained_variables()
+        layout = (self._encoder.space.shape, self.observation_dtype, self._joint())
+        with self._recording(acting=True) as reading, self._unchanged():
+            forward = HostForward(
+                compiled, networks.values(), hyperparameters.values(), trained, *layout, has_state=has_state
+            )
+            if reading.assigned:  # a copy in NumPy would not assign it
+                forward.program, forward.report = None, []
+            reading.is_kept = forward.in_numpy
+        return forward
 
     def _new_actor(self, *parts: Any) -> Actor:
         """Return the actor of these parts, the arguments of `Actor`."""
@@ -1114,6 +1213,8 @@ class Agent(Algorithm):
         state: State = NO_STATE,
     ) -> tuple[np.ndarray, State]:
         """Return actions and states `[N, ...]` for encoded observations `[N, ...]`; training is not affected."""
+        if self._reads.in_place:
+            self._check_reads()
         actor = self._acting()
         actor.mark_stale()
         explorer = None if deterministic else actor.explorer.copy_with_generator(self._act_generator)
@@ -1122,6 +1223,7 @@ class Agent(Algorithm):
     @contextlib.contextmanager
     def _player(self, env: Any) -> Iterator[Player]:
         """Yield a `Player` for `env`, by default for the training environment; close what was opened for it."""
+        self._check_reads()
         actor = self._acting()
         source = self._source if env is None else resolve_like(env, self._source)
         lanes = self._session.lanes
@@ -1140,6 +1242,11 @@ class Agent(Algorithm):
     def _refuse_while_training(self, method: str) -> None:
         if self._session.is_training:
             raise RuntimeError(f"{method} cannot be called while fit is running: end training with stop(reason) first")
+
+
+def _ids_of_networks(value: Any) -> list[int]:
+    """Return the ids of the networks and variables in the value of an attribute."""
+    return [id(each) for each in networks.find_networks({"": value}).values()]
 
 
 def load(path: str | Path, custom_objects: dict[str, type] | None = None) -> Agent:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -28,6 +29,7 @@ from noterl.schedules import Schedule
 from noterl.types import Batch, Counters
 from noterl.utils import words
 from noterl.utils.checks import check_bool
+from noterl.utils.reads import MISSING, Reading, Reads, changes_in_place, frozen, recorded, restored
 
 
 class RunningUpdater(Protocol):
@@ -116,6 +118,8 @@ class Algorithm(Configurable):
     _encoder: ObservationEncoder
     _counters: Counters
     _normalizers: Any
+    _reads: Reads
+    _reading: Reading  # while a program is traced
 
     def __init__(
         self, env: Any, *, seed: int | None = None, normalize_observation: bool = False, normalize_reward: bool = False
@@ -134,6 +138,7 @@ class Algorithm(Configurable):
             _counters=Counters(),
             hyperparameters={},
             trace_counts=Counter(),
+            _reads=Reads(),
         )
         self._set_normalizers(
             check_bool("normalize_observation", normalize_observation), check_bool("normalize_reward", normalize_reward)
@@ -174,9 +179,9 @@ class Algorithm(Configurable):
         parts = own if isinstance(own, list | tuple) else [own]
         if not any(isinstance(part, str | os.PathLike) for part in parts):
             return arguments
-        for recorded in (self._config, *(each for each in self._config.values() if isinstance(each, dict))):
-            if recorded.get("network") is own:
-                recorded["network"] = network
+        for config in (self._config, *(each for each in self._config.values() if isinstance(each, dict))):
+            if config.get("network") is own:
+                config["network"] = network
         return {**arguments, "network": network}
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -198,6 +203,11 @@ class Algorithm(Configurable):
                 f"{name} cannot be assigned: {reason}; an attribute of your own in {type(self).__name__} needs another "
                 f"name, such as my_{name.strip('_')}"
             )
+        reading = self.__dict__.get("_reading")
+        if reading is not None:
+            reading.assigned.add(name)
+        elif "_reads" in self.__dict__:
+            self._before_assignment(name, value)
         super().__setattr__(name, value)
 
     if not TYPE_CHECKING:  # otherwise every name would be an attribute for type checkers
@@ -208,6 +218,111 @@ class Algorithm(Configurable):
     def _set(self, **values: Any) -> None:
         """Set noterl's own attributes, which `__setattr__` refuses."""
         self.__dict__.update(values)
+
+    def _before_assignment(self, name: str, value: Any) -> None:
+        """Called before an attribute is assigned outside of a trace: programs that have read it are outdated."""
+        values = self._reads.values
+        if name in values and (new := frozen(value)) != values[name]:
+            self._outdate(name)
+            values[name] = new
+
+    def _check_reads(self) -> None:
+        """Find attributes that programs have read and that changed without an assignment, such as arrays."""
+        values = self._reads.values
+        for name, value in list(values.items()):
+            if (new := frozen(self._current(name))) != value:
+                self._outdate(name)
+                values[name] = new
+
+    def _current(self, name: str) -> Any:
+        """Return the value of an attribute of the instance or its class, without calling properties."""
+        value = self.__dict__.get(name, MISSING)
+        return inspect.getattr_static(type(self), name, MISSING) if value is MISSING else value
+
+    def _outdate(self, name: str) -> None:
+        """Mark the compiled programs as outdated, because this attribute gets another value.
+
+        If an update on torch assigns it, the losses that have read it run eagerly from now on.
+        """
+        updater = _running.get()
+        if updater is None or updater.algorithm is not self:
+            self._reads.version += 1
+        elif not self._reads.is_eager:
+            self._reads.is_eager = True
+            warnings.warn(
+                f"the update of {type(self).__name__} assigns {name}, which a loss reads, so that its losses run "
+                "eagerly; keep such a state in a keras.Variable and assign its value",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+
+    def _traced(self, function: Callable[..., Any], jit_compile: bool | str, *, acting: bool = False) -> Any:
+        """Return a function for a backend that traces it as a whole; the attributes that it reads are recorded.
+
+        On torch, and without compilation, the function itself is returned: it runs in Python each time.
+        """
+        if jit_compile is False or "live_numbers" in backends.current().capabilities:
+            return function
+
+        def traced(*args: Any, **keywords: Any) -> Any:
+            with self._recording(acting=acting) as reading:
+                result = function(*args, **keywords)
+            if reading.assigned:
+                name = min(reading.assigned)
+                raise RuntimeError(
+                    f"{type(self).__name__} assigns {name} in a method that is compiled, which would happen only once: "
+                    f"make a variable in __init__, self.{name} = keras.Variable(...), and call its assign; or "
+                    "compile(jit_compile=False)"
+                )
+            return result
+
+        return traced
+
+    def _renewed(self, make: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
+        """Return the program that `make` returns; it is made again if an attribute that programs read has changed."""
+        made: list[Any] = [self._reads.version, make()]
+
+        def run(*args: Any, **keywords: Any) -> Any:
+            self._check_reads()
+            if made[0] != self._reads.version:
+                made[:] = self._reads.version, make()
+            return made[1](*args, **keywords)
+
+        return run
+
+    @contextmanager
+    def _recording(self, *, acting: bool = False) -> Iterator[Reading]:
+        """Record inside the context which attributes a program reads, while it is traced."""
+        with recorded(self) as reading:
+            yield reading
+        if reading.is_kept:
+            self._keep_reads(reading.names, acting)
+
+    @contextmanager
+    def _recording_loss(self) -> Iterator[Reading]:
+        """Record the attributes that a loss reads while torch traces it; what it assigns meanwhile is undone."""
+        with recorded(self) as reading, self._unchanged() as changed:
+            yield reading
+        reading.assigned |= changed & reading.names
+        if reading.is_kept and not reading.assigned:
+            self._keep_reads(reading.names, acting=False)
+
+    def _unchanged(self) -> AbstractContextManager[set[str]]:
+        """Return a context at whose end the author's attributes are restored; it yields the names of changed ones."""
+        return restored(self, lambda name: _owner(type(self), name) is None)
+
+    def _keep_reads(self, names: Iterable[str], acting: bool) -> None:
+        reads, kind = self._reads, type(self)
+        for name in tuple(names):  # a recording that goes on adds names
+            declared = inspect.getattr_static(kind, name, None)
+            if name.startswith("__") or _owner(kind, name) is not None or isinstance(declared, property):
+                continue
+            value = self._current(name)
+            reads.values[name] = frozen(value)
+            if acting:
+                reads.acting.add(name)
+            if changes_in_place(value) and kind.__module__.partition(".")[0] != "noterl":
+                reads.in_place.add(name)
 
     def forward(self, observation: Any) -> Any:
         """Return the network's output for observations `[B, ...]`: the input of head, policy and noise.
@@ -222,7 +337,10 @@ class Algorithm(Configurable):
         raise NotImplementedError(f"{type(self).__name__} must define forward(observation)")
 
     def loss(self, batch: Batch) -> Any:
-        """Return a scalar loss, or `(loss, feedback)` with feedback `[B]` for the memory, such as `td_error`."""
+        """Return a scalar loss, or `(loss, feedback)`.
+
+        Feedback is a dict of values `[B]` for the memory, such as `td_error`, and of scalars, which are logged.
+        """
         raise NotImplementedError(f"{type(self).__name__} must define loss(batch), or update(batch)")
 
     def update(self, batch: Batch) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -236,7 +354,8 @@ class Algorithm(Configurable):
                 'loss must return a scalar, or (scalar, feedback) with a dict such as {"td_error": error}, got the '
                 f"feedback {type(feedback).__name__}"
             )
-        return {"loss": loss}, feedback or {}
+        scalars = {name: value for name, value in (feedback or {}).items() if not getattr(value, "shape", ())}
+        return {"loss": loss, **scalars}, feedback or {}
 
     def prepare(self, rollout: Batch) -> dict[str, Any]:
         """Return fields `[T, N, ...]` of a rollout `[T, N, ...]`, which updates receive in `batch.extra`.

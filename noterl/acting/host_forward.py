@@ -95,6 +95,16 @@ class HostForward:
             for start, stop, variable in zip([0, *ends], ends, self._variables, strict=False)
         ]
 
+    def outdate(self, make: Callable[[], HostForward]) -> None:
+        """Make the forward pass again at its next call, because an attribute that `forward` reads has changed."""
+
+        def compiled(inputs: Any) -> Any:
+            vars(self).update(vars(make()))
+            self.report = []  # updates return no weights before they are compiled for another `fit`
+            return self.compiled(inputs) if self.has_state else self(inputs)
+
+        self.program, self.compiled, self.report = None, compiled, []
+
     def __call__(self, observations: Any) -> np.ndarray:
         """Return the network's output for observations `[N, ...]`."""
         if self.program is None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Generic, NamedTuple, Protocol, TypedDict, TypeVar
 
 import numpy as np
 
 from noterl.types import Batch, map_arrays
+from noterl.utils.reads import Reading
 
 T = TypeVar("T")
 
@@ -108,12 +110,18 @@ class Program(Protocol):
         """Run `count` updates; the first one has the number `first`."""
 
 
+def not_recorded() -> AbstractContextManager[Reading]:
+    """Return a context that records nothing."""
+    return nullcontext(Reading())
+
+
 class Options(TypedDict, total=False):
     """The optional arguments of every compiled program."""
 
     jit_compile: bool | str
     on_trace: Callable[[], None]
     torch_seed: Callable[[bool], int] | None
+    recording: Callable[[], AbstractContextManager[Reading]]
 
 
 class UpdateOptions(Options, total=False):
@@ -155,6 +163,7 @@ class UpdateProgram:
         log_names: the names of all logs of `step`. On torch, an update that is not finite logs NaN under these names.
         torch_seed: on torch, the seed of the global generator during an update. `torch_seed(advance)` is called with
             False before an update, and with True after an update that sampled random numbers.
+        recording: on torch, returns the context in which a loss is traced.
     """
 
     step: Step
@@ -167,6 +176,7 @@ class UpdateProgram:
     on_trace: Callable[[], None] = lambda: None
     log_names: Collection[str] = ("loss",)
     torch_seed: Callable[[bool], int] | None = None
+    recording: Callable[[], AbstractContextManager[Reading]] = not_recorded
 
     def __post_init__(self) -> None:
         """Prepare the programs, after `__init__` has set the arguments."""
@@ -189,6 +199,7 @@ class CallProgram:
         jit_compile: False runs it operation by operation.
         on_trace: called for each program that is traced, or on torch for each loss that is minimized inside.
         torch_seed: as for `UpdateProgram`. Not used for acting.
+        recording: as for `UpdateProgram`.
     """
 
     function: Callable[[Any], Any]
@@ -199,6 +210,7 @@ class CallProgram:
     jit_compile: bool | str = "auto"
     on_trace: Callable[[], None] = lambda: None
     torch_seed: Callable[[bool], int] | None = None
+    recording: Callable[[], AbstractContextManager[Reading]] = not_recorded
 
     def __post_init__(self) -> None:
         """Prepare the program, after `__init__` has set the arguments."""
@@ -227,6 +239,15 @@ def split_loss(result: Any) -> tuple[Any, Any]:
         got = f"{pair[0]!r:.80}" if shape is None else f"the shape {tuple(shape)}: take the mean over the batch"
         raise ValueError(f"a loss must be a scalar tensor, got {got}")
     return pair
+
+
+def no_gradient(loss_fn: Loss) -> ValueError:
+    """Return the error of a loss that depends on none of the variables that it trains."""
+    name = getattr(loss_fn, "__qualname__", repr(loss_fn))
+    return ValueError(
+        f"loss: {name} does not depend on the variables that it trains, so it has no gradient; stop_gradient, argmax "
+        "and NumPy operations have none"
+    )
 
 
 def apply_finite(

@@ -57,13 +57,18 @@ class Cloning(UpdateSource):
         self.variables = self._policy_variables()
         self.optimizer = optimizers.build(resolved, self.variables)
         self._known = networks.unique([*learner.updater.find_variables(), *optimizers.variables(self.optimizer)])
-        self._program: Program = backends.current().compile_updates(
-            self.step,
+        self._program: Program = learner.algorithm._renewed(self._compile)
+
+    def _compile(self) -> Program:
+        learner = self._learner
+        return backends.current().compile_updates(
+            learner.updater.traced(self.step),
             self._known,
             report=learner.report,
             jit_compile=learner.jit_compile,
             on_trace=learner.updater.trace_counter("pretrain"),
             torch_seed=learner.updater.torch_seed,
+            recording=learner.algorithm._recording_loss,
         )
 
     def call_size(self, updates: int) -> int:

@@ -92,22 +92,23 @@ class ReplayRunner:
             values = algorithm._joint_forward(observations)
             return algorithm.head.executed(exploration.select(values, numbers, settings))
 
+        traced = learner.updater.traced
         device_programs = backends.current().capabilities["device_programs"]
         return device_programs.ReplayProgram(
             reset=functions.reset,
             step_environment=functions.step,
             store=lambda observations: map_leaves(_stored, layout, observations),
             encode=device.tensor_encoder(algorithm._encoder, algorithm.observation_dtype),
-            act=act,
+            act=traced(act),
             sampled_from=exploration.sampled_from,
             num_sampled=exploration.num_sampled,
             num_settings=exploration.num_settings,
             act_randomly=lambda numbers: uniform_actions(space, numbers),
             num_random=num_uniform(space),
             discount=lambda: discount_factor(algorithm) if gamma is None else ops.convert_to_tensor(gamma),
-            step=learner.updater.step,
+            step=traced(learner.updater.step),
             period=algorithm.update_period,
-            update_target=algorithm.update_target,
+            update_target=traced(algorithm.update_target),
             copy_every=schedule.hard_copy_updates,
             random_spec=algorithm.random_spec,
             variables=learner.variables,

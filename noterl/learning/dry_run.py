@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -21,6 +22,9 @@ from noterl.types import Batch
 if TYPE_CHECKING:
     from noterl.learning.updater import Updater
 
+
+# What memories use of the feedback of an update, `[B]`.
+FEEDBACK = ("td_error", "ratio")
 
 FieldShapes = Mapping[str, tuple[int, ...]]
 
@@ -121,6 +125,15 @@ def _call_updates(updater: Updater, forward_fields: FieldShapes, returned: list[
         bad = [name for name in logs if not isinstance(name, str)]
         if bad:
             raise ValueError(f"update must return logs whose names are str, {type(algorithm).__name__} returns {bad!r}")
+        unused = [name for name in feedback if name not in {*FEEDBACK, *updater.memory.feedback_fields, *logs}]
+        if unused:
+            warnings.warn(
+                f"feedback: {type(algorithm).__name__} returns {', '.join(map(repr, unused))}, which its memory does "
+                f"not use and nothing logs; memories use {' and '.join(map(repr, FEEDBACK))} [B]. To log, return "
+                "a scalar: `loss` in its feedback, `update` in its logs",
+                UserWarning,
+                stacklevel=2,
+            )
         returned.append(Returned(frozenset({*logs, "loss"}), frozenset(feedback)))
 
 

@@ -124,13 +124,17 @@ class GradientNoise:
 
 def compile_measurement(learner: Learner, function: Callable[[Batch], Any], name: str) -> Callable[[Batch], Any]:
     """Return a compiled function of a batch that computes gradients; its traces are counted under the name."""
-    return backends.current().compile_call(
-        function,
-        learner.variables,
-        jit_compile=learner.jit_compile,
-        on_trace=learner.updater.trace_counter(name),
-        training=True,
-        torch_seed=lambda advance: learner.algorithm.updates,
+    algorithm = learner.algorithm
+    return algorithm._renewed(
+        lambda: backends.current().compile_call(
+            learner.updater.traced(function),
+            learner.variables,
+            jit_compile=learner.jit_compile,
+            on_trace=learner.updater.trace_counter(name),
+            training=True,
+            torch_seed=lambda advance: algorithm.updates,
+            recording=algorithm._recording_loss,
+        )
     )
 
 

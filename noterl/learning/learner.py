@@ -22,6 +22,7 @@ from noterl.learning.runner import UpdateSource
 from noterl.learning.schedule import Due, UpdateSchedule
 from noterl.learning.update import add_random_numbers
 from noterl.learning.updater import Updater
+from noterl.replay.relabel import Triplets
 from noterl.types import Batch, Transition, map_arrays
 
 if TYPE_CHECKING:
@@ -118,8 +119,9 @@ class Learner(UpdateSource):
         try:
             if dry_run.uses_default_update(self.algorithm):
                 updater.trained = dry_run.find_trained(self.algorithm, self.optimizers)
-                trained[self.algorithm.optimizer_names[0]] = updater.trained
-            elif self.algorithm.state_spec:  # `update` expects sequences, which no memory gathers yet
+                trained[self.algorithm.optimizer_names[0]] = list(updater.trained)
+            if self.algorithm.state_spec or isinstance(getattr(self.replay, "relabel", None), Triplets):
+                # `update` expects sequences, which no memory gathers yet; or batches with a further axis
                 trained.update(dict.fromkeys(self.optimizers, self.algorithm.trained_variables()))
             else:
                 updater.returned = dry_run.run_update(updater, self.forward_fields)
@@ -184,6 +186,13 @@ class Learner(UpdateSource):
     def compile_updates(self, stop: Callable[..., Any] | None = None) -> None:
         """Compile what `update` runs, for the current strategy; see `Updater.compile`."""
         self._update = self.updater.compile(self.strategy, self.batch_axis, self.report, stop)
+        self._version = self.algorithm._reads.version
+
+    def _follow_attributes(self) -> None:
+        """Compile the updates again if an attribute of the agent that they have read has changed."""
+        self.algorithm._check_reads()
+        if self.algorithm._reads.version != self._version:
+            self.compile_updates()
 
     # The protocol of the loop
 
@@ -282,6 +291,8 @@ class Learner(UpdateSource):
     def update(self, batch: Any, count: int) -> GroupResult:
         """Make the first `count` updates of `batch` in one compiled call."""
         algorithm = self.algorithm
+        if algorithm._reads.version != self._version or algorithm._reads.in_place:
+            self._follow_attributes()
         if isinstance(batch, Batch):  # the rows of a rollout need no random numbers, and hold demonstrations already
             if algorithm.random_spec:
                 batch = add_random_numbers(algorithm, batch, count, strategy=self.strategy)

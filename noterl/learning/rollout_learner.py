@@ -75,8 +75,10 @@ class RolloutLearner(Learner):
             jit_compile=self.jit_compile,
             on_trace=self.updater.trace_counter("prepare"),
             torch_seed=self.updater.torch_seed,
+            recording=self.algorithm._recording_loss,
         )
-        self._prepare = self.strategy.compile_call(self._prepared_rows, self.variables, options)
+        prepare = self.updater.traced(self._prepared_rows)
+        self._prepare = self.strategy.compile_call(prepare, self.variables, options)
         super().compile_updates(self.algorithm.stop_epochs if self.may_stop else stop)
 
     @property
@@ -200,6 +202,7 @@ class RolloutLearner(Learner):
 
     def prepare(self) -> Any:
         """Return the complete rollout as prepared rows `[T N, ...]` on the device."""
+        self._follow_attributes()
         acting, self.acting_policy, self._next_policy = self.acting_policy, self._next_policy, None
         if acting is None or self.algorithm.learns_in_prepare:
             return self._prepare(self._normalize_rollout(None))

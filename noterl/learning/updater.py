@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from copy import deepcopy
 from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from noterl import backends, networks
 from noterl.algorithm import running
-from noterl.backends.common import Program, UpdateOptions, split_loss
+from noterl.backends.common import NonFiniteError, Program, UpdateOptions, split_loss
 from noterl.distribute import Strategy
 from noterl.learning import optimizers
 from noterl.learning.update import Returned, fill_missing, log_names
@@ -69,6 +70,7 @@ class Updater:
         self._losses: list[Any] = []  # of the update in progress, one for each `minimize`
         self._groups: dict[tuple[int, ...], tuple[list[Any], Sequence[Any]]] = {}  # variables of groups of networks
         self._scheduled: list[Callable[[int], None]] = []
+        self._constants: list[optimizers.Constants] = []
 
     def leave_scope(self) -> None:
         """Make variables and optimizers independent of a scope of TensorFlow in which the agent was made."""
@@ -106,16 +108,31 @@ class Updater:
         ]
         trained_by = [*self.optimizers.values(), *([self.reward_model.optimizer] if self.reward_model else [])]
         self._scheduled += [partial(optimizers.update_rules, one) for one in trained_by if optimizers.has_rules(one)]
+        if "live_numbers" not in backends.current().capabilities and self.jit_compile is not False:
+            self._constants = [optimizers.Constants(each) for each in trained_by]
+            self._scheduled.append(lambda step: self.check_constants())
         options = UpdateOptions(
             period=self.algorithm.update_period,
-            stop=stop,
+            stop=None if stop is None else self.traced(stop),
             report=report,
             jit_compile=self.jit_compile,
             on_trace=self.trace_counter("update"),
             log_names=self.metric_names,
             torch_seed=self.torch_seed,
+            recording=self.algorithm._recording_loss,
         )
-        return strategy.compile_updates(self.step, self.variables, options, axis)
+        return strategy.compile_updates(self.traced(self.step), self.variables, options, axis)
+
+    def traced(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function for a program that is traced, which records the attributes of the agent that it reads."""
+        traced: Callable[..., Any] = self.algorithm._traced(function, self.jit_compile)
+        return traced
+
+    def check_constants(self) -> None:
+        """Find numbers of Keras optimizers that the user has set and that compiled updates contain as constants."""
+        for constants in self._constants:
+            if constants.have_changed():
+                self.algorithm._outdate(f"an attribute of the optimizer {constants.name!r}")
 
     def trace_counter(self, name: str) -> Callable[[], None]:
         """Return a function that counts a trace of the program `name` in the agent's `trace_counts`."""
@@ -238,6 +255,8 @@ class Updater:
             raise ValueError(f"trained must hold something trainable, in minimize with the optimizer {optimizer!r}")
         if self.recorded is not None:
             self.recorded.setdefault(optimizer, []).extend(variables)
+            with suppress(NonFiniteError):  # the batch is zeros
+                return self.apply_gradients(loss_fn, variables, SimpleNamespace(apply=lambda *arguments: None), args)
             return split_loss(loss_fn(*args))
         loss, aux = self.apply_gradients(loss_fn, variables, self.optimizers[optimizer], args)
         self._losses.append(loss)
@@ -248,7 +267,9 @@ class Updater:
     ) -> tuple[Any, Any]:
         """Apply an optimizer to the gradients of `loss_fn(*args)`, and return `(loss, aux)`."""
         owner = getattr(loss_fn, "__self__", None)
-        traceable = owner is not None and (owner is self.algorithm or owner is self.reward_model)
+        algorithm = self.algorithm
+        traceable = owner is not None and (owner is algorithm or owner is self.reward_model)
+        traceable = traceable and not algorithm._reads.is_eager
         result: tuple[Any, Any] = backends.current().minimize(
             loss_fn, variables, optimizer, args, known=self.variables, traceable=traceable
         )

@@ -143,6 +143,8 @@ class Loop:
         This is the case if training is finished after the begin of an episode, or if a worker process has failed.
         """
         lanes, learner = self.lanes, self.learner
+        if learner.algorithm._reads.in_place:
+            learner.algorithm._check_reads()
         idle = lanes.idle()
         while lanes.interrupted:  # after `idle`, which may interrupt some, and before others begin
             self._fire_episode_end(lanes.interrupted.pop(0), False)

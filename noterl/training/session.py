@@ -73,6 +73,11 @@ class Session:
         finally:
             self.events, self.is_training = Events(), False
 
+    @property
+    def acts_in_workers(self) -> bool:
+        """Whether worker processes choose the actions of the `fit` in progress."""
+        return bool(getattr(self.lanes, "acts", False))
+
     def _end_lanes(self, *, hurry: bool) -> None:
         """End the worker processes, if there are any."""
         if self.lanes is not None:

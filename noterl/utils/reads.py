@@ -17,8 +17,8 @@ _PLAIN = (bool, int, float, complex, str, bytes, np.generic, type(None))
 # Objects of these packages are compared by identity: their state is not plain numbers.
 _OPAQUE = ("noterl", "keras", "torch", "tensorflow", "jax", "jaxlib", "gymnasium", "functools", "itertools")
 
-# Larger arrays are compared by identity, because a copy of each is kept.
-_LARGEST_ARRAY = 2**20
+# Larger arrays and containers are compared by identity, because a copy of each is kept.
+_LARGEST_ARRAY, _LARGEST_CONTAINER = 2**20, 1_000
 
 MISSING = object()
 
@@ -42,6 +42,10 @@ class Reads:
     version: int = 0
     retraced: set[int] = field(default_factory=set)
     is_eager: bool = False
+
+    def copied(self) -> Reads:
+        """Return a copy, whose changes leave this object as it is."""
+        return Reads(dict(self.values), set(self.acting), set(self.in_place), self.version)
 
     def forget(self) -> None:
         """Forget what programs have read: new ones replace them."""
@@ -71,6 +75,8 @@ def frozen(value: Any, depth: int = 4) -> Any:
         return type(value), repr(value)
     if isinstance(value, np.ndarray) and value.dtype != object and value.nbytes <= _LARGEST_ARRAY:
         return value.dtype.str, value.shape, value.tobytes()
+    if isinstance(value, list | tuple | dict | set | frozenset) and len(value) > _LARGEST_CONTAINER:
+        depth = 0
     if depth and isinstance(value, list | tuple):
         return type(value), [frozen(part, depth - 1) for part in value]
     if depth and isinstance(value, set | frozenset):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
@@ -35,7 +35,7 @@ def keras_q() -> keras.Sequential:
 class Watching(noterl.DQN):
     """Records the dtypes of the network's outputs."""
 
-    seen: set[str]
+    seen: ClassVar[set[str]] = set()
 
     def loss(self, batch):
         output = self.q(batch.observation)
@@ -60,7 +60,6 @@ def test_updates_are_close_to_those_in_float32_but_not_equal(network: Any) -> No
 
 def test_layers_compute_in_bfloat16_and_outputs_are_float32() -> None:
     agent = Watching(VECTOR, hidden=(16,), seed=1)
-    agent.seen = set()
     agent.compile(batch_size=8, precision="bfloat16", learning_starts=0, replay=100)
     observation = np.random.default_rng(0).normal(size=(8, 5)).astype(np.float32)
     with networks.training_mode([agent.q], "bfloat16"):

@@ -11,7 +11,16 @@ import jax.numpy as jnp
 import keras
 
 from noterl.backends import replicas
-from noterl.backends.common import LARGEST_COUNT, Loss, Stack, Variables, count_period, is_dense, split_loss
+from noterl.backends.common import (
+    LARGEST_COUNT,
+    Loss,
+    Stack,
+    Variables,
+    count_period,
+    is_dense,
+    no_gradient,
+    split_loss,
+)
 
 T = TypeVar("T")
 
@@ -119,7 +128,7 @@ def isolated(function: Callable[[], T], variables: Sequence[keras.Variable]) -> 
 
 
 def _objective(
-    loss_fn: Loss, trained: Variables, args: tuple
+    loss_fn: Loss, trained: Variables, args: tuple, must_depend: bool = False
 ) -> tuple[Callable[[list[Any]], tuple[Any, tuple[Any, dict[int, Any]]]], list[Any]]:
     """Return `loss_fn(*args)` as a function of the values of `trained`, inside a scope, and the current values.
 
@@ -136,6 +145,9 @@ def _objective(
         ]
         with Scope(outer.variables, start) as inner:
             loss, aux = split_loss(loss_fn(*args))
+        # A value that depends on differentiated ones belongs to the same trace of JAX.
+        if must_depend and getattr(loss, "_trace", None) is not values[0]._trace:
+            raise no_gradient(loss_fn)
         assigned = {
             position: value
             for position, (variable, value) in enumerate(zip(outer.variables, inner.values(), strict=True))
@@ -146,10 +158,10 @@ def _objective(
     return objective, [outer.get_current_value(variable) for variable in trained]
 
 
-def _gradients(loss_fn: Loss, trained: Variables, args: tuple) -> tuple[Any, Any, list[Any]]:
+def _gradients(loss_fn: Loss, trained: Variables, args: tuple, must_depend: bool = False) -> tuple[Any, Any, list[Any]]:
     """Return `(loss, aux, gradients)` of `loss_fn(*args)`, inside a scope."""
     outer: Any = _scopes.top
-    objective, values = _objective(loss_fn, trained, args)
+    objective, values = _objective(loss_fn, trained, args, must_depend)
     (loss, (aux, assigned)), found = jax.value_and_grad(objective, has_aux=True)(values)
     for position, value in assigned.items():
         outer.state_mapping[id(outer.variables[position])] = value
@@ -182,7 +194,7 @@ def minimize(
         for variable, value in zip(known, scope.values(), strict=True):
             variable._value = value
         return result
-    loss, aux, found = _gradients(loss_fn, trained, args)
+    loss, aux, found = _gradients(loss_fn, trained, args, must_depend=True)
     outer = _scopes.top
     outer.finite_losses &= jnp.isfinite(loss)
     outer.finite &= outer.finite_losses

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import tensorflow as tf
 
 from noterl.backends import replicas
-from noterl.backends.common import Loss, Stack, Variables, split_loss
+from noterl.backends.common import Loss, Stack, Variables, no_gradient, split_loss
 
 T = TypeVar("T")
 
@@ -58,7 +58,10 @@ def _gradients_of_loss(loss_fn: Loss, trained: Variables, args: tuple) -> tuple[
     """Return the loss, the auxiliary values and the gradients, which are None for unused variables."""
     with tf.GradientTape() as tape:
         loss, aux = split_loss(loss_fn(*args))
-    return loss, aux, tape.gradient(loss, [variable.value for variable in trained])
+    found = tape.gradient(loss, [variable.value for variable in trained])
+    if all(gradient is None for gradient in found):
+        raise no_gradient(loss_fn)
+    return loss, aux, found
 
 
 def and_finite(finite: Any) -> None:

@@ -64,7 +64,7 @@ class Call(CallProgram):
     def __post_init__(self) -> None:
         self._device = device_name()
         self._seeded = SeededCalls(self.torch_seed, self._device)
-        self._traces = TracedGradients(self.variables, self.jit_compile, self.on_trace)
+        self._traces = TracedGradients(self.variables, self.jit_compile, self.on_trace, self.recording)
         self._modules = [part for module in modules.modules_with(self.variables) for part in module.modules()]
 
     def __call__(self, inputs: Any) -> Any:

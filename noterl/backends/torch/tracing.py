@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any
 
@@ -17,12 +17,13 @@ import keras
 import torch
 from torch.utils import _pytree as pytree
 
-from noterl.backends.common import Stack, split_loss
+from noterl.backends.common import Stack, no_gradient, split_loss
 from noterl.backends.torch.modules import modules_with
 from noterl.backends.torch.rollback import restoring
 from noterl.backends.torch.seeding import restored_generators
 from noterl.backends.torch.tensors import device_name
 from noterl.random import GLOBAL_GENERATORS
+from noterl.utils.reads import Reading
 
 _traces_in_progress: Stack[Any] = Stack()
 
@@ -48,18 +49,23 @@ class TracedGradients:
         variables: all variables that the loss functions read or assign.
         jit_compile: False to run eagerly, True to compile the traces with inductor.
         on_trace: called for each loss that is traced.
+        recording: returns the context in which a loss is traced, which records what the loss assigns.
 
     Attributes:
         are_due: whether `find` makes and returns traces.
     """
 
     def __init__(
-        self, variables: Sequence[keras.Variable], jit_compile: bool | str, on_trace: Callable[[], None]
+        self,
+        variables: Sequence[keras.Variable],
+        jit_compile: bool | str,
+        on_trace: Callable[[], None],
+        recording: Callable[[], AbstractContextManager[Reading]],
     ) -> None:
         self.are_due = True
         self._is_eager = jit_compile is False or any("seed_generator" in variable.path for variable in variables)
         self._inductor = jit_compile is True and any(map(shutil.which, ("g++", "clang++", "c++")))
-        self._on_trace = on_trace
+        self._on_trace, self._recording = on_trace, recording
         self._slots = _slots(variables)
         self._known: dict[tuple, Gradient | None] = {}  # None for a loss that must run eagerly
 
@@ -81,12 +87,19 @@ class TracedGradients:
         )
         key = (loss_fn, tuple(map(id, variables)), structure, signature)
         if key not in self._known:
-            with GLOBAL_GENERATORS:  # tracing runs the loss several times, and restores the generators after it
-                self._known[key] = self._traced(loss_fn, variables, args)
+            # Tracing runs the loss several times, and restores the generators after it.
+            with GLOBAL_GENERATORS, self._recording() as reading:
+                self._known[key] = self._traced(loss_fn, variables, args, reading)
+                reading.is_kept = self._known[key] is not None
+            if reading.assigned:
+                self._known[key] = None
+                _warn(loss_fn, f"assigns {min(reading.assigned)}, which a trace would not repeat")
         gradient = self._known[key]
         return None if gradient is None else partial(gradient, leaves)
 
-    def _traced(self, loss_fn: Callable[..., Any], variables: Sequence[keras.Variable], args: tuple) -> Gradient | None:
+    def _traced(
+        self, loss_fn: Callable[..., Any], variables: Sequence[keras.Variable], args: tuple, reading: Reading
+    ) -> Gradient | None:
         leaves, structure = pytree.tree_flatten(args)
         if not all(isinstance(leaf, torch.Tensor) for leaf in leaves):
             return None
@@ -100,6 +113,8 @@ class TracedGradients:
             return None  # tracing would silently merge tensors that share storage
         # The function runs eagerly first, so that its own errors are not reported as errors of tracing.
         eager = _with_rollback(lambda: eager_gradients(loss_fn, variables, args), state)
+        if reading.assigned:
+            return None
         shape: dict[str, Any] = {}
 
         def pure(*flat: torch.Tensor) -> list[torch.Tensor]:
@@ -233,6 +248,8 @@ def eager_gradients(
 ) -> tuple[torch.Tensor, Any, list[torch.Tensor | None]]:
     """Return `(loss, aux, gradients)` of `loss_fn(*args)`; None is the gradient of an unused variable."""
     loss, aux = split_loss(loss_fn(*args))
+    if not loss.requires_grad:
+        raise no_gradient(loss_fn)
     return loss, aux, list(torch.autograd.grad(loss, [v.value for v in variables], allow_unused=True))
 
 

@@ -41,7 +41,7 @@ class Updates(UpdateProgram):
     def __post_init__(self) -> None:
         self._device = device_name()
         self._seeded = SeededCalls(self.torch_seed, self._device, calls=self.period)
-        self._traces = TracedGradients(self.variables, self.jit_compile, self.on_trace)
+        self._traces = TracedGradients(self.variables, self.jit_compile, self.on_trace, self.recording)
         self.rollback = Rollback(self.variables)
         self._threads = UpdateThreads(self.variables)
 

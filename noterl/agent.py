@@ -58,13 +58,14 @@ from noterl.training.fit_arguments import (
     check_verbose,
     progress_callbacks,
 )
-from noterl.training.play import Show, Trajectory, View, animation_path
+from noterl.training.play import Animation, Played, Show, Trajectory, View, animation_path
 from noterl.training.pretraining import pretrain
 from noterl.training.session import Session
 from noterl.types import StopRequest
 from noterl.utils import console
 from noterl.utils.checks import check_bool, check_positive, check_word, whole
 from noterl.utils.masks import read_masks
+from noterl.utils.notebook import table
 from noterl.utils.reads import frozen
 from noterl.utils.words import explain_arguments
 
@@ -210,6 +211,10 @@ class Agent(Algorithm):
             return f"<{super().__repr__()}>"
         counts = f"{counters.steps} steps, {counters.episodes} episodes, {counters.updates} updates"
         return f"<{super().__repr__()}: {counts}>"
+
+    def _repr_html_(self) -> str:
+        counts = {name: getattr(self, name) for name in ("steps", "episodes", "updates")}
+        return table(type(self).__name__, {**self.get_config(), **counts})
 
     def __dir__(self) -> list[str]:
         """Return the names for completion: those for users of an agent, not those for authors of algorithms."""
@@ -815,10 +820,16 @@ class Agent(Algorithm):
         deterministic: bool = True,
         overlay: bool = False,
     ) -> float:
-        """Play an episode and write it as a `.gif` or `.mp4`; return its reward. `play` documents the arguments."""
-        view = View(video=animation_path("path", path), fps=fps, overlay=overlay)
+        """Play an episode and write it as a `.gif` or `.mp4`; return its reward. `play` documents the arguments.
+
+        A notebook shows the result as the animation.
+        """
+        video = animation_path("path", path)
+        view = View(video=video, fps=fps, overlay=overlay)
         result = self._play(env, 1, view, max_steps, deterministic, seed, False)
-        return float(result["returns"][0])
+        animation = Animation(result["returns"][0])
+        animation.path = video
+        return animation
 
     def _play(
         self, env: Any, episodes: int, view: View, max_steps: Any, deterministic: bool, seed: Any, trajectory: bool
@@ -835,7 +846,9 @@ class Agent(Algorithm):
             values = self._value_function() if view.overlay else None
             Show(player, view, explorer, max_steps, values, trajectories).play(played)
         result = statistics(played, self._source.team)
-        return result if trajectories is None else {**result, "trajectory": trajectories}
+        result = Played(result if trajectories is None else {**result, "trajectory": trajectories})
+        result.video = view.video
+        return result
 
     def _value_function(self) -> Callable[[np.ndarray], np.ndarray] | None:
         """Return the function from encoded observations `[N, ...]` to values `[N]`.

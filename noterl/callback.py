@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import math
+import reprlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +17,7 @@ from noterl.random import Generators
 from noterl.types import Logs
 from noterl.utils import words
 from noterl.utils.checks import check_count, check_number, check_word
+from noterl.utils.notebook import table
 
 Handlers = tuple[Callable[..., None], ...]
 
@@ -270,15 +273,38 @@ class Callback:
     every: Every | None = None
     all_ranks: bool = False
     agent: AgentView
+    _passed: tuple[tuple[Any, ...], dict[str, Any]]
     _every_mark: float | None = None  # the count of the last call of `on_due`, or of the start of training
     _first_state: dict[str, Any] | None = None  # before the first `fit`
+
+    def __init__(self) -> None:
+        """Take no arguments, which `object` would accept beside `__new__`."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if cls.__module__.split(".")[:2] == ["noterl", "callbacks"] and "__init__" in vars(cls):
             cls.__init__ = words.explain_arguments(cls.__init__)  # type: ignore[method-assign]
 
-    if not TYPE_CHECKING:
+    def __repr__(self) -> str:
+        arguments = (f"{name}={reprlib.repr(value)}" for name, value in self._settings().items())
+        return f"{type(self).__name__}({', '.join(arguments)})"
+
+    def _repr_html_(self) -> str:
+        return table(type(self).__name__, self._settings())
+
+    def _settings(self) -> dict[str, Any]:
+        """Return the arguments that were passed to the constructor, by name."""
+        arguments, options = self._passed
+        bound = inspect.signature(type(self).__init__).bind(self, *arguments, **options)
+        return dict(list(bound.arguments.items())[1:])
+
+    if not TYPE_CHECKING:  # otherwise every argument and every name would be allowed for type checkers
+
+        def __new__(cls, *arguments: Any, **options: Any) -> Any:
+            """Record the arguments, which the representation shows."""
+            self = super().__new__(cls)
+            self._passed = (arguments, options)
+            return self
 
         def __getattr__(self, name: str) -> Any:
             return words.find_again(self, name)

@@ -14,6 +14,7 @@ from noterl.callback import HISTORY, Callback
 from noterl.types import Logs
 from noterl.utils.checks import check_positive
 from noterl.utils.files import naming
+from noterl.utils.notebook import table
 from noterl.utils.optional import require
 
 if TYPE_CHECKING:
@@ -55,6 +56,15 @@ class History(Callback):
 
     def __len__(self) -> int:
         return len(self.episode)
+
+    def __repr__(self) -> str:
+        return f"<History of {len(self)} episodes: {', '.join(self.history)}>"
+
+    def _repr_html_(self) -> str:
+        ended = "" if self.stop_reason is None else f", ended by: {self.stop_reason}"
+        recent = [(name, [value for value in values if value == value][-10:]) for name, values in self.history.items()]
+        means = {f"{name} (last, mean of 10)": (v[-1], math.fsum(v) / len(v)) for name, v in recent if v}
+        return table(f"{len(self)} episodes{ended}", means)
 
     def on_episode_end(self, episode: int, logs: Logs) -> None:
         """Append the logs of a finished episode; skip one that the end of training cut short."""

@@ -22,6 +22,7 @@ from noterl.envs.packages import named_packages
 from noterl.explorer import Explorer
 from noterl.training.evaluation import Episode, Player
 from noterl.training.video import annotate, find_encoder, write_video
+from noterl.utils import notebook
 from noterl.utils.checks import check_bool, check_number, check_positive
 from noterl.utils.files import checked_path
 from noterl.utils.optional import require
@@ -44,6 +45,33 @@ class Trajectory(NamedTuple):
     actions: np.ndarray
     rewards: np.ndarray
     terminated: bool
+
+    def __repr__(self) -> str:
+        """Return one line, because the arrays are long."""
+        return f"<Trajectory of {len(self.rewards)} steps with the return {self.rewards.sum():g}>"
+
+
+class Animation(float):
+    """The reward of an episode, which a notebook shows as the animation of this episode.
+
+    Attributes:
+        path: the file.
+    """
+
+    path: Path
+
+    def _repr_html_(self) -> str | None:
+        return notebook.animation(self.path)
+
+
+class Played(dict[str, Any]):
+    """What `Agent.play` returns; a notebook shows the statistics, and the video if one was written."""
+
+    video: Path | None = None
+
+    def _repr_html_(self) -> str:
+        shown = None if self.video is None else notebook.animation(self.video)
+        return (shown or "") + notebook.table(f"{len(self['returns'])} episodes", self)
 
 
 def animation_path(name: str, path: Any) -> Path:

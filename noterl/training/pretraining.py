@@ -8,7 +8,6 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
-from tqdm.auto import tqdm
 
 from noterl import backends
 from noterl.algorithm import Algorithm
@@ -22,6 +21,7 @@ from noterl.training.episode_printer import INTERVAL
 from noterl.training.state import Parts
 from noterl.types import Counters, StopRequest
 from noterl.utils.checks import check_positive
+from noterl.utils.console import progress_bar
 
 
 def pretrain(
@@ -100,7 +100,7 @@ class _Progress:
     def __init__(self, updates: int, verbose: int) -> None:
         self._updates, self._verbose, self._started = updates, verbose, perf_counter()
         self._next_line = self._started + INTERVAL
-        self._bar = tqdm(total=updates, unit="update", dynamic_ncols=True) if verbose == 1 else None
+        self._bar = progress_bar(total=updates, unit="update") if verbose == 1 else None
         self.losses: list[float] = []
 
     def add(self, losses: list[float]) -> None:

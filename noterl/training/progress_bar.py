@@ -7,11 +7,11 @@ from collections import deque
 from time import perf_counter
 from typing import Any
 
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
 from noterl.callback import LOGGER, Callback
 from noterl.types import Logs
-from noterl.utils.console import can_show_progress_bar
+from noterl.utils.console import can_show_progress_bar, progress_bar
 
 # Seconds between two refreshes. A refresh takes a third of a millisecond.
 _INTERVAL = 0.25
@@ -56,10 +56,9 @@ class ProgressBar(Callback):
         self._shown = self._started
         if not (self.always or can_show_progress_bar()):
             return
-        self._bar = tqdm(
+        self._bar = progress_bar(
             total=self._total,
             unit=self._unit,
-            dynamic_ncols=True,
             bar_format="{desc}{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
             if self._total
             else "{desc}{n_fmt} {unit}s [{elapsed}{postfix}]",

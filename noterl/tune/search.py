@@ -25,6 +25,7 @@ from noterl.tune.ranges import RANGES, sample
 from noterl.tune.spaces import SPACES
 from noterl.tune.trial import Task
 from noterl.utils.checks import check_int, check_number, check_positive, check_word, is_plain
+from noterl.utils.console import progress_bar
 from noterl.utils.files import replacing
 from noterl.utils.optional import require
 from noterl.utils.processes import end, spawn
@@ -339,9 +340,7 @@ class Search:
 
     def run(self, trials: int, jobs: int, verbose: int) -> None:
         """Measure the defaults if this was not done, and run trials until the study has `trials` of them."""
-        from tqdm.auto import tqdm
-
-        with tqdm(total=trials, disable=not verbose, unit="trial") as bar:
+        with progress_bar(total=trials, disable=not verbose, unit="trial") as bar:
             bar.update(self._finished())
             if "default" not in self.study.user_attrs:
                 bar.set_postfix_str("measuring the defaults")

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
+import tomllib
 import venv
 import zipfile
 from pathlib import Path
@@ -70,6 +73,46 @@ def wheel(clone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert result.returncode == 0, result.stderr
     (built,) = folder.glob("noterl-*.whl")
     return built
+
+
+def test_sdist_holds_what_the_description_links_to(clone: Path, tmp_path: Path) -> None:
+    source = shutil.copytree(clone, tmp_path / "source")
+    call = "import setuptools.build_meta as backend; print(backend.build_sdist('..'))"
+    result = run(sys.executable, "-c", call, cwd=source)
+    assert result.returncode == 0, result.stderr
+    (built,) = tmp_path.glob("noterl-*.tar.gz")
+    with tarfile.open(built) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    links = {target for target in relative_links() if (ROOT / target).is_file()}
+    assert links <= names
+    assert {"CHANGELOG.md", "examples/demo.py", "docs/conf.py", "tests/test_style.py", "conftest.py"} <= names
+    assert not any("__pycache__" in name or (name.startswith("docs/_") and "static" not in name) for name in names)
+
+
+def relative_links() -> set[str]:
+    """Return the links and images of the README that are no addresses."""
+    targets = re.findall(r"\]\(([^)#]+)", (ROOT / "README.md").read_text(encoding="utf-8"))
+    return {target for target in targets if "://" not in target}
+
+
+def test_links_of_the_description_follow_the_address_of_the_project() -> None:
+    """The public address is in `[project.urls]` only; with an address there are no relative links, which PyPI lacks."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    urls = tuple(project.get("urls", {}).values())
+    absolute = re.findall(r"\]\((https?://[^)#]+)", (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert all(link.startswith(urls) for link in absolute)
+    if urls:
+        assert not relative_links()
+    assert all((ROOT / target).exists() for target in relative_links())
+
+
+def test_classifiers_name_the_versions_of_python() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    versions = [int(minor) for minor in re.findall(r"Python :: 3\.(\d+)", " ".join(project["classifiers"]))]
+    assert f">=3.{min(versions)}" == project["requires-python"]
+    assert not any(
+        classifier.startswith("License") for classifier in project["classifiers"]
+    )  # `license` is an SPDX name
 
 
 def test_bare_clone_imports_the_catalogue(clone: Path) -> None:

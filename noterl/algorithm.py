@@ -378,7 +378,8 @@ class Algorithm(Configurable):
     def update_target(self) -> None:
         """Move target networks: with hard copies, or by Polyak averaging every `target_period` updates.
 
-        `noterl.networks.copy(network, target)` copies the weights, or moves them by Polyak's coefficient `self.tau`.
+        `noterl.networks.copy(network, target)` copies the weights or, in a step of Polyak averaging, moves them by the
+        coefficient `self.tau`.
         """
 
     def defaults(self) -> Defaults:

@@ -240,4 +240,4 @@ class ACER(ContinuousACER):
 
     def update_target(self) -> None:
         """Move the average policy towards the policy."""
-        networks.copy(self.actor, self.average_actor, self.tau)
+        networks.copy(self.actor, self.average_actor)

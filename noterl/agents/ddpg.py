@@ -122,5 +122,5 @@ class DDPG(Agent):
 
     def update_target(self) -> None:
         """Update the target networks."""
-        networks.copy(self.actor, self.target_actor, self.tau)
-        networks.copy(self.critic, self.target_critic, self.tau)
+        networks.copy(self.actor, self.target_actor)
+        networks.copy(self.critic, self.target_critic)

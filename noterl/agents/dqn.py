@@ -134,4 +134,4 @@ class DQN(Agent):
 
     def update_target(self) -> None:
         """Update the target network: a hard copy, or Polyak averaging."""
-        networks.copy(self.q, self.target_q, self.tau)
+        networks.copy(self.q, self.target_q)

@@ -204,7 +204,7 @@ class MADDPG(MultiAgent):
         """Update the target networks."""
         sources, targets = [*self.actors, *self.critics], [*self.target_actors, *self.target_critics]
         for network, target in zip(sources, targets, strict=True):
-            networks.copy(network, target, self.tau)
+            networks.copy(network, target)
 
     def _taken_actions(self, batch: Batch) -> list[Tensor]:
         """Return the taken actions as critics receive them, `[B, A]` each."""

@@ -172,7 +172,7 @@ class SAC(Agent):
     def update_target(self) -> None:
         """Update the target networks."""
         for critic, target in zip(self.critics, self.target_critics, strict=True):
-            networks.copy(critic, target, self.tau)
+            networks.copy(critic, target)
 
     def entropy_weight(self) -> Any:
         """Return the temperature as a tensor."""

@@ -139,4 +139,4 @@ class TD3(Agent):
     def update_target(self) -> None:
         """Update the target networks."""
         for network, target in zip([self.actor, *self.critics], [self.target_actor, *self.target_critics], strict=True):
-            networks.copy(network, target, self.tau)
+            networks.copy(network, target)

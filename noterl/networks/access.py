@@ -25,7 +25,7 @@ class PolyakAveraging:
     """The target updates that are part of an agent's gradient updates.
 
     Args:
-        coefficient: what `copy` uses inside of `averaging` if `tau` is 1.
+        coefficient: what `copy` uses inside of `averaging` if `tau` is None.
     """
 
     def __init__(self, coefficient: Any) -> None:
@@ -205,7 +205,7 @@ def clone(network: Network) -> Network:
 
 @contextmanager
 def averaging(polyak: PolyakAveraging) -> Iterator[None]:
-    """Within this context, `copy` with a `tau` of 1 uses the coefficient of `polyak` instead.
+    """Within this context, `copy` uses the coefficient of `polyak` if `tau` is None.
 
     Each pair of networks is checked in its first copy only.
     """
@@ -216,24 +216,29 @@ def averaging(polyak: PolyakAveraging) -> Iterator[None]:
         _averaging.reset(token)
 
 
-def copy(source: Network, target: Network, tau: Any = 1.0) -> None:
+def copy(source: Network, target: Network, tau: Any = None) -> None:
     """Move `target` towards `source`: `target <- tau * source + (1 - tau) * target`.
 
-    A `tau` of 1 is a hard copy. With `compile(target_update=0.005)`, `update_target` is called every `target_period`
-    gradient updates, and a `tau` of 1 then means 0.005. `copy` works on the host and inside a compiled update.
+    A `tau` of 1 is a hard copy. `copy` works on the host and inside a compiled update.
+
+    Args:
+        source: the network with the new weights.
+        target: the network that changes.
+        tau: the coefficient, also as a hyperparameter or tensor. None for the coefficient of the target update that is
+            running: with `compile(target_update=0.005)`, 0.005 inside of `update_target`; everywhere else 1.
 
     Raises:
         ValueError: if an argument is not a network, the weights have different shapes, or `tau` is a number that is not
             between 0 and 1.
     """
-    if isinstance(tau, np.generic) or not hasattr(tau, "dtype"):
-        probability("tau", tau)
     polyak = _averaging.get()
+    if tau is None:
+        tau = 1.0 if polyak is None else polyak.coefficient
+    elif isinstance(tau, np.generic) or not hasattr(tau, "dtype"):
+        probability("tau", tau)
     if polyak is None:
         backends.current().copy_variables(*_checked_pair(source, target), tau)
         return
-    if isinstance(tau, int | float) and tau == 1.0:
-        tau = polyak.coefficient
     key = id(source), id(target)
     if key not in polyak.pairs:
         polyak.pairs[key] = *_checked_pair(source, target), source, target

@@ -70,7 +70,7 @@ def pretrain(
             while runner.counters.updates < updates and not session.stop.is_set:
                 runner.run(min(cloning.call_size(updates), updates - runner.counters.updates))
                 guard.check()
-        _copy_to_targets(algorithm)
+        algorithm.update_target()  # outside of an update, a hard copy
     finally:
         progress.close()
         actor.mark_stale()
@@ -82,16 +82,6 @@ def _update_normalizers(algorithm: Algorithm, data: ExpertData) -> None:
     statistics = getattr(algorithm._normalizers, "observation", None)
     if statistics is not None and not statistics.count:
         statistics.update(np.asarray(data.observation, np.float32))
-
-
-def _copy_to_targets(algorithm: Algorithm) -> None:
-    """Copy the trained networks to the target networks, also if Polyak averaging moves these in `fit`."""
-    coefficient = float(algorithm.tau)
-    algorithm.tau.restore(1.0)
-    try:
-        algorithm.update_target()
-    finally:
-        algorithm.tau.restore(coefficient)
 
 
 class _Progress:

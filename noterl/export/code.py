@@ -12,20 +12,42 @@ from noterl.networks.graph import Graph, Node
 Writer = Callable[[Node, int, list[str]], str]
 
 
-def statements(graph: Graph, write: Writer) -> list[str]:
-    """Return an assignment for each operation, such as "x3 = x2 + 1"."""
-    return [
-        f"x{position} = {write(node, position, [f'x{place}' for place in node.inputs])}"
+# The docstring that both formats begin with.
+DOCSTRING = '''"""The policy of {name}, exported by noterl. It needs {library} only.
+
+Inputs of {function}:
+{inputs}
+
+Results, by name:
+    action: the best action of each row, as the environment receives it
+    outputs: the outputs of the network, from which the action follows
+
+'''
+
+
+def common_code(graph: Graph, name: str, write: Writer, indent: str) -> dict[str, str]:
+    """Return what both formats write: `name`, `inputs`, `body` and `results`.
+
+    Args:
+        graph: the operations.
+        name: of the agent.
+        write: writes the right side of an assignment, such as "x3 = x2 + 1".
+        indent: the indent of the body, which has an assignment for each operation.
+    """
+    assignments = [
+        f"{indent}x{position} = {write(node, position, [f'x{place}' for place in node.inputs])}"
         for position, node in enumerate(graph.nodes)
     ]
-
-
-def described_inputs(graph: Graph) -> list[str]:
-    """Return a line about each input, for the docstring of a file."""
-    return [
-        f"    {plain_text(name)}: {node.settings['dtype']} {_lengths(node.settings['shape'])}"
-        for name, node in graph.inputs().items()
+    inputs = [
+        f"    {plain_text(key)}: {node.settings['dtype']} {_lengths(node.settings['shape'])}"
+        for key, node in graph.inputs().items()
     ]
+    return {
+        "name": plain_text(name),
+        "inputs": "\n".join(inputs),
+        "body": "\n".join(assignments),
+        "results": ", ".join(f'"{key}": x{position}' for key, position in graph.outputs.items()),
+    }
 
 
 def identifier(name: str) -> str:

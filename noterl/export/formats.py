@@ -194,10 +194,9 @@ def _rename(onnx: Any, path: Path, inputs: list[str], outputs: list[str]) -> Non
 
 
 def _rename_value(graph: Any, old: str, new: str) -> None:
-    for values in [[*graph.input, *graph.output, *graph.value_info]]:
-        for value in values:
-            if value.name == old:
-                value.name = new
+    for value in [*graph.input, *graph.output, *graph.value_info]:
+        if value.name == old:
+            value.name = new
     for node in graph.node:
         for names in (node.input, node.output):
             for index, name in enumerate(names):

@@ -19,79 +19,73 @@ def keras_model(graph: Graph, name: str) -> Any:
     tensors: list[Tensor] = []
     inputs: dict[str, Tensor] = {}
     for node in graph.nodes:
-        received = [tensors[place] for place in node.inputs]
         if node.kind == "input":
-            settings = node.settings
-            tensors.append(keras.Input(settings["shape"], name=settings["name"], dtype=settings["dtype"]))
-            inputs[settings["name"]] = tensors[-1]
-        elif node.kind == "concatenate":
-            tensors.append(ops.concatenate(received, axis=-1))
-        elif node.kind in ACTIVATION_TABLE and not node.settings:
-            tensors.append(keras.layers.Activation(node.kind)(received[0]))
-        elif node.kind in _BUILDERS:
-            tensors.append(_BUILDERS[node.kind](node, received[0]))
-        else:  # operations of two inputs, such as add
-            tensors.append(getattr(ops, node.kind)(*received))
+            inputs[node.settings["name"]] = keras.Input(**node.settings)
+            tensors.append(inputs[node.settings["name"]])
+        else:
+            tensors.append(_apply(node, [tensors[place] for place in node.inputs]))
     outputs = {key: tensors[position] for key, position in graph.outputs.items()}
     return keras.Model(next(iter(inputs.values())) if len(inputs) == 1 else inputs, outputs, name=name)
 
 
-def _with_weights(layer: Any, x: Tensor, weights: list[np.ndarray]) -> Tensor:
-    y = layer(x)
-    layer.set_weights(weights)
-    return y
+def _apply(node: Node, inputs: list[Tensor]) -> Tensor:
+    """Return the result of an operation."""
+    arrays = list(node.arrays.values())
+    if node.kind in _LAYERS:
+        layer = _LAYERS[node.kind](node)
+        output = layer(*inputs)
+        layer.set_weights(arrays)
+        return output
+    if node.kind in ACTIVATION_TABLE:
+        return keras.layers.Activation(node.kind)(*inputs)
+    # The other operations of two inputs have the names of Keras's operations.
+    function = _OPERATIONS.get(node.kind) or getattr(ops, node.kind)
+    return function(*inputs, *arrays, **node.settings)
 
 
-# Initial weights are zeros, because Keras's initializers would be compiled on JAX.
-def _dense(node: Node, x: Tensor) -> Tensor:
-    kernel, bias = node.arrays["kernel"], node.arrays["bias"]
-    return _with_weights(keras.layers.Dense(kernel.shape[1], kernel_initializer="zeros"), x, [kernel, bias])
+def _convolution(node: Node) -> Any:
+    *size, _, filters = node.arrays["kernel"].shape
+    strides = node.settings["strides"]
+    return keras.layers.Conv2D(filters, size, strides, data_format="channels_last", kernel_initializer="zeros")
 
 
-def _convolution(node: Node, x: Tensor) -> Tensor:
-    kernel, bias = node.arrays["kernel"], node.arrays["bias"]
-    strides = tuple(node.settings["strides"])
-    layer = keras.layers.Conv2D(
-        kernel.shape[-1], kernel.shape[:2], strides, data_format="channels_last", kernel_initializer="zeros"
-    )
-    return _with_weights(layer, x, [kernel, bias])
+# The weights of a layer are the arrays of the operation. Kernels start with zeros, because JAX would compile Keras's
+# initializers.
+_LAYERS: dict[str, Callable[[Node], Any]] = {
+    "dense": lambda node: keras.layers.Dense(node.arrays["kernel"].shape[1], kernel_initializer="zeros"),
+    "convolution": _convolution,
+    "flatten": lambda node: keras.layers.Flatten(data_format="channels_last"),
+    "rescale": lambda node: keras.layers.Rescaling(**node.settings),
+    "layer_norm": lambda node: keras.layers.LayerNormalization(**node.settings),
+    "batch_norm": lambda node: keras.layers.BatchNormalization(**node.settings),
+    "leaky_relu": lambda node: keras.layers.LeakyReLU(**node.settings),
+}
 
 
-def _normalization(kind: Any) -> Callable[[Node, Tensor], Tensor]:
-    return lambda node, x: _with_weights(kind(epsilon=node.settings["epsilon"]), x, list(node.arrays.values()))
-
-
-def _one_hot(node: Node, x: Tensor) -> Tensor:
-    sizes = node.settings["sizes"]
+def _one_hot(x: Tensor, sizes: tuple[int, ...]) -> Tensor:
     flat = ops.reshape(x, (-1, len(sizes)))
     return ops.concatenate([ops.one_hot(flat[:, i], size, dtype="float32") for i, size in enumerate(sizes)], axis=-1)
 
 
-def _rearrange(node: Node, x: Tensor) -> Tensor:
-    axes = (0, *(axis + 1 for axis in node.settings["axes"]))
-    return ops.reshape(ops.transpose(x, axes), (-1, *node.settings["shape"]))
+def _rearrange(x: Tensor, axes: tuple[int, ...], shape: tuple[int, ...]) -> Tensor:
+    return ops.reshape(ops.transpose(x, (0, *(axis + 1 for axis in axes))), (-1, *shape))
 
 
-def _normalize(node: Node, x: Tensor) -> Tensor:
-    arrays, bound = node.arrays, node.settings["bound"]
-    shifted = ops.subtract(ops.subtract(x, arrays["mean"]), arrays["mean_rest"])
-    return ops.clip(ops.divide(shifted, arrays["deviation"]), -bound, bound)
+def _normalize(x: Tensor, mean: np.ndarray, mean_rest: np.ndarray, deviation: np.ndarray, bound: float) -> Tensor:
+    shifted = ops.subtract(ops.subtract(x, mean), mean_rest)
+    return ops.clip(ops.divide(shifted, deviation), -bound, bound)
 
 
-def _affine(node: Node, x: Tensor) -> Tensor:
-    return ops.add(ops.multiply(x, node.arrays["scale"]), node.arrays["offset"])
+def _append(x: Tensor, values: np.ndarray) -> Tensor:
+    return ops.concatenate([x, ops.add(ops.multiply(x, 0.0), values)], axis=-1)
 
 
-def _append(node: Node, x: Tensor) -> Tensor:
-    return ops.concatenate([x, ops.add(ops.multiply(x, 0.0), node.arrays["values"])], axis=-1)
-
-
-def _argmax(node: Node, x: Tensor) -> Tensor:
-    parts, start = [], 0
-    for size in node.settings["sizes"]:
-        parts.append(_first_largest(x[:, start : start + size], size))
+def _argmax(x: Tensor, sizes: tuple[int, ...], shape: tuple[int, ...]) -> Tensor:
+    groups, start = [], 0
+    for size in sizes:
+        groups.append(_first_largest(x[:, start : start + size], size))
         start += size
-    return ops.reshape(ops.stack(parts, axis=-1), (-1, *node.settings["shape"]))
+    return ops.reshape(ops.stack(groups, axis=-1), (-1, *shape))
 
 
 def _first_largest(x: Tensor, size: int) -> Tensor:
@@ -101,32 +95,19 @@ def _first_largest(x: Tensor, size: int) -> Tensor:
     return ops.cast(ops.min(ops.add(ops.multiply(smaller, float(size)), index), axis=-1), "int32")
 
 
-def _positive(node: Node, x: Tensor) -> Tensor:
-    return ops.cast(ops.reshape(ops.greater(x, 0.0), (-1, *node.settings["shape"])), "int8")
-
-
-def _clip(node: Node, x: Tensor) -> Tensor:
-    return ops.minimum(ops.maximum(x, node.arrays["low"]), node.arrays["high"])
-
-
-_BUILDERS: dict[str, Callable[[Node, Tensor], Tensor]] = {
-    "as_float32": lambda node, x: ops.cast(x, "float32"),
+# Functions of the inputs, the arrays and the settings, as in `noterl.acting.numpy_layers`.
+_OPERATIONS: dict[str, Callable[..., Tensor]] = {
+    "as_float32": lambda x: ops.cast(x, "float32"),
     "one_hot": _one_hot,
-    "flatten": lambda node, x: keras.layers.Flatten(data_format="channels_last")(x),
-    "reshape": lambda node, x: ops.reshape(x, (-1, *node.settings["target_shape"])),
-    "columns": lambda node, x: x[:, node.settings["start"] : node.settings["stop"]],
+    "reshape": lambda x, target_shape: ops.reshape(x, (-1, *target_shape)),
+    "concatenate": lambda *inputs: ops.concatenate(inputs, axis=-1),
+    "columns": lambda x, start, stop: x[:, start:stop],
     "rearrange": _rearrange,
     "normalize": _normalize,
-    "rescale": lambda node, x: keras.layers.Rescaling(**node.settings)(x),
-    "affine": _affine,
-    "dense": _dense,
-    "convolution": _convolution,
-    "leaky_relu": lambda node, x: keras.layers.LeakyReLU(**node.settings)(x),
-    "layer_norm": _normalization(keras.layers.LayerNormalization),
-    "batch_norm": _normalization(keras.layers.BatchNormalization),
-    "mean": lambda node, x: ops.mean(x, axis=-1, keepdims=True),
+    "affine": lambda x, scale, offset: ops.add(ops.multiply(x, scale), offset),
+    "mean": lambda x: ops.mean(x, axis=-1, keepdims=True),
     "append": _append,
     "argmax": _argmax,
-    "positive": _positive,
-    "clip": _clip,
+    "positive": lambda x, shape: ops.cast(ops.reshape(ops.greater(x, 0.0), (-1, *shape)), "int8"),
+    "clip": lambda x, low, high: ops.minimum(ops.maximum(x, low), high),
 }

@@ -11,19 +11,10 @@ from typing import Any
 import numpy as np
 
 from noterl.acting import numpy_layers
-from noterl.export.code import described_inputs, plain_text, statements
+from noterl.export.code import DOCSTRING, common_code
 from noterl.networks.graph import Graph, Node, array_name
 
-_TEMPLATE = '''"""The policy of {name}, exported by noterl. It needs NumPy only.
-
-Inputs of `run`, by name:
-{inputs}
-
-Results, by name:
-    action: the best action of each row, as the environment receives it
-    outputs: the outputs of the network, from which the action follows
-
-`act(observation)` returns the action for one observation of the environment, or the actions for a batch.
+_TEMPLATE = '''`act(observation)` returns the action for one observation of the environment, or the actions for a batch.
 """
 
 from __future__ import annotations
@@ -75,17 +66,14 @@ def numpy_source(graph: Graph, name: str, identity: str, keys: Mapping[str, tupl
         keys: the keys of each input in an observation of a Dict space.
     """
     specs = {key: (node.settings["shape"], node.settings["dtype"]) for key, node in graph.inputs().items()}
-    body = "\n".join(f"    {line}" for line in statements(graph, _write))
-    results = ", ".join(f'"{key}": x{position}' for key, position in graph.outputs.items())
-    return _TEMPLATE.format(
-        name=plain_text(name),
-        inputs="\n".join(described_inputs(graph)),
+    return (DOCSTRING + _TEMPLATE).format(
+        **common_code(graph, name, _write, " " * 4),
+        library="NumPy",
+        function="`run`, by name",
         identity=identity,
         input_specs=specs,
         keys=dict(keys),
         functions=_sources({node.kind for node in graph.nodes}),
-        body=body,
-        results=results,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import keyword
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -145,14 +145,10 @@ def inputs_of(encoder: ObservationEncoder) -> list[Input]:
         name = re.sub(r"[^0-9A-Za-z_.]", "_", ".".join(part.path)) or "observation"
         name = name if name[0].isalpha() and not keyword.iskeyword(name) else f"input_{name}"
         taken = {identifier(other.name) for other in found}
-        unique = next(each for each in _numbered(name) if identifier(each) not in taken)
+        names = itertools.chain([name], (f"{name}_{number}" for number in itertools.count(2)))
+        unique = next(candidate for candidate in names if identifier(candidate) not in taken)
         found.append(Input(unique, part.path, part.space))
     return found
-
-
-def _numbered(name: str) -> Iterator[str]:
-    yield name
-    yield from (f"{name}_{number}" for number in itertools.count(2))
 
 
 def _nested(encoder: ObservationEncoder, inputs: dict[str, np.ndarray]) -> Any:

@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 import io
-from typing import Any
 
 import numpy as np
 
-from noterl.export.code import described_inputs, identifier, plain_text, statements
+from noterl.export.code import DOCSTRING, common_code, identifier
 from noterl.networks.graph import Graph, Node, array_name
 from noterl.networks.layers import ACTIVATION_TABLE
 from noterl.utils.optional import require
 
-_TEMPLATE = '''"""The policy of {name}, exported by noterl. It needs torch only.
-
-Inputs of the module, in this order:
-{inputs}
-
-Results, by name:
-    action: the best action of each row, as the environment receives it
-    outputs: the outputs of the network, from which the action follows
-
-`load()` returns the module with its weights.
+_TEMPLATE = '''`load()` returns the module with its weights.
 """
 
 from pathlib import Path
@@ -51,7 +41,7 @@ class Policy(nn.Module):
 
     def __init__(self):
         super().__init__()
-{parts}
+{members}
 
     def forward(self, {arguments}):
         """Return the results, by name."""
@@ -78,16 +68,14 @@ def torch_source(graph: Graph, name: str, identity: str) -> str:
         name: of the agent.
         identity: a text that the file of the weights holds too.
     """
-    parts = [line for position, node in enumerate(graph.nodes) for line in _parts(node, position)]
-    results = ", ".join(f'"{key}": x{position}' for key, position in graph.outputs.items())
-    return _TEMPLATE.format(
-        name=plain_text(name),
-        inputs="\n".join(described_inputs(graph)),
+    lines = [line for position, node in enumerate(graph.nodes) for line in _members(node, position)]
+    return (DOCSTRING + _TEMPLATE).format(
+        **common_code(graph, name, _write, " " * 8),
+        library="torch",
+        function="the module, in this order",
         identity=identity,
         arguments=", ".join(map(identifier, graph.inputs())),
-        parts="\n".join(f"        {line}" for line in parts) or "        pass",
-        body="\n".join(f"        {line}" for line in statements(graph, _write)),
-        results=results,
+        members="\n".join(f"        {line}" for line in lines) or "        pass",
     )
 
 
@@ -101,21 +89,25 @@ def torch_weights(graph: Graph, identity: str) -> bytes:
     state = {}
     for position, node in enumerate(graph.nodes):
         for name, array in node.arrays.items():
-            state[_state_name(node, position, name)] = torch.as_tensor(np.array(_torch_layout(node, name, array)))
+            values = array.transpose(_KERNEL_AXES[node.kind]) if name == "kernel" else array
+            state[_state_name(node, position, name)] = torch.as_tensor(np.array(values))
     buffer = io.BytesIO()
     torch.save({"identity": identity, "state": state}, buffer)
     return buffer.getvalue()
 
 
-def _parts(node: Node, position: int) -> list[str]:
-    """Return the lines of the constructor that make the layer or the buffers of an operation."""
-    if node.kind == "dense":
-        inputs, outputs = node.arrays["kernel"].shape
-        return [f"self.dense_{position} = nn.Linear({inputs}, {outputs})"]
-    if node.kind == "convolution":
-        height, width, inputs, outputs = node.arrays["kernel"].shape
-        strides = node.settings["strides"]
-        return [f"self.convolution_{position} = nn.Conv2d({inputs}, {outputs}, ({height}, {width}), {strides!r})"]
+# The modules of operations that have a kernel, with the lengths of the kernel by number.
+_MODULES = {"dense": "nn.Linear({0}, {1})", "convolution": "nn.Conv2d({2}, {3}, ({0}, {1}), {strides!r})"}
+
+# The axes that transpose a kernel to torch's layout.
+_KERNEL_AXES = {"dense": (1, 0), "convolution": (3, 2, 0, 1)}
+
+
+def _members(node: Node, position: int) -> list[str]:
+    """Return the lines of the constructor that make the module or the buffers of an operation."""
+    if node.kind in _MODULES:
+        module = _MODULES[node.kind].format(*node.arrays["kernel"].shape, **node.settings)
+        return [f"self.{node.kind}_{position} = {module}"]
     return [
         f'self.register_buffer("{array_name(node, position, name)}", torch.zeros({array.shape!r}))'
         for name, array in node.arrays.items()
@@ -123,15 +115,9 @@ def _parts(node: Node, position: int) -> list[str]:
 
 
 def _state_name(node: Node, position: int, name: str) -> str:
-    if node.kind in ("dense", "convolution"):
+    if node.kind in _MODULES:
         return f"{node.kind}_{position}.{'weight' if name == 'kernel' else 'bias'}"
     return array_name(node, position, name)
-
-
-def _torch_layout(node: Node, name: str, array: Any) -> Any:
-    if name != "kernel":
-        return array
-    return array.T if node.kind == "dense" else array.transpose(3, 2, 0, 1)
 
 
 def _write(node: Node, position: int, inputs: list[str]) -> str:

@@ -78,7 +78,7 @@ def mlp(
     >>> [weight.shape for weight in networks.get_weights(networks.mlp(4, [8], 2))]
     [(4, 8), (8,), (8, 2), (2,)]
     """
-    return _mlp([], inputs, hidden, outputs, activation, gain, log_std)
+    return _dense_network([], inputs, hidden, outputs, activation, gain, log_std)
 
 
 def dueling_mlp(
@@ -89,7 +89,7 @@ def dueling_mlp(
     `q = value + advantage - mean(advantage)`. All hidden layers but the last are shared. The value and the advantage
     stream have one hidden layer each, of the last size. Arguments, shapes and errors as in `mlp`.
     """
-    return _dueling_mlp([], inputs, hidden, outputs, activation)
+    return _dense_network([], inputs, hidden, outputs, activation, dueling=True)
 
 
 def nature_cnn(
@@ -120,11 +120,10 @@ def nature_cnn(
     _check_sizes(shape=shape, outputs=(outputs,))
     if not is_image_shape(shape):
         raise ValueError(f"shape must be (height, width, channels) with at least 36x36 pixels, got {tuple(shape)}")
-    trunk = _convolutions(tuple(shape), scale, None if dueling else _hidden_gain(gain))
-    if dueling:
-        return _build(("dueling", trunk, [("dense", 512, "relu")], int(outputs)), tuple(shape))
-    layers = [*trunk, ("dense", 512, "relu", _hidden_gain(gain)), *_last_layers(outputs, gain, log_std)]
-    return _build(("sequential", layers), tuple(shape))
+    hidden_gain = None if dueling else _hidden_gain(gain)
+    trunk, stream = _convolutions(tuple(shape), scale, hidden_gain), [("dense", 512, "relu", hidden_gain)]
+    last = [] if dueling else _last_layers(outputs, gain, log_std)
+    return _build(_plan(trunk, stream, last, outputs if dueling else None), tuple(shape))
 
 
 def is_image_shape(shape: tuple[int, ...]) -> bool:
@@ -185,9 +184,7 @@ def default_network(
         first = [] if scale is None else [("scale", scale)]
     else:
         first = _encoders(parts, 256, None if dueling else _hidden_gain(gain))
-    if dueling:
-        return _dueling_mlp(first, shape, hidden, outputs, activation)
-    return _mlp(first, shape, hidden, outputs, activation, gain, log_std)
+    return _dense_network(first, shape, hidden, outputs, activation, gain, log_std, dueling)
 
 
 def _described(
@@ -211,11 +208,10 @@ def _described(
             layers.check_images(_sides(shape))
             first += [*_channels_last(shape), *convolutions]
         first += [("flatten",)] if len(shape) > 1 else []
-    last = layers.last(outputs, gain)
-    if dueling:
-        return _build(("dueling", [*first, *dense[:-1]], dense[-1:], int(outputs)), shape)
-    tail = [] if log_std is None else [("log_std", finite("log_std", log_std))]
-    return _build(("sequential", [*first, *dense, last, *tail]), shape)
+    last = [layers.last(outputs, gain)]
+    if log_std is not None:
+        last.append(("log_std", finite("log_std", log_std)))
+    return _build(_plan([*first, *dense[:-1]], dense[-1:], last, outputs if dueling else None), shape)
 
 
 def default_critic(
@@ -251,7 +247,7 @@ def default_critic(
         layers = [*_encoders(parts, units, hidden_gain, hidden), *hidden.dense(hidden_gain), hidden.last(1, gain)]
         return _build(("sequential", layers), (size + actions,))
     first = _encoders(parts, units, _hidden_gain(gain))
-    return _mlp(first, size + actions, hidden, 1, activation, gain, None)
+    return _dense_network(first, size + actions, hidden, 1, activation, gain)
 
 
 def pixel_scale(space: spaces.Space[Any]) -> float | None:
@@ -451,36 +447,33 @@ def _check_sizes(**sizes: Sequence[Any]) -> None:
                 raise ValueError(f"{name} must hold positive ints, got {value!r}")
 
 
-def _mlp(
+def _dense_network(
     first: list[tuple],
     inputs: Any,
     hidden: Sequence[int],
     outputs: int,
     activation: str,
-    gain: float | None,
-    log_std: float | None,
+    gain: float | None = None,
+    log_std: float | None = None,
+    dueling: bool = False,
 ) -> Network:
-    """Build the network of `mlp` behind the first layers of a plan."""
-    shape, layers = _hidden_layers(inputs, hidden, outputs, activation, _hidden_gain(gain))
-    return _build(("sequential", [*first, *layers, *_last_layers(outputs, gain, log_std)]), shape)
-
-
-def _dueling_mlp(first: list[tuple], inputs: Any, hidden: Sequence[int], outputs: int, activation: str) -> Network:
-    """Build the network of `dueling_mlp` behind the first layers of a plan."""
-    shape, layers = _hidden_layers(inputs, hidden, outputs, activation, None)
-    trunk, stream = (layers[:-1], layers[-1:]) if len(hidden) else (layers, [])
-    return _build(("dueling", [*first, *trunk], stream, int(outputs)), shape)
-
-
-def _hidden_layers(
-    inputs: Any, hidden: Sequence[int], outputs: int, activation: str, gain: float | None
-) -> tuple[tuple[int, ...], list[tuple]]:
-    """Return the shape of the inputs, and the layers of a plan before the last one."""
+    """Build the network of `mlp` or `dueling_mlp` behind the first layers of a plan."""
     shape = tuple(inputs) if isinstance(inputs, Sequence | np.ndarray) else (inputs,)
     _check_sizes(inputs=shape, hidden=hidden, outputs=(outputs,))
     check_word("activation", activation, ACTIVATIONS)
     flatten: list[tuple] = [("flatten",)] if len(shape) > 1 else []
-    return shape, flatten + [("dense", int(units), activation, gain) for units in hidden]
+    hidden_gain = None if dueling else _hidden_gain(gain)
+    layers = [("dense", int(units), activation, hidden_gain) for units in hidden]
+    last = [] if dueling else _last_layers(outputs, gain, log_std)
+    plan = _plan([*first, *flatten, *layers[:-1]], layers[-1:], last, outputs if dueling else None)
+    return _build(plan, shape)
+
+
+def _plan(trunk: list[tuple], stream: list[tuple], last: list[tuple], dueling_outputs: int | None) -> tuple:
+    """Return the plan of a dueling network with these outputs; for None, that of a stack which ends in `last`."""
+    if dueling_outputs is None:
+        return ("sequential", [*trunk, *stream, *last])
+    return ("dueling", trunk, stream, int(dueling_outputs))
 
 
 def _last_layers(outputs: int, gain: float | None, log_std: float | None) -> list[tuple]:

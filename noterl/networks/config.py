@@ -152,11 +152,9 @@ def layer_arguments(layer: Any) -> dict[str, Any] | None:
         return None
     arguments = {argument: _plain(getattr(layer, argument)) for argument in LAYER_TABLE[name].arguments}
     if LAYER_TABLE[name].has_activation:
-        activation = getattr(layer.activation, "__name__", "linear" if layer.activation is None else "")
-        if activation not in ACTIVATION_TABLE or layer.activation not in (
-            None,
-            getattr(keras.activations, activation),
-        ):
+        activation = "linear" if layer.activation is None else getattr(layer.activation, "__name__", "")
+        is_of_keras = layer.activation in (None, getattr(keras.activations, activation, None))
+        if activation not in ACTIVATION_TABLE or not is_of_keras:
             return None
         arguments["activation"] = activation
     if not all(_is_plain(value) for value in arguments.values()):

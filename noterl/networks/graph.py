@@ -12,7 +12,7 @@ import numpy as np
 from noterl import backends
 from noterl.networks.access import is_module, keras_layout, stacked_layers, variables
 from noterl.networks.config import connections, layer_arguments
-from noterl.networks.layers import ACTIVATION_TABLE, LAYER_TABLE, TORCH_DEFAULTS
+from noterl.networks.layers import ACTIVATION_TABLE, LAYER_TABLE, TORCH_DEFAULTS, stacks
 from noterl.networks.size_limit import plan_sizes
 
 Array = np.ndarray[Any, Any]
@@ -175,12 +175,11 @@ def _weights_of(network: Any) -> list[Weight]:
 
 
 def _add_plan(graph: Graph, plan: tuple, inputs: int, weights: Iterator[Weight]) -> int:
-    if plan[0] == "sequential":
-        return _add_stack(graph, plan[1], inputs, weights)
-    _, trunk, stream, outputs = plan
+    trunk, *streams = stacks(plan)
     features = _add_stack(graph, trunk, inputs, weights)
-    value = _add_stack(graph, [*stream, ("dense", 1, "linear")], features, weights)
-    advantage = _add_stack(graph, [*stream, ("dense", outputs, "linear")], features, weights)
+    if not streams:
+        return features
+    value, advantage = (_add_stack(graph, stream, features, weights) for stream in streams)
     # The order of the networks, so that the results are equal bit for bit.
     return graph.add("subtract", (graph.add("add", (value, advantage)), graph.add("mean", advantage)))
 

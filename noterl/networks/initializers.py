@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from noterl.networks.layers import PLAN_LAYERS, stacks
+
 
 def initial_weights(plan: tuple, weights: Sequence[np.ndarray], generator: np.random.Generator) -> list[np.ndarray]:
     """Return initial weights for the network of a plan, with the shapes of `weights`.
@@ -14,8 +16,7 @@ def initial_weights(plan: tuple, weights: Sequence[np.ndarray], generator: np.ra
     A kernel with a gain is orthogonal, and its bias is zero. The gain "glorot_uniform" names Keras's default. Other
     kernels and biases are uniform. Log standard deviations have the value in the plan.
     """
-    layers = plan[1] if plan[0] == "sequential" else []
-    gains = iter(_dueling_gains(*plan[1:3]) if plan[0] == "dueling" else _gains(layers))
+    gains = iter([gain for stack in stacks(plan) for gain in _gains(stack)])
     initial: list[np.ndarray] = []
     gain: Any = None
     fan_in = 1
@@ -31,26 +32,22 @@ def initial_weights(plan: tuple, weights: Sequence[np.ndarray], generator: np.ra
             initial.append(
                 glorot_uniform(weight.shape, generator) if is_glorot else orthogonal(weight.shape, gain, generator)
             )
-    if layers and layers[-1][0] == "log_std":
-        initial[-1] = np.full_like(initial[-1], layers[-1][1])
+    *_, last = stacks(plan)
+    if last and last[-1][0] == "log_std":
+        initial[-1] = np.full_like(initial[-1], last[-1][1])
     return initial
 
 
 def _gains(layers: Sequence[tuple]) -> list[Any]:
     """Return the gain of each kernel in the layers of a plan; None for uniform kernels."""
-    found: list[Any] = []
-    for kind, *rest in layers:
-        if kind == "encoders":
-            found += [gain for _, _, inner in rest[0] for gain in _gains(inner)]
-        elif kind in ("dense", "convolution"):
-            position = 2 if kind == "dense" else 4
-            found.append(rest[position] if len(rest) > position else None)
-    return found
-
-
-def _dueling_gains(trunk: Sequence[tuple], stream: Sequence[tuple]) -> list[Any]:
-    """Return the gain of each kernel of a dueling network; the last layers of both streams are uniform."""
-    return [*_gains(trunk), *_gains(stream), None, *_gains(stream), None]
+    gains: list[Any] = []
+    for layer, *values in layers:
+        arguments = dict(zip(PLAN_LAYERS[layer], values, strict=False))
+        if layer == "encoders":
+            gains += [gain for _, _, inner in arguments["plans"] for gain in _gains(inner)]
+        elif "gain" in PLAN_LAYERS[layer]:
+            gains.append(arguments.get("gain"))
+    return gains
 
 
 def orthogonal(shape: tuple[int, ...], gain: float, generator: np.random.Generator) -> np.ndarray:

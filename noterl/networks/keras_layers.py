@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from noterl.backends import keras
+from noterl.networks.layers import stacks
 from noterl.utils.nested import split_columns
 
 
@@ -27,13 +28,10 @@ def keras_network(plan: tuple, shape: tuple[int, ...]) -> keras.Model:
         places = [(start, stop) for start, stop, _ in plans]
         return Encoders(places, [stack((stop - start,), inner or [("flatten",)]) for start, stop, inner in plans])
 
-    if plan[0] == "sequential":
-        network = stack(shape, plan[1])
-    else:
-        _, trunk_layers, stream, outputs = plan
-        trunk = stack(shape, trunk_layers or [("flatten",)])
-        heads = [stack(trunk.output_shape[1:], [*stream, ("dense", units, "linear")]) for units in (1, outputs)]
-        network = Dueling(trunk, *heads)
+    first, *streams = stacks(plan)
+    network = stack(shape, first or [("flatten",)])
+    if streams:
+        network = Dueling(network, *(stack(network.output_shape[1:], layers) for layers in streams))
         network(np.zeros((1, *shape), "float32"))
     for layer in made:
         if hasattr(layer, "kernel_initializer"):  # a network that is rebuilt from its config must not be all zeros

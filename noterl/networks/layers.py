@@ -82,6 +82,15 @@ PLAN_LAYERS: dict[str, tuple[str, ...]] = {
     "log_std": ("value",),
 }
 
+
+def stacks(plan: tuple) -> list[Any]:
+    """Return the stacks of layers of a plan: one; or the trunk, the value stream and the advantage stream."""
+    if plan[0] == "sequential":
+        return [plan[1]]
+    _, trunk, stream, outputs = plan
+    return [trunk, [*stream, ("dense", 1, "linear")], [*stream, ("dense", outputs, "linear")]]
+
+
 _CONVOLUTION = ("filters", "kernel_size", "strides", "padding", "data_format", "dilation_rate", "groups", "use_bias")
 _POOLING = ("pool_size", "strides", "padding", "data_format")
 _GLOBAL_POOLING = ("data_format", "keepdims")

@@ -68,18 +68,18 @@ def export_policy(policy: Policy, target: Path, format: str) -> None:
             "'keras', 'torch' or 'numpy', or load the agent's file on another backend"
         )
     with tempfile.TemporaryDirectory(prefix="noterl-export-") as folder:
-        made = Path(folder, target.name)
-        function = chosen.write(policy, made)
+        written = Path(folder, target.name)
+        function = chosen.write(policy, written)
         policy.check(function(policy.inputs), format, exact=chosen.on_cpu or on_cpu())
         if not endings:
-            _replace_folder(made, target)
+            _replace_folder(written, target)
             return
         for ending in reversed(endings):
             with replacing(target.with_suffix(ending)) as file:
-                file.write(made.with_suffix(ending).read_bytes())
+                file.write(written.with_suffix(ending).read_bytes())
 
 
-def _replace_folder(made: Path, target: Path) -> None:
+def _replace_folder(written: Path, target: Path) -> None:
     """Move a folder to `target`; an older SavedModel there is removed when the new one is in place."""
     names = set(os.listdir(target)) if target.is_dir() else set()
     if target.exists() and not {"saved_model.pb"} <= names <= _SAVED_MODEL:
@@ -87,7 +87,7 @@ def _replace_folder(made: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     beside = target.with_name(f".{target.name}-{secrets.token_hex(4)}")
     try:
-        shutil.copytree(made, beside / "new")
+        shutil.copytree(written, beside / "new")
         if target.exists():
             os.replace(target, beside / "old")
         try:
@@ -185,9 +185,9 @@ def _rename(onnx: Any, path: Path, inputs: list[str], outputs: list[str]) -> Non
     model = onnx.load(str(path))
     graph = model.graph
     held = {node.name for node in graph.initializer}
-    found = [value for value in graph.input if value.name not in held]
+    free_inputs = [value for value in graph.input if value.name not in held]
     inputs = sorted(inputs) if len(inputs) > 1 else inputs
-    for value, name in [*zip(found, inputs, strict=True), *zip(graph.output, outputs, strict=True)]:
+    for value, name in [*zip(free_inputs, inputs, strict=True), *zip(graph.output, outputs, strict=True)]:
         _rename_value(graph, value.name, name)
     onnx.checker.check_model(model)
     onnx.save(model, str(path))

@@ -140,15 +140,15 @@ def inputs_of(encoder: ObservationEncoder) -> list[Input]:
     Letters of the keys that Python and the frameworks do not allow in names are replaced by underscores.
     """
     parts = encoder.parts or (Part((), encoder.space, slice(0)),)
-    found: list[Input] = []
+    inputs: list[Input] = []
     for part in parts:
         name = re.sub(r"[^0-9A-Za-z_.]", "_", ".".join(part.path)) or "observation"
         name = name if name[0].isalpha() and not keyword.iskeyword(name) else f"input_{name}"
-        taken = {identifier(other.name) for other in found}
+        taken = {identifier(other.name) for other in inputs}
         names = itertools.chain([name], (f"{name}_{number}" for number in itertools.count(2)))
         unique = next(candidate for candidate in names if identifier(candidate) not in taken)
-        found.append(Input(unique, part.path, part.space))
-    return found
+        inputs.append(Input(unique, part.path, part.space))
+    return inputs
 
 
 def _nested(encoder: ObservationEncoder, inputs: dict[str, np.ndarray]) -> Any:
@@ -187,9 +187,9 @@ def _add_normalization(graph: Graph, normalizers: Any, x: int) -> int:
         return x
     # The agent subtracts in float64. The difference to the first float32 is exact near the mean.
     mean = statistics.mean.astype(np.float32)
-    rest = (statistics.mean - mean).astype(np.float32)
+    mean_rest = (statistics.mean - mean).astype(np.float32)
     deviation = np.sqrt(statistics.variance + EPSILON).astype(np.float32)
-    return graph.add("normalize", x, mean=mean, mean_rest=rest, deviation=deviation, bound=CLIP)
+    return graph.add("normalize", x, mean=mean, mean_rest=mean_rest, deviation=deviation, bound=CLIP)
 
 
 def _add_head(graph: Graph, head: Head, x: int) -> int:

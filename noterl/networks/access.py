@@ -107,8 +107,8 @@ def split_networks(network: Any, *roles: str, shareable: bool = False) -> list[A
             f"got {network!r}"
         )
     return [
-        _part(each, role, roles, False) if isinstance(each, NetworkDescription) else each
-        for each, role in zip(network, roles, strict=True)
+        _part(entry, role, roles, False) if isinstance(entry, NetworkDescription) else entry
+        for entry, role in zip(network, roles, strict=True)
     ]
 
 
@@ -313,14 +313,14 @@ def unique(variables: Iterable[Any]) -> list[Any]:
 
 def find_networks(attributes: Mapping[str, Any]) -> dict[str, Any]:
     """Return the networks, variables and seed generators in attributes, lists, tuples and dicts, by name."""
-    found: dict[str, Any] = {}
+    networks: dict[str, Any] = {}
     for name, value in attributes.items():
         if isinstance(value, list | tuple | dict):
-            parts = value if isinstance(value, dict) else dict(enumerate(value))
-            found |= find_networks({f"{name}/{key}": part for key, part in parts.items()})
+            members = value if isinstance(value, dict) else dict(enumerate(value))
+            networks |= find_networks({f"{name}/{key}": member for key, member in members.items()})
         elif is_network(value) and not isinstance(value, Hyperparameter):
-            found[name] = value
-    return found
+            networks[name] = value
+    return networks
 
 
 def returns_pair(network: Network, shape: tuple[int, ...]) -> bool:

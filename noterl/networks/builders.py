@@ -238,7 +238,7 @@ def default_critic(
     size = 0
     for encoder in encoders:
         columns = [slice(size + part.columns.start, size + part.columns.stop) for part in _parts(encoder)]
-        parts += [part._replace(columns=each) for part, each in zip(_parts(encoder), columns, strict=True)]
+        parts += [part._replace(columns=place) for part, place in zip(_parts(encoder), columns, strict=True)]
         size += int(np.prod(encoder.space.shape))
     units = 512 if len(encoders) == 1 and encoders[0].is_identity else 256
     parts.append(Part((), None, slice(size, size + actions)))
@@ -430,7 +430,7 @@ def _check_layers(layers: Sequence[Any]) -> None:
                         raise ValueError(f"an encoder must have columns, got {start!r:.40} to {stop!r:.40} after {end}")
                     end = stop
                     _check_layers(inner)
-            case ("rearrange", tuple(axes), tuple(shape)) if all(type(each) is int for each in (*axes, *shape)):
+            case ("rearrange", tuple(axes), tuple(shape)) if all(type(length) is int for length in (*axes, *shape)):
                 pass
             case ("scale" | "log_std", float() | int()) | ("flatten",):
                 pass

@@ -47,8 +47,8 @@ class Origin:
 
     def place(self, keys: Keys) -> str:
         """Return the file and the line of a key, or of the innermost table around it."""
-        found = (self.lines[keys[:end]] for end in range(len(keys), 0, -1) if keys[:end] in self.lines)
-        line = next(found, None)
+        lines = (self.lines[keys[:end]] for end in range(len(keys), 0, -1) if keys[:end] in self.lines)
+        line = next(lines, None)
         return self.path if line is None else f"{self.path}, line {line}"
 
 
@@ -206,15 +206,15 @@ class HiddenLayers:
         Raises:
             ValueError: if a convolution follows a dense or flatten layer; if `own`, also if there is a convolution.
         """
-        found: list[PlanLayer] = []
+        layers: list[PlanLayer] = []
         flat = False
         for keys, layer in self._layers():
             if layer["layer"] == "convolution" and (flat or (own and keys[0] == self.role)):
                 raise self.description.error(keys, "a convolution must precede all dense and flatten layers")
             flat |= layer["layer"] != "convolution"
             if layer["layer"] == "dense" and (not own or keys[0] == self.role):
-                found.append(_plan_layer(layer, gain))
-        return found
+                layers.append(_plan_layer(layer, gain))
+        return layers
 
     def last(self, outputs: int, gain: float | None) -> PlanLayer:
         """Return the layer of the outputs as a layer of a plan.
@@ -260,8 +260,8 @@ class HiddenLayers:
             sides = [(side - layer["size"]) // layer["stride"] + 1 for side in sides]
 
     def _own(self) -> Mapping[str, Any]:
-        own: Mapping[str, Any] = self.description.document.get(self.role, {})
-        return own
+        table: Mapping[str, Any] = self.description.document.get(self.role, {})
+        return table
 
     def _output(self) -> tuple[Keys, Mapping[str, Any]]:
         if "output" in self._own():
@@ -283,16 +283,18 @@ def _check_network(table: Mapping[str, Any], place: Keys) -> None:
         raise _DescriptionError((*place, "layers"), f"at most {LIMITS['layers']} layers, got {len(layers)}")
     for index, layer in enumerate(layers):
         keys = (*place, "layers", index)
-        kind = layer.get("layer") if isinstance(layer, Mapping) else None
-        if not isinstance(kind, str):
+        layer_name = layer.get("layer") if isinstance(layer, Mapping) else None
+        if not isinstance(layer_name, str):
             raise _DescriptionError(keys, f"a layer needs the key 'layer', one of {', '.join(_SIZES)}")
-        if kind not in _SIZES:
-            raise _DescriptionError((*keys, "layer"), f"unknown layer {kind!r}: {explain_name(kind, _SIZES)}")
-        sizes = _SIZES[kind]
+        if layer_name not in _SIZES:
+            raise _DescriptionError(
+                (*keys, "layer"), f"unknown layer {layer_name!r}: {explain_name(layer_name, _SIZES)}"
+            )
+        sizes = _SIZES[layer_name]
         _check_names(layer, ("layer", *sizes, *(_OPTIONS if sizes else ())), keys)
         for name in sizes:
             if name not in layer:
-                raise _DescriptionError(keys, f"the layer {kind} needs the key {name!r}")
+                raise _DescriptionError(keys, f"the layer {layer_name} needs the key {name!r}")
             _check_size(layer, name, keys)
         _check_options(layer, keys, ACTIVATIONS)
     output = table.get("output", {})
@@ -305,10 +307,10 @@ def _check_network(table: Mapping[str, Any], place: Keys) -> None:
     _check_options(output, keys, _OUTPUT_ACTIVATIONS)
 
 
-def _check_names(table: Mapping[str, Any], known: Sequence[str], place: Keys) -> None:
+def _check_names(table: Mapping[str, Any], allowed: Sequence[str], place: Keys) -> None:
     for name in table:
-        if name not in known:
-            raise _DescriptionError((*place, name), f"unknown key {name!r}: {explain_name(str(name), known)}")
+        if name not in allowed:
+            raise _DescriptionError((*place, name), f"unknown key {name!r}: {explain_name(str(name), allowed)}")
 
 
 def _check_size(table: Mapping[str, Any], name: str, place: Keys) -> None:
@@ -318,10 +320,10 @@ def _check_size(table: Mapping[str, Any], name: str, place: Keys) -> None:
 
 
 def _check_options(table: Mapping[str, Any], place: Keys, activations: Sequence[str]) -> None:
-    for name, known in (("activation", activations), ("initializer", INITIALIZERS)):
-        value = table.get(name, known[0])
-        if value not in known:
-            advice = explain_name(str(value), known)
+    for name, allowed in (("activation", activations), ("initializer", INITIALIZERS)):
+        value = table.get(name, allowed[0])
+        if value not in allowed:
+            advice = explain_name(str(value), allowed)
             raise _DescriptionError((*place, name), f"unknown {name} {value!r}: {advice}")
     gain = table.get("gain", 1.0)
     if type(gain) not in (int, float) or not 0 <= gain < float("inf"):

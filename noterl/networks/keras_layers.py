@@ -17,11 +17,11 @@ def keras_network(plan: tuple, shape: tuple[int, ...]) -> keras.Model:
 
     Kernels are zeros, because Keras's own initializers would be compiled on JAX. The builders set the initial weights.
     """
-    made: list[keras.layers.Layer] = []
+    created: list[keras.layers.Layer] = []
 
     def stack(shape: tuple[int, ...], layers: Sequence[tuple]) -> keras.Sequential:
         built = [_keras_layer(layer) if layer[0] != "encoders" else encoders(layer[1]) for layer in layers]
-        made.extend(built)
+        created.extend(built)
         return keras.Sequential([keras.Input(shape), *built])
 
     def encoders(plans: Sequence[tuple[int, int, Sequence[tuple]]]) -> Encoders:
@@ -33,7 +33,7 @@ def keras_network(plan: tuple, shape: tuple[int, ...]) -> keras.Model:
     if streams:
         network = Dueling(network, *(stack(network.output_shape[1:], layers) for layers in streams))
         network(np.zeros((1, *shape), "float32"))
-    for layer in made:
+    for layer in created:
         if hasattr(layer, "kernel_initializer"):  # a network that is rebuilt from its config must not be all zeros
             layer.kernel_initializer = keras.initializers.GlorotUniform()
     return network

@@ -25,33 +25,33 @@ def training_mode(networks: Sequence[Any], precision: str = "float32") -> Iterat
         networks: Keras networks; with "bfloat16", modules of torch too.
         precision: "bfloat16" makes all layers compute in bfloat16. Weights and outputs stay float32.
     """
-    kinds: list[Any] = [type(network) for network in networks]
-    for network, kind in zip(networks, kinds, strict=True):
+    classes: list[Any] = [type(network) for network in networks]
+    for network, original in zip(networks, classes, strict=True):
         training = None if is_module(network) else bool(network.trainable)
-        object.__setattr__(network, "__class__", _with_mode(kind, training, precision))
+        object.__setattr__(network, "__class__", _with_mode(original, training, precision))
     try:
         yield
     finally:
-        for network, kind in zip(networks, kinds, strict=True):
-            object.__setattr__(network, "__class__", kind)
+        for network, original in zip(networks, classes, strict=True):
+            object.__setattr__(network, "__class__", original)
 
 
 @cache
-def _with_mode(kind: Any, training: bool | None, precision: str) -> type:
+def _with_mode(original: Any, training: bool | None, precision: str) -> type:
     mode = {} if training is None else {"training": training}
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        compute = partial(kind.__call__, self, *args, **{**mode, **kwargs})
+        compute = partial(original.__call__, self, *args, **{**mode, **kwargs})
         return compute() if precision == "float32" else _in_bfloat16(self, compute)
 
-    return type(kind.__name__, (kind,), {"__call__": call, "__module__": kind.__module__})
+    return type(original.__name__, (original,), {"__call__": call, "__module__": original.__module__})
 
 
 def _in_bfloat16(network: Any, compute: Callable[[], Any]) -> Any:
     """Return the outputs of a network whose layers compute in bfloat16, as float32."""
     if is_module(network):
         return native_modules().in_bfloat16(compute)
-    layers = [each for each in network._flatten_layers() if each is not network]
+    layers = [inner for inner in network._flatten_layers() if inner is not network]
     layers = layers or [network]  # a layer of the user without inner layers
     policies = [layer.dtype_policy for layer in layers]
     for layer in layers:

@@ -51,10 +51,10 @@ class HostForward:
         shape: of one observation as networks receive it.
         dtype: of observations as networks receive them.
         joint: how several agents share the forward pass; None for one agent.
-        has_state: whether the policy has a state; only the compiled call passes it on.
-        stale: whether weights may have changed outside an update; they are then fetched at the next call.
+        has_state: whether the policy has a state, which only the compiled call passes on.
+        stale: whether weights may have changed outside an update; the next call then fetches all weights.
         program: the NumPy copy, a function of `(observations, weights)` that can be pickled; None if there is none.
-        report: the variables whose weights an update should return as one array; empty if they are large.
+        report: the variables whose weights an update should return as one array; empty if the weights are large.
     """
 
     compiled: Callable[[Any], np.ndarray]
@@ -120,9 +120,11 @@ class HostForward:
         """Return the current weights of the NumPy copy; on torch, views that show later updates."""
         if self.stale:
             self._weights = self._fetch()
-            self.stale, self._reported = False, None
+            self.stale = False
+            self._reported = None
         elif self._reported is not None:
-            flat, self._reported = self._backend.fetch(self._reported), None
+            flat = self._backend.fetch(self._reported)
+            self._reported = None
             self._weights = [flat[start:stop].reshape(shape) for start, stop, shape in self._places]
         return self._weights
 
@@ -130,19 +132,20 @@ class HostForward:
         """Called after each update.
 
         Args:
-            weights: those of `report`, flat, in one array; None if the update did not return them.
+            weights: the weights of `report`, flat, in one array; None if the update returned none.
         """
         self._reported = weights
         self.stale |= weights is None
 
     def target_moved(self) -> None:
-        """Called after `update_target`, which changes variables that are not trained; acting seldom uses them."""
+        """Called after `update_target`, which changes variables that are not trained; acting seldom uses such ones."""
         if self.in_numpy and self._uses_target:
             self.stale = True
 
     def probe(self, count: int) -> np.ndarray:
         """Return random observations `[count, ...]`."""
-        rng, shape = np.random.default_rng(0), (count, *self.shape)
+        rng = np.random.default_rng(0)
+        shape = (count, *self.shape)
         if self.dtype == np.uint8:
             return rng.integers(256, size=shape, dtype=np.uint8)
         return rng.normal(size=shape).astype(np.float32)
@@ -172,9 +175,9 @@ class HostForward:
     def _agrees(self, program: Step, width: int | None = None) -> bool:
         """Return whether the copy gives the outputs of the compiled call, also after the agent's variables change.
 
-        The second check distinguishes a network from its target, which starts with equal weights. It also detects
-        operations of `forward` outside of the network without effect so far, such as a scale of 1. `width` limits the
-        comparison to the first outputs.
+        The second check distinguishes a network from a target network, which starts with equal weights. The check also
+        detects operations of `forward` outside of the network without effect so far, such as a scale of 1. `width`
+        limits the comparison to the first outputs.
         """
         if not self._agrees_at_all_scales(program, width):
             return False
@@ -200,8 +203,9 @@ class HostForward:
                 number.restore(host)
 
     def _agrees_at_all_scales(self, program: Step, width: int | None) -> bool:
-        """Compare for small and large observations, because `forward` may clip its input."""
-        probe, weights = self.probe(8), [self._backend.fetch(variable) for variable in self._variables]
+        """Compare for small and large observations, because `forward` may clip observations."""
+        probe = self.probe(8)
+        weights = [self._backend.fetch(variable) for variable in self._variables]
         scales = (1,) if probe.dtype == np.uint8 else PROBE_SCALES
         return all(self._agrees_on(program, probe * probe.dtype.type(scale), weights, width) for scale in scales)
 

@@ -1,6 +1,6 @@
 """A network as a NumPy function, compiled from the graph of the network.
 
-The function can be pickled, so worker processes use it too.
+The function can be pickled for worker processes.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def describe(
     """Return networks as a NumPy function of `(observations, weights)`, and the variables that hold these weights.
 
     Args:
-        networks: the network; or those of the first agents, whose outputs the function returns side by side.
+        networks: the network; or the networks of the first agents, whose outputs the function returns side by side.
         shape: the shape of one observation.
         dtype: the dtype of observations.
         columns: the columns of each agent in observations; empty for one agent.
@@ -66,7 +66,7 @@ def describe(
 
 
 def run_graph(graph: Graph, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the outputs of a graph without variables, by name, for its inputs by name."""
+    """Return the outputs of a graph without variables, by name, for inputs by name."""
     results: list[np.ndarray] = []
     for node in graph.nodes:
         if node.kind == "input":
@@ -78,7 +78,7 @@ def run_graph(graph: Graph, inputs: Mapping[str, np.ndarray]) -> dict[str, np.nd
 
 
 def _compile(graph: Graph, output: int, is_vector: bool) -> tuple[Step, list[Any]]:
-    """Return the operations up to one of them as a function, and the variables of the weights.
+    """Return the operations up to `output` as a function, and the variables of the weights.
 
     Args:
         graph: the operations; the first is the input.

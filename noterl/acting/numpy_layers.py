@@ -1,7 +1,7 @@
 """The operations of a network's graph in NumPy. This module imports NumPy only, so worker processes can use it.
 
-A function has the name of its operation. It receives the inputs, then the arrays, and the settings by name. Exported
-NumPy files contain these functions, so a function uses only NumPy and functions that precede it.
+A function has the name of the operation. Its parameters are the inputs, then the arrays, and the settings by name.
+Exported NumPy files contain these functions, so a function uses only NumPy and functions above its own definition.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def rearrange(x: Array, axes: tuple[int, ...], shape: tuple[int, ...]) -> Array:
 
 
 def normalize(x: Array, mean: Array, mean_rest: Array, deviation: Array, bound: float) -> Array:
-    """Return standardized and clipped values; the mean has two parts, which keeps its precision."""
+    """Return standardized and clipped values; the mean is a sum of two, which keeps the precision of float64."""
     return np.clip(((x - mean) - mean_rest) / deviation, -bound, bound)
 
 

@@ -39,7 +39,7 @@ class _Format(NamedTuple):
 
     Attributes:
         write: writes a policy to a path, and returns the function that runs what was written.
-        backends: the backends that can write it.
+        backends: the backends that can write the format.
         on_cpu: whether the function runs on the CPU, whatever device the backend uses.
     """
 
@@ -61,7 +61,8 @@ def export_policy(policy: Policy, target: Path, format: str) -> None:
         ImportError: if an extra is missing.
         OSError: if a file cannot be written; older files are then unchanged.
     """
-    chosen, endings = FORMATS[format], ENDINGS[format]
+    chosen = FORMATS[format]
+    endings = ENDINGS[format]
     if backends.name() not in chosen.backends:
         raise ValueError(
             f"format {format!r} cannot be written on {backends.name()}, only on {' and '.join(chosen.backends)}: use "
@@ -181,7 +182,7 @@ def _write_onnx(policy: Policy, path: Path) -> Function:
 
 
 def _rename(onnx: Any, path: Path, inputs: list[str], outputs: list[str]) -> None:
-    """Give the inputs and outputs of an ONNX file their names; exporters number them or add a suffix."""
+    """Rename the inputs and outputs of an ONNX file, because exporters number the names or add a suffix."""
     model = onnx.load(str(path))
     graph = model.graph
     held = {node.name for node in graph.initializer}

@@ -81,7 +81,8 @@ def _append(x: Tensor, values: np.ndarray) -> Tensor:
 
 
 def _argmax(x: Tensor, sizes: tuple[int, ...], shape: tuple[int, ...]) -> Tensor:
-    groups, start = [], 0
+    groups = []
+    start = 0
     for size in sizes:
         groups.append(_first_largest(x[:, start : start + size], size))
         start += size

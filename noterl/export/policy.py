@@ -37,9 +37,9 @@ class Policy:
         encoder: encodes observations.
         head: converts outputs into actions.
         inputs: observations as inputs of the graph, by name.
-        outputs: the outputs of the agent's network for them, `[N, W]`.
-        actions: the agent's actions for them, `[N, ...]`.
-        exact: whether the agent computed them in float32, and not with the fewer bits of an accelerator.
+        outputs: the outputs of the agent's network for these inputs, `[N, W]`.
+        actions: the agent's actions for these inputs, `[N, ...]`.
+        exact: whether the agent computed in float32, and not with the fewer bits of an accelerator.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Policy:
             exact: whether the results were computed in float32.
 
         Raises:
-            ValueError: if they differ.
+            ValueError: if the results differ from the agent's.
         """
         scale = 1.0 if exact and self.exact else 1e3
         largest = np.maximum(np.abs(self.outputs).max(axis=-1, keepdims=True), 1.0)
@@ -228,9 +228,11 @@ def _is_clear(head: Head, outputs: np.ndarray, tolerance: np.ndarray) -> np.ndar
     """Return for each choice of each row whether its margin exceeds twice the tolerance, `[N, choices]`."""
     if isinstance(head, Bernoulli):
         return np.abs(outputs) > tolerance
-    columns, start = [], 0
+    columns = []
+    start = 0
     for size in _choices(head):
-        part, limit = outputs[:, start : start + size], tolerance[:, start : start + size].max(axis=-1)
+        part = outputs[:, start : start + size]
+        limit = tolerance[:, start : start + size].max(axis=-1)
         ordered = np.sort(part, axis=-1)
         columns.append(ordered[:, -1] - ordered[:, -2] > 2 * limit if size > 1 else np.ones(len(part), bool))
         start += size
@@ -255,7 +257,7 @@ def on_cpu() -> bool:
 
 
 def random_values(space: Any, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Return random values `[count, ...]` of a space; those of an unbounded Box are standard normal."""
+    """Return random values `[count, ...]` of a space; values of an unbounded Box are standard normal."""
     shape = (count, *(space.shape or ()))
     if isinstance(space, spaces.Discrete):
         return rng.integers(space.n, size=shape).astype(np.int32)

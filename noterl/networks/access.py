@@ -71,8 +71,8 @@ def trainable_variables(network: Network) -> list[keras.Variable]:
 def trainable_tensors(network: Network) -> list[Any]:
     """Return what a loss reads to depend on the trainable weights themselves, such as their sum of squares.
 
-    For a torch module, these are its parameters. A traced loss replaces the parameters, but not the variables that
-    `trainable_variables` returns, so it would read those as constants.
+    For a torch module, these are the parameters. A traced loss replaces the parameters, but not the variables that
+    `trainable_variables` returns, so the loss would read the variables as constants.
     """
     if is_module(network):
         return [parameter for parameter in network.parameters() if parameter.requires_grad]
@@ -124,7 +124,7 @@ def network_or_default(network: Any, hidden: Any, build: Callable[[Any], Network
     Args:
         network: a network, the `HiddenLayers` of a description, or None.
         hidden: the units of the default network's hidden layers.
-        build: returns a network with such hidden layers: `hidden`, or those of the description.
+        build: returns a network with these hidden layers: `hidden`, or the layers of the description.
         shape: the shape of the network's inputs. A network that has no weights yet, such as one with
             `torch.nn.LazyLinear`, is called on zeros.
 
@@ -153,7 +153,7 @@ def check_network(name: str, network: Any) -> Network:
     """Return `network` unchanged.
 
     Raises:
-        ValueError: if it is not a network, or is compiled by `torch.compile`; the message contains the argument's name,
+        ValueError: if `network` is not a network, or is compiled by `torch.compile`; the message contains the argument,
             `name`.
     """
     if not is_network(network):
@@ -207,7 +207,7 @@ def clone(network: Network) -> Network:
 def averaging(polyak: PolyakAveraging) -> Iterator[None]:
     """Within this context, `copy` uses the coefficient of `polyak` if `tau` is None.
 
-    Each pair of networks is checked in its first copy only.
+    A pair of networks is checked in the first copy only.
     """
     token = _averaging.set(polyak)
     try:
@@ -252,7 +252,8 @@ def _checked_pair(source: Network, target: Network) -> tuple[list[keras.Variable
     Raises:
         ValueError: if one is not a network, or the weights have different shapes.
     """
-    sources, targets = variables(check_network("source", source)), variables(check_network("target", target))
+    sources = variables(check_network("source", source))
+    targets = variables(check_network("target", target))
     shapes = [[tuple(variable.shape) for variable in group] for group in (sources, targets)]
     if shapes[0] != shapes[1]:
         raise ValueError(
@@ -272,7 +273,7 @@ def set_weights(network: Network, weights: Sequence[np.ndarray]) -> None:
     """Set weights that `get_weights` returned for a network of the same architecture, on any backend.
 
     Raises:
-        ValueError: if their number or shapes differ; the network is then unchanged.
+        ValueError: if the number or the shapes of weights differ; the network is then unchanged.
     """
     expected = [weight.shape for weight in get_weights(network)]
     received = [np.shape(weight) for weight in weights]
@@ -295,7 +296,7 @@ def native_modules() -> Modules:
     """Return the capability of this backend that handles torch modules.
 
     Raises:
-        ValueError: if it has none.
+        ValueError: if this backend has no such capability.
     """
     modules = backends.current().capabilities.get("modules")
     if modules is None:
@@ -337,7 +338,7 @@ def returns_pair(network: Network, shape: tuple[int, ...]) -> bool:
 
 
 def ends_in_softmax(network: Network) -> bool:
-    """Return whether the last layer of a Sequential or Functional network is a softmax, or has it as activation."""
+    """Return whether the last layer of a Sequential or Functional network is, or ends in, a softmax."""
     outputs = getattr(network, "outputs", None)
     if isinstance(network, keras.Model) and outputs:
         last = outputs[0]._keras_history.operation

@@ -1,9 +1,9 @@
 """Builders of the default networks.
 
-They return Keras models on TensorFlow and JAX, and native modules on torch. There, calling a Keras layer takes two to
-three times as long as calling a native one. Initial weights are sampled in NumPy from the agent's generator, so that a
-seed gives the same network on every backend. They are uniform (Lillicrap et al., 2016), as in PyTorch's layers, or
-orthogonal for on-policy agents.
+The builders return Keras models on TensorFlow and JAX, and native modules on torch. There, calling a Keras layer takes
+two to three times as long as calling a native one. Initial weights are sampled in NumPy from the agent's generator, so
+that a seed gives the same network on every backend. The weights are uniform (Lillicrap et al., 2016), as in PyTorch's
+layers, or orthogonal for on-policy agents.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def mlp(
         gain: the gain of the last layer, if kernels are orthogonal (Saxe et al., 2014); hidden layers then have the
             gain sqrt(2). None for uniform weights, `initializers.fan_in_uniform`.
         log_std: the initial log standard deviations for `heads.Gaussian`, which are trained and do not depend on the
-            observation. None for a network without them.
+            observation. None for a network without log standard deviations.
 
     Returns:
         A network `[B, inputs] -> [B, outputs]`; with `log_std`, `[B, 2 * outputs]`.
@@ -111,7 +111,7 @@ def nature_cnn(
     - (channels, height, width), as from `gymnasium.wrappers.FrameStackObservation`;
     - (frames, height, width, channels), a stack of images with channels.
 
-    `gain` and `log_std` are those of `mlp`; a dueling network ignores them. Pixel values are multiplied by `scale`. Its
+    `gain` and `log_std` are as in `mlp`; a dueling network ignores both. Pixel values are multiplied by `scale`. The
     default is for values from 0 to 255; None is for values that are small already.
 
     Raises:
@@ -121,7 +121,8 @@ def nature_cnn(
     if not is_image_shape(shape):
         raise ValueError(f"shape must be (height, width, channels) with at least 36x36 pixels, got {tuple(shape)}")
     hidden_gain = None if dueling else _hidden_gain(gain)
-    trunk, stream = _convolutions(tuple(shape), scale, hidden_gain), [("dense", 512, "relu", hidden_gain)]
+    trunk = _convolutions(tuple(shape), scale, hidden_gain)
+    stream: list[tuple] = [("dense", 512, "relu", hidden_gain)]
     last = [] if dueling else _last_layers(outputs, gain, log_std)
     return _build(_plan(trunk, stream, last, outputs if dueling else None), tuple(shape))
 
@@ -160,14 +161,14 @@ def default_network(
         outputs: the number of outputs.
         activation: of the hidden layers, unless the observations are images or layers are described.
         dueling: whether the network has a value and an advantage stream.
-        gain: as in `mlp`; a dueling network ignores it.
-        log_std: as in `mlp`; a dueling network ignores it.
+        gain: as in `mlp`; a dueling network ignores the gain.
+        log_std: as in `mlp`; a dueling network has no log standard deviations.
 
     Raises:
         ValueError: if the space is not supported, or another argument is not one of the allowed values.
 
     Warns:
-        UserWarning: if images are flattened because they are too small for the convolutions.
+        UserWarning: if images are flattened because the images are too small for the convolutions.
     """
     encoder = ObservationEncoder(space)
     shape = tuple(encoder.space.shape)
@@ -197,8 +198,10 @@ def _described(
 ) -> Network:
     """Build the network of a description; arguments as in `default_network`."""
     _check_sizes(outputs=(outputs,))
-    shape, hidden_gain = tuple(encoder.space.shape), None if dueling else _hidden_gain(gain)
-    convolutions, dense = layers.convolutions(hidden_gain), layers.dense(hidden_gain)
+    shape = tuple(encoder.space.shape)
+    hidden_gain = None if dueling else _hidden_gain(gain)
+    convolutions = layers.convolutions(hidden_gain)
+    dense = layers.dense(hidden_gain)
     if not encoder.is_identity:
         first = _encoders(_parts(encoder), 256, hidden_gain, layers)
     else:
@@ -223,8 +226,8 @@ def default_critic(
 ) -> Network:
     """Build the default critic `[B, D + A] -> [B, 1]` for observations with D values and A values of actions.
 
-    An image goes through the convolutions of `nature_cnn` and 512 units, or 256 if it is not the only part; their
-    outputs join the other values. Values are divided by 255 as in `default_network`.
+    An image goes through the convolutions of `nature_cnn` and 512 units, or 256 units if there are other parts. The
+    outputs of the units join the other values. Values are divided by 255 as in `default_network`.
 
     Args:
         space: of the observations, or the spaces of several agents, whose observations are one after another.
@@ -275,7 +278,7 @@ def column_scales(space: spaces.Space[Any]) -> np.ndarray:
 
 
 def _parts(encoder: ObservationEncoder) -> tuple[Part, ...]:
-    """Return the parts of an observation and their places among its D values; a Box is the only part."""
+    """Return the parts of an observation, with their places among the D values; a Box is the only part."""
     return encoder.parts or (Part((), encoder.space, slice(0, int(np.prod(encoder.space.shape)))),)
 
 
@@ -284,7 +287,7 @@ def _encoders(
 ) -> list[tuple]:
     """Return the layers of a plan that encode images and bytes among the parts of a vector; [] if there are none.
 
-    Images go through the convolutions of a description, if it has any.
+    If a description has convolutions, images go through these.
     """
     convolutions = [] if described is None else described.convolutions(gain)
     images = [space for _, space, _ in parts if _sides(() if space is None else space.shape or ()) is not None]
@@ -403,7 +406,7 @@ def build_plan(plan: Any, shape: tuple[int, ...]) -> Network:
     """Build the network of a plan from a file.
 
     Raises:
-        ValueError: if it is not a plan.
+        ValueError: if `plan` is not a plan.
     """
     match plan:
         case ("sequential", list(layers)):
@@ -470,7 +473,7 @@ def _dense_network(
 
 
 def _plan(trunk: list[tuple], stream: list[tuple], last: list[tuple], dueling_outputs: int | None) -> tuple:
-    """Return the plan of a dueling network with these outputs; for None, that of a stack which ends in `last`."""
+    """Return the plan of a dueling network with these outputs; for None, the plan of a stack that ends in `last`."""
     if dueling_outputs is None:
         return ("sequential", [*trunk, *stream, *last])
     return ("dueling", trunk, stream, int(dueling_outputs))

@@ -49,7 +49,7 @@ def action_values(values: Tensor, actions: int) -> Tensor:
     """Return a critic's values of all Discrete actions, `[B, A]`, unchanged.
 
     Raises:
-        ValueError: if the outputs have another width, because they would be broadcast.
+        ValueError: if the outputs have another width, because such outputs would be broadcast.
     """
     if len(values.shape) != 2 or values.shape[1] != actions:
         raise ValueError(f"a critic must return values [B, {actions}], got {tuple(values.shape)}")
@@ -62,7 +62,7 @@ def critic_pair(
     """Return two critics with different weights; arguments as in `network_or_default`.
 
     Raises:
-        ValueError: if their weights are equal, because their minimum would then equal each of them.
+        ValueError: if the critics have equal weights, because their minimum would then equal each critic.
     """
     pair = [networks.network_or_default(critic, hidden, build, shape) for critic in critics]
     first, second = map(networks.get_weights, pair)

@@ -1,6 +1,6 @@
 """Networks that are described layer by layer, without their inputs and outputs.
 
-An agent adds what depends on its spaces: the encoding of observations before the layers, and the outputs after them.
+An agent adds what depends on the spaces: the encoding of observations before the layers, and the outputs behind.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Origin:
     lines: Mapping[Keys, int]
 
     def place(self, keys: Keys) -> str:
-        """Return the file and the line of a key, or of the innermost table around it."""
+        """Return the file and the line of a key, or of the innermost table around the key."""
         lines = (self.lines[keys[:end]] for end in range(len(keys), 0, -1) if keys[:end] in self.lines)
         line = next(lines, None)
         return self.path if line is None else f"{self.path}, line {line}"
@@ -54,7 +54,7 @@ class Origin:
 
 @register
 class NetworkDescription(Configurable):
-    """The layers of an agent's networks, as a file describes them; `noterl.networks.read_network` returns it.
+    """The layers of an agent's networks, as a file describes these; the result of `noterl.networks.read_network`.
 
     The document has the list `layers` and the table `output`, which hold for all networks of the agent. A table with
     the name of one network, such as `actor`, has further layers and other outputs of this network. If `shared` is True,
@@ -99,7 +99,7 @@ class NetworkDescription(Configurable):
 
     @property
     def shared(self) -> bool | None:
-        """Whether networks share the common layers; None if the document does not say it."""
+        """Whether networks share the common layers; None if the document has no entry."""
         return self.document.get("shared")
 
     def error(self, keys: Keys, text: str) -> ValueError:
@@ -167,7 +167,8 @@ class _DescriptionError(ValueError):
     def __init__(self, keys: Keys, text: str) -> None:
         place = f"{key_path(keys)}: " if keys else ""
         super().__init__(f"network: {place}{text}")
-        self.keys, self.text = keys, text
+        self.keys = keys
+        self.text = text
 
 
 @dataclass(frozen=True)
@@ -193,14 +194,14 @@ class HiddenLayers:
         return bool(self.description.document.get("layers"))
 
     def convolutions(self, gain: float | None) -> list[PlanLayer]:
-        """Return the convolutions as layers of a plan; `gain` is that of layers without an initializer."""
+        """Return the convolutions as layers of a plan; `gain` is the gain of layers without an initializer."""
         return [_plan_layer(layer, gain) for _, layer in self._layers() if layer["layer"] == "convolution"]
 
     def dense(self, gain: float | None, *, own: bool = False) -> list[PlanLayer]:
         """Return the dense layers as layers of a plan.
 
         Args:
-            gain: that of layers without an initializer.
+            gain: the gain of layers without an initializer.
             own: whether to return the layers of this network only.
 
         Raises:
@@ -247,7 +248,7 @@ class HiddenLayers:
             sides: the height and the width of the images; None if observations hold no images.
 
         Raises:
-            ValueError: if they do not fit.
+            ValueError: if a convolution does not fit.
         """
         for keys, layer in self._layers():
             if layer["layer"] != "convolution":

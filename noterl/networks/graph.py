@@ -28,7 +28,7 @@ class Weight(NamedTuple):
     """A weight of a network.
 
     Attributes:
-        variable: its variable.
+        variable: the variable that holds the weight.
         axes: the axes that transpose the value of the variable to Keras's layout.
     """
 
@@ -49,12 +49,12 @@ class Weight(NamedTuple):
 class Node:
     """One operation on batches `[N, ...]`.
 
-    The kinds, except for "input", are functions of `noterl.acting.numpy_layers`, which define what they compute:
+    The kinds, except for "input", are functions of `noterl.acting.numpy_layers`, which compute the operations:
 
     - input: an input of the policy, with `name`, `shape` and `dtype`;
     - as_float32; one_hot, with `sizes`; flatten; reshape, with `target_shape`;
     - concatenate: of all inputs; columns, with `start` and `stop`;
-    - rearrange: transposes the axes of each row, then reshapes it, with `axes` and `shape`;
+    - rearrange: transposes the axes of each row, then reshapes the row, with `axes` and `shape`;
     - normalize: `clip((x - mean - mean_rest) / deviation)`, with these arrays and `bound`;
     - rescale: `scale * x + offset`, with numbers; affine: the same with arrays;
     - dense and convolution: with the arrays `kernel` and `bias`, a convolution also with `strides`;
@@ -67,7 +67,7 @@ class Node:
 
     Attributes:
         kind: the kind.
-        inputs: the positions of the operations whose results it receives.
+        inputs: the positions of the operations whose results this operation receives.
         settings: numbers, strings and tuples.
         arrays: constants and weights, in the order of the function's parameters.
     """
@@ -79,7 +79,7 @@ class Node:
 
 
 class Graph:
-    """Operations in the order in which they run.
+    """Operations in the order of their execution.
 
     Attributes:
         nodes: the operations.
@@ -91,7 +91,7 @@ class Graph:
         self.outputs: dict[str, int] = {}
 
     def add(self, kind: str, inputs: int | Sequence[int] = (), **values: Any) -> int:
-        """Add an operation and return its position; arrays and weights among the values become its arrays."""
+        """Add an operation, whose arrays and settings are the values, and return its position."""
         arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray | Weight)}
         settings = {name: value for name, value in values.items() if name not in arrays}
         places = (inputs,) if isinstance(inputs, int) else tuple(inputs)
@@ -110,7 +110,7 @@ class Graph:
         return {node.settings["name"]: node for node in self.nodes if node.kind == "input"}
 
     def with_values(self) -> Graph:
-        """Return the graph with the current values of its weights, which it no longer follows."""
+        """Return a graph with the current values in place of the weights."""
         graph = Graph()
         graph.outputs = self.outputs
         graph.nodes = [
@@ -229,12 +229,13 @@ def _add_modules(graph: Graph, network: Any, x: int) -> int:
 
 
 def _has_defaults(layer: Any) -> bool:
-    """Return whether an activation of torch has the default arguments that change its results."""
+    """Return whether the arguments of an activation of torch that change results have their defaults."""
     return all(getattr(layer, name, value) == value for name, value in TORCH_DEFAULTS.items())
 
 
 def _add_keras_layer(graph: Graph, layer: Any, inputs: list[int]) -> int:
-    name, arguments = type(layer).__name__, layer_arguments(layer)
+    name = type(layer).__name__
+    arguments = layer_arguments(layer)
     if arguments is None:
         raise UnsupportedNetworkError(f"the layer {name} is not supported")
     row = LAYER_TABLE[name]
@@ -258,7 +259,7 @@ def _add_keras_layer(graph: Graph, layer: Any, inputs: list[int]) -> int:
 
 
 def _arrays(kind: str, arguments: Mapping[str, Any], weights: Sequence[Weight]) -> dict[str, Weight | Array]:
-    """Return the arrays of an operation: the weights of a Keras layer, and constants for weights that it lacks."""
+    """Return the arrays of an operation: the weights of a Keras layer, and constants for missing weights."""
     if kind in ("dense", "convolution"):
         return _kernel_and_bias(weights)
     if kind not in ("layer_norm", "batch_norm"):

@@ -1,4 +1,4 @@
-"""Initial weights, sampled in NumPy so that they are the same on every backend."""
+"""Initial weights, sampled in NumPy: the same numbers on every backend."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from noterl.networks.layers import PLAN_LAYERS, stacks
 def initial_weights(plan: tuple, weights: Sequence[np.ndarray], generator: np.random.Generator) -> list[np.ndarray]:
     """Return initial weights for the network of a plan, with the shapes of `weights`.
 
-    A kernel with a gain is orthogonal, and its bias is zero. The gain "glorot_uniform" names Keras's default. Other
-    kernels and biases are uniform. Log standard deviations have the value in the plan.
+    A kernel with a gain is orthogonal, and the bias of the layer is zero. The gain "glorot_uniform" names Keras's
+    default. Other kernels and biases are uniform. Log standard deviations have the value in the plan.
     """
     gains = iter([gain for stack in stacks(plan) for gain in _gains(stack)])
     initial: list[np.ndarray] = []
@@ -22,7 +22,8 @@ def initial_weights(plan: tuple, weights: Sequence[np.ndarray], generator: np.ra
     fan_in = 1
     for weight in weights:
         if weight.ndim > 1:  # a kernel; the bias of its layer follows
-            gain, fan_in = next(gains, None), int(np.prod(weight.shape[:-1]))
+            gain = next(gains, None)
+            fan_in = int(np.prod(weight.shape[:-1]))
         if gain is None:
             initial.append(fan_in_uniform(weight.shape, fan_in, generator))
         elif weight.ndim == 1:
@@ -52,7 +53,8 @@ def _gains(layers: Sequence[tuple]) -> list[Any]:
 
 def orthogonal(shape: tuple[int, ...], gain: float, generator: np.random.Generator) -> np.ndarray:
     """Sample a kernel with orthogonal columns or rows of length `gain` (Saxe et al., 2014)."""
-    rows, columns = int(np.prod(shape[:-1])), shape[-1]
+    rows = int(np.prod(shape[:-1]))
+    columns = shape[-1]
     basis, triangle = np.linalg.qr(generator.standard_normal((max(rows, columns), min(rows, columns))))
     basis = basis * np.sign(np.diag(triangle))  # otherwise the distribution over orthogonal matrices is not uniform
     return (gain * (basis if rows >= columns else basis.T)).reshape(shape).astype("float32")

@@ -1,4 +1,4 @@
-"""The Keras models of `noterl.networks` on TensorFlow and JAX; on torch they are native modules."""
+"""The Keras models of `noterl.networks` on TensorFlow and JAX; on torch, the builders make native modules."""
 
 from __future__ import annotations
 
@@ -66,7 +66,9 @@ class Dueling(keras.Model):
 
     def __init__(self, trunk: keras.Sequential, value: keras.Sequential, advantage: keras.Sequential) -> None:
         super().__init__()
-        self.trunk, self.value, self.advantage = trunk, value, advantage
+        self.trunk = trunk
+        self.value = value
+        self.advantage = advantage
 
     def get_config(self) -> dict[str, Any]:
         """Return the configurations of the three parts."""
@@ -90,7 +92,8 @@ class Encoders(keras.layers.Layer):
 
     def __init__(self, places: Sequence[tuple[int, int]], networks: Sequence[keras.Sequential]) -> None:
         super().__init__()
-        self.places, self.networks = list(places), list(networks)
+        self.places = list(places)
+        self.networks = list(networks)
 
     def call(self, inputs: Any) -> Any:
         """Return the features `[B, F]`."""
@@ -104,7 +107,8 @@ class MultiInput(keras.Model):
 
     def __init__(self, model: keras.Model, places: dict[str, Any]) -> None:
         super().__init__()
-        self.model, self.places = model, places
+        self.model = model
+        self.places = places
 
     def call(self, rows: Any) -> Any:
         """Return what the model returns."""
@@ -123,11 +127,12 @@ class MultiInput(keras.Model):
 
 @keras.saving.register_keras_serializable("noterl")
 class Rearrange(keras.layers.Layer):
-    """Transposes the axes of each row, and then reshapes it."""
+    """Transposes the axes of each row, and then reshapes the row."""
 
     def __init__(self, axes: Sequence[int], shape: Sequence[int], **options: Any) -> None:
         super().__init__(**options)
-        self.axes, self.shape = tuple(axes), tuple(shape)
+        self.axes = tuple(axes)
+        self.shape = tuple(shape)
 
     def call(self, rows: Any) -> Any:
         """Return `[B, *shape]`."""

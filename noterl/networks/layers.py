@@ -1,4 +1,4 @@
-"""The names of layers and activations on all sides. This module imports no framework; each side resolves its names.
+"""The names of layers and activations on all sides. This module imports no framework; each side resolves the names.
 
 The operations of a graph are described in `noterl.networks.graph`.
 """
@@ -25,8 +25,8 @@ class Layer(NamedTuple):
     """One Keras layer that a file may hold.
 
     Attributes:
-        arguments: the arguments that a file holds. None of them is a file, a function or another layer.
-        has_activation: whether the layer applies an activation, which a file holds by its name.
+        arguments: the arguments that a file holds. No argument is a file, a function or another layer.
+        has_activation: whether the layer applies an activation, whose name a file holds.
         merges: whether the layer receives a list of inputs.
         kind: the operation of a graph that computes the same; empty if there is none.
         fixed: the values that arguments must have, because the operation supports no others.

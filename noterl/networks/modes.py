@@ -17,9 +17,9 @@ PRECISIONS = ("float32", "bfloat16")
 def training_mode(networks: Sequence[Any], precision: str = "float32") -> Iterator[None]:
     """Inside the context, these networks compute as in an update.
 
-    Calls of Keras networks have `training=True`, or False if they are not trainable, unless a call passes `training`
-    itself. Keras has no mode of a whole network. So inside the context, the class of each network is replaced by a
-    subclass with another `__call__`.
+    A call of a Keras network has `training=True`, or False if the network is not trainable, unless the call passes
+    `training` itself. Keras has no mode of a whole network. So inside the context, the class of each network is
+    replaced by a subclass with another `__call__`.
 
     Args:
         networks: Keras networks; with "bfloat16", modules of torch too.

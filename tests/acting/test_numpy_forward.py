@@ -288,6 +288,16 @@ def test_weights_reported_by_updates_equal_the_variables_bit_for_bit(updates: in
             np.testing.assert_array_equal(weights, own)
 
 
+def test_acting_follows_the_statistics_of_a_batch_normalization() -> None:
+    agent = small_dqn(network=keras_network(layers.Dense(8), layers.BatchNormalization(momentum=0.5)))
+    forward_pass = actor_of(agent).forward
+    before = forward_pass(OBSERVATIONS)
+    forward_pass.weights_updated(run_updates(agent, random_batch(3, 4), 3).weights)
+    values = forward_pass(OBSERVATIONS)
+    assert forward_pass.in_numpy and not np.allclose(values, before)
+    np.testing.assert_allclose(values, forward(agent, OBSERVATIONS), rtol=1e-4, atol=1e-5)
+
+
 def test_one_observation_gives_an_int_and_a_batch_an_array() -> None:
     agent = small_dqn()
     batch = agent.act(OBSERVATIONS)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable
-from typing import Any
+
+import numpy as np
 
 from noterl.networks.graph import Graph, Node
 
@@ -26,7 +28,7 @@ Results, by name:
 
 
 def common_code(graph: Graph, name: str, write: Writer, indent: str) -> dict[str, str]:
-    """Return what both formats write: `name`, `inputs`, `body` and `results`.
+    """Return what both formats write: `name`, `identity`, `inputs`, `body` and `results`.
 
     Args:
         graph: the operations.
@@ -39,15 +41,25 @@ def common_code(graph: Graph, name: str, write: Writer, indent: str) -> dict[str
         for position, node in enumerate(graph.nodes)
     ]
     inputs = [
-        f"    {plain_text(key)}: {node.settings['dtype']} {_lengths(node.settings['shape'])}"
+        f"    {plain_text(key)}: {node.settings['dtype']} [{', '.join(map(str, ('N', *node.settings['shape'])))}]"
         for key, node in graph.inputs().items()
     ]
     return {
         "name": plain_text(name),
+        "identity": identity(graph),
         "inputs": "\n".join(inputs),
         "body": "\n".join(assignments),
         "results": ", ".join(f'"{key}": x{position}' for key, position in graph.outputs.items()),
     }
+
+
+def identity(graph: Graph) -> str:
+    """Return a text by which both files of a policy are recognized."""
+    operations = [(node.kind, node.inputs, node.settings) for node in graph.nodes]
+    digest = hashlib.sha256(repr(operations).encode())
+    for array in graph.arrays().values():
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()[:16]
 
 
 def identifier(name: str) -> str:
@@ -58,7 +70,3 @@ def identifier(name: str) -> str:
 def plain_text(text: str) -> str:
     """Return a text that cannot end a docstring."""
     return re.sub(r"[^\w .,:()=+-]", "_", text)
-
-
-def _lengths(shape: Any) -> str:
-    return f"[{', '.join(['N', *map(str, shape)])}]"

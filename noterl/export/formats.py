@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import importlib.util
 import os
 import secrets
@@ -23,7 +22,7 @@ from noterl.export.names import ENDINGS
 from noterl.export.numpy_file import numpy_source, numpy_weights
 from noterl.export.policy import Policy, inputs_of, on_cpu
 from noterl.export.torch_file import torch_source, torch_weights
-from noterl.networks.graph import Array, Graph
+from noterl.networks.graph import Array
 from noterl.utils.files import replacing
 from noterl.utils.optional import require
 
@@ -101,29 +100,17 @@ def _replace_folder(written: Path, target: Path) -> None:
         shutil.rmtree(beside, ignore_errors=True)
 
 
-def _identity(graph: Graph, source: str) -> str:
-    """Return a text that identifies a policy, by which the files of one policy are recognized."""
-    digest = hashlib.sha256(source.encode())
-    for name, array in graph.arrays().items():
-        digest.update(name.encode())
-        digest.update(np.ascontiguousarray(array).tobytes())
-    return digest.hexdigest()[:16]
-
-
 def _write_numpy(policy: Policy, path: Path) -> Function:
     keys = {name: keys for name, keys, _ in inputs_of(policy.encoder) if keys}
-    identity = _identity(policy.graph, numpy_source(policy.graph, policy.name, "", keys))
-    path.write_text(numpy_source(policy.graph, policy.name, identity, keys), encoding="utf-8")
-    path.with_suffix(".npz").write_bytes(numpy_weights(policy.graph, identity))
-    run: Function = _import_file(path).run
-    return run
+    path.write_text(numpy_source(policy.graph, policy.name, keys), encoding="utf-8")
+    path.with_suffix(".npz").write_bytes(numpy_weights(policy.graph))
+    return _import_file(path).run
 
 
 def _write_torch(policy: Policy, path: Path) -> Function:
     torch = require("torch", "torch", "the format 'torch'")
-    identity = _identity(policy.graph, torch_source(policy.graph, policy.name, ""))
-    path.write_text(torch_source(policy.graph, policy.name, identity), encoding="utf-8")
-    path.with_suffix(".pt").write_bytes(torch_weights(policy.graph, identity))
+    path.write_text(torch_source(policy.graph, policy.name), encoding="utf-8")
+    path.with_suffix(".pt").write_bytes(torch_weights(policy.graph))
     # On a device of Keras, its default device would receive the weights.
     with torch.device("cpu"):
         module = _import_file(path).load()

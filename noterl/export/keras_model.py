@@ -17,19 +17,18 @@ Tensor = Any
 def keras_model(graph: Graph, name: str) -> Any:
     """Return the model: a dict of results by name for one tensor, or for a dict of tensors by the inputs' names."""
     tensors: list[Tensor] = []
-    inputs: dict[str, Tensor] = {}
     for node in graph.nodes:
-        if node.kind == "input":
-            inputs[node.settings["name"]] = keras.Input(**node.settings)
-            tensors.append(inputs[node.settings["name"]])
-        else:
-            tensors.append(_apply(node, [tensors[place] for place in node.inputs]))
+        tensors.append(_apply(node, [tensors[place] for place in node.inputs]))
+    starts = [tensor for node, tensor in zip(graph.nodes, tensors, strict=True) if node.kind == "input"]
+    inputs = dict(zip(graph.inputs(), starts, strict=True))
     outputs = {key: tensors[position] for key, position in graph.outputs.items()}
     return keras.Model(next(iter(inputs.values())) if len(inputs) == 1 else inputs, outputs, name=name)
 
 
 def _apply(node: Node, inputs: list[Tensor]) -> Tensor:
     """Return the result of an operation."""
+    if node.kind == "input":
+        return keras.Input(**node.settings)
     arrays = list(node.arrays.values())
     if node.kind in _LAYERS:
         layer = _LAYERS[node.kind](node)

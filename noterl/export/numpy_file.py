@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from noterl.acting import numpy_layers
-from noterl.export.code import DOCSTRING, common_code
+from noterl.export.code import DOCSTRING, common_code, identity
 from noterl.networks.graph import Graph, Node, array_name
 
 _TEMPLATE = '''`act(observation)` returns the action for one observation of the environment, or the actions for a batch.
@@ -56,13 +56,12 @@ def act(observation):
 '''
 
 
-def numpy_source(graph: Graph, name: str, identity: str, keys: Mapping[str, tuple[str, ...]]) -> str:
+def numpy_source(graph: Graph, name: str, keys: Mapping[str, tuple[str, ...]]) -> str:
     """Return the Python file of a policy.
 
     Args:
         graph: the operations.
         name: of the agent.
-        identity: a text that the file of the weights holds too.
         keys: the keys of each input in an observation of a Dict space.
     """
     specs = {key: (node.settings["shape"], node.settings["dtype"]) for key, node in graph.inputs().items()}
@@ -70,17 +69,16 @@ def numpy_source(graph: Graph, name: str, identity: str, keys: Mapping[str, tupl
         **common_code(graph, name, _write, " " * 4),
         library="NumPy",
         function="`run`, by name",
-        identity=identity,
         input_specs=specs,
         keys=dict(keys),
-        functions=_sources({node.kind for node in graph.nodes}),
+        functions="\n" + _sources({node.kind for node in graph.nodes}),
     )
 
 
-def numpy_weights(graph: Graph, identity: str) -> bytes:
+def numpy_weights(graph: Graph) -> bytes:
     """Return the `.npz` file of a policy."""
     buffer = io.BytesIO()
-    arrays: dict[str, Any] = {"identity": np.array(identity), **graph.arrays()}
+    arrays: dict[str, Any] = {"identity": np.array(identity(graph)), **graph.arrays()}
     np.savez(buffer, **arrays)
     return buffer.getvalue()
 

@@ -108,14 +108,12 @@ def make_policy(name: str, networks: Iterable[Any], actor: Any, encoder: Observa
         start = _add_inputs(graph, encoder)
         start = _add_normalization(graph, actor.normalizers, start)
         try:
-            end = add_network(graph, network, start)
+            end = graph.outputs[OUTPUTS] = add_network(graph, network, start)
+            graph = graph.with_values()
+            results = run_graph(graph, probes)
         except UnsupportedNetworkError as error:
             reasons.append(str(error))
             continue
-        graph.outputs[OUTPUTS] = end
-        try:
-            graph = graph.with_values()
-            results = run_graph(graph, probes)
         except (ValueError, IndexError):  # a network with other inputs, such as a critic
             continue
         if results[OUTPUTS].shape == outputs.shape and np.allclose(results[OUTPUTS], outputs, rtol=1e-2, atol=1e-2):
@@ -229,13 +227,10 @@ def _is_clear(head: Head, outputs: np.ndarray, tolerance: np.ndarray) -> np.ndar
     if isinstance(head, Bernoulli):
         return np.abs(outputs) > tolerance
     columns = []
-    start = 0
-    for size in _choices(head):
-        part = outputs[:, start : start + size]
-        limit = tolerance[:, start : start + size].max(axis=-1)
-        ordered = np.sort(part, axis=-1)
-        columns.append(ordered[:, -1] - ordered[:, -2] > 2 * limit if size > 1 else np.ones(len(part), bool))
-        start += size
+    ends = np.cumsum(_choices(head))[:-1]
+    for part, limits in zip(np.split(outputs, ends, axis=-1), np.split(tolerance, ends, axis=-1), strict=True):
+        *_, second, best = np.sort(np.insert(part, 0, -np.inf, axis=-1), axis=-1).T  # a single choice has no second
+        columns.append(best - second > 2 * limits.max(axis=-1))
     return np.stack(columns, axis=-1)
 
 

@@ -6,7 +6,7 @@ import io
 
 import numpy as np
 
-from noterl.export.code import DOCSTRING, common_code, identifier
+from noterl.export.code import DOCSTRING, common_code, identifier, identity
 from noterl.networks.graph import Graph, Node, array_name
 from noterl.networks.layers import ACTIVATION_TABLE
 from noterl.utils.optional import require
@@ -60,26 +60,24 @@ def load(path=None):
 '''
 
 
-def torch_source(graph: Graph, name: str, identity: str) -> str:
+def torch_source(graph: Graph, name: str) -> str:
     """Return the Python file of a policy.
 
     Args:
         graph: the operations.
         name: of the agent.
-        identity: a text that the file of the weights holds too.
     """
     lines = [line for position, node in enumerate(graph.nodes) for line in _members(node, position)]
     return (DOCSTRING + _TEMPLATE).format(
         **common_code(graph, name, _write, " " * 8),
         library="torch",
         function="the module, in this order",
-        identity=identity,
         arguments=", ".join(map(identifier, graph.inputs())),
         members="\n".join(f"        {line}" for line in lines) or "        pass",
     )
 
 
-def torch_weights(graph: Graph, identity: str) -> bytes:
+def torch_weights(graph: Graph) -> bytes:
     """Return the `.pt` file of a policy.
 
     Raises:
@@ -89,10 +87,10 @@ def torch_weights(graph: Graph, identity: str) -> bytes:
     state = {}
     for position, node in enumerate(graph.nodes):
         for name, array in node.arrays.items():
-            values = array.transpose(_KERNEL_AXES[node.kind]) if name == "kernel" else array
-            state[_state_name(node, position, name)] = torch.as_tensor(np.array(values))
+            axes = _KERNEL_AXES[node.kind] if name == "kernel" else range(array.ndim)
+            state[_state_name(node, position, name)] = torch.as_tensor(np.array(array.transpose(*axes)))
     buffer = io.BytesIO()
-    torch.save({"identity": identity, "state": state}, buffer)
+    torch.save({"identity": identity(graph), "state": state}, buffer)
     return buffer.getvalue()
 
 

@@ -17,7 +17,6 @@ from noterl.networks.access import (
     returns_pair,
     set_weights,
     split_networks,
-    stacked_layers,
     trainable_tensors,
     trainable_variables,
     unique,
@@ -39,4 +38,4 @@ from noterl.networks.files import read_network, resolve_network
 from noterl.networks.layers import ACTIVATIONS
 from noterl.networks.modes import PRECISIONS, training_mode
 from noterl.networks.multi_input import multi_input
-from noterl.networks.size_limit import claim, plan_sizes, size_limit
+from noterl.networks.size_limit import size_limit

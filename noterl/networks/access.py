@@ -236,13 +236,11 @@ def copy(source: Network, target: Network, tau: Any = None) -> None:
         tau = 1.0 if polyak is None else polyak.coefficient
     elif isinstance(tau, np.generic) or not hasattr(tau, "dtype"):
         probability("tau", tau)
-    if polyak is None:
-        backends.current().copy_variables(*_checked_pair(source, target), tau)
-        return
+    pairs = {} if polyak is None else polyak.pairs
     key = id(source), id(target)
-    if key not in polyak.pairs:
-        polyak.pairs[key] = *_checked_pair(source, target), source, target
-    sources, targets, *_ = polyak.pairs[key]
+    if key not in pairs:
+        pairs[key] = *_checked_pair(source, target), source, target
+    sources, targets, *_ = pairs[key]
     backends.current().copy_variables(sources, targets, tau)
 
 

@@ -395,8 +395,8 @@ def _build(plan: tuple, shape: tuple[int, ...]) -> Network:
     claim(plan_sizes(plan, shape))
     modules = backends.current().capabilities.get("modules")
     # The names of torch's classes are arguments, because backends lie on a floor below networks.
-    classes = {name: activation.torch for name, activation in ACTIVATION_TABLE.items()}
-    network = keras_network(plan, shape) if modules is None else modules.build(plan, shape, classes)
+    names = {name: activation.torch for name, activation in ACTIVATION_TABLE.items()}
+    network = keras_network(plan, shape) if modules is None else modules.build(plan, shape, names)
     set_weights(network, initial_weights(plan, get_weights(network), network_generator()))
     network.noterl_recipe = (plan, shape)
     return network

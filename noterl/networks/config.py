@@ -113,11 +113,8 @@ def connections(network: Any) -> tuple[list[Any], list[list[int]], list[int]] | 
     def positions_of(tensors: Any) -> list[int]:
         return [positions.get(id(tensor._keras_history.operation), -1) for tensor in tensors]
 
-    return (
-        layers,
-        [positions_of(layer._inbound_nodes[0].input_tensors) for layer in layers],
-        positions_of(network.outputs),
-    )
+    inputs = [positions_of(layer._inbound_nodes[0].input_tensors) for layer in layers]
+    return layers, inputs, positions_of(network.outputs)
 
 
 def describe(network: Any) -> StoredNetwork | None:
@@ -131,9 +128,7 @@ def describe(network: Any) -> StoredNetwork | None:
     outputs_of_layers = sum(math.prod(layer.output.shape[1:]) for layer in layers)
     if None in arguments or len(layers) > LIMITS["layers"] or outputs_of_layers > LIMITS["outputs of layers"]:
         return None
-    rows = [
-        [type(layer).__name__, values, inputs] for layer, values, inputs in zip(layers, arguments, places, strict=True)
-    ]
+    rows = [[type(layer).__name__, *row] for layer, *row in zip(layers, arguments, places, strict=True)]
     shape = tuple(network.inputs[0].shape[1:])
     return StoredNetwork(type(network).__name__, shape, rows, [] if is_sequential else outputs)
 

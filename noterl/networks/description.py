@@ -21,10 +21,8 @@ INITIALIZERS = ("orthogonal", "glorot_uniform", "fan_in_uniform")
 _OUTPUT_ACTIVATIONS = ("linear", "softmax", "tanh")
 
 _OPTIONS = ("activation", "initializer", "gain")
-_SIZES = {
-    layer: tuple(argument for argument in PLAN_LAYERS[layer] if argument not in _OPTIONS)
-    for layer in ("dense", "convolution", "flatten")
-}
+# The arguments that precede the activation and the gain.
+_SIZES = {layer: PLAN_LAYERS[layer][:-2] for layer in ("dense", "convolution", "flatten")}
 _ROLES = ("actor", "critic", "q", "network")
 _NETWORK_KEYS = ("layers", "output")
 _KEYS = (*_NETWORK_KEYS, "shared", *_ROLES)

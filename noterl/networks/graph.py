@@ -113,9 +113,10 @@ class Graph:
         """Return a graph with the current values in place of the weights."""
         graph = Graph()
         graph.outputs = self.outputs
-        graph.nodes = [
-            replace(node, arrays={name: _value(array) for name, array in node.arrays.items()}) for node in self.nodes
-        ]
+        for node in self.nodes:
+            arrays = node.arrays.items()
+            values = {name: array.value() if isinstance(array, Weight) else array for name, array in arrays}
+            graph.nodes.append(replace(node, arrays=values))
         return graph
 
     def arrays(self) -> dict[str, Array]:
@@ -163,10 +164,6 @@ def add_network(graph: Graph, network: Any, inputs: int) -> int:
     return positions[outputs[0]]
 
 
-def _value(array: Any) -> Array:
-    return array.value() if isinstance(array, Weight) else array
-
-
 def _weights_of(network: Any) -> list[Weight]:
     layout = keras_layout([network])
     return [
@@ -211,6 +208,7 @@ def _add_stack(graph: Graph, layers: Sequence[tuple], x: int, weights: Iterator[
 def _add_modules(graph: Graph, network: Any, x: int) -> int:
     """Add a stack of torch modules."""
     layers = stacked_layers(network)
+    defaults = TORCH_DEFAULTS.items()
     if not layers:
         raise UnsupportedNetworkError(f"{type(network).__name__} is not a torch.nn.Sequential")
     for layer in layers:
@@ -221,16 +219,11 @@ def _add_modules(graph: Graph, network: Any, x: int) -> int:
             x = graph.add("dense", x, **_kernel_and_bias(_weights_of(layer)))
         elif name == "Flatten" and layer.start_dim == 1 and layer.end_dim == -1:
             x = graph.add("flatten", x)
-        elif name in _TORCH_ACTIVATIONS and _has_defaults(layer):
+        elif name in _TORCH_ACTIVATIONS and all(getattr(layer, key, value) == value for key, value in defaults):
             x = graph.activate(_TORCH_ACTIVATIONS[name], x)
         elif name != "Dropout":
             raise UnsupportedNetworkError(f"the module {name} is not supported")
     return x
-
-
-def _has_defaults(layer: Any) -> bool:
-    """Return whether the arguments of an activation of torch that change results have their defaults."""
-    return all(getattr(layer, name, value) == value for name, value in TORCH_DEFAULTS.items())
 
 
 def _add_keras_layer(graph: Graph, layer: Any, inputs: list[int]) -> int:
@@ -247,8 +240,8 @@ def _add_keras_layer(graph: Graph, layer: Any, inputs: list[int]) -> int:
         raise UnsupportedNetworkError(f"the layer {name} is not supported with the arguments {arguments}")
     if row.kind == "linear":
         return graph.activate(arguments.get("activation", "linear"), inputs[0])
-    arrays = _arrays(row.kind, arguments, _weights_of(layer) if layer.variables else [])
-    values = {**arrays, **{setting: settings[setting] for setting in row.settings}}
+    values: dict[str, Any] = {setting: settings[setting] for setting in row.settings}
+    values |= _arrays(row.kind, arguments, _weights_of(layer) if layer.variables else [])
     if row.merges and row.kind != "concatenate":
         position = reduce(lambda left, right: graph.add(row.kind, (left, right)), inputs)
     else:

@@ -40,20 +40,19 @@ def keras_network(plan: tuple, shape: tuple[int, ...]) -> keras.Model:
 
 
 def _keras_layer(layer: tuple) -> keras.layers.Layer:
-    kind, *rest = layer
-    if kind == "dense":
-        return keras.layers.Dense(rest[0], activation=rest[1], kernel_initializer="zeros")
-    if kind == "log_std":
-        return LogStd()
-    if kind == "convolution":
-        filters, size, stride, activation, *_ = rest
-        return keras.layers.Conv2D(
-            filters, size, stride, activation=activation, data_format="channels_last", kernel_initializer="zeros"
-        )
-    if kind == "scale":
-        return keras.layers.Rescaling(rest[0])
-    if kind == "rearrange":
-        return Rearrange(*rest)
+    options: dict[str, Any] = {"kernel_initializer": "zeros"}
+    match layer:
+        case ("dense", units, activation, *_):
+            return keras.layers.Dense(units, activation=activation, **options)
+        case ("convolution", filters, size, stride, activation, *_):
+            options["data_format"] = "channels_last"
+            return keras.layers.Conv2D(filters, size, stride, activation=activation, **options)
+        case ("scale", factor):
+            return keras.layers.Rescaling(factor)
+        case ("rearrange", axes, shape):
+            return Rearrange(axes, shape)
+        case ("log_std", _):
+            return LogStd()
     return keras.layers.Flatten(data_format="channels_last")
 
 

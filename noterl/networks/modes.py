@@ -51,8 +51,8 @@ def _in_bfloat16(network: Any, compute: Callable[[], Any]) -> Any:
     """Return the outputs of a network whose layers compute in bfloat16, as float32."""
     if is_module(network):
         return native_modules().in_bfloat16(compute)
-    layers = [inner for inner in network._flatten_layers() if inner is not network]
-    layers = layers or [network]  # a layer of the user without inner layers
+    # A layer of the user may have no inner layers.
+    layers = [inner for inner in network._flatten_layers() if inner is not network] or [network]
     policies = [layer.dtype_policy for layer in layers]
     for layer in layers:
         layer.dtype_policy = "mixed_bfloat16"

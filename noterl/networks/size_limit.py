@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from noterl.networks.layers import stacks
 from noterl.utils import budget
 from noterl.utils.files import FileError
 
@@ -68,14 +69,11 @@ def plan_sizes(plan: tuple, shape: tuple[int, ...]) -> Iterator[int]:
         plan: the plan of the network.
         shape: the shape of its inputs.
     """
-    if plan[0] == "sequential":
-        yield from _stack_sizes(plan[1], shape)
-        return
-    _, trunk, stream, outputs = plan
-    yield from _stack_sizes(trunk, shape)
-    units = _output_shape(trunk or [("flatten",)], shape)
-    for last in (1, outputs):
-        yield from _stack_sizes([*stream, ("dense", last, "linear")], units)
+    first, *streams = stacks(plan)
+    yield from _stack_sizes(first, shape)
+    features = _output_shape(first or [("flatten",)], shape)
+    for stream in streams:
+        yield from _stack_sizes(stream, features)
 
 
 def _stack_sizes(layers: Iterable[tuple], shape: tuple[int, ...]) -> Iterator[int]:

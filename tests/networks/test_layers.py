@@ -68,9 +68,9 @@ def torch_results(graph: Graph, inputs: np.ndarray) -> np.ndarray:
 
     module: Any = types.ModuleType("policy")
     vars(module)["__file__"] = "policy.py"
-    exec(torch_source(graph, "policy", "identity"), vars(module))
+    exec(torch_source(graph, "policy"), vars(module))
     policy = module.Policy()
-    policy.load_state_dict(torch.load(io.BytesIO(torch_weights(graph, "identity")), weights_only=True)["state"])
+    policy.load_state_dict(torch.load(io.BytesIO(torch_weights(graph)), weights_only=True)["state"])
     return policy.eval()(torch.as_tensor(inputs))["outputs"].detach().numpy()
 
 

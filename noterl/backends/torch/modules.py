@@ -219,10 +219,10 @@ def _sequence(
             modules.append(nn.Linear(shape[-1], rest[0]))
             shape = (rest[0],)
             if rest[1] != "linear":
-                modules.append(_activation(rest[1], activations))
+                modules.append(getattr(nn, activations[rest[1]])())
         elif kind == "convolution":
             filters, size, stride, activation, *_ = rest
-            convolutions += [nn.Conv2d(shape[-1], filters, size, stride), _activation(activation, activations)]
+            convolutions += [nn.Conv2d(shape[-1], filters, size, stride), getattr(nn, activations[activation])()]
             shape = ((shape[0] - size) // stride + 1, (shape[1] - size) // stride + 1, filters)
         elif kind == "scale":
             modules.append(Scale(rest[0]))
@@ -241,11 +241,6 @@ def _sequence(
             modules.append(Convolutions(convolutions) if convolutions else nn.Flatten())
             shape = (int(np.prod(shape)),)
     return nn.Sequential(*modules), shape
-
-
-def _activation(name: str, activations: Mapping[str, str]) -> nn.Module:
-    layer: nn.Module = getattr(nn, activations[name])()
-    return layer
 
 
 def get_weights(module: nn.Module) -> list[np.ndarray]:

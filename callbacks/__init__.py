@@ -16,37 +16,40 @@ from typing import TYPE_CHECKING
 from noterl.utils import lazy_imports
 
 if TYPE_CHECKING:
-    from noterl.callback import Callback, Every, LambdaCallback
-    from noterl.training.episode_printer import EpisodePrinter
-    from noterl.training.finder_logger import FinderLogger
-    from noterl.training.progress_bar import ProgressBar
+    from noterl.callback import Callback as Callback
+    from noterl.callback import Every as Every
+    from noterl.callback import LambdaCallback as LambdaCallback
+    from noterl.training.episode_printer import EpisodePrinter as EpisodePrinter
+    from noterl.training.finder_logger import FinderLogger as FinderLogger
+    from noterl.training.progress_bar import ProgressBar as ProgressBar
 
-    from .ada_batch import AdaBatch
-    from .adapt import Adapt
-    from .animate import Animate
-    from .arena import Arena
-    from .backup_and_restore import BackupAndRestore
-    from .checkpoint import Checkpoint
-    from .csv_logger import CSVLogger
-    from .early_stopping import EarlyStopping
-    from .ess_adapt import ESSAdapt
-    from .ess_window import ESSWindow
-    from .evaluate import Evaluate
-    from .export import Export
-    from .hyperparameter_scheduler import HyperparameterScheduler
-    from .json_logger import JSONLogger
-    from .learning_rate_scheduler import LearningRateScheduler
-    from .mlflow_logger import MLflowLogger
-    from .optuna_pruning import OptunaPruning
-    from .parquet_logger import ParquetLogger
-    from .record_video import RecordVideo
-    from .reduce_lr_on_plateau import ReduceLROnPlateau
-    from .stop_on_steps import StopOnSteps
-    from .stop_on_time import StopOnTime
-    from .support.tunables import Rate, Scale
-    from .tensor_board import TensorBoard
-    from .terminate_on_nan import TerminateOnNaN
-    from .wandb_logger import WandbLogger
-    from .window import Window
-
-__getattr__, __dir__, __all__ = lazy_imports.attach(__name__)
+    from .ada_batch import AdaBatch as AdaBatch
+    from .adapt import Adapt as Adapt
+    from .animate import Animate as Animate
+    from .arena import Arena as Arena
+    from .backup_and_restore import BackupAndRestore as BackupAndRestore
+    from .checkpoint import Checkpoint as Checkpoint
+    from .csv_logger import CSVLogger as CSVLogger
+    from .early_stopping import EarlyStopping as EarlyStopping
+    from .ess_adapt import ESSAdapt as ESSAdapt
+    from .ess_window import ESSWindow as ESSWindow
+    from .evaluate import Evaluate as Evaluate
+    from .export import Export as Export
+    from .hyperparameter_scheduler import HyperparameterScheduler as HyperparameterScheduler
+    from .json_logger import JSONLogger as JSONLogger
+    from .learning_rate_scheduler import LearningRateScheduler as LearningRateScheduler
+    from .mlflow_logger import MLflowLogger as MLflowLogger
+    from .optuna_pruning import OptunaPruning as OptunaPruning
+    from .parquet_logger import ParquetLogger as ParquetLogger
+    from .record_video import RecordVideo as RecordVideo
+    from .reduce_lr_on_plateau import ReduceLROnPlateau as ReduceLROnPlateau
+    from .stop_on_steps import StopOnSteps as StopOnSteps
+    from .stop_on_time import StopOnTime as StopOnTime
+    from .support.tunables import Rate as Rate
+    from .support.tunables import Scale as Scale
+    from .tensor_board import TensorBoard as TensorBoard
+    from .terminate_on_nan import TerminateOnNaN as TerminateOnNaN
+    from .wandb_logger import WandbLogger as WandbLogger
+    from .window import Window as Window
+else:
+    __getattr__, __dir__, __all__ = lazy_imports.attach(__name__)

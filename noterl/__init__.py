@@ -13,40 +13,39 @@ from noterl.utils import keras_backend, lazy_imports
 
 if TYPE_CHECKING:
     # `callbacks` is a folder next to the package, which mypy does not find under this name.
-    from noterl import callbacks  # type: ignore[attr-defined]  # isort: skip
-    from noterl import (
-        envs,
-        finders,
-        heads,
-        imitation,
-        losses,
-        networks,
-        noise,
-        plotting,
-        policies,
-        replay,
-        schedules,
-        tune,
-    )
-    from noterl.agent import Agent, load
-    from noterl.agents.a2c import A2C
-    from noterl.agents.acer import ACER
-    from noterl.agents.alphazero import AlphaZero
-    from noterl.agents.ddpg import DDPG
-    from noterl.agents.dqn import DQN
-    from noterl.agents.maddpg import MADDPG
-    from noterl.agents.ppo import PPO
-    from noterl.agents.sac import SAC
-    from noterl.agents.td3 import TD3
-    from noterl.agents.trpo import TRPO
-    from noterl.callback import Callback
-    from noterl.finders.worker_count import suggest_workers
-    from noterl.history import History
-    from noterl.multi_agent import MultiAgent
-    from noterl.population import Population
-    from noterl.registry import register
-    from noterl.replay import Replay
-    from noterl.types import Batch
+    from noterl import callbacks as callbacks  # type: ignore[attr-defined]
+    from noterl import envs as envs
+    from noterl import finders as finders
+    from noterl import heads as heads
+    from noterl import imitation as imitation
+    from noterl import losses as losses
+    from noterl import networks as networks
+    from noterl import noise as noise
+    from noterl import plotting as plotting
+    from noterl import policies as policies
+    from noterl import replay as replay
+    from noterl import schedules as schedules
+    from noterl import tune as tune
+    from noterl.agent import Agent as Agent
+    from noterl.agent import load as load
+    from noterl.agents.a2c import A2C as A2C
+    from noterl.agents.acer import ACER as ACER
+    from noterl.agents.alphazero import AlphaZero as AlphaZero
+    from noterl.agents.ddpg import DDPG as DDPG
+    from noterl.agents.dqn import DQN as DQN
+    from noterl.agents.maddpg import MADDPG as MADDPG
+    from noterl.agents.ppo import PPO as PPO
+    from noterl.agents.sac import SAC as SAC
+    from noterl.agents.td3 import TD3 as TD3
+    from noterl.agents.trpo import TRPO as TRPO
+    from noterl.callback import Callback as Callback
+    from noterl.finders.worker_count import suggest_workers as suggest_workers
+    from noterl.history import History as History
+    from noterl.multi_agent import MultiAgent as MultiAgent
+    from noterl.population import Population as Population
+    from noterl.registry import register as register
+    from noterl.replay import Replay as Replay
+    from noterl.types import Batch as Batch
 
 __version__ = "0.1.0"
 
@@ -65,4 +64,5 @@ register_modules(
     *("noterl.networks.config", "noterl.learning.reward_model", "noterl.imitation.demonstrations"),
 )
 
-__getattr__, __dir__, __all__ = lazy_imports.attach(__name__)
+if not TYPE_CHECKING:
+    __getattr__, __dir__, __all__ = lazy_imports.attach(__name__)

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -69,7 +69,7 @@ from noterl.utils.notebook import table
 from noterl.utils.reads import frozen
 from noterl.utils.words import explain_arguments
 
-__all__ = ["Agent", "Defaults", "load"]
+__all__ = ["Agent", "AgentOptions", "Defaults", "load"]
 
 _NAMES_FOR_USERS = {
     *(
@@ -113,6 +113,14 @@ _FIXED = {
 
 # How often the programs of one `fit` are compiled again because plain attributes change; each takes seconds.
 MOST_RETRACES = 3
+
+
+class AgentOptions(TypedDict, total=False):
+    """The keyword arguments of `Agent`, for subclasses that pass them on as `**options: Unpack[AgentOptions]`."""
+
+    seed: int | None
+    normalize_observation: bool
+    normalize_reward: bool
 
 
 class Agent(Algorithm):

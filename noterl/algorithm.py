@@ -393,10 +393,11 @@ class Algorithm(Configurable):
 
     def hyperparameter(
         self, name: str, value: float | Schedule, *, minimum: float | None = None, maximum: float | None = None
-    ) -> Hyperparameter:
-        """Return a scalar that can be changed during training; see `Hyperparameter`.
+    ) -> Any:
+        """Return a `Hyperparameter`, a scalar that can be changed during training.
 
-        The value may be a schedule of `noterl.schedules`, which is evaluated before each group of updates.
+        The value may be a schedule of `noterl.schedules`, which is evaluated before each group of updates. For type
+        checkers, the return type is Any, so that a number can be assigned to the attribute that holds the result.
 
         Raises:
             ValueError: if the name is taken, or the value is not a finite number within the bounds.
@@ -615,7 +616,8 @@ def _owner(kind: type, name: str) -> str | None:
                 taken = callable(value) or isinstance(value, classmethod | staticmethod | functools.cached_property)
             if ours or not taken:
                 return f"{base.__name__}.{name}" if taken else None
-        if ours and name in inspect.get_annotations(base):
+        # The annotations of agents are those of hyperparameters, which a subclass may make with other bounds.
+        if ours and not base.__module__.startswith("noterl.agents.") and name in inspect.get_annotations(base):
             return f"{base.__name__}.{name}"
     return None
 

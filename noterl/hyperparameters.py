@@ -86,6 +86,12 @@ class Hyperparameter(Variable):
         if self.schedule is not None and self.schedule(step) != self._host:
             self.restore(self.schedule(step))
 
+    if TYPE_CHECKING:  # `agent.gamma = 0.9` assigns the value; see `Algorithm.__setattr__`
+
+        def __get__(self, instance: Any, owner: type) -> Hyperparameter: ...
+
+        def __set__(self, instance: Any, value: float | Hyperparameter) -> None: ...
+
     def __float__(self) -> float:
         from noterl import backends
 

@@ -88,21 +88,23 @@ class _Recorder(type):
             own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
             namespace["__init__"].__signature__ = inspect.Signature([own, *cls.__signature__.parameters.values()])
 
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        kind: Any = cls
-        instance = kind.__new__(cls)
-        try:
-            bound = inspect.signature(kind.__init__).bind(instance, *args, **kwargs)
-            vars(instance)["_config"] = dict(list(bound.arguments.items())[1:])
-            cls._initialize(instance, args, kwargs)
-        except TypeError as error:
-            message = words.explain_constructor(error, cls, args, kwargs)
-            if message is None:
-                raise
-            raise TypeError(message) from None
-        return instance
+    # Type checkers would take the return type of `__call__` for the type of each instance, and every name for an
+    # attribute.
+    if not TYPE_CHECKING:
 
-    if not TYPE_CHECKING:  # otherwise every name would be an attribute for type checkers
+        def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+            kind: Any = cls
+            instance = kind.__new__(cls)
+            try:
+                bound = inspect.signature(kind.__init__).bind(instance, *args, **kwargs)
+                vars(instance)["_config"] = dict(list(bound.arguments.items())[1:])
+                cls._initialize(instance, args, kwargs)
+            except TypeError as error:
+                message = words.explain_constructor(error, cls, args, kwargs)
+                if message is None:
+                    raise
+                raise TypeError(message) from None
+            return instance
 
         def __getattr__(cls, name: str) -> Any:
             raise words.missing_attribute(cls, name, f"type object {cls.__name__!r}")

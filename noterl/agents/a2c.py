@@ -11,12 +11,13 @@ benchmarks/first_programs.py). RMSProp's epsilon is inside the root in Keras and
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 from noterl import losses
 from noterl.agent import Defaults
-from noterl.agents.actor_critic import ActorCritic
+from noterl.agents.actor_critic import ActorCritic, ActorCriticOptions
 from noterl.backends import keras
+from noterl.hyperparameters import Hyperparameter
 from noterl.registry import register
 from noterl.schedules import Schedule
 from noterl.types import Batch
@@ -65,6 +66,10 @@ class A2C(ActorCritic):
     """
 
     supports_replay = False  # the policy gradient needs actions of the current policy
+    gamma: Hyperparameter
+    gae_lambda: Hyperparameter
+    entropy_coefficient: Hyperparameter
+    value_coefficient: Hyperparameter
 
     def __init__(
         self,
@@ -76,7 +81,7 @@ class A2C(ActorCritic):
         entropy_coefficient: float | Schedule = 0.0,
         value_coefficient: float | Schedule = 0.5,
         normalize_advantage: bool = False,
-        **options: Any,
+        **options: Unpack[ActorCriticOptions],
     ) -> None:
         super().__init__(env, **options)
         self.rollout_steps, self.epochs = check_positive("rollout_steps", rollout_steps), 1

@@ -20,6 +20,7 @@ from noterl.agent import Defaults
 from noterl.agents.actor_critic import masks
 from noterl.agents.continuous_acer import ContinuousACER
 from noterl.backends import keras, ops
+from noterl.hyperparameters import Hyperparameter
 from noterl.networks.critics import action_values
 from noterl.registry import register
 from noterl.schedules import Schedule
@@ -81,6 +82,11 @@ class ACER(ContinuousACER):
     memory = "sequences"
     _optional_hyperparameters = ("trust_region",)
     action_spaces = ("Discrete", "Box")
+    gamma: Hyperparameter
+    replay_ratio: Hyperparameter
+    truncation: Hyperparameter
+    entropy_coefficient: Hyperparameter
+    value_coefficient: Hyperparameter
 
     def __init__(
         self,

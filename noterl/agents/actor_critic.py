@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from gymnasium import spaces
 
 from noterl import heads, losses, networks
-from noterl.agent import Agent
+from noterl.agent import Agent, AgentOptions
 from noterl.networks.critics import scalar_values
 from noterl.types import Batch
 from noterl.utils.checks import check_bool, check_number
+
+
+class ActorCriticOptions(AgentOptions, total=False):
+    """The keyword arguments of `ActorCritic`."""
+
+    hidden: Sequence[int]
+    network: Any
+    shared: bool | None
+    activation: str
+    log_std: float
 
 
 class ActorCritic(Agent):
@@ -47,7 +57,7 @@ class ActorCritic(Agent):
         shared: bool | None = None,
         activation: str = "tanh",
         log_std: float = 0.0,
-        **options: Any,
+        **options: Unpack[AgentOptions],
     ) -> None:
         super().__init__(env, **options)
         continuous = isinstance(self.action_space, spaces.Box)

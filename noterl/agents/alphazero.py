@@ -17,16 +17,17 @@ player, each search samples one outcome of each action of a node, from copies wi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from noterl import heads, losses, networks
 from noterl.acting.search import SearchResult
 from noterl.acting.search_actor import SearchActor, SearchSettings
-from noterl.agent import Agent, Defaults
+from noterl.agent import Agent, AgentOptions, Defaults
 from noterl.backends import keras, ops
 from noterl.envs.games.game import Game, GameEnv
+from noterl.hyperparameters import Hyperparameter
 from noterl.registry import register
 from noterl.schedules import Schedule
 from noterl.types import Batch
@@ -86,6 +87,13 @@ class AlphaZero(Agent):
     memory, head = "replay", heads.PolicyValue()
     action_spaces = ("Discrete",)
     actor_fields, searches = ("visit_shares",), True
+    gamma: Hyperparameter
+    c_puct: Hyperparameter
+    l2: Hyperparameter
+    temperature: Hyperparameter
+    dirichlet_alpha: Hyperparameter
+    dirichlet_share: Hyperparameter
+    random_moves: Hyperparameter
 
     def __init__(
         self,
@@ -102,7 +110,7 @@ class AlphaZero(Agent):
         l2: float | Schedule = 1e-4,
         hidden: Sequence[int] = (128, 128),
         network: Any = None,
-        **options: Any,
+        **options: Unpack[AgentOptions],
     ) -> None:
         super().__init__(env, **options)
         if options.get("normalize_reward"):

@@ -12,11 +12,12 @@ starts with 1,000 random steps.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from noterl import heads, losses, networks
-from noterl.agent import Agent, Defaults
+from noterl.agent import Agent, AgentOptions, Defaults
 from noterl.backends import ops
+from noterl.hyperparameters import Hyperparameter
 from noterl.networks.critics import q_values
 from noterl.noise import GaussianWhiteNoiseProcess
 from noterl.registry import register
@@ -56,6 +57,7 @@ class DDPG(Agent):
     memory, head = "replay", heads.Deterministic()
     action_spaces = ("Box",)
     optimizer_names = ("actor", "critic")
+    gamma: Hyperparameter
 
     def __init__(
         self,
@@ -64,7 +66,7 @@ class DDPG(Agent):
         hidden: Sequence[int] = (400, 300),
         network: Any = None,
         gamma: float | Schedule = 0.99,
-        **options: Any,
+        **options: Unpack[AgentOptions],
     ) -> None:
         super().__init__(env, **options)
         space, outputs = self._network_space, self.action_size

@@ -13,11 +13,12 @@ error, as the paper's clipping does.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from noterl import heads, losses, networks
-from noterl.agent import Agent, Defaults
+from noterl.agent import Agent, AgentOptions, Defaults
 from noterl.backends import keras, ops
+from noterl.hyperparameters import Hyperparameter
 from noterl.policies import LinearEpsGreedyPolicy
 from noterl.registry import register
 from noterl.schedules import Schedule
@@ -57,6 +58,7 @@ class DQN(Agent):
 
     memory, head = "replay", heads.Q()
     action_spaces = ("Discrete",)
+    gamma: Hyperparameter
 
     def __init__(
         self,
@@ -68,7 +70,7 @@ class DQN(Agent):
         network: Any = None,
         gamma: float | Schedule = 0.99,
         loss: str = "huber",
-        **options: Any,
+        **options: Unpack[AgentOptions],
     ) -> None:
         super().__init__(env, **options)
         check_word("loss", loss, tuple(_LOSSES))

@@ -12,11 +12,12 @@ starts with 1,024 random steps. Agents that have left are masked out of every cr
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from noterl import heads, losses, networks
-from noterl.agent import Defaults
+from noterl.agent import AgentOptions, Defaults
 from noterl.backends import keras, ops
+from noterl.hyperparameters import Hyperparameter
 from noterl.multi_agent import MultiAgent
 from noterl.networks.critics import scalar_values
 from noterl.noise import GaussianWhiteNoiseProcess
@@ -71,6 +72,9 @@ class MADDPG(MultiAgent):
     """
 
     optimizer_names = ("actor", "critic")
+    gamma: Hyperparameter
+    temperature: Hyperparameter
+    logit_penalty: Hyperparameter
 
     def __init__(
         self,
@@ -83,7 +87,7 @@ class MADDPG(MultiAgent):
         gamma: float | Schedule = 0.95,
         temperature: float | Schedule = 1.0,
         logit_penalty: float | Schedule = 1e-3,
-        **options: Any,
+        **options: Unpack[AgentOptions],
     ) -> None:
         super().__init__(env, **options)
         spaces = list(zip(self._team.observation_space, self._team.action_space, strict=True))

@@ -14,12 +14,13 @@ Stable-Baselines3 adds that value to the reward.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 from noterl import losses
 from noterl.agent import Defaults
-from noterl.agents.actor_critic import ActorCritic
+from noterl.agents.actor_critic import ActorCritic, ActorCriticOptions
 from noterl.backends import keras, ops
+from noterl.hyperparameters import Hyperparameter
 from noterl.registry import register
 from noterl.schedules import Schedule
 from noterl.types import Batch
@@ -78,6 +79,13 @@ class PPO(ActorCritic):
     """
 
     _optional_hyperparameters = ("value_clip", "target_kl")
+    gamma: Hyperparameter
+    gae_lambda: Hyperparameter
+    clip: Hyperparameter
+    value_clip: float | Hyperparameter | None
+    entropy_coefficient: Hyperparameter
+    value_coefficient: Hyperparameter
+    target_kl: float | Hyperparameter | None
 
     def __init__(
         self,
@@ -94,7 +102,7 @@ class PPO(ActorCritic):
         normalize_advantage: bool = True,
         target_kl: float | Schedule | None = None,
         optimizers: int = 1,
-        **options: Any,
+        **options: Unpack[ActorCriticOptions],
     ) -> None:
         super().__init__(env, **options)
         if check_positive("optimizers", optimizers) > 2:

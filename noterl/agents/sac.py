@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from gymnasium import spaces
 
 from noterl import heads, losses, networks
-from noterl.agent import Agent, Defaults
+from noterl.agent import Agent, AgentOptions, Defaults
 from noterl.backends import keras, ops
+from noterl.hyperparameters import Hyperparameter
 from noterl.networks.critics import action_values, critic_pair, q_values
 from noterl.registry import register
 from noterl.schedules import Schedule
@@ -66,6 +67,8 @@ class SAC(Agent):
     memory = "replay"
     action_spaces = ("Box", "Discrete")
     optimizer_names: tuple[str, ...] = ("actor", "critic", "temperature")
+    gamma: Hyperparameter
+    temperature: Hyperparameter
 
     def __init__(
         self,
@@ -77,7 +80,7 @@ class SAC(Agent):
         temperature: float | Schedule | str = "auto",
         initial_temperature: float = 1.0,
         target_entropy: float | None = None,
-        **options: Any,
+        **options: Unpack[AgentOptions],
     ) -> None:
         super().__init__(env, **options)
         self.discrete, size = isinstance(self.action_space, spaces.Discrete), self.action_size

@@ -10,11 +10,12 @@ random steps in all tasks. The last of each `policy_delay` updates also updates 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from noterl import heads, losses, networks
-from noterl.agent import Agent, Defaults
+from noterl.agent import Agent, AgentOptions, Defaults
 from noterl.backends import ops
+from noterl.hyperparameters import Hyperparameter
 from noterl.networks.critics import critic_pair, q_values
 from noterl.noise import GaussianWhiteNoiseProcess
 from noterl.registry import register
@@ -60,6 +61,9 @@ class TD3(Agent):
     memory, head = "replay", heads.Deterministic()
     action_spaces = ("Box",)
     optimizer_names = ("actor", "critic")
+    gamma: Hyperparameter
+    target_noise: Hyperparameter
+    target_noise_clip: Hyperparameter
 
     def __init__(
         self,
@@ -71,7 +75,7 @@ class TD3(Agent):
         policy_delay: int = 2,
         target_noise: float | Schedule = 0.2,
         target_noise_clip: float | Schedule = 0.5,
-        **options: Any,
+        **options: Unpack[AgentOptions],
     ) -> None:
         super().__init__(env, **options)
         space, outputs = self._network_space, self.action_size

@@ -13,12 +13,13 @@ by the standard deviation of the population, not of the sample. An entropy bonus
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 from noterl import losses, networks
 from noterl.agent import Defaults
-from noterl.agents.actor_critic import ActorCritic, masks
+from noterl.agents.actor_critic import ActorCritic, ActorCriticOptions, masks
 from noterl.backends import keras, ops
+from noterl.hyperparameters import Hyperparameter
 from noterl.learning import natural_gradient
 from noterl.learning.update import flatten_rollout
 from noterl.registry import register
@@ -85,6 +86,14 @@ class TRPO(ActorCritic):
     supports_replay = False  # the trust region is one around the policy that collected the rollout
     learns_in_prepare = True  # the step of the policy
     optimizer_names = ("critic",)
+    gamma: Hyperparameter
+    gae_lambda: Hyperparameter
+    target_kl: Hyperparameter
+    kl_tolerance: Hyperparameter
+    cg_damping: Hyperparameter
+    cg_residual_tolerance: Hyperparameter
+    line_search_shrink: Hyperparameter
+    entropy_coefficient: Hyperparameter
 
     def __init__(
         self,
@@ -104,11 +113,12 @@ class TRPO(ActorCritic):
         fisher_stride: int = 1,
         entropy_coefficient: float | Schedule = 0.0,
         normalize_advantage: bool = True,
-        **options: Any,
+        **options: Unpack[ActorCriticOptions],
     ) -> None:
-        if options.pop("shared", False):
+        if options.get("shared"):
             raise ValueError("shared must be False for TRPO, because updates of the critic would move the policy")
-        super().__init__(env, shared=False, **options)
+        options["shared"] = False
+        super().__init__(env, **options)
         self._check_networks()
         self.normalize_advantage = check_bool("normalize_advantage", normalize_advantage)
         self.rollout_steps = check_positive("rollout_steps", rollout_steps)

@@ -10,7 +10,7 @@ import importlib
 import os
 from functools import cache
 
-from noterl.backends.interface import Backend
+from noterl.backends.interface import Backend as Backend
 from noterl.utils.keras_backend import SUPPORTED
 
 if not os.environ.get("KERAS_BACKEND"):
@@ -21,8 +21,8 @@ if os.environ["KERAS_BACKEND"] not in SUPPORTED:
 if os.environ["KERAS_BACKEND"] == "tensorflow":
     importlib.import_module("noterl.backends.tensorflow.cache").enable()  # before TensorFlow reads its flags
 
-import keras
-from keras import ops
+import keras as keras
+from keras import ops as ops
 
 if os.environ["KERAS_BACKEND"] == "jax":
     importlib.import_module("noterl.backends.jax.cache").enable()  # before the first network is built

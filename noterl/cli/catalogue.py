@@ -96,7 +96,7 @@ def columns(rows: Mapping[str, str], *, one_line: bool = False) -> str:
 
 def _classes() -> dict[str, str]:
     """Return the name of each agent's class, by the name of its module, which is that on the command line."""
-    names = {name.lower(): name for name in noterl.__all__}
+    names = {name.lower(): name for name in dir(noterl)}
     found = {module: names.get(module.replace("_", "")) for module in noterl._AGENTS}
     return {module.replace("_", "-"): kind for module, kind in found.items() if kind is not None}
 

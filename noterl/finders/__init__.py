@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from noterl.utils import lazy_imports
 
 if TYPE_CHECKING:
-    from noterl.training.finder_logger import FinderLogger
+    from noterl.training.finder_logger import FinderLogger as FinderLogger
 
-    from .lr_finder import LRFinder
-    from .opt_finder import OptFinder
-    from .parallel_finder import ParallelFinder
-
-__getattr__, __dir__, __all__ = lazy_imports.attach(__name__)
+    from .lr_finder import LRFinder as LRFinder
+    from .opt_finder import OptFinder as OptFinder
+    from .parallel_finder import ParallelFinder as ParallelFinder
+else:
+    __getattr__, __dir__, __all__ = lazy_imports.attach(__name__)

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 from noterl.utils import lazy_imports
 
 if TYPE_CHECKING:
-    from noterl.learning.reward_model import GAIL
+    from noterl.learning.reward_model import GAIL as GAIL
 
-    from .demonstrations import Demonstrations, Episode
-    from .recording import record
-
-__getattr__, __dir__, __all__ = lazy_imports.attach(__name__)
+    from .demonstrations import Demonstrations as Demonstrations
+    from .demonstrations import Episode as Episode
+    from .recording import record as record
+else:
+    __getattr__, __dir__, __all__ = lazy_imports.attach(__name__)

@@ -1,41 +1,40 @@
 """Networks: builders of the default ones, and access to the variables and weights of any network."""
 
-from noterl.networks.access import (
-    Network,
-    PolyakAveraging,
-    averaging,
-    check_network,
-    clone,
-    copy,
-    ends_in_softmax,
-    find_networks,
-    get_weights,
-    is_module,
-    is_network,
-    keras_layout,
-    network_or_default,
-    returns_pair,
-    set_weights,
-    split_networks,
-    trainable_tensors,
-    trainable_variables,
-    unique,
-    variables,
-)
-from noterl.networks.builders import (
-    column_scales,
-    default_critic,
-    default_network,
-    dueling_mlp,
-    is_image_shape,
-    mlp,
-    nature_cnn,
-    pixel_scale,
-    share_trunk,
-)
-from noterl.networks.description import HiddenLayers, NetworkDescription
-from noterl.networks.files import read_network, resolve_network
-from noterl.networks.layers import ACTIVATIONS
-from noterl.networks.modes import PRECISIONS, training_mode
-from noterl.networks.multi_input import multi_input
-from noterl.networks.size_limit import size_limit
+from noterl.networks.access import Network as Network
+from noterl.networks.access import PolyakAveraging as PolyakAveraging
+from noterl.networks.access import averaging as averaging
+from noterl.networks.access import check_network as check_network
+from noterl.networks.access import clone as clone
+from noterl.networks.access import copy as copy
+from noterl.networks.access import ends_in_softmax as ends_in_softmax
+from noterl.networks.access import find_networks as find_networks
+from noterl.networks.access import get_weights as get_weights
+from noterl.networks.access import is_module as is_module
+from noterl.networks.access import is_network as is_network
+from noterl.networks.access import keras_layout as keras_layout
+from noterl.networks.access import network_or_default as network_or_default
+from noterl.networks.access import returns_pair as returns_pair
+from noterl.networks.access import set_weights as set_weights
+from noterl.networks.access import split_networks as split_networks
+from noterl.networks.access import trainable_tensors as trainable_tensors
+from noterl.networks.access import trainable_variables as trainable_variables
+from noterl.networks.access import unique as unique
+from noterl.networks.access import variables as variables
+from noterl.networks.builders import column_scales as column_scales
+from noterl.networks.builders import default_critic as default_critic
+from noterl.networks.builders import default_network as default_network
+from noterl.networks.builders import dueling_mlp as dueling_mlp
+from noterl.networks.builders import is_image_shape as is_image_shape
+from noterl.networks.builders import mlp as mlp
+from noterl.networks.builders import nature_cnn as nature_cnn
+from noterl.networks.builders import pixel_scale as pixel_scale
+from noterl.networks.builders import share_trunk as share_trunk
+from noterl.networks.description import HiddenLayers as HiddenLayers
+from noterl.networks.description import NetworkDescription as NetworkDescription
+from noterl.networks.files import read_network as read_network
+from noterl.networks.files import resolve_network as resolve_network
+from noterl.networks.layers import ACTIVATIONS as ACTIVATIONS
+from noterl.networks.modes import PRECISIONS as PRECISIONS
+from noterl.networks.modes import training_mode as training_mode
+from noterl.networks.multi_input import multi_input as multi_input
+from noterl.networks.size_limit import size_limit as size_limit

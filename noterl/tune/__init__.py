@@ -10,7 +10,11 @@ from typing import TYPE_CHECKING
 from noterl.utils import lazy_imports
 
 if TYPE_CHECKING:
-    from noterl.tune.ranges import Choice, Float, Int, OneMinus
-    from noterl.tune.search import Result, tune
-
-__getattr__, __dir__, __all__ = lazy_imports.attach(__name__)
+    from noterl.tune.ranges import Choice as Choice
+    from noterl.tune.ranges import Float as Float
+    from noterl.tune.ranges import Int as Int
+    from noterl.tune.ranges import OneMinus as OneMinus
+    from noterl.tune.search import Result as Result
+    from noterl.tune.search import tune as tune
+else:
+    __getattr__, __dir__, __all__ = lazy_imports.attach(__name__)

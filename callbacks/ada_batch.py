@@ -63,7 +63,8 @@ class AdaBatch(AdaptiveCallback):
     True
     """
 
-    measure, follows = "gradient_noise", "noise"
+    measure: str = "gradient_noise"
+    follows: str = "noise"
 
     def __init__(
         self,
@@ -77,11 +78,11 @@ class AdaBatch(AdaptiveCallback):
         **adjusted: Any,
     ) -> None:
         super().__init__(smooth, every, unit, adjusted)
-        self.num_samples = check_int("num_samples", num_samples, least=2)  # a single gradient has no spread
-        self.scale = check_word("scale", scale, tuple(DEFAULT_TARGETS))
+        self.num_samples: int = check_int("num_samples", num_samples, least=2)  # a single gradient has no spread
+        self.scale: str = check_word("scale", scale, tuple(DEFAULT_TARGETS))
         if isinstance(target_noise, str) and target_noise == "auto":
             target_noise = DEFAULT_TARGETS[scale]
-        self.target_noise = (
+        self.target_noise: Any = (
             None if target_noise is None else check_number("target_noise", target_noise, low=0, above=True)
         )
         self._baseline: float | None = None
@@ -92,7 +93,8 @@ class AdaBatch(AdaptiveCallback):
 
     def before_fit(self, agent: AgentView, budget: Budget) -> None:
         """Keep rollouts on the host, where they are measured when they are complete."""
-        self.needs_host = self._waits = agent.memory == "rollout" and agent.replay is None
+        self.needs_host: bool = agent.memory == "rollout" and agent.replay is None
+        self._waits = self.needs_host
 
     def on_train_begin(self, logs: Logs) -> None:
         """Check that there are batches to compare and that the agent has every tunable."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from noterl.callback import AgentView, Budget, Callback
+from noterl.callback import AgentView, Budget, Callback, Every
 from noterl.types import Logs
 
 from .ada_batch import AdaBatch
@@ -61,12 +62,13 @@ class Adapt(Callback):
             if num_samples is None:
                 raise ValueError("num_samples, the number of batches to compare, must be given with target_noise")
             self.chosen = AdaBatch(num_samples, target_noise, smooth, every=every, unit=unit, **adjusted)
-        self.adds, self.every = self.chosen.adds, self.chosen.every
+        self.adds: Sequence[str] = self.chosen.adds
+        self.every: Every | None = self.chosen.every
 
     def before_fit(self, agent: AgentView, budget: Budget) -> None:
         """Forward the call, and need the host if the chosen callback does."""
         self.chosen.before_fit(agent, budget)
-        self.needs_host = self.chosen.needs_host
+        self.needs_host: bool = self.chosen.needs_host
 
     def on_train_begin(self, logs: Logs) -> None:
         """Forward the event."""

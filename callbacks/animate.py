@@ -54,11 +54,13 @@ class Animate(Callback):
         seed: int | None = None,
         overlay: bool = False,
     ) -> None:
-        self.path, self.env = animation_path("path", path), env
-        self.max_steps = check_positive("max_steps", max_steps, none=True)
-        self.fps = check_positive("fps", fps)
+        self.path: Path = animation_path("path", path)
+        self.env: Any = env
+        self.max_steps: Any = check_positive("max_steps", max_steps, none=True)
+        self.fps: int = check_positive("fps", fps)
         check_seed(seed)
-        self.seed, self.overlay = seed, check_bool("overlay", overlay)
+        self.seed: int | None = seed
+        self.overlay: bool = check_bool("overlay", overlay)
         self.reward: float | None = None
         self._failed, self._first_step = False, 0
 

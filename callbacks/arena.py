@@ -66,23 +66,23 @@ class Arena(Callback):
         older: bool = False,
         seed: int | None = None,
     ) -> None:
-        self.older = check_bool("older", older)
+        self.older: bool = check_bool("older", older)
         are_players = isinstance(opponents, Mapping) and all(
             isinstance(name, str) and callable(player) for name, player in opponents.items()
         )
         if not are_players or "older" in opponents or not (opponents or older):
             raise ValueError(f"opponents must be a dict of players by name, other than 'older', got {opponents!r}")
-        self.opponents = dict(opponents)
-        self.games = check_positive("games", games)
+        self.opponents: dict[str, Player] = dict(opponents)
+        self.games: int = check_positive("games", games)
         if games % 2:
             raise ValueError(f"games must be even, so that the agent moves first in half of them, got {games!r}")
-        self.simulations = check_positive("simulations", simulations, none=True)
-        self.openings = check_int("openings", openings, least=0)
+        self.simulations: Any = check_positive("simulations", simulations, none=True)
+        self.openings: int = check_int("openings", openings, least=0)
         check_seed(seed)
         self.seed = seed
-        self.adds = tuple(f"arena_{name}" for name in (*self.opponents, *["older"] * older))
+        self.adds: tuple[str, ...] = tuple(f"arena_{name}" for name in (*self.opponents, *["older"] * older))
         self.results: dict[str, list[int]] = {}
-        self.every = Every(every, unit, at="episode", name="every")
+        self.every: Every = Every(every, unit, at="episode", name="every")
         self._older: dict[str, Array] = {}  # the weights at the last arena
 
     def scores(self, name: str) -> list[float]:

@@ -53,13 +53,14 @@ class BackupAndRestore(Callback):
     ((2, 2), (2, 2), (5, 5))
     """
 
-    order = CHECKPOINT + 1  # so that a backup holds what the checkpoints of the same step have saved
+    order: int = CHECKPOINT + 1  # so that a backup holds what the checkpoints of the same step have saved
 
     def __init__(
         self, path: str | Path, save_freq: float = 60, *, unit: str = "seconds", background: bool = False
     ) -> None:
-        self.every = Every(save_freq, unit, at="step", name="save_freq")
-        self.path, self.background = Path(path), background
+        self.every: Every = Every(save_freq, unit, at="step", name="save_freq")
+        self.path: Path = Path(path)
+        self.background: bool = background
         self._fit: dict[str, Any] = {}  # the number of this fit, and the counts at which it began
         self._restored: dict[str, Any] | None = None  # what the backup holds about this fit, if it resumes
         self._over = False  # whether this fit writes no further backup

@@ -119,18 +119,18 @@ class Checkpoint(Callback):
     ) -> None:
         self.every = Every(save_freq, unit, at="episode" if unit == "episodes" else "step", name="save_freq")
         self._monitor = Monitor(monitor, window, mode)
-        self.max_save_files = check_positive("max_save_files", max_save_files, none=True)
-        self.save_top_k = check_positive("save_top_k", save_top_k, none=True)
+        self.max_save_files: Any = check_positive("max_save_files", max_save_files, none=True)
+        self.save_top_k: Any = check_positive("save_top_k", save_top_k, none=True)
         if save_best_only and save_top_k is not None:
             raise ValueError(f"save_top_k must be None if save_best_only is set, got {save_top_k!r}")
         if not isinstance(path, str | os.PathLike) or not os.fspath(path):
             raise ValueError(f"path must be a directory, got {path!r}")
-        self.path = Path(path)
-        self.save_best_only = check_bool("save_best_only", save_best_only)
-        self.save_last = check_bool("save_last", save_last)
-        self.save_weights_only = check_bool("save_weights_only", save_weights_only)
-        self.save_replay = check_bool("save_replay", save_replay)
-        self.background = check_bool("background", background)
+        self.path: Path = Path(path)
+        self.save_best_only: bool = check_bool("save_best_only", save_best_only)
+        self.save_last: bool = check_bool("save_last", save_last)
+        self.save_weights_only: bool = check_bool("save_weights_only", save_weights_only)
+        self.save_replay: bool = check_bool("save_replay", save_replay)
+        self.background: bool = check_bool("background", background)
         self._run = ""  # the identity of the run in this directory; empty before its first `fit`
         self._kept: list[_File] = []
         self._awaits_score = False  # whether the last file that was due had no score of its own

@@ -56,12 +56,13 @@ class EarlyStopping(Callback):
         restore_best_weights: bool = False,
     ) -> None:
         self._monitor = Monitor(monitor, trial_count, mode, argument="trial_count")
-        self.patience = check_positive("patience", patience, none=True)
+        self.patience: Any = check_positive("patience", patience, none=True)
         if criterion is None and patience is None:
             raise ValueError("criterion or patience must be given, otherwise training never stops")
         if criterion is not None:
             check_number("criterion", criterion)
-        self.criterion, self.restore_best_weights = criterion, restore_best_weights
+        self.criterion: float | None = criterion
+        self.restore_best_weights: bool = restore_best_weights
         self._best: float | None = None
         self._best_weights: dict[str, np.ndarray] | None = None
         self._waited = 0

@@ -49,7 +49,8 @@ class ESSAdapt(AdaptiveCallback):
     (True, True)
     """
 
-    measure, follows = "ess", "ess"
+    measure: str = "ess"
+    follows: str = "ess"
 
     def __init__(
         self,
@@ -61,7 +62,7 @@ class ESSAdapt(AdaptiveCallback):
         **adjusted: Any,
     ) -> None:
         super().__init__(smooth, every, unit, adjusted)
-        self.target_ess = None if target_ess is None else check_number("target_ess", target_ess, low=0, above=True)
+        self.target_ess: Any = None if target_ess is None else check_number("target_ess", target_ess, low=0, above=True)
         if not self._adjusted:
             raise ValueError("ESSAdapt needs something to adapt, such as lr=Rate(1e-4, 1e-4, 1e-2)")
         self._baseline: float | None = None  # smoothed ESS per stored transition

@@ -88,7 +88,7 @@ class ESSWindow(Callback):
 
     every: Every
 
-    adds = ("ess", "window")
+    adds: tuple[str, ...] = ("ess", "window")
     all_ranks = True  # each process has its own memory
 
     def __init__(
@@ -103,13 +103,13 @@ class ESSWindow(Callback):
         unit: str = "episodes",
         by: str | None = None,
     ) -> None:
-        self.scale = check_number("scale", scale, low=0, above=True)
-        self.smooth = check_number("smooth", smooth, low=0, high=1, above=True)
-        self.mode = check_word("mode", mode, ("target", "baseline"))
-        self.trim = check_word("trim", trim, ("oldest", "sampled"))
-        self.min_size = check_positive("min_size", min_size, none=True)
+        self.scale: float = check_number("scale", scale, low=0, above=True)
+        self.smooth: float = check_number("smooth", smooth, low=0, high=1, above=True)
+        self.mode: str = check_word("mode", mode, ("target", "baseline"))
+        self.trim: str = check_word("trim", trim, ("oldest", "sampled"))
+        self.min_size: Any = check_positive("min_size", min_size, none=True)
         self.every = Every(every, unit, name="every")
-        self.by = check_by(by)
+        self.by: str | None = check_by(by)
         self._windows = [_Window()]
 
     @property

@@ -95,10 +95,11 @@ class Evaluate(Callback):
             raise ValueError(f"on_best must be a path, a function of agent and result, or None, got {on_best!r}")
         if background and callable(on_best):
             raise ValueError(f"on_best must be a path or None with background=True, got {on_best!r}")
-        self.on_best, self.background = on_best, background
+        self.on_best: Callable[..., None] | str | Path | None = on_best
+        self.background: bool = background
         self.results: dict[str, list[float]] = {}
         self.best: float | None = None
-        self.every = Every(every, unit, at="episode", name="every")
+        self.every: Every = Every(every, unit, at="episode", name="every")
         self._unlogged: Logs = {}  # of a background evaluation whose result a save has taken
         self._evaluator: Evaluator | None = None
 

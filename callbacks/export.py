@@ -61,7 +61,8 @@ class Export(Callback):
         window: int | None = None,
         mode: str = "max",
     ) -> None:
-        self.path, self.format = export_path(path, format), format
+        self.path: Path = export_path(path, format)
+        self.format: str = format
         self.every = Every(save_freq, "episodes", name="save_freq")
         self._monitor = Monitor(monitor, window, mode)
         self.best: float | None = None

@@ -54,8 +54,10 @@ class HyperparameterScheduler(Callback):
     ) -> None:
         if not callable(schedule):
             raise ValueError(f"schedule must be a function of the number of {unit}, got {schedule!r}")
-        self.name, self.schedule, self.optimizer = name, schedule, optimizer
-        self.unit = check_word("unit", unit, UNITS)
+        self.name: str = name
+        self.schedule = schedule
+        self.optimizer: str | None = optimizer
+        self.unit: str = check_word("unit", unit, UNITS)
         self._at: int | None = None  # the count that the current value was computed from
         if live:
             self.needs_live_updates = self.needs_host = True

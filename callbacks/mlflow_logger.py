@@ -50,8 +50,11 @@ class MLflowLogger(Callback):
         flush_every: int = 10,
     ) -> None:
         self._mlflow = require("mlflow", "mlflow", "MLflowLogger")
-        self.experiment, self.name, self.tracking_uri = experiment, name, tracking_uri
-        self.parameters, self.flush_every = dict(parameters or {}), check_positive("flush_every", flush_every)
+        self.experiment: str = experiment
+        self.name: str | None = name
+        self.tracking_uri: str | None = tracking_uri
+        self.parameters: dict[str, Any] = dict(parameters or {})
+        self.flush_every: int = check_positive("flush_every", flush_every)
         self._client: Any = None
         self._id: str | None = None
         self._pending: list[Any] = []

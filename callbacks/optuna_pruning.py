@@ -54,7 +54,8 @@ class OptunaPruning(Callback):
             raise ValueError(f"trial must be an optuna.Trial, got {trial!r}")
         self._optuna = require("optuna", "tune", "OptunaPruning")
         check_word("unit", unit, ("episodes", "steps", "updates"))
-        self.trial, self._monitor = trial, Monitor(monitor, window)
+        self.trial: Any = trial
+        self._monitor = Monitor(monitor, window)
         self.every = Every(every, unit, at="episode", name="every")
         self._pruned = False
 

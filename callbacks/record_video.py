@@ -65,13 +65,15 @@ class RecordVideo(Callback):
         seed: int | None = None,
         overlay: bool = False,
     ) -> None:
-        self.path, self.env = Path(path), env
+        self.path: Path = Path(path)
+        self.env: Any = env
         check_word("unit", unit, ("episodes", "steps", "updates"))
-        self.kind = check_word("kind", kind, ("gif", "mp4"))
-        self.max_steps = check_positive("max_steps", max_steps, none=True)
-        self.fps = check_positive("fps", fps)
+        self.kind: str = check_word("kind", kind, ("gif", "mp4"))
+        self.max_steps: Any = check_positive("max_steps", max_steps, none=True)
+        self.fps: int = check_positive("fps", fps)
         check_seed(seed)
-        self.seed, self.overlay = seed, check_bool("overlay", overlay)
+        self.seed: int | None = seed
+        self.overlay: bool = check_bool("overlay", overlay)
         if kind == "mp4":
             require("imageio_ffmpeg", "mp4", "RecordVideo with kind='mp4'")
         self.files: list[Path] = []

@@ -67,18 +67,18 @@ class ReduceLROnPlateau(Callback):
         starts_at: int = 0,
         stop_after: int | None = None,
     ) -> None:
-        self.factor = check_number("factor", factor, low=0, high=1, above=True)
+        self.factor: float = check_number("factor", factor, low=0, high=1, above=True)
         if self.factor == 1.0:
             raise ValueError(f"factor must be below 1, got {factor!r}")
-        self.patience = check_positive("patience", patience)
+        self.patience: int = check_positive("patience", patience)
         self._monitor = Monitor(monitor, window, mode, default=100)
-        self.every = Every(check_positive("every", every), "episodes")
-        self.min_delta = check_number("min_delta", min_delta, low=0)
-        self.cooldown = check_int("cooldown", cooldown, least=0)
-        self.min_lr = check_number("min_lr", min_lr, low=0)
-        self.starts_at = check_int("starts_at", starts_at, least=0)
-        self.stop_after = check_positive("stop_after", stop_after, none=True)
-        self.stops_training = stop_after is not None
+        self.every: Every = Every(check_positive("every", every), "episodes")
+        self.min_delta: float = check_number("min_delta", min_delta, low=0)
+        self.cooldown: int = check_int("cooldown", cooldown, least=0)
+        self.min_lr: float = check_number("min_lr", min_lr, low=0)
+        self.starts_at: int = check_int("starts_at", starts_at, least=0)
+        self.stop_after: Any = check_positive("stop_after", stop_after, none=True)
+        self.stops_training: bool = stop_after is not None
         self._best: float | None = None
         self._waited = self._plateaus = self._cooling = 0
 

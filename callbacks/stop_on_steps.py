@@ -31,7 +31,7 @@ class StopOnSteps(Callback):
     stops_training = True
 
     def __init__(self, steps: float) -> None:
-        self.steps = check_count("steps", steps)
+        self.steps: int = check_count("steps", steps)
 
     def before_fit(self, agent: AgentView, budget: Budget) -> None:
         """Limit the budget of the fit."""

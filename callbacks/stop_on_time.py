@@ -33,7 +33,7 @@ class StopOnTime(Callback):
     stops_training = True
 
     def __init__(self, seconds: float) -> None:
-        self.seconds = check_number("seconds", seconds, low=0, above=True)
+        self.seconds: float = check_number("seconds", seconds, low=0, above=True)
         self._spent = 0.0  # seconds in earlier fits
         self._began: float | None = None
 

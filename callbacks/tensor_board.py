@@ -58,9 +58,10 @@ class TensorBoard(Callback):
     def __init__(
         self, folder: str | Path = "runs", flush_every: int = 10, *, histograms: str | Every | None = None
     ) -> None:
-        self.folder, self.flush_every = Path(folder), check_positive("flush_every", flush_every)
+        self.folder: Path = Path(folder)
+        self.flush_every: int = check_positive("flush_every", flush_every)
         if isinstance(histograms, Every):
-            self.every = histograms
+            self.every: Every = histograms
         elif histograms is not None:
             self.every = Every(1, check_word("histograms", histograms, ("episodes", "updates")))
         require("tensorboardX", "tensorboard", "TensorBoard")
@@ -79,7 +80,7 @@ class TensorBoard(Callback):
 
     def before_fit(self, agent: AgentView, budget: Budget) -> None:
         """Keep rollouts on the host if gradients on them are wanted."""
-        self.needs_host = self.every is not None and agent.memory == "rollout" and agent.replay is None
+        self.needs_host: bool = self.every is not None and agent.memory == "rollout" and agent.replay is None
 
     def on_train_begin(self, logs: Logs) -> None:
         """Open a file."""

@@ -48,8 +48,11 @@ class WandbLogger(Callback):
         folder: str | Path | None = None,
     ) -> None:
         self._wandb = require("wandb", "wandb", "WandbLogger")
-        self.project, self.name, self.mode, self.folder = project, name, mode, folder
-        self.config = dict(config or {})
+        self.project: str = project
+        self.name: str | None = name
+        self.mode: str | None = mode
+        self.folder: str | Path | None = folder
+        self.config: dict[str, Any] = dict(config or {})
         self.run: Any = None
         self._id: str | None = None
         self._step = 0  # the run's step of the last row

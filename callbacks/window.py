@@ -52,9 +52,10 @@ class Window(Callback):
     def __init__(self, size: Size, every: float | None = None, unit: str = "steps", *, by: str | None = None) -> None:
         if not callable(size):
             _check_size("size", size)
-        self.by = check_by(by)
-        self.size, self._when_full = size, every is None
-        self.every = Every(1, "episodes") if every is None else Every(every, unit, name="every")
+        self.by: str | None = check_by(by)
+        self.size: Any = size
+        self._when_full = every is None
+        self.every: Every = Every(1, "episodes") if every is None else Every(every, unit, name="every")
 
     def on_train_begin(self, logs: Logs) -> None:
         """Check that the agent has a replay memory."""

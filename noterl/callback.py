@@ -220,11 +220,13 @@ class Every:
     """
 
     def __init__(self, count: float, unit: str, *, at: str | None = None, name: str = "count") -> None:
-        self.unit = check_word("unit", unit, UNITS)
+        self.unit: str = check_word("unit", unit, UNITS)
         self.count: float = (
             check_number(name, count, low=0, above=True) if unit == "seconds" else check_count(name, count)
         )
-        self.at = check_word("at", at or ("episode" if unit == "episodes" else "both"), ("episode", "step", "both"))
+        self.at: str = check_word(
+            "at", at or ("episode" if unit == "episodes" else "both"), ("episode", "step", "both")
+        )
 
     def now(self, agent: AgentView) -> float:
         """Return the current count of the unit."""
@@ -283,7 +285,7 @@ class Callback:
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if cls.__module__.split(".")[:2] == ["noterl", "callbacks"] and "__init__" in vars(cls):
-            cls.__init__ = words.explain_arguments(cls.__init__)  # type: ignore[method-assign]
+            type.__setattr__(cls, "__init__", words.explain_arguments(cls.__init__))
 
     def __repr__(self) -> str:
         arguments = (f"{name}={reprlib.repr(value)}" for name, value in self._settings().items())

@@ -52,7 +52,7 @@ class History(Callback):
         self.episode: list[int] = []
         self.stop_reason: str | None = None
         self.time_split: dict[str, float] = {}
-        self.seconds = 0.0
+        self.seconds: float = 0.0
 
     def __len__(self) -> int:
         return len(self.episode)

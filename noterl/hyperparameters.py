@@ -13,7 +13,16 @@ from noterl.schedules import Schedule
 from noterl.utils.checks import check_number
 
 if TYPE_CHECKING:
-    from keras import Variable
+
+    class Variable(np.lib.mixins.NDArrayOperatorsMixin):
+        """The part of `keras.Variable` that type checkers need, because Keras has no types."""
+
+        name: str
+        value: Any
+        assign: Any
+        __array_ufunc__: Any
+
+        def __init__(self, initializer: Any, **options: Any) -> None: ...
 else:
     Variable = object  # worker processes import this module without Keras; `__new__` adds `keras.Variable`
 
@@ -45,14 +54,14 @@ class Hyperparameter(Variable):
 
     def __new__(cls, *arguments: Any, **keywords: Any) -> Any:
         """Return an instance of a subclass that is also a `keras.Variable`."""
-        return super().__new__(_variable_class(cls))  # type: ignore[arg-type]
+        return super().__new__(_variable_class(cls))
 
     def __init__(
         self, value: float | Schedule, name: str, *, minimum: float | None = None, maximum: float | None = None
     ) -> None:
         if not isinstance(name, str) or not name:
             raise ValueError(f"name of a hyperparameter must be a non-empty string, got {name!r}")
-        self.schedule = value if isinstance(value, Schedule) else None
+        self.schedule: Schedule | None = value if isinstance(value, Schedule) else None
         value = value(0) if isinstance(value, Schedule) else value
         self._bounds = (-math.inf if minimum is None else minimum, math.inf if maximum is None else maximum)
         self._host = self._check(value, name)

@@ -48,7 +48,7 @@ class MultiAgent(Agent):
 
     memory = "replay"
     multi_agent = True
-    action_spaces = ("Box", "Discrete", "MultiDiscrete")
+    action_spaces: tuple[str, ...] = ("Box", "Discrete", "MultiDiscrete")
     head: Any = heads.Joint()
 
     @property

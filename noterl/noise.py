@@ -49,14 +49,14 @@ class NoiseProcess(Explorer):
         ValueError: if an argument is outside its range.
     """
 
-    tunables: ClassVar = {
+    tunables: ClassVar[dict[str, Any]] = {
         "mu": finite,
         "sigma": non_negative,
         "sigma_min": _optional_non_negative,
         "n_steps_annealing": check_count,
         "n": partial(check_int, least=0),
     }
-    counters: ClassVar = ("n",)
+    counters: ClassVar[tuple[str, ...]] = ("n",)
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class NoiseProcess(Explorer):
         self.sigma_min = sigma_min
         self.n_steps_annealing = n_steps_annealing
         self.n = 0
-        self.size = check_int("size", size)
+        self.size: int = check_int("size", size)
         if self.sigma_min is not None and self.sigma_min > self.sigma:
             raise ValueError(f"sigma_min must be at most sigma ({sigma!r}), got {sigma_min!r}")
 
@@ -161,7 +161,7 @@ class OrnsteinUhlenbeckProcess(NoiseProcess):
     (3,)
     """
 
-    tunables: ClassVar = {
+    tunables: ClassVar[dict[str, Any]] = {
         **NoiseProcess.tunables,
         "theta": non_negative,
         "dt": positive,
@@ -181,7 +181,7 @@ class OrnsteinUhlenbeckProcess(NoiseProcess):
         super().__init__(mu, sigma, sigma_min, n_steps_annealing, size)
         self.theta = theta
         self.dt = dt
-        self.x = np.empty((0, size))
+        self.x: np.ndarray = np.empty((0, size))
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Assign an attribute; `theta * dt` must stay below 2."""

@@ -59,7 +59,9 @@ class RunningMeanStd:
     """
 
     def __init__(self, shape: tuple[int, ...]) -> None:
-        self.mean, self.variance, self.count = np.zeros(shape), np.ones(shape), 0
+        self.mean: np.ndarray = np.zeros(shape)
+        self.variance: np.ndarray = np.ones(shape)
+        self.count: int = 0
 
     def update(self, values: Array) -> None:
         """Add values `[n, *shape]`."""
@@ -138,8 +140,8 @@ class Normalizers:
     """
 
     def __init__(self, shape: tuple[int, ...] | None, reward: bool) -> None:
-        self.observation = None if shape is None else RunningMeanStd(shape)
-        self.reward = RunningMeanStd(()) if reward else None
+        self.observation: RunningMeanStd | None = None if shape is None else RunningMeanStd(shape)
+        self.reward: RunningMeanStd | None = RunningMeanStd(()) if reward else None
         self._returns = np.zeros(0)  # the discounted return of each lane so far, [N]
 
     def normalize_observation(self, observations: Array) -> Array:
@@ -299,7 +301,7 @@ class TeamNormalizers(Normalizers):
 
     def __init__(self, sizes: Sequence[int], observation: bool, reward: bool) -> None:
         super().__init__(None, False)
-        self.agents = [Normalizers((size,) if observation else None, reward) for size in sizes]
+        self.agents: list[Normalizers] = [Normalizers((size,) if observation else None, reward) for size in sizes]
         self._parts = list(zip(self.agents, columns(sizes), strict=True))
 
     def normalize_observation(self, observations: Array) -> Array:

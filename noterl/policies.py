@@ -191,7 +191,7 @@ class EpsGreedyQPolicy(_EpsMixturePolicy):
     array([1, 0])
     """
 
-    tunables: ClassVar = {"eps": probability}
+    tunables: ClassVar[dict[str, Any]] = {"eps": probability}
 
     def __init__(self, eps: float | Schedule = 0.1) -> None:
         self.eps: Any = eps  # if it is a schedule, the attribute holds its value
@@ -228,7 +228,11 @@ class AdaptiveEpsGreedyPolicy(_ScheduledEpsGreedyPolicy):
     """
 
     annealed_to = "min_eps"
-    tunables: ClassVar = {"initial_eps": probability, "min_eps": probability, "decay_rate": non_negative}
+    tunables: ClassVar[dict[str, Any]] = {
+        "initial_eps": probability,
+        "min_eps": probability,
+        "decay_rate": non_negative,
+    }
 
     def __init__(self, initial_eps: float = 1.0, min_eps: float = 0.1, decay_rate: float = 1e-4) -> None:
         self.initial_eps = initial_eps
@@ -262,7 +266,7 @@ class LinearEpsGreedyPolicy(_ScheduledEpsGreedyPolicy):
     """
 
     annealed_to = "end"
-    tunables: ClassVar = {"start": probability, "end": probability, "steps": check_count}
+    tunables: ClassVar[dict[str, Any]] = {"start": probability, "end": probability, "steps": check_count}
 
     def __init__(self, start: float = 1.0, end: float = 0.05, steps: int = 10_000) -> None:
         self.start = start
@@ -286,7 +290,7 @@ class BoltzmannQPolicy(Policy):
         ValueError: if an argument is outside its range.
     """
 
-    tunables: ClassVar = {"tau": positive, "clip": increasing_pair}
+    tunables: ClassVar[dict[str, Any]] = {"tau": positive, "clip": increasing_pair}
 
     def __init__(self, tau: float = 1.0, clip: tuple[float, float] = (-500, 500)) -> None:
         self.tau = tau
@@ -310,7 +314,7 @@ class MaxBoltzmannQPolicy(EpsGreedyQPolicy):
         ValueError: if an argument is outside its range.
     """
 
-    tunables: ClassVar = {"eps": probability, "tau": positive, "clip": increasing_pair}
+    tunables: ClassVar[dict[str, Any]] = {"eps": probability, "tau": positive, "clip": increasing_pair}
 
     def __init__(self, eps: float = 0.1, tau: float = 1.0, clip: tuple[float, float] = (-500, 500)) -> None:
         super().__init__(eps)
@@ -340,7 +344,7 @@ class BoltzmannGumbelQPolicy(Policy):
         ValueError: if `C` is negative; in `select_action`, if `values` and `counts` differ in the number of actions.
     """
 
-    tunables: ClassVar = {"C": non_negative, "counts": _action_counts}
+    tunables: ClassVar[dict[str, Any]] = {"C": non_negative, "counts": _action_counts}
     counts: NDArray[np.int64] | None
 
     def __init__(self, C: float = 1.0) -> None:
@@ -370,7 +374,7 @@ class SoftmaxPolicy(Policy):
         ValueError: in `select_action`, if a row has a negative entry or its sum differs from 1 by more than 1e-3.
     """
 
-    acts_on = "probabilities"
+    acts_on: ClassVar[Literal["q", "probabilities", "logits"]] = "probabilities"
 
     def choose(self, values: NDArray[Any], step: int, mask: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
         """Return the actions `[N]` for the probabilities `values` `[N, A]`; with a mask, for those of legal actions."""
@@ -413,8 +417,8 @@ class GumbelSoftmaxPolicy(Policy):
     array([1, 0])
     """
 
-    acts_on = "logits"
-    tunables: ClassVar = {"temperature": positive, "eps": probability}
+    acts_on: ClassVar[Literal["q", "probabilities", "logits"]] = "logits"
+    tunables: ClassVar[dict[str, Any]] = {"temperature": positive, "eps": probability}
 
     def __init__(self, temperature: float = 1.0, eps: float = 0.01) -> None:
         self.temperature = temperature

@@ -89,10 +89,12 @@ class Population:
         obstacle = find_obstacle(agent)
         if obstacle is not None:
             raise ValueError(obstacle)
-        self.agent, self.seeds = agent, _check_seeds(seeds, agent)
+        self.agent: Agent = agent
+        self.seeds: list[int] = _check_seeds(seeds, agent)
         self._check_untrained()
         self.history: PopulationHistory | None = None
-        self.steps, self.failed = 0, dict[int, int]()
+        self.steps: int = 0
+        self.failed: dict[int, int] = dict[int, int]()
         self._updates = np.zeros(len(self.seeds), np.int64)
         self._learner: Any = agent._build()[0]
         self._members: Members | None = None  # the members on the device, once there are environments

@@ -54,7 +54,7 @@ class Generators:
         """Create all generators again from a seed. Those that were returned before are no longer used."""
         check_seed(seed)
         # 63 bits fit the seeds of environments and frameworks, and JSON readers in other languages.
-        self.seed = int(seed) if seed is not None else secrets.randbits(63)
+        self.seed: int = int(seed) if seed is not None else secrets.randbits(63)
         self._generators: dict[str, np.random.Generator] = {}
 
     def __call__(self, name: str) -> np.random.Generator:

@@ -58,7 +58,7 @@ class Constant(Schedule):
     """
 
     def __init__(self, constant: float) -> None:
-        self.constant = finite("constant", constant)
+        self.constant: float = finite("constant", constant)
 
     def value(self, step: int) -> float:
         """Return the constant."""
@@ -84,7 +84,9 @@ class Linear(Schedule):
     """
 
     def __init__(self, start: float, end: float, steps: int) -> None:
-        self.start, self.end, self.steps = finite("start", start), finite("end", end), check_count("steps", steps)
+        self.start: float = finite("start", start)
+        self.end: float = finite("end", end)
+        self.steps: int = check_count("steps", steps)
 
     def value(self, step: int) -> float:
         """Return the value on the line."""
@@ -105,8 +107,9 @@ class Exponential(Schedule):
     """
 
     def __init__(self, start: float, decay_rate: float, end: float = 0.0) -> None:
-        self.start, self.end = finite("start", start), finite("end", end)
-        self.decay_rate = non_negative("decay_rate", decay_rate)
+        self.start: float = finite("start", start)
+        self.end: float = finite("end", end)
+        self.decay_rate: float = non_negative("decay_rate", decay_rate)
 
     def value(self, step: int) -> float:
         """Return the value on the curve."""
@@ -150,12 +153,14 @@ class Piecewise(Schedule):
         for name, argument in (("boundaries", boundaries), ("parts", parts)):
             if not isinstance(argument, Sequence | np.ndarray) or isinstance(argument, str):
                 raise ValueError(f"{name} must be a list, got {argument!r}")
-        self.boundaries = [check_count("boundaries", boundary) for boundary in boundaries]
+        self.boundaries: list[int] = [check_count("boundaries", boundary) for boundary in boundaries]
         if any(later <= earlier for earlier, later in zip(self.boundaries, self.boundaries[1:], strict=False)):
             raise ValueError(f"boundaries must increase, got {boundaries!r}")
         if len(parts) != len(self.boundaries) + 1:
             raise ValueError(f"parts must be {len(self.boundaries) + 1}, one more than boundaries, got {len(parts)}")
-        self.parts = [part if isinstance(part, Schedule) else Constant(part) for part in parts]
+        self.parts: list[Schedule | Constant] = [
+            part if isinstance(part, Schedule) else Constant(part) for part in parts
+        ]
 
     def value(self, step: int) -> float:
         """Return the value of the part that contains `step`."""

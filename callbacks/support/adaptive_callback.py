@@ -47,8 +47,8 @@ class AdaptiveCallback(Callback):
     follows = ""  # the column of the table, a field of `Tunable`
 
     def __init__(self, smooth: float, every: float, unit: str, adjusted: dict[str, Any]) -> None:
-        self.smooth = check_number("smooth", smooth, low=0, high=1, above=True)
-        self.every = Every(every, unit, at="both", name="every")
+        self.smooth: float = check_number("smooth", smooth, low=0, high=1, above=True)
+        self.every: Every = Every(every, unit, at="both", name="every")
         self._adjusted = {name: how for name, how in adjusted.items() if how is not None}
         known = [name for name, tunable in TUNABLES.items() if getattr(tunable, self.follows)]
         for name, how in self._adjusted.items():
@@ -59,7 +59,7 @@ class AdaptiveCallback(Callback):
                 raise ValueError(f"{name} must be a {kind.__name__}, got {how!r}")
         if {"collect", "update_every"} <= self._adjusted.keys():
             raise ValueError("collect and update_every change the same number: give one of them")
-        self.adds = (self.measure, f"{self.measure}_ratio")
+        self.adds: tuple[str, ...] = (self.measure, f"{self.measure}_ratio")
         self.ema: float | None = None
         self.ratio: float | None = None
         self._last: float | None = None

@@ -28,7 +28,7 @@ class Evaluator:
 
     def __init__(self, agent: AgentView, arguments: dict[str, Any]) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="noterl-evaluate-")
-        self.file = Path(self._folder.name) / "agent.noterl"
+        self.file: Path = Path(self._folder.name) / "agent.noterl"
         self.pending: dict[str, Any] | None = None
         classes: dict[str, type] = {type(agent).__name__: type(agent)}
         try:

@@ -48,11 +48,13 @@ class Monitor:
     ) -> None:
         if not isinstance(name, str) or not name:
             raise ValueError(f"monitor must be the name of a metric in an episode's logs, got {name!r}")
-        self.name, self.mode = name, check_word("mode", mode, ("max", "min"))
+        self.name: str = name
+        self.mode: str = check_word("mode", mode, ("max", "min"))
         check_positive(argument, window, none=True)
         self._is_default, self._argument = window is None, argument
         self.recent: deque[float] = deque(maxlen=default if window is None else window)
-        self.is_rare = self.has_compared = False
+        self.is_rare: bool = False
+        self.has_compared: bool = False
         self._steps: int | None = None  # environment steps at the last value
         self._episodes = 0  # of this `fit`
 

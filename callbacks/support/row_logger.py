@@ -43,9 +43,9 @@ class RowLogger(Callback):
     numbers: tuple[str, ...] = ("reward", "time")  # columns without missing values
 
     def __init__(self, path: str | Path, flush_every: int = 10, *, append: bool = False) -> None:
-        self.path = Path(path)
-        self.flush_every = check_positive("flush_every", flush_every)
-        self.append = check_bool("append", append)
+        self.path: Path = Path(path)
+        self.flush_every: int = check_positive("flush_every", flush_every)
+        self.append: bool = check_bool("append", append)
         self._pending: list[Row] = []
         self._offset = {"episode": 0, "steps": 0, "updates": 0}  # counts of the run that the log continues
         self._restored = False  # whether `set_state` was called since the last `fit`

@@ -38,9 +38,10 @@ class Rate:
     """
 
     def __init__(self, rate: float, min: float, max: float, smooth: float = 1.0) -> None:
-        self.rate = check_number("rate", rate, low=0, above=True)
-        self.min, self.max = check_number("min", min), check_number("max", max)
-        self.smooth = check_number("smooth", smooth, low=0, high=1, above=True)
+        self.rate: float = check_number("rate", rate, low=0, above=True)
+        self.min: float = check_number("min", min)
+        self.max: float = check_number("max", max)
+        self.smooth: float = check_number("smooth", smooth, low=0, high=1, above=True)
         if self.min > self.max:
             raise ValueError(f"min must be at most max, {self.max:g}, got {min!r}")
 
@@ -69,7 +70,7 @@ class Scale:
     def __init__(
         self, scale: float = 1.0, min: int | None = None, max: int | None = None, align: int | None = None
     ) -> None:
-        self.scale = check_number("scale", scale, low=0, above=True)
+        self.scale: float = check_number("scale", scale, low=0, above=True)
         self.min: Any = check_positive("min", min, none=True)
         self.max: Any = check_positive("max", max, none=True)
         self.align: Any = check_positive("align", align, none=True)

@@ -48,10 +48,10 @@ class GumbelTree(Tree):
     ) -> None:
         super().__init__(game, states, evaluate, simulations=simulations, c_puct=0.0, discount=discount)
         shape = (self.count, self.actions)
-        self.noise = np.zeros(shape) if generator is None else generator.gumbel(size=shape)
+        self.noise: np.ndarray = np.zeros(shape) if generator is None else generator.gumbel(size=shape)
         legal = np.count_nonzero(self.blocked[self.roots] == 0, axis=1)
         tables = [visit_sequence(each, simulations) for each in range(CONSIDERED + 1)]
-        self.sequences = np.array(tables)[np.minimum(legal, CONSIDERED)]  # [B, simulations]
+        self.sequences: np.ndarray = np.array(tables)[np.minimum(legal, CONSIDERED)]  # [B, simulations]
         self._simulated = 0
 
     def run(self, simulations: int) -> None:

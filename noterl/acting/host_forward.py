@@ -70,11 +70,11 @@ class HostForward:
         from noterl import backends
 
         self._backend = backends.current()
-        self.stale = True
+        self.stale: bool = True
         self.report: list[Any] = []
         self._reported: Any = None
         self._variables: list[Any] = []
-        self.program = None if self.has_state else self._find_program(self.joint)
+        self.program: Step | None = None if self.has_state else self._find_program(self.joint)
         if self.in_numpy:
             self._prepare_weights()
 

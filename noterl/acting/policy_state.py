@@ -110,7 +110,9 @@ class PolicyState:
 
     def __init__(self, start: State, count: int) -> None:
         self.start = start
-        self.values = {name: np.repeat(value[None], count, axis=0) for name, value in start.items()}
+        self.values: dict[str, np.ndarray] = {
+            name: np.repeat(value[None], count, axis=0) for name, value in start.items()
+        }
 
     def begin(self, lane: int) -> None:
         """Start another episode in a lane."""

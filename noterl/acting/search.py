@@ -68,21 +68,27 @@ class Tree:
         discount: float = 1.0,
         dirichlet: tuple[float, float, np.random.Generator] | None = None,
     ) -> None:
-        self.game, self.evaluate, self.c_puct, self.discount = game, evaluate, c_puct, discount
-        self.count, self.size, self.actions = len(states), simulations + 1, game.num_actions
+        self.game: Any = game
+        self.evaluate: Evaluate = evaluate
+        self.c_puct: float = c_puct
+        self.discount: float = discount
+        self.count: int = len(states)
+        self.size: int = simulations + 1
+        self.actions: Any = game.num_actions
         nodes = self.count * self.size
-        self.visits = np.zeros((nodes, self.actions))
-        self.totals = np.zeros((nodes, self.actions))
-        self.priors = np.zeros((nodes, self.actions))
-        self.rewards = np.zeros((nodes, self.actions))
-        self.children = np.full((nodes, self.actions), -1)
-        self.blocked = np.zeros((nodes, self.actions))  # 0 for legal actions, -inf for illegal ones
-        self.values = np.zeros(nodes)  # the first player's, from the network; 0 where it has terminated
-        self.signs = np.ones((nodes, 1))
-        self.over = np.zeros(nodes, np.bool_)
-        self.states = np.empty((nodes, *states.shape[1:]), states.dtype)
-        self.low, self.high = np.full(self.count, np.inf), np.full(self.count, -np.inf)  # of the values in each tree
-        self.roots = np.arange(self.count) * self.size
+        self.visits: np.ndarray = np.zeros((nodes, self.actions))
+        self.totals: np.ndarray = np.zeros((nodes, self.actions))
+        self.priors: np.ndarray = np.zeros((nodes, self.actions))
+        self.rewards: np.ndarray = np.zeros((nodes, self.actions))
+        self.children: np.ndarray = np.full((nodes, self.actions), -1)
+        self.blocked: np.ndarray = np.zeros((nodes, self.actions))  # 0 for legal actions, -inf for illegal ones
+        self.values: np.ndarray = np.zeros(nodes)  # the first player's, from the network; 0 where it has terminated
+        self.signs: np.ndarray = np.ones((nodes, 1))
+        self.over: np.ndarray = np.zeros(nodes, np.bool_)
+        self.states: np.ndarray = np.empty((nodes, *states.shape[1:]), states.dtype)
+        self.low: np.ndarray = np.full(self.count, np.inf)
+        self.high: np.ndarray = np.full(self.count, -np.inf)  # of the values in each tree
+        self.roots: np.ndarray = np.arange(self.count) * self.size
         self._used = 1
         self._open(self.roots, states)
         if dirichlet is not None:

@@ -114,7 +114,7 @@ class SearchActor(Actor):
         search = partial(self._tree, game, states, settings.simulations, explore=True)
         tree: Tree = self._lanes.guard.call(search)
         shares = tree.result().visit_shares
-        self.fields = {"visit_shares": shares.astype(np.float32)}
+        self.fields: dict[str, np.ndarray] = {"visit_shares": shares.astype(np.float32)}
         if isinstance(tree, GumbelTree):
             actions = tree.best()
         else:

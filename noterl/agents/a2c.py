@@ -66,9 +66,6 @@ class A2C(ActorCritic):
     """
 
     supports_replay = False  # the policy gradient needs actions of the current policy
-    gamma: Hyperparameter
-    gae_lambda: Hyperparameter
-    entropy_coefficient: Hyperparameter
     value_coefficient: Hyperparameter
 
     def __init__(
@@ -84,8 +81,9 @@ class A2C(ActorCritic):
         **options: Unpack[ActorCriticOptions],
     ) -> None:
         super().__init__(env, **options)
-        self.rollout_steps, self.epochs = check_positive("rollout_steps", rollout_steps), 1
-        self.normalize_advantage = check_bool("normalize_advantage", normalize_advantage)
+        self.rollout_steps: int = check_positive("rollout_steps", rollout_steps)
+        self.epochs: int = 1
+        self.normalize_advantage: bool = check_bool("normalize_advantage", normalize_advantage)
         self.gamma = self.hyperparameter("gamma", gamma, minimum=0.0, maximum=1.0)
         self.gae_lambda = self.hyperparameter("gae_lambda", gae_lambda, minimum=0.0, maximum=1.0)
         self.entropy_coefficient = self.hyperparameter("entropy_coefficient", entropy_coefficient)

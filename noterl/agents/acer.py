@@ -81,12 +81,8 @@ class ACER(ContinuousACER):
 
     memory = "sequences"
     _optional_hyperparameters = ("trust_region",)
-    action_spaces = ("Discrete", "Box")
-    gamma: Hyperparameter
+    action_spaces: tuple[str, ...] = ("Discrete", "Box")
     replay_ratio: Hyperparameter
-    truncation: Hyperparameter
-    entropy_coefficient: Hyperparameter
-    value_coefficient: Hyperparameter
 
     def __init__(
         self,
@@ -122,13 +118,13 @@ class ACER(ContinuousACER):
             normalize_observation=normalize_observation,
             normalize_reward=normalize_reward,
         )
-        self.average_actor = networks.clone(self.actor)
-        self.rollout_steps = check_positive("rollout_steps", rollout_steps)
-        self.replay_starts = check_int("replay_starts", replay_starts, least=0)
-        self.epsilon = positive("epsilon", epsilon)
-        self.dueling_samples = check_positive("dueling_samples", dueling_samples)
+        self.average_actor: Any = networks.clone(self.actor)
+        self.rollout_steps: int = check_positive("rollout_steps", rollout_steps)
+        self.replay_starts: int = check_int("replay_starts", replay_starts, least=0)
+        self.epsilon: float = positive("epsilon", epsilon)
+        self.dueling_samples: int = check_positive("dueling_samples", dueling_samples)
         if not self.is_discrete:  # one action for the correction, and those of the dueling network
-            self.random_spec = {"noise": ((1 + self.dueling_samples, self.action_size), "normal")}
+            self.random_spec: dict[str, Any] = {"noise": ((1 + self.dueling_samples, self.action_size), "normal")}
         self.gamma = self.hyperparameter("gamma", gamma, minimum=0.0, maximum=1.0)
         self.replay_ratio = self.hyperparameter("replay_ratio", replay_ratio, minimum=0.0)
         self.truncation = self.hyperparameter("truncation", truncation, minimum=0.0)

@@ -9,6 +9,7 @@ from gymnasium import spaces
 
 from noterl import heads, losses, networks
 from noterl.agent import Agent, AgentOptions
+from noterl.hyperparameters import Hyperparameter
 from noterl.networks.critics import scalar_values
 from noterl.types import Batch
 from noterl.utils.checks import check_bool, check_number
@@ -44,7 +45,9 @@ class ActorCritic(Agent):
     """
 
     memory = "rollout"
-    gae_lambda: Any = 0.95
+    gamma: Hyperparameter
+    gae_lambda: Hyperparameter = 0.95  # type: ignore[assignment]
+    entropy_coefficient: Hyperparameter
     critic: Any = None  # None if the actor also returns the values
     _optional_hyperparameters: tuple[str, ...] = ()  # those that may be None, which leaves a part of the update out
 
@@ -63,7 +66,7 @@ class ActorCritic(Agent):
         continuous = isinstance(self.action_space, spaces.Box)
         actor, critic, *others = networks.split_networks(network, *self.network_roles, shareable=shared is not False)
         if self.head is None:
-            self.head = self._default_head(actor).bind(self.action_space)
+            self.head: Any = self._default_head(actor).bind(self.action_space)
         if shared is True and critic is not None and not isinstance(critic, networks.HiddenLayers):
             raise ValueError("shared must be False with a critic of your own, which is used as it is")
         shared = self._shares(actor, critic) if shared is None else check_bool("shared", shared)
@@ -82,7 +85,7 @@ class ActorCritic(Agent):
             return networks.share_trunk(self.actor, width, gain=1.0, **parts)
 
         shape = self.observation_shape
-        self.actor = networks.network_or_default(
+        self.actor: networks.Network = networks.network_or_default(
             actor, hidden, lambda layers: build(layers, outputs, **last_layer), shape
         )
         if critic is not None or not networks.returns_pair(actor, shape):

@@ -85,15 +85,12 @@ class AlphaZero(Agent):
     """
 
     memory, head = "replay", heads.PolicyValue()
-    action_spaces = ("Discrete",)
+    action_spaces: tuple[str, ...] = ("Discrete",)
     actor_fields, searches = ("visit_shares",), True
     gamma: Hyperparameter
     c_puct: Hyperparameter
     l2: Hyperparameter
     temperature: Hyperparameter
-    dirichlet_alpha: Hyperparameter
-    dirichlet_share: Hyperparameter
-    random_moves: Hyperparameter
 
     def __init__(
         self,
@@ -117,12 +114,12 @@ class AlphaZero(Agent):
             raise ValueError("normalize_reward must be False, because a search adds up the environment's rewards")
         self.simulations, self.gumbel = check_positive("simulations", simulations), check_bool("gumbel", gumbel)
         game, size = self._source.game, self.action_size
-        self.players = 1 if game is None else game.players
-        self.longest = 32 if game is None else game.max_length  # moves until a value is bootstrapped
-        self.extra_spec = {"visit_shares": ((size,), np.float32)}
-        self.info_spec = {"action_mask": ((size,), np.bool_, True), "to_play": ((), np.int8, 0)}
+        self.players: int = 1 if game is None else game.players
+        self.longest: int = 32 if game is None else game.max_length  # moves until a value is bootstrapped
+        self.extra_spec: dict[str, Any] = {"visit_shares": ((size,), np.float32)}
+        self.info_spec: dict[str, Any] = {"action_mask": ((size,), np.bool_, True), "to_play": ((), np.int8, 0)}
         (network,) = networks.split_networks(network, "network")
-        self.network = networks.network_or_default(
+        self.network: networks.Network = networks.network_or_default(
             network,
             hidden,
             lambda layers: networks.default_network(self._network_space, layers, size + 1),
@@ -135,9 +132,9 @@ class AlphaZero(Agent):
         self.gamma = number("gamma", gamma, *((1.0, 1.0) if self.players == 2 else (0.99, 0.9999)))
         self.c_puct, self.l2 = number("c_puct", c_puct), number("l2", l2)
         self.temperature = number("temperature", temperature)
-        self.dirichlet_alpha = number("dirichlet_alpha", dirichlet_alpha, 10.0 / size)
-        self.dirichlet_share = number("dirichlet_share", dirichlet_share, maximum=1.0)
-        self.random_moves = number("random_moves", random_moves, 0.25 if self.players == 2 else 0.0, maximum=1.0)
+        self.dirichlet_alpha: Any = number("dirichlet_alpha", dirichlet_alpha, 10.0 / size)
+        self.dirichlet_share: Any = number("dirichlet_share", dirichlet_share, maximum=1.0)
+        self.random_moves: Any = number("random_moves", random_moves, 0.25 if self.players == 2 else 0.0, maximum=1.0)
 
     @property
     def game(self) -> Game | None:

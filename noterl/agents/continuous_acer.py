@@ -19,6 +19,7 @@ from gymnasium import spaces
 from noterl import losses, networks
 from noterl.agents.actor_critic import ActorCritic
 from noterl.backends import ops
+from noterl.hyperparameters import Hyperparameter
 from noterl.networks.critics import q_values, scalar_values
 from noterl.types import Batch
 
@@ -33,10 +34,9 @@ class ContinuousACER(ActorCritic):
 
     advantage: Any = None
     average_actor: Any = None
-    truncation: Any = 10.0
-    trust_region: Any = 1.0
-    entropy_coefficient: Any = 0.01
-    value_coefficient: Any = 0.5
+    truncation: Hyperparameter
+    trust_region: float | Hyperparameter | None
+    value_coefficient: Hyperparameter
 
     @property
     def is_discrete(self) -> bool:

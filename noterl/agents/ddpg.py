@@ -54,9 +54,10 @@ class DDPG(Agent):
     10
     """
 
-    memory, head = "replay", heads.Deterministic()
-    action_spaces = ("Box",)
-    optimizer_names = ("actor", "critic")
+    memory: str = "replay"
+    head: Any = heads.Deterministic()
+    action_spaces: tuple[str, ...] = ("Box",)
+    optimizer_names: tuple[str, ...] = ("actor", "critic")
     gamma: Hyperparameter
 
     def __init__(
@@ -72,14 +73,14 @@ class DDPG(Agent):
         space, outputs = self._network_space, self.action_size
         actor, critic = networks.split_networks(network, "actor", "critic")
         shape, joint = self.observation_shape, (self.observation_size + outputs,)
-        self.actor = networks.network_or_default(
+        self.actor: networks.Network = networks.network_or_default(
             actor, hidden, lambda layers: networks.default_network(space, layers, outputs), shape
         )
-        self.critic = networks.network_or_default(
+        self.critic: networks.Network = networks.network_or_default(
             critic, hidden, lambda layers: networks.default_critic(space, layers, outputs), joint
         )
-        self.target_actor = networks.clone(self.actor)
-        self.target_critic = networks.clone(self.critic)
+        self.target_actor: networks.Network = networks.clone(self.actor)
+        self.target_critic: networks.Network = networks.clone(self.critic)
         self.gamma = self.hyperparameter("gamma", gamma, minimum=0.0, maximum=1.0)
 
     def defaults(self) -> Defaults:

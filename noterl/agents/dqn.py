@@ -12,7 +12,7 @@ error, as the paper's clipping does.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Unpack
 
 from noterl import heads, losses, networks
@@ -56,8 +56,9 @@ class DQN(Agent):
     100
     """
 
-    memory, head = "replay", heads.Q()
-    action_spaces = ("Discrete",)
+    memory: str = "replay"
+    head: Any = heads.Q()
+    action_spaces: tuple[str, ...] = ("Discrete",)
     gamma: Hyperparameter
 
     def __init__(
@@ -74,18 +75,19 @@ class DQN(Agent):
     ) -> None:
         super().__init__(env, **options)
         check_word("loss", loss, tuple(_LOSSES))
-        self.double, dueling = check_bool("double", double), check_bool("dueling", dueling)
-        self.error_loss = _LOSSES[loss]
+        self.double: bool = check_bool("double", double)
+        dueling = check_bool("dueling", dueling)
+        self.error_loss: Callable[..., Any] = _LOSSES[loss]
         (network,) = networks.split_networks(network, "q")
         if dueling and network is not None and not isinstance(network, networks.HiddenLayers):
             raise ValueError("dueling must be False with a network of your own, which is used as it is")
-        self.q = networks.network_or_default(
+        self.q: networks.Network = networks.network_or_default(
             network,
             hidden,
             lambda layers: networks.default_network(self._network_space, layers, self.action_size, dueling=dueling),
             self.observation_shape,
         )
-        self.target_q = networks.clone(self.q)
+        self.target_q: networks.Network = networks.clone(self.q)
         self.gamma = self.hyperparameter("gamma", gamma, minimum=0.0, maximum=1.0)
 
     def defaults(self) -> Defaults:

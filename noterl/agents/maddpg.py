@@ -71,7 +71,7 @@ class MADDPG(MultiAgent):
     (10, ('speaker', 'listener'))
     """
 
-    optimizer_names = ("actor", "critic")
+    optimizer_names: tuple[str, ...] = ("actor", "critic")
     gamma: Hyperparameter
     temperature: Hyperparameter
     logit_penalty: Hyperparameter
@@ -91,28 +91,29 @@ class MADDPG(MultiAgent):
     ) -> None:
         super().__init__(env, **options)
         spaces = list(zip(self._team.observation_space, self._team.action_space, strict=True))
-        self.groups = [spaces.index(pair) for pair in spaces]  # for each agent, the first agent with the same spaces
+        # For each agent, the first agent with the same spaces.
+        self.groups: list[int] = [spaces.index(pair) for pair in spaces]
         check_bool("independent", independent)
-        self.inputs = [self._input_order(agent, independent) for agent in range(len(self.names))]
+        self.inputs: list[list[int]] = [self._input_order(agent, independent) for agent in range(len(self.names))]
         chosen = self.groups if check_bool("shared", shared) else list(range(len(self.names)))
         actors, critics = networks.split_networks(network, "actor", "critic")
         sizes = self.action_size
         # Default critics scale pixels themselves.
         scales = [networks.column_scales(space) for space in self._network_space]
-        self.scales = [
+        self.scales: list[Any] = [
             factors if isinstance(critics, list | tuple) and (factors != 1).any() else 1.0 for factors in scales
         ]
         self.actors, self.actor_of = self._networks_of(
             actors, chosen, hidden, lambda i, layers: networks.default_network(self._network_space[i], layers, sizes[i])
         )
         self.critics, self.critic_of = self._networks_of(critics, chosen, hidden, self._build_critic)
-        self.target_actors = [networks.clone(actor) for actor in self.actors]
-        self.target_critics = [networks.clone(critic) for critic in self.critics]
+        self.target_actors: list[networks.Network] = [networks.clone(actor) for actor in self.actors]
+        self.target_critics: list[networks.Network] = [networks.clone(critic) for critic in self.critics]
         self.gamma = self.hyperparameter("gamma", gamma, minimum=0.0, maximum=1.0)
         self.temperature = self.hyperparameter("temperature", temperature, minimum=1e-6)
         self.logit_penalty = self.hyperparameter("logit_penalty", logit_penalty, minimum=0.0)
         num_logits = sum(part.size for part in self.head.parts if isinstance(part, heads.Categorical))
-        self.random_spec = {"gumbel": ((num_logits,), "uniform")} if num_logits else {}
+        self.random_spec: dict[str, Any] = {"gumbel": ((num_logits,), "uniform")} if num_logits else {}
 
     def _input_order(self, agent: int, independent: bool) -> list[int]:
         """Return the agents whose observations and actions the agent's critic receives, in order."""

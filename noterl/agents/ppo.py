@@ -79,11 +79,8 @@ class PPO(ActorCritic):
     """
 
     _optional_hyperparameters = ("value_clip", "target_kl")
-    gamma: Hyperparameter
-    gae_lambda: Hyperparameter
     clip: Hyperparameter
     value_clip: float | Hyperparameter | None
-    entropy_coefficient: Hyperparameter
     value_coefficient: Hyperparameter
     target_kl: float | Hyperparameter | None
 
@@ -109,10 +106,10 @@ class PPO(ActorCritic):
             raise ValueError(f"optimizers must be 1 or 2, got {optimizers!r}")
         if optimizers == 2 and self.critic is None:
             raise ValueError("optimizers must be 1 for a network that returns the outputs of actor and critic, got 2")
-        self.optimizer_names = ("optimizer",) if optimizers == 1 else ("actor", "critic")
-        self.normalize_advantage = check_bool("normalize_advantage", normalize_advantage)
-        self.rollout_steps = check_positive("rollout_steps", rollout_steps)
-        self.epochs = check_positive("epochs", epochs)
+        self.optimizer_names: tuple[str, ...] = ("optimizer",) if optimizers == 1 else ("actor", "critic")
+        self.normalize_advantage: bool = check_bool("normalize_advantage", normalize_advantage)
+        self.rollout_steps: int = check_positive("rollout_steps", rollout_steps)
+        self.epochs: int = check_positive("epochs", epochs)
         self.gamma = self.hyperparameter("gamma", gamma, minimum=0.0, maximum=1.0)
         self.gae_lambda = self.hyperparameter("gae_lambda", gae_lambda, minimum=0.0, maximum=1.0)
         self.clip = self.hyperparameter("clip", clip, minimum=0.0)

@@ -65,7 +65,7 @@ class SAC(Agent):
     """
 
     memory = "replay"
-    action_spaces = ("Box", "Discrete")
+    action_spaces: tuple[str, ...] = ("Box", "Discrete")
     optimizer_names: tuple[str, ...] = ("actor", "critic", "temperature")
     gamma: Hyperparameter
     temperature: Hyperparameter
@@ -83,27 +83,30 @@ class SAC(Agent):
         **options: Unpack[AgentOptions],
     ) -> None:
         super().__init__(env, **options)
-        self.discrete, size = isinstance(self.action_space, spaces.Discrete), self.action_size
+        self.discrete: bool = isinstance(self.action_space, spaces.Discrete)
+        size = self.action_size
         head = heads.Categorical() if self.discrete else heads.SquashedGaussian()
         self.head: Any = head.bind(self.action_space)
-        self.random_spec = {} if self.discrete else dict.fromkeys(("noise", "next_noise"), ((size,), "normal"))
+        self.random_spec: Any = {} if self.discrete else dict.fromkeys(("noise", "next_noise"), ((size,), "normal"))
         space, outputs = self._network_space, size if self.discrete else 2 * size
         actor, *critics = networks.split_networks(network, "actor", "critic", "critic")
         shape = self.observation_shape
-        self.actor = networks.network_or_default(
+        self.actor: networks.Network = networks.network_or_default(
             actor, hidden, lambda layers: networks.default_network(space, layers, outputs), shape
         )
         build_critic = networks.default_network if self.discrete else networks.default_critic
         inputs = shape if self.discrete else (self.observation_size + size,)
-        self.critics = critic_pair(critics, hidden, lambda layers: build_critic(space, layers, size), inputs)
-        self.target_critics = [networks.clone(critic) for critic in self.critics]
+        self.critics: list[networks.Network] = critic_pair(
+            critics, hidden, lambda layers: build_critic(space, layers, size), inputs
+        )
+        self.target_critics: list[networks.Network] = [networks.clone(critic) for critic in self.critics]
         self.gamma = self.hyperparameter("gamma", gamma, minimum=0.0, maximum=1.0)
         log_initial = math.log(check_number("initial_temperature", initial_temperature, low=0, above=True))
         default = 0.98 * math.log(self.action_size) if self.discrete else -float(self.action_size)
-        self.target_entropy = default if target_entropy is None else check_number("target_entropy", target_entropy)
-        self.learns_temperature = temperature == "auto"
+        self.target_entropy: Any = default if target_entropy is None else check_number("target_entropy", target_entropy)
+        self.learns_temperature: bool = temperature == "auto"
         if self.learns_temperature:
-            self.log_temperature = keras.Variable(np.float32(log_initial), name="log_temperature")
+            self.log_temperature: Any = keras.Variable(np.float32(log_initial), name="log_temperature")
         elif isinstance(temperature, str):
             raise ValueError(f"temperature must be 'auto' or a number, got {temperature!r}")
         else:

@@ -58,9 +58,10 @@ class TD3(Agent):
     10
     """
 
-    memory, head = "replay", heads.Deterministic()
-    action_spaces = ("Box",)
-    optimizer_names = ("actor", "critic")
+    memory: str = "replay"
+    head: Any = heads.Deterministic()
+    action_spaces: tuple[str, ...] = ("Box",)
+    optimizer_names: tuple[str, ...] = ("actor", "critic")
     gamma: Hyperparameter
     target_noise: Hyperparameter
     target_noise_clip: Hyperparameter
@@ -81,19 +82,20 @@ class TD3(Agent):
         space, outputs = self._network_space, self.action_size
         actor, *critics = networks.split_networks(network, "actor", "critic", "critic")
         shape, joint = self.observation_shape, (self.observation_size + outputs,)
-        self.actor = networks.network_or_default(
+        self.actor: networks.Network = networks.network_or_default(
             actor, hidden, lambda layers: networks.default_network(space, layers, outputs), shape
         )
-        self.critics = critic_pair(
+        self.critics: list[networks.Network] = critic_pair(
             critics, hidden, lambda layers: networks.default_critic(space, layers, outputs), joint
         )
-        self.target_actor = networks.clone(self.actor)
-        self.target_critics = [networks.clone(critic) for critic in self.critics]
+        self.target_actor: networks.Network = networks.clone(self.actor)
+        self.target_critics: list[networks.Network] = [networks.clone(critic) for critic in self.critics]
         self.gamma = self.hyperparameter("gamma", gamma, minimum=0.0, maximum=1.0)
         self.target_noise = self.hyperparameter("target_noise", target_noise, minimum=0.0)
         self.target_noise_clip = self.hyperparameter("target_noise_clip", target_noise_clip, minimum=0.0)
-        self.update_period = self.target_period = check_positive("policy_delay", policy_delay)
-        self.random_spec = {"target_noise": ((outputs,), "normal")}
+        self.update_period: int = check_positive("policy_delay", policy_delay)
+        self.target_period: int = self.update_period
+        self.random_spec: dict[str, Any] = {"target_noise": ((outputs,), "normal")}
 
     def defaults(self) -> Defaults:
         """Return the settings of the authors' later code, but with 1,000 random steps."""

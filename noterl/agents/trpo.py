@@ -85,15 +85,12 @@ class TRPO(ActorCritic):
 
     supports_replay = False  # the trust region is one around the policy that collected the rollout
     learns_in_prepare = True  # the step of the policy
-    optimizer_names = ("critic",)
-    gamma: Hyperparameter
-    gae_lambda: Hyperparameter
+    optimizer_names: tuple[str, ...] = ("critic",)
     target_kl: Hyperparameter
     kl_tolerance: Hyperparameter
     cg_damping: Hyperparameter
     cg_residual_tolerance: Hyperparameter
     line_search_shrink: Hyperparameter
-    entropy_coefficient: Hyperparameter
 
     def __init__(
         self,
@@ -120,12 +117,12 @@ class TRPO(ActorCritic):
         options["shared"] = False
         super().__init__(env, **options)
         self._check_networks()
-        self.normalize_advantage = check_bool("normalize_advantage", normalize_advantage)
-        self.rollout_steps = check_positive("rollout_steps", rollout_steps)
-        self.epochs = check_positive("epochs", epochs)
-        self.cg_iterations = check_positive("cg_iterations", cg_iterations)
-        self.line_search_steps = check_positive("line_search_steps", line_search_steps)
-        self.fisher_stride = check_positive("fisher_stride", fisher_stride)
+        self.normalize_advantage: bool = check_bool("normalize_advantage", normalize_advantage)
+        self.rollout_steps: int = check_positive("rollout_steps", rollout_steps)
+        self.epochs: int = check_positive("epochs", epochs)
+        self.cg_iterations: int = check_positive("cg_iterations", cg_iterations)
+        self.line_search_steps: int = check_positive("line_search_steps", line_search_steps)
+        self.fisher_stride: int = check_positive("fisher_stride", fisher_stride)
         self.gamma = self.hyperparameter("gamma", gamma, minimum=0.0, maximum=1.0)
         self.gae_lambda = self.hyperparameter("gae_lambda", gae_lambda, minimum=0.0, maximum=1.0)
         self.target_kl = self.hyperparameter("target_kl", target_kl, minimum=0.0)

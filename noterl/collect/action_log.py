@@ -25,8 +25,10 @@ class ActionLog:
     """
 
     def __init__(self, space: spaces.Space[Any], lanes: int | None = None) -> None:
-        self.shape = (-1, *(() if lanes is None else (lanes,)), *(space.shape or ()))
-        self.dtype = np.min_scalar_type(space.n - 1) if isinstance(space, spaces.Discrete) else np.dtype(space.dtype)
+        self.shape: tuple[int, ...] = (-1, *(() if lanes is None else (lanes,)), *(space.shape or ()))
+        self.dtype: np.dtype[Any] = (
+            np.min_scalar_type(space.n - 1) if isinstance(space, spaces.Discrete) else np.dtype(space.dtype)
+        )
         self._bytes: bytearray | None = bytearray()
 
     def restart(self, actions: np.ndarray | None = None) -> None:

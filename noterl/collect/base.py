@@ -80,11 +80,11 @@ class Lanes(ABC):
     def __init__(self, source: EnvSource, num_envs: int, info_spec: InfoSpec | None = None) -> None:
         self.source = source
         self.num_envs = num_envs
-        self.ledger = Ledger(num_envs)
-        self.guard = InterruptGuard()
+        self.ledger: Ledger = Ledger(num_envs)
+        self.guard: InterruptGuard = InterruptGuard()
         self.actions: Any = None
-        self.fields = InfoFields(info_spec, num_envs, source.action_space if source.team is None else None)
-        self.info = self.fields.values
+        self.fields: InfoFields = InfoFields(info_spec, num_envs, source.action_space if source.team is None else None)
+        self.info: dict[str, np.ndarray] = self.fields.values
         self._extra: dict[str, np.ndarray] = {}  # of the actions of the round, [N, ...] by name
         self.interrupted: list[int] = []
 

@@ -133,7 +133,7 @@ class DeviceLanes(Lanes):
         """Make all lanes idle."""
         super().restart()
         self.carry: Any = None
-        self.position = 0
+        self.position: Any = 0
         self.pending: PendingEvents | None = None
         self.learner: Any = None
         self._leaves: list[Any] | None = None

@@ -44,7 +44,9 @@ class InfoFields:
     """
 
     def __init__(self, spec: InfoSpec | None, num_envs: int, action_space: spaces.Space[Any] | None) -> None:
-        self.spec, self.num_envs, self._space = dict(spec or {}), num_envs, action_space
+        self.spec = dict(spec or {})
+        self.num_envs: int = num_envs
+        self._space = action_space
         self.values: dict[str, np.ndarray] = {}
         self.offered: InfoSpec = {}
         self.watched: InfoSpec = {} if action_space is None or ACTION_MASK in self.spec else mask_spec(action_space)

@@ -62,7 +62,7 @@ class EpisodeInfo:
     """
 
     def __init__(self, reductions: Mapping[str, str] | None = None) -> None:
-        self.reductions = dict(reductions or {})
+        self.reductions: dict[str, str] = dict(reductions or {})
         self._values: dict[str, tuple[float, int]] = {}
 
     def add(self, info: Mapping[str, Any]) -> None:

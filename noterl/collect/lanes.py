@@ -6,7 +6,7 @@ continues there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -53,9 +53,10 @@ class ScalarLanes(Lanes):
         info_spec: InfoSpec | None = None,
     ) -> None:
         super().__init__(source, num_envs, info_spec)
-        self.first, self.cursor = first, 0
+        self.first: int = first
+        self.cursor: int = 0
         self._generators = generators
-        self.environments = [source.make(lane) for lane in range(num_envs)]
+        self.environments: Sequence[Any] = [source.make(lane) for lane in range(num_envs)]
         self._steps = [environment.step for environment in self.environments]
         self._checker = Checker(source.observation_space, warn_outside=True)
         self._discrete = isinstance(source.action_space, spaces.Discrete)
@@ -103,7 +104,8 @@ class ScalarLanes(Lanes):
 
     def begin_round(self, actions: np.ndarray, extra: Mapping[str, np.ndarray] | None = None) -> None:
         """Set the next action of every lane, and further fields `[N, ...]` that the transitions then have."""
-        self.actions, self._extra = members(actions, self.source.action_space), dict(extra or {})
+        self.actions: Any = members(actions, self.source.action_space)
+        self._extra = dict(extra or {})
         self.cursor = 0
 
     def tick(self, step: int) -> tuple[Transition, ...]:

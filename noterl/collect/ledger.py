@@ -30,14 +30,14 @@ class Ledger:
     """
 
     def __init__(self, lanes: int) -> None:
-        self.returns = [0.0] * lanes
-        self.lengths = [0] * lanes
-        self.numbers = [-1] * lanes
-        self.running = [False] * lanes
+        self.returns: list[float] = [0.0] * lanes
+        self.lengths: list[int] = [0] * lanes
+        self.numbers: list[int] = [-1] * lanes
+        self.running: list[bool] = [False] * lanes
         self.over: list[int] = []
         self.reductions: dict[str, str] = {}
-        self.info = [EpisodeInfo() for _ in range(lanes)]
-        self.policy_state = PolicyState(NO_STATE, lanes)
+        self.info: list[EpisodeInfo] = [EpisodeInfo() for _ in range(lanes)]
+        self.policy_state: PolicyState = PolicyState(NO_STATE, lanes)
 
     def record_info(self, reductions: Mapping[str, str]) -> None:
         """Set the reductions; episodes in flight keep the values of the keys that have the same reduction."""

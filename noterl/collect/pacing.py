@@ -91,7 +91,10 @@ class Phases:
         num_envs: int,
         rounds: Any,
     ) -> None:
-        self.crew, self.inboxes, self.control, self.publisher = crew, inboxes, control, publisher
+        self.crew: Crew = crew
+        self.inboxes: Sequence[Inbox] = inboxes
+        self.control: Sequence[np.ndarray] = control
+        self.publisher: Publisher = publisher
         self._num_envs, self._rounds = num_envs, rounds
         self._targets = [0] * len(inboxes)  # rows that each worker has published when its phase ends
 

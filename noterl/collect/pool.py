@@ -113,16 +113,18 @@ class PoolLanes(Lanes):
         if num_envs < workers.count:
             raise ValueError(f"num_envs must be at least the number of workers, {workers.count}, got {num_envs}")
         super().__init__(source, num_envs, info_spec)
-        self.settings, self.num_workers = workers, workers.count
+        self.settings: WorkerSettings = workers
+        self.num_workers: int = workers.count
         self._detached = source.detached()
         self._generators, self._team_reward = generators, team_reward
         ends = [index * num_envs // self.num_workers for index in range(self.num_workers + 1)]
         self._own = [slice(*both) for both in pairwise(ends)]  # the lanes of each worker
         self._counts = [own.stop - own.start for own in self._own]
         self._worker_of = [index for index, own in enumerate(self._own) for _ in range(own.start, own.stop)]
-        self.cursor = 0
+        self.cursor: int = 0
         self._info_spec = self.fields.spec
-        self.acts = self.overlaps = False
+        self.acts: bool = False
+        self.overlaps: bool = False
         self._space: Any = source.observation_space
         self._encoder = ObservationEncoder(self._space)
         agents = 0 if source.team is None else len(source.team)
@@ -416,7 +418,8 @@ class PoolLanes(Lanes):
             self._resets += begun
         chosen = self._gather_round()
         self._publisher.count_steps(self.num_envs)
-        self.actions, self.cursor = [row[2] for row in rows], 0
+        self.actions: Any = [row[2] for row in rows]
+        self.cursor = 0
         return chosen
 
     def _gather_round(self) -> np.ndarray:

@@ -49,7 +49,9 @@ class Inbox:
     """
 
     def __init__(self, ring: Ring, count: int, reader: RowReader | None = None) -> None:
-        self.ring, self.count, self._reader = ring, count, reader
+        self.ring: Ring = ring
+        self.count: int = count
+        self._reader = reader
         self._chunks: deque[dict[str, Array]] = deque()
         self._first = 0  # the first row of the first chunk that was not released
         self._read: list[Row] = []  # rows that were read together
@@ -148,7 +150,8 @@ class WorkerHandle(ABC):
     pipe: Any
 
     def __init__(self, job: Job, control: Array) -> None:
-        self.job, self._control = job, control
+        self.job: Job = job
+        self._control = control
         self.running: list[bool] | None = None
         self.state: dict[str, Any] | None = None
         self.answer: tuple[int, Any] = (0, None)

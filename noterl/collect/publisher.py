@@ -38,7 +38,7 @@ class Publisher:
         self._actor, self._weights = actor, weights
         self._explorers = actor.worker_explorers or (actor.explorer,)
         self._assignments = [-1] * len(self._explorers)  # of each, at the last `changes`
-        self.seen = [_values(each) for each in self._explorers]
+        self.seen: list[dict[str, Any]] = [_values(each) for each in self._explorers]
         if len(seen) == len(self.seen):
             self.seen = [{**own, **saved} for own, saved in zip(self.seen, seen, strict=True)]
 

@@ -156,7 +156,7 @@ class RayWorker(WorkerHandle):
         self.pipe = _LearnerPipe()
         try:
             actor = ray.remote(concurrency_groups=_THREADS)(RayActor)
-            self.actor = actor.options(**options).remote(index, lanes, specs, shapes)
+            self.actor: Any = actor.options(**options).remote(index, lanes, specs, shapes)
             self._work = self.actor.work.remote(pickled)
             self._reply = self.actor.reply.remote()  # the relay waits for its result, and calls it again
         except BaseException:

@@ -78,8 +78,8 @@ class Ring:
     """
 
     def __init__(self, fields: Mapping[str, Array], counters: Array) -> None:
-        self.fields = dict(fields)
-        self.capacity = len(next(iter(self.fields.values())))
+        self.fields: dict[str, Array] = dict(fields)
+        self.capacity: int = len(next(iter(self.fields.values())))
         # An int of a memoryview is read in a third of the time that one of an array takes.
         self._counters: Any = memoryview(counters)  # type: ignore[arg-type]
 
@@ -174,8 +174,9 @@ class SharedWeights:
         start = -buffer.ctypes.data % _LINE
         self._copy = buffer[start : start + size]
         self._shared = [_views(slot, shapes) for slot in self._slots]
-        self.weights = _views(self._copy, shapes)
-        self.version, self.updates = -1, 0
+        self.weights: list[Array] = _views(self._copy, shapes)
+        self.version: int = -1
+        self.updates: int = 0
 
     @staticmethod
     def specs(shapes: Shapes) -> list[ArraySpec]:

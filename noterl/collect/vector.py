@@ -62,7 +62,7 @@ class VectorLanes(Lanes):
     ) -> None:
         self._env = source.open_vector(num_envs)
         super().__init__(source, int(self._env.num_envs), info_spec)
-        self.tick_width = self.num_envs
+        self.tick_width: int = self.num_envs
         self._mode = AutoresetMode(envs.autoreset_mode(self._env))
         self._before = (self.ledger.returns, self.ledger.lengths, self.ledger.info)  # before the last tick
         self._generators = generators
@@ -90,7 +90,7 @@ class VectorLanes(Lanes):
     def _make_idle(self) -> None:
         """Make all lanes idle; the next reset uses a new seed."""
         self._observations: Any = None  # arrays [N, ...]: one, or a dict of them
-        self.actions = None
+        self.actions: Any = None
         self._extra = {}
         self.ledger.running = [False] * self.num_envs
         self._unreset = np.zeros(self.num_envs, bool)  # in DISABLED, lanes that must be reset

@@ -145,13 +145,14 @@ class Worker:
     """
 
     def __init__(self, job: Job, arrays: Mapping[str, Any], pipe: Pipe) -> None:
-        self.job, self.pipe = job, pipe
+        self.job: Job = job
+        self.pipe: Pipe = pipe
         self._ring, self._control = ring_of(arrays, job.index), arrays[f"control/{job.index}"]
         self._own = slice(job.first, job.first + job.count)
         self._arrays = arrays
         self._generators = Generators()
         self._generators.set_state(job.generators)
-        self.lanes = self._open_lanes()
+        self.lanes: ScalarLanes = self._open_lanes()
         if not job.takes_mask:
             self.lanes.fields.decline()
         self._writer = RowWriter(self._ring.fields, job.source.observation_space)

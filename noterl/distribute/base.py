@@ -115,7 +115,8 @@ class ProcessStrategy(Strategy):
 
     def __init__(self, group: ProcessGroup) -> None:
         self._group = group
-        self.rank, self.processes = group.rank, group.count
+        self.rank: int = group.rank
+        self.processes: int = group.count
 
     def agree(self, values: Sequence[float]) -> np.ndarray:
         """Return the values of all processes, `[processes, n]`."""

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 from noterl.backends.common import CallOptions, Function, Program, Step, UpdateOptions, Variables
 from noterl.backends.process_group import ConnectionLost
@@ -53,13 +53,14 @@ class DataParallel(Strategy):
         devices: of this process; by default all of them.
     """
 
-    word, backend = "data_parallel", "jax"
+    word: ClassVar[str] = "data_parallel"
+    backend: ClassVar[str] = "jax"
 
     def __init__(self, devices: Any = None) -> None:
         from noterl.backends.jax import sharding
 
         self._mesh = sharding.make_mesh(devices)
-        self.replicas = int(self._mesh.size)
+        self.replicas: int = int(self._mesh.size)
 
     @contextmanager
     def attached(self, variables: Variables) -> Iterator[None]:
@@ -90,11 +91,13 @@ class DataParallelProcesses(ProcessStrategy):
         processes: connected, with one device each.
     """
 
-    word, backend = "data_parallel", "jax"
+    word: ClassVar[str] = "data_parallel"
+    backend: ClassVar[str] = "jax"
 
     def __init__(self, processes: Any) -> None:
         super().__init__(processes)
-        self.replicas, self._connected = self.processes, processes
+        self.replicas: int = self.processes
+        self._connected = processes
 
     def compile_updates(self, step: Step, variables: Variables, options: UpdateOptions, axis: int = 0) -> Program:
         """Compile updates whose gradients are averaged over the processes.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 from noterl import backends
 from noterl.backends.common import CallOptions, Function, Program, Step, UpdateOptions, Variables
@@ -25,7 +25,8 @@ class DDP(ProcessStrategy):
         ValueError: if the variables of the launcher are missing.
     """
 
-    word, backend = "ddp", "torch"
+    word: ClassVar[str] = "ddp"
+    backend: ClassVar[str] = "torch"
 
     def __init__(self, group: Any = None) -> None:
         from noterl.backends.torch import replicas

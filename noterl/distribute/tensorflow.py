@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 from noterl.backends.common import CallOptions, Function, Program, Step, UpdateOptions, Variables
 from noterl.distribute.base import ProcessStrategy, Strategy, StrategyError
@@ -23,13 +23,14 @@ class Mirrored(Strategy):
         strategy: a `tf.distribute.MirroredStrategy`; by default one of all GPUs, or of all logical CPUs.
     """
 
-    word, backend = "mirrored", "tensorflow"
+    word: ClassVar[str] = "mirrored"
+    backend: ClassVar[str] = "tensorflow"
 
     def __init__(self, strategy: Any = None) -> None:
         from noterl.backends.tensorflow import replicas
 
         self._strategy = replicas.mirrored() if strategy is None else strategy
-        self.replicas = int(self._strategy.num_replicas_in_sync)
+        self.replicas: int = int(self._strategy.num_replicas_in_sync)
 
     def compile_updates(self, step: Step, variables: Variables, options: UpdateOptions, axis: int = 0) -> Program:
         """Compile updates on batches that are divided among the devices."""
@@ -111,7 +112,8 @@ class ParameterServer(Strategy):
         StrategyError: if the processes cannot connect to each other.
     """
 
-    word, backend = "parameter_server", "tensorflow"
+    word: ClassVar[str] = "parameter_server"
+    backend: ClassVar[str] = "tensorflow"
 
     def __init__(self, strategy: Any = None) -> None:
         from noterl.backends.tensorflow import parameter_server as backend

@@ -87,13 +87,21 @@ class Atari(VectorMaker):
         flags |= {"episodic_life": episodic_life, "clip_rewards": clip_rewards}
         for name, value in {**flags, "full_action_space": full_action_space}.items():
             check_bool(name, value)
-        self.rom = _rom_of(game)
-        self.stack, self.skip, self.size, self.grayscale = stack, skip, size, grayscale
-        self.frame_stack = stack if stack > 1 else None
-        self.max_pool, self.noop_max, self.fire_on_reset = max_pool, noop_max, fire_on_reset
-        self.episodic_life, self.clip_rewards = episodic_life, clip_rewards
-        self.repeat_action_probability = probability("repeat_action_probability", repeat_action_probability)
-        self.full_action_space, self.max_frames, self.threads = full_action_space, max_frames, threads
+        self.rom: str = _rom_of(game)
+        self.stack: int = stack
+        self.skip: int = skip
+        self.size: int = size
+        self.grayscale: bool = grayscale
+        self.frame_stack: int | None = stack if stack > 1 else None
+        self.max_pool: bool = max_pool
+        self.noop_max: int = noop_max
+        self.fire_on_reset: bool = fire_on_reset
+        self.episodic_life: bool = episodic_life
+        self.clip_rewards: bool = clip_rewards
+        self.repeat_action_probability: float = probability("repeat_action_probability", repeat_action_probability)
+        self.full_action_space: bool = full_action_space
+        self.max_frames: int = max_frames
+        self.threads: int = threads
 
     def make_vector(self, num_envs: int) -> AtariVector:
         """Return a vector environment in the autoreset mode SAME_STEP."""
@@ -159,7 +167,8 @@ class AtariVector(VectorEnv[Any, Any, Any]):
 
         # ale-py writes the autoreset mode into a dict that all vector environments share, unless the class has its own.
         kind: Any = type("GameVectorEnv", (AtariVectorEnv,), {"metadata": {}})
-        self._settings, self.num_envs = settings, num_envs
+        self._settings = settings
+        self.num_envs: int = num_envs
         self._env: Any = kind(
             settings.rom,
             num_envs,
@@ -181,11 +190,11 @@ class AtariVector(VectorEnv[Any, Any, Any]):
             use_fire_reset=settings.fire_on_reset,
         )
         shape = (settings.stack, *self._env.single_observation_space.shape[1:])
-        self.single_observation_space = spaces.Box(0, 255, shape, np.uint8)
-        self.single_action_space = self._env.single_action_space
-        self.observation_space = batch_space(self.single_observation_space, num_envs)
-        self.action_space = self._env.action_space
-        self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
+        self.single_observation_space: spaces.Box = spaces.Box(0, 255, shape, np.uint8)
+        self.single_action_space: Any = self._env.single_action_space
+        self.observation_space: Any = batch_space(self.single_observation_space, num_envs)
+        self.action_space: Any = self._env.action_space
+        self.metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.SAME_STEP}
         self._stacks = np.zeros((num_envs, *shape), np.uint8)
         self._lives = np.zeros(num_envs, int)
         self._game_rewards = np.zeros(num_envs)

@@ -39,7 +39,8 @@ class EnvPool(VectorMaker):
             nearest = explain_name(str(task), known) if isinstance(task, str) else ""
             advice = nearest if len(nearest) < 200 else "envpool.list_all_envs() returns its tasks"
             raise ValueError(f"task must be the id of an environment of EnvPool, got {show(repr(task))}: {advice}")
-        self.task, self._arguments = task, options
+        self.task: str = task
+        self._arguments = options
 
     def make_vector(self, num_envs: int) -> EnvPoolVector:
         """Return a vector environment in the autoreset mode NEXT_STEP."""
@@ -66,12 +67,14 @@ class EnvPoolVector(VectorEnv[Any, Any, Any]):
     metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012 as gymnasium declares it
 
     def __init__(self, task: str, num_envs: int, options: dict[str, Any]) -> None:
-        self._task, self.num_envs, self._options = task, num_envs, options
+        self._task = task
+        self.num_envs: int = num_envs
+        self._options = options
         self._pool = self._make(0)
-        self.single_observation_space = self._pool.observation_space
-        self.single_action_space = self._pool.action_space
-        self.observation_space = batch_space(self.single_observation_space, num_envs)
-        self.action_space = batch_space(self.single_action_space, num_envs)
+        self.single_observation_space: Any = self._pool.observation_space
+        self.single_action_space: Any = self._pool.action_space
+        self.observation_space: Any = batch_space(self.single_observation_space, num_envs)
+        self.action_space: Any = batch_space(self.single_action_space, num_envs)
         self._action_dtype = np.int32 if isinstance(self.single_action_space, gymnasium.spaces.Discrete) else None
 
     def _make(self, seed: int) -> Any:
@@ -126,7 +129,8 @@ class SingleLane(gymnasium.Env[Any, Any]):
 
     def __init__(self, vector: VectorEnv[Any, Any, Any]) -> None:
         self._vector = vector
-        self.observation_space, self.action_space = vector.single_observation_space, vector.single_action_space
+        self.observation_space: Any = vector.single_observation_space
+        self.action_space: Any = vector.single_action_space
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode."""

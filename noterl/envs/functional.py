@@ -46,8 +46,11 @@ class Functions:
     def __init__(
         self, reset: Reset, step: Step, observation_space: spaces.Space[Any], action_space: spaces.Space[Any], name: str
     ) -> None:
-        self.reset, self.step, self.name = reset, step, name
-        self.observation_space, self.action_space = observation_space, action_space
+        self.reset: Reset = reset
+        self.step: Step = step
+        self.name: str = name
+        self.observation_space: Any = observation_space
+        self.action_space: Any = action_space
         if has_jax():
             self._check()
 
@@ -137,7 +140,8 @@ class FunctionalEnv(gymnasium.Env[Any, Any]):
 
     def __init__(self, functions: Functions) -> None:
         self.functions = functions
-        self.observation_space, self.action_space = functions.observation_space, functions.action_space
+        self.observation_space: Any = functions.observation_space
+        self.action_space: Any = functions.action_space
         self._state: Any = None
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
@@ -184,11 +188,13 @@ class FunctionalVectorEnv(VectorEnv):
     """
 
     def __init__(self, functions: Functions, num_envs: int) -> None:
-        self.functions, self.num_envs = functions, num_envs
-        self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
-        self.single_observation_space, self.single_action_space = functions.observation_space, functions.action_space
-        self.observation_space = batch_space(self.single_observation_space, num_envs)
-        self.action_space = batch_space(self.single_action_space, num_envs)
+        self.functions: Functions = functions
+        self.num_envs: int = num_envs
+        self.metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.SAME_STEP}
+        self.single_observation_space: Any = functions.observation_space
+        self.single_action_space: Any = functions.action_space
+        self.observation_space: Any = batch_space(self.single_observation_space, num_envs)
+        self.action_space: Any = batch_space(self.single_action_space, num_envs)
         self._states: Any = None
 
     def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:

@@ -58,12 +58,12 @@ class ObservationEncoder:
 
     def __init__(self, space: Space[Any]) -> None:
         self.original_space = space
-        self.is_identity = isinstance(space, spaces.Box) and space.shape != ()
+        self.is_identity: bool = isinstance(space, spaces.Box) and space.shape != ()
         self.parts: tuple[Part, ...] = ()
         if isinstance(space, spaces.Box) and math.prod(space.shape) == 0:
             raise ValueError(f"env: observation_space is empty: {space}")
         if isinstance(space, spaces.Box) and self.is_identity:
-            self.space = space
+            self.space: Any = space
         else:
             self.parts = _parts(space)
             self.space = spaces.Box(-np.inf, np.inf, (self.parts[-1].columns.stop,), np.float32)

@@ -43,7 +43,7 @@ class CandidateFinder(Finder):
     def __init__(self) -> None:
         super().__init__()
         self.trials: dict[str, Trial] = {}
-        self.metric = "reward"
+        self.metric: str = "reward"
 
     @property
     def best(self) -> str | None:
@@ -80,7 +80,7 @@ class CandidateFinder(Finder):
         self.metric = metric
         rows = [_row(metric, trial) for trial in self.trials.values()]
         sign = -1 if metric == "reward" else 1
-        self.results = sorted(rows, key=lambda row: (math.isnan(row["mean"]), sign * row["mean"]))
+        self.results: list[dict[str, Any]] = sorted(rows, key=lambda row: (math.isnan(row["mean"]), sign * row["mean"]))
         return self.best
 
     @abstractmethod

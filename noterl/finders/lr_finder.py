@@ -63,9 +63,9 @@ class LRFinder(Finder):
     def __init__(self, agent: Agent) -> None:
         super().__init__()
         self.agent: Agent = check_agent(agent)
-        self.metric = "reward"
+        self.metric: str = "reward"
         self.stop_reason: str | None = None
-        self.seconds = 0.0
+        self.seconds: float = 0.0
         self._window = 1
 
     def find(
@@ -124,7 +124,7 @@ class LRFinder(Finder):
         with preserving(self.agent):
             self.stop_reason, _ = train(self.agent, logger, env, fit)
         self.metric, self.seconds, self._window = metric, logger.seconds, window_size
-        self.results = _rows(metric, rates, logger.values, window_size)
+        self.results: list[dict[str, Any]] = _rows(metric, rates, logger.values, window_size)
         return self.suggestion() if self.results else None
 
     def suggestion(

@@ -44,7 +44,7 @@ class OptFinder(CandidateFinder):
         if not isinstance(optimizers, Mapping | Sequence) or isinstance(optimizers, str) or not optimizers:
             raise ValueError(f"optimizers must be a list or a dict of optimizers, got {optimizers!r}")
         self.agent: Agent = check_agent(agent)
-        self.optimizers = named(optimizers)
+        self.optimizers: dict[str, Any] = named(optimizers)
 
     def _run(self, env: Any, episodes: int, metric: str, fit: dict[str, Any]) -> list[Trial]:
         trials = []

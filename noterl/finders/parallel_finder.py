@@ -53,11 +53,11 @@ class ParallelFinder(CandidateFinder):
         chosen = [None] * len(agents) if optimizers is None else list(optimizers)
         if len(chosen) != len(agents):
             raise ValueError(f"optimizers must be one for each of {len(agents)} agents, got {len(chosen)}")
-        self.processes = os.cpu_count() or 1 if processes is None else check_positive("processes", processes)
+        self.processes: Any = os.cpu_count() or 1 if processes is None else check_positive("processes", processes)
         held = list(agents.values()) if isinstance(agents, Mapping) else list(agents)
         kinds = [_kind(agent, optimizer) for agent, optimizer in zip(held, chosen, strict=True)]
         names = list(agents) if isinstance(agents, Mapping) else list(named(held, kinds))
-        self.candidates = dict(zip(names, zip(held, chosen, strict=True), strict=True))
+        self.candidates: dict[str, tuple[Agent, None]] = dict(zip(names, zip(held, chosen, strict=True), strict=True))
 
     def _run(self, env: Any, episodes: int, metric: str, fit: dict[str, Any]) -> list[Trial]:
         with tempfile.TemporaryDirectory() as folder:

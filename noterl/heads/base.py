@@ -142,9 +142,9 @@ class Head:
 class Q(Head):
     """Outputs are action values `[N, A]` of a Discrete action space; a policy explores."""
 
-    kinds = (spaces.Discrete,)
+    kinds: ClassVar[tuple[type, ...]] = (spaces.Discrete,)
     outputs = "a value for each action"
-    acts_on = ("q",)
+    acts_on: tuple[str, ...] = ("q",)
     takes_mask = True
 
     def deterministic(self, values: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:

@@ -7,7 +7,7 @@ and log-probabilities are densities of it. `batch.action` holds the environment'
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from gymnasium import spaces
@@ -32,7 +32,7 @@ class Bounded(Head):
         divisor: like `half`, but 1 where the bounds are equal.
     """
 
-    kinds = (spaces.Box,)
+    kinds: ClassVar[tuple[type, ...]] = (spaces.Box,)
     output_activation = "tanh"
     center: np.ndarray
     half: np.ndarray
@@ -117,8 +117,8 @@ class SquashedGaussian(Bounded):
     outputs = "the means and then the logarithms of the standard deviations"
     width = 2
     samples = True
-    sampled_from = "normal"
-    log_std_range = (-20.0, 2.0)
+    sampled_from: str = "normal"
+    log_std_range: tuple[float, float] = (-20.0, 2.0)
 
     def deterministic(self, values: np.ndarray) -> np.ndarray:
         """Return the actions `[N, *shape]` of the mean."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from gymnasium import spaces
@@ -24,7 +24,7 @@ class Joint(Head):
         parts: the head of each agent: `Categorical` for Discrete and MultiDiscrete, `Deterministic` for Box.
     """
 
-    kinds = (spaces.Tuple,)
+    kinds: ClassVar[tuple[type, ...]] = (spaces.Tuple,)
     outputs = "the numbers for the agents in turn"
     parts: tuple[Any, ...]
 

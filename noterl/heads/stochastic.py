@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from gymnasium import spaces
@@ -31,12 +31,12 @@ class Categorical(Head):
         counts: the number of choices of each part.
     """
 
-    kinds = (spaces.Discrete, spaces.MultiDiscrete)
+    kinds: ClassVar[tuple[type, ...]] = (spaces.Discrete, spaces.MultiDiscrete)
     outputs = "a logit for each choice"
     acts_on: tuple[str, ...] = ("logits",)
     samples = True
     output_activation = "softmax"
-    sampled_from = "uniform"
+    sampled_from: str = "uniform"
     takes_mask = True
     counts: tuple[int, ...]
 
@@ -194,7 +194,7 @@ class Probabilities(Categorical):
     """
 
     outputs = "a probability for each choice"
-    acts_on = ("probabilities",)
+    acts_on: tuple[str, ...] = ("probabilities",)
 
     def check_values(self, values: np.ndarray) -> None:
         """Raise a ValueError if the outputs `[N, A]` are not probabilities."""
@@ -226,10 +226,10 @@ class Bernoulli(Head):
     Values are independent of each other.
     """
 
-    kinds = (spaces.MultiBinary,)
+    kinds: ClassVar[tuple[type, ...]] = (spaces.MultiBinary,)
     outputs = "a logit for each value of an action"
     samples = True
-    sampled_from = "uniform"
+    sampled_from: str = "uniform"
 
     def deterministic(self, values: np.ndarray) -> np.ndarray:
         """Return the most probable actions; 0 where both values are equally probable."""
@@ -277,11 +277,11 @@ class Gaussian(Head):
     clipped actions, as the environment received them: `log_prob` of one at a bound is not the density of the sample.
     """
 
-    kinds = (spaces.Box,)
+    kinds: ClassVar[tuple[type, ...]] = (spaces.Box,)
     outputs = "the means and then the logarithms of the standard deviations"
     width = 2
     samples = True
-    sampled_from = "normal"
+    sampled_from: str = "normal"
 
     def deterministic(self, values: np.ndarray) -> np.ndarray:
         """Return the means as actions `[N, ...]`."""

@@ -92,8 +92,8 @@ class Demonstrations(Configurable):
         observation_space: Space[Any],
         action_space: Space[Any],
     ) -> None:
-        self.observation_space = convert(observation_space, "observation_space")
-        self.action_space = convert(action_space, "action_space")
+        self.observation_space: Any = convert(observation_space, "observation_space")
+        self.action_space: Any = convert(action_space, "action_space")
         ObservationEncoder(self.observation_space)  # raises for a space that agents do not support
         action_layout(self.action_space)
         fields = {"observations": observations, "actions": actions, "rewards": rewards, "terminated": terminated}
@@ -106,7 +106,9 @@ class Demonstrations(Configurable):
                     f"({len(observations)}), got {len(values)}"
                 )
         episodes = zip(*fields.values(), strict=True)
-        self.episodes = tuple(self._episode(number, *episode) for number, episode in enumerate(episodes))
+        self.episodes: tuple[Episode, ...] = tuple(
+            self._episode(number, *episode) for number, episode in enumerate(episodes)
+        )
 
     def _episode(self, number: int, observations: Any, actions: Any, rewards: Any, terminated: Any) -> Episode:
         length = len(actions) if hasattr(actions, "__len__") else 0

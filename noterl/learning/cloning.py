@@ -50,12 +50,12 @@ class Cloning(UpdateSource):
     def __init__(self, learner: Learner, data: ExpertData, optimizer: Any, updates: int, batch_size: int) -> None:
         self._learner, self._data = learner, data
         size = min(updates, LARGEST_CALL, max(1, _LARGEST_GROUP // (batch_size * data.observation[0].nbytes)))
-        self.schedule = UpdateSchedule(
+        self.schedule: UpdateSchedule = UpdateSchedule(
             batch_size=batch_size, learning_starts=0, update_every=1, updates=size, target_update=None
         )
         (resolved,) = optimizers.resolve(optimizer, ("optimizer",), 1e-3).values()
-        self.variables = self._policy_variables()
-        self.optimizer = optimizers.build(resolved, self.variables)
+        self.variables: list[Any] = self._policy_variables()
+        self.optimizer: Any = optimizers.build(resolved, self.variables)
         self._known = networks.unique([*learner.updater.find_variables(), *optimizers.variables(self.optimizer)])
         self._program: Program = learner.algorithm._renewed(self._compile)
 

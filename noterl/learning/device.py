@@ -82,8 +82,11 @@ class RolloutRunner:
     """
 
     def __init__(self, learner: RolloutLearner, source: EnvSource) -> None:
-        self.learner, self.program = learner, make_program(learner, source)
-        self.size, self.iterations, self.start = self.program.size, self.program.rollouts, self.program.start
+        self.learner: RolloutLearner = learner
+        self.program: DeviceProgram = make_program(learner, source)
+        self.size: int = self.program.size
+        self.iterations: int = self.program.rollouts
+        self.start: Any = self.program.start
         self._schedules = scheduled(learner)
 
     def on_start(self) -> None:

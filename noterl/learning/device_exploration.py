@@ -48,7 +48,8 @@ class Sampling:
     num_settings = 0
 
     def __init__(self, head: Any) -> None:
-        self.sampled_from, self.num_sampled = head.sampled_from, head.num_sampled
+        self.sampled_from: Any = head.sampled_from
+        self.num_sampled: Any = head.num_sampled
         self._head = head
 
     def settings(self, step: int, passed: int) -> tuple[float, ...]:
@@ -63,7 +64,9 @@ class Sampling:
 class EpsilonGreedy:
     """A uniformly random action with probability epsilon, else the one with the highest value."""
 
-    sampled_from, num_sampled, num_settings = "uniform", 1, 1
+    sampled_from: str = "uniform"
+    num_sampled: int = 1
+    num_settings: int = 1
 
     def __init__(self, policy: Any) -> None:
         self._policy = policy
@@ -82,10 +85,13 @@ class EpsilonGreedy:
 class GaussianNoise:
     """Gaussian noise that is added to scaled actions."""
 
-    sampled_from, num_settings = "normal", 2
+    sampled_from: str = "normal"
+    num_settings: int = 2
 
     def __init__(self, head: Deterministic, noise: GaussianWhiteNoiseProcess) -> None:
-        self._head, self._noise, self.num_sampled = head, noise, noise.size
+        self._head = head
+        self._noise = noise
+        self.num_sampled: int = noise.size
 
     def settings(self, step: int, passed: int) -> tuple[float, ...]:
         """Set the schedules of the noise to `step`; return its mean and standard deviation."""

@@ -35,10 +35,11 @@ class DeviceMemory:
     """
 
     def __init__(self, replay: Replay, program: ReplayProgram) -> None:
-        self.replay, self._program = replay, program
+        self.replay: Replay = replay
+        self._program = program
         self.ring: Any = None
-        self.table = np.zeros(1, np.int32)
-        self.count = 0
+        self.table: np.ndarray = np.zeros(1, np.int32)
+        self.count: int = 0
         self._begin = 0  # the oldest insertion number that the memory may hold
         self._older = np.empty(0, np.int64)  # the insertion numbers of `table`, ascending
         self._recent = 0  # all insertion numbers from this one on can be sampled

@@ -71,14 +71,16 @@ class ReplayRunner:
     """
 
     def __init__(self, learner: ReplayLearner, actor: Actor, source: EnvSource, num_envs: int) -> None:
-        self.learner, self.actor, self.size = learner, actor, num_envs
+        self.learner: ReplayLearner = learner
+        self.actor: Actor = actor
+        self.size: int = num_envs
         exploration = find_exploration(actor.head, actor.explorer)
         assert exploration is not None
         self._exploration, self._schedules = exploration, device.scheduled(learner)
-        self.iterations = rounds_per_call(learner, num_envs)
-        self.program = self._make_program(source)
-        self.start = self.program.start
-        self.memory = DeviceMemory(learner.replay, self.program)
+        self.iterations: int = rounds_per_call(learner, num_envs)
+        self.program: ReplayProgram = self._make_program(source)
+        self.start: Any = self.program.start
+        self.memory: DeviceMemory = DeviceMemory(learner.replay, self.program)
 
     def _make_program(self, source: EnvSource) -> ReplayProgram:
         learner, exploration, functions = self.learner, self._exploration, source.functions

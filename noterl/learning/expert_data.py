@@ -42,8 +42,8 @@ class ExpertData:
             )
         self._algorithm = algorithm
         observations, actions = data.pairs()
-        self.observation = algorithm._encoder(observations).astype(algorithm._encoder.dtype, copy=False)
-        self.action = actions.astype(action_layout(algorithm.action_space).batch_dtype, copy=False)
+        self.observation: np.ndarray = algorithm._encoder(observations).astype(algorithm._encoder.dtype, copy=False)
+        self.action: Any = actions.astype(action_layout(algorithm.action_space).batch_dtype, copy=False)
 
     def __len__(self) -> int:
         return len(self.action)

@@ -96,7 +96,7 @@ class GradientNoise:
                 f"gradient noise compares minibatches, but a rollout of {type(learner.algorithm).__name__} has "
                 f"{self._population()} transitions: rollout_steps times num_envs must be at least 2"
             )
-        self.generator = Generators(learner.algorithm.generators.seed)("gradient_noise")
+        self.generator: np.random.Generator = Generators(learner.algorithm.generators.seed)("gradient_noise")
         self._spread = compile_measurement(learner, partial(_spread, learner), "noise")
 
     def __call__(self) -> Spread | None:

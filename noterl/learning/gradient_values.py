@@ -36,7 +36,7 @@ class GradientValues:
         }
         layout = access.keras_layout(named.values())
         self._axes = {name: layout[key] for key, name in self._names.items() if key in layout}
-        self.generator = Generators(learner.algorithm.generators.seed)("gradient_values")
+        self.generator: np.random.Generator = Generators(learner.algorithm.generators.seed)("gradient_values")
         self._gradients = compile_measurement(learner, partial(_gradients, learner, self._names), "gradients")
 
     def __call__(self) -> dict[str, np.ndarray] | None:

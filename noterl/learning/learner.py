@@ -83,15 +83,19 @@ class Learner(UpdateSource):
         steps_per_execution: int | str = "auto",
         **settings: Any,
     ) -> None:
-        self.algorithm, self.schedule, self.steps_per_execution = algorithm, schedule, steps_per_execution
-        self.updater = Updater(algorithm, optimizers, polyak=schedule.polyak, **settings)
-        self.optimizers, self.reward_model = self.updater.optimizers, self.updater.reward_model
-        self.jit_compile = self.updater.jit_compile
+        self.algorithm: Algorithm = algorithm
+        self.schedule: UpdateSchedule = schedule
+        self.steps_per_execution: int | str = steps_per_execution
+        self.updater: Updater = Updater(algorithm, optimizers, polyak=schedule.polyak, **settings)
+        self.optimizers: dict[str, Any] = self.updater.optimizers
+        self.reward_model: Any = self.updater.reward_model
+        self.jit_compile: bool | str = self.updater.jit_compile
         self.variables: list[Any] = []
         self.forward_fields: dict[str, tuple[int, ...]] = {}
-        self.info_spec = dict(algorithm.info_spec)
+        self.info_spec: dict[str, tuple[tuple[int, ...], Any, Any]] = dict(algorithm.info_spec)
         self.deferred: dict[str, DeferredOptimizer] = {}
-        self.is_declared = self.is_built = False
+        self.is_declared: bool = False
+        self.is_built: bool = False
         self.device_runner: Any = None  # makes the calls of training on the device; see `find_runner`
         self.device_runner_key: tuple[Any, ...] = ()  # the sizes and constants for which it was made
         self.strategy: Strategy = SINGLE

@@ -95,16 +95,16 @@ class GAIL(Configurable):
         weight: float = 1.0,
         environment_weight: float = 0.0,
     ) -> None:
-        self.demonstrations = check_demonstrations(demonstrations)
+        self.demonstrations: ActionData = check_demonstrations(demonstrations)
         if isinstance(hidden, str) or not isinstance(hidden, Sequence):
             raise ValueError(f"hidden must be a sequence of positive ints, such as (64, 64), got {hidden!r}")
-        self.hidden = tuple(check_int("hidden", units) for units in hidden)
+        self.hidden: tuple[int, ...] = tuple(check_int("hidden", units) for units in hidden)
         optimizers.resolve(optimizer, ("discriminator",), 3e-4)  # only to check it
         self.optimizer = optimizer
-        self.gradient_penalty = non_negative("gradient_penalty", gradient_penalty)
-        self.reward = check_word("reward", reward, tuple(_REWARDS))
-        self.weight = check_number("weight", weight)
-        self.environment_weight = check_number("environment_weight", environment_weight)
+        self.gradient_penalty: float = non_negative("gradient_penalty", gradient_penalty)
+        self.reward: str = check_word("reward", reward, tuple(_REWARDS))
+        self.weight: float = check_number("weight", weight)
+        self.environment_weight: float = check_number("environment_weight", environment_weight)
 
     def bind(self, algorithm: Algorithm) -> Discriminator:
         """Return a new discriminator for an agent.
@@ -131,18 +131,23 @@ class Discriminator:
         ValueError: if the demonstrations do not fit the agent.
     """
 
-    metric_names = frozenset({"discriminator_loss", "discriminator_accuracy", "gradient_penalty", "model_reward"})
+    metric_names: frozenset[str] = frozenset(
+        {"discriminator_loss", "discriminator_accuracy", "gradient_penalty", "model_reward"}
+    )
 
     def __init__(self, settings: GAIL, algorithm: Algorithm) -> None:
-        self.settings, self._generators = settings, algorithm.generators
+        self.settings: GAIL = settings
+        self._generators = algorithm.generators
         self._data = ExpertData(algorithm, settings.demonstrations)
         self._action_inputs, actions = _action_encoder(algorithm.action_space)
         self._scale, self._shift = self._input_scale(algorithm)
         weights = _initial_weights((len(self._scale) + actions, *settings.hidden, 1), algorithm.generators.seed)
-        self.variables = [keras.Variable(weight, name=f"discriminator_{k}") for k, weight in enumerate(weights)]
+        self.variables: list[Any] = [
+            keras.Variable(weight, name=f"discriminator_{k}") for k, weight in enumerate(weights)
+        ]
         (optimizer,) = optimizers.resolve(settings.optimizer, ("discriminator",), 3e-4).values()
         self._deferred = optimizers.DeferredOptimizer(optimizer, self.variables)
-        self.optimizer = self._deferred.optimizer
+        self.optimizer: Any = self._deferred.optimizer
 
     def _input_scale(self, algorithm: Algorithm) -> tuple[np.ndarray, np.ndarray]:
         """Return what the values `[D]` of an observation are multiplied with, and what is then added."""

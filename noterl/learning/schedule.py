@@ -46,19 +46,20 @@ class UpdateSchedule:
     ) -> None:
         rollout = isinstance(batch_size, str) and batch_size == "rollout"
         self.batch_size: Any = batch_size if rollout else check_int("batch_size", batch_size)
-        self.learning_starts = check_int("learning_starts", whole(learning_starts), least=0)
-        self.update_every = check_int_or_word("update_every", whole(update_every), "episode")
+        self.learning_starts: int = check_int("learning_starts", whole(learning_starts), least=0)
+        self.update_every: int | str = check_int_or_word("update_every", whole(update_every), "episode")
         self.updates = check_int_or_word("updates", updates, "pass")
         self.check_sampled("updates", self.updates)
-        every, self.tau = _target(target_update)
+        every, tau = _target(target_update)
+        self.tau: float | None = tau
         counts_updates = check_word("target_unit", target_unit, ("steps", "updates")) == "updates"
         if counts_updates and not every:
             raise ValueError(
                 "target_unit='updates' is for a target_update that is an int, the number of gradient updates between "
                 f"hard copies, got target_update={target_update!r}"
             )
-        self.hard_copy_every = 0 if counts_updates else every
-        self.hard_copy_updates = every if counts_updates else 0
+        self.hard_copy_every: int = 0 if counts_updates else every
+        self.hard_copy_updates: int = every if counts_updates else 0
         self.compiled: dict[str, Any] = {name: getattr(self, name) for name in SETTABLE}
 
     def check_sampled(self, name: str, updates: Any) -> None:

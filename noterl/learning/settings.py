@@ -87,15 +87,15 @@ class Settings:
         if algorithm.state_spec and self.replay is not None and (self.replay.on_device or self.replay.relabel):
             argument = "on_device" if self.replay.on_device else "relabel"
             raise ValueError(f"{argument} is not supported for an agent with a state_spec, got {self.replay!r}")
-        self.reward_model = _check_reward_model(arguments.get("reward_model"), algorithm, self.replay)
-        self.jit_compile = arguments.get("jit_compile", "auto")
+        self.reward_model: GAIL | None = _check_reward_model(arguments.get("reward_model"), algorithm, self.replay)
+        self.jit_compile: Any = arguments.get("jit_compile", "auto")
         if not isinstance(self.jit_compile, bool | str) or self.jit_compile not in ("auto", True, False):
             raise ValueError(f"jit_compile must be 'auto', True or False, got {self.jit_compile!r}")
-        self.precision = check_word("precision", arguments.get("precision", "float32"), PRECISIONS)
+        self.precision: str = check_word("precision", arguments.get("precision", "float32"), PRECISIONS)
         size = arguments.get("steps_per_execution", "auto")
-        self.steps_per_execution = check_int_or_word("steps_per_execution", size, "auto")
+        self.steps_per_execution: int | str = check_int_or_word("steps_per_execution", size, "auto")
         self.schedule.check_sampled("steps_per_execution", self.steps_per_execution)
-        self.optimizers = optimizers.resolve(
+        self.optimizers: dict[str, Any] = optimizers.resolve(
             arguments.get("optimizer"), algorithm.optimizer_names, defaults.learning_rate, defaults.optimizer
         )
 

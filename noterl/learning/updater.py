@@ -58,9 +58,12 @@ class Updater:
         precision: str = "float32",
         reward_model: Discriminator | None = None,
     ) -> None:
-        self.algorithm, self.jit_compile, self.precision = algorithm, jit_compile, precision
+        self.algorithm: Algorithm = algorithm
+        self.jit_compile: bool | str = jit_compile
+        self.precision: str = precision
         self.optimizers: dict[str, Any] = dict(built)
-        self.reward_model, self.replaces_reward = reward_model, False
+        self.reward_model: Discriminator | None = reward_model
+        self.replaces_reward: bool = False
         self.trained: list[Any] = []
         self.variables: list[Any] = []
         self.networks: list[Any] = []

@@ -34,7 +34,10 @@ class StoredNetwork(Configurable):
     """
 
     def __init__(self, kind: str, shape: Sequence[int], layers: Any, outputs: Sequence[int] = ()) -> None:
-        self.kind, self.shape, self.layers, self.outputs = kind, tuple(shape), layers, list(outputs)
+        self.kind: str = kind
+        self.shape: tuple[int, ...] = tuple(shape)
+        self.layers: Any = layers
+        self.outputs: list[int] = list(outputs)
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Any:

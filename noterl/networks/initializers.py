@@ -10,7 +10,9 @@ import numpy as np
 from noterl.networks.layers import PLAN_LAYERS, stacks
 
 
-def initial_weights(plan: tuple, weights: Sequence[np.ndarray], generator: np.random.Generator) -> list[np.ndarray]:
+def initial_weights(
+    plan: tuple[Any, ...], weights: Sequence[np.ndarray], generator: np.random.Generator
+) -> list[np.ndarray]:
     """Return initial weights for the network of a plan, with the shapes of `weights`.
 
     A kernel with a gain is orthogonal, and the bias of the layer is zero. The gain "glorot_uniform" names Keras's

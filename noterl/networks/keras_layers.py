@@ -12,7 +12,7 @@ from noterl.networks.layers import stacks
 from noterl.utils.nested import split_columns
 
 
-def keras_network(plan: tuple, shape: tuple[int, ...]) -> keras.Model:
+def keras_network(plan: tuple[Any, ...], shape: tuple[int, ...]) -> keras.Model:
     """Build the network of a plan, which `noterl.networks.builders` describes.
 
     Kernels are zeros, because Keras's own initializers would be compiled on JAX. The builders set the initial weights.

@@ -62,7 +62,7 @@ def claim(sizes: Iterable[int], own: budget.Budget | None = None) -> None:
         limit.spend("arrays")
 
 
-def plan_sizes(plan: tuple, shape: tuple[int, ...]) -> Iterator[int]:
+def plan_sizes(plan: tuple[Any, ...], shape: tuple[int, ...]) -> Iterator[int]:
     """Yield the number of values in each weight of a plan, which `noterl.networks.builders` describes.
 
     Args:

@@ -35,7 +35,7 @@ class Leaves:
     __slots__ = ("_items", "tables")
 
     def __init__(self, tables: dict[str, Any]) -> None:
-        self.tables = tables
+        self.tables: dict[str, Any] = tables
         self._items = tuple(tables.items())
 
     def __setitem__(self, rows: Any, value: Any) -> None:

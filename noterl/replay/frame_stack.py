@@ -37,10 +37,11 @@ class StackLayout:
     """
 
     def __init__(self, layout: Layout, frames: int, axis: int | None = None) -> None:
-        self.frames, self.nested = frames, isinstance(layout, Mapping)
+        self.frames: int = frames
+        self.nested: bool = isinstance(layout, Mapping)
         leaf = layout.get("observation") if isinstance(layout, Mapping) else layout
         shape = leaf.shape if isinstance(leaf, Leaf) else ()
-        self.first = shape[:1] == (frames,) if axis is None else axis == 0
+        self.first: bool = shape[:1] == (frames,) if axis is None else axis == 0
         if not isinstance(leaf, Leaf) or not shape or (shape[0] != frames if self.first else shape[-1] % frames):
             raise ValueError(
                 f"frame_stack={frames} needs observations that are stacks of {frames} frames, along a first axis or "

@@ -78,8 +78,8 @@ class Hindsight(Relabel):
     """
 
     def __init__(self, strategy: str = "future", ratio: float = 0.8) -> None:
-        self.strategy = check_word("strategy", strategy, STRATEGIES)
-        self.ratio = check_number("ratio", ratio, low=0.0, high=1.0)
+        self.strategy: str = check_word("strategy", strategy, STRATEGIES)
+        self.ratio: float = check_number("ratio", ratio, low=0.0, high=1.0)
         self._compute_reward: Rule | None = None
         self._compute_terminated: Rule | None = None
 

@@ -77,11 +77,11 @@ class RatioScore(Score):
     array([1.5 , 0.25])
     """
 
-    fields = ("td_error", "ratio")
+    fields: tuple[str, ...] = ("td_error", "ratio")
 
     def __init__(self, lambda_: float = 0.5, initial_ratio: float = 1.0) -> None:
-        self.lambda_ = check_number("lambda_", lambda_, low=0, high=1)
-        self.initial_ratio = check_number("initial_ratio", initial_ratio, low=0)
+        self.lambda_: float = check_number("lambda_", lambda_, low=0, high=1)
+        self.initial_ratio: float = check_number("initial_ratio", initial_ratio, low=0)
 
     def __call__(self, values: Mapping[str, Array]) -> Array:
         """Return the scores `[n]` from errors and ratios `[n]`."""
@@ -122,7 +122,7 @@ class Prioritized(Sampler):
     >>> history = agent.fit(steps=128, verbose=0)
     """
 
-    settable = ("alpha", "beta")
+    settable: tuple[str, ...] = ("alpha", "beta")
 
     def __init__(
         self,
@@ -133,11 +133,11 @@ class Prioritized(Sampler):
         beta_steps: int | None = None,
     ) -> None:
         self.alpha, self.beta = alpha, beta
-        self.beta_steps = None if beta_steps is None else check_count("beta_steps", beta_steps)
+        self.beta_steps: int | None = None if beta_steps is None else check_count("beta_steps", beta_steps)
         if score is not None and not isinstance(score, Score):
             raise ValueError(f"score must be a noterl.replay.Score such as RatioScore(), or None, got {score!r}")
-        self.score = Score() if score is None else score
-        self.feedback_fields = self.score.fields
+        self.score: Score = Score() if score is None else score
+        self.feedback_fields: tuple[str, ...] = self.score.fields
         self._initial = self.score.initial(check_number("initial_td", initial_td, low=0, high=LARGEST))
         self._largest: float | None = None  # of all scores from feedback
         self._version = _NO_TREE

@@ -108,7 +108,7 @@ class Replay(Configurable):
     ) -> None:
         self.capacity: int = check_count("capacity", capacity)
         self.n_step: int = check_positive("n_step", n_step)
-        self.sampler = Uniform() if sampler is None else sampler
+        self.sampler: Uniform | Sampler = Uniform() if sampler is None else sampler
         if not isinstance(self.sampler, Sampler):
             raise ValueError(f"sampler must be a noterl.replay.Sampler, got {sampler!r}")
         if relabel is not None and not isinstance(relabel, Relabel):
@@ -121,7 +121,7 @@ class Replay(Configurable):
             raise ValueError(f"stack_axis must be None, or 0 or -1 with a frame_stack, got {stack_axis!r}")
         self._stack_axis = stack_axis
         self._prefetch = check_int("prefetch", prefetch, least=0)
-        self.on_device = check_bool("on_device", on_device)
+        self.on_device: bool = check_bool("on_device", on_device)
         self._pending_trims: list[Callable[[], None]] | None = None  # trims, while a group of updates is gathered
         self._memmap = check_folder(memmap)
         if memmap is not None:

@@ -66,8 +66,8 @@ class Rollout:
 
     def __init__(self, length: int) -> None:
         self.length: int = check_positive("rollout_steps", length)
-        self.round = 0
-        self.num_envs = 0
+        self.round: int = 0
+        self.num_envs: int = 0
         self._begun = False  # whether a round is in progress
         self._fields: dict[str, tuple[tuple[int, ...], Any]] = {}  # name -> shape and dtype of a lane's step
         # The names of further fields, without the prefix "extra_" of their arrays: of actions, and of steps.

@@ -44,7 +44,8 @@ class Sequences:
 
     def __init__(self, replay: Replay, length: int) -> None:
         self.check(replay)
-        self.replay, self.length = replay, length
+        self.replay: Replay = replay
+        self.length: int = length
         self._following = np.full(replay.capacity, -1, np.int64)  # index of the lane's next step; -1 if there is none
         self._newest: dict[int, int] = {}  # lane -> insertion number of its newest step
         self._epoch, self._count = -1, 0  # of the storage, when its links were last read

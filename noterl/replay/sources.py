@@ -35,7 +35,8 @@ class Sources:
     """
 
     def __init__(self, storage: Storage, lanes: Sequence[int]) -> None:
-        self._storage, self.lanes = storage, tuple(lanes)
+        self._storage = storage
+        self.lanes: tuple[int, ...] = tuple(lanes)
         self._environments, self._none = sum(self.lanes), len(self.lanes)
         self._source_of = np.repeat(np.arange(self._none, dtype=np.int16), self.lanes)  # by lane
         self._sources_of_lanes: list[int] = self._source_of.tolist()

@@ -101,30 +101,33 @@ class Storage:
         extra: Mapping[str, Leaf],
         empty: Allocate = np.empty,
     ) -> None:
-        self.capacity, self._empty = capacity, empty
-        self.observation_layout, self.action_layout, self.extra_layout = observation, action, extra
+        self.capacity: int = capacity
+        self._empty = empty
+        self.observation_layout: Layout = observation
+        self.action_layout: Leaf = action
+        self.extra_layout: Mapping[str, Leaf] = extra
         self.layouts: dict[str, Layout] = {"observation": observation, "action": action}
         self.layouts |= {name: Leaf((), dtype, dtype) for name, dtype in self.BOOKKEEPING.items()}
         self.layouts |= {"extra": extra} if extra else {}
-        self.observation = allocate(observation, capacity, empty)
+        self.observation: Table = allocate(observation, capacity, empty)
         self.final_observations = self.allocate_slots(FIRST_SLOTS)
         self.action: Array = empty((capacity, *action.shape), action.dtype)
         self.extra: dict[str, Any] = {name: allocate(leaf, capacity, empty) for name, leaf in extra.items()}
         for name, dtype in self.BOOKKEEPING.items():
             setattr(self, name, np.zeros(capacity, dtype))
         self.pending_load: Callable[[], None] | None = None
-        self.begin = 0
-        self.count = 0
-        self.epoch = 0
+        self.begin: int = 0
+        self.count: int = 0
+        self.epoch: int = 0
         # Excluded by `Replay.keep`. `add` does not update the mask: later insertion numbers are not in `_masked`.
-        self.mask_version = 0
+        self.mask_version: int = 0
         self._masked = np.empty(0, np.int64)  # insertion numbers, ascending
         self._unmasked: Array | None = None  # by index; None if nothing is masked
         self._unmasked_to = 0  # the first insertion number that `_unmasked` does not cover
         self._episodes: Episodes | None = None
         self.newest_index: dict[int, int] = {}
         self.free_slots: list[int] = []
-        self.num_slots = 0
+        self.num_slots: int = 0
         # Writing a scalar to a memoryview takes half the time that writing to the array takes.
         scalar_action = not action.shape and action.dtype.kind in "iu"
         self._action_cells: Any = memoryview(self.action) if scalar_action else self.action  # type: ignore[arg-type]

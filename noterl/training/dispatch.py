@@ -28,7 +28,9 @@ class CallbackList:
     def __init__(self, callbacks: Iterable[Any] = ()) -> None:
         if isinstance(callbacks, Callback) or not isinstance(callbacks, Iterable):
             raise ValueError(f"callbacks must be a list of callbacks, got {callbacks!r}")
-        self.callbacks = sorted((_adapt(callback) for callback in callbacks), key=lambda callback: callback.order)
+        self.callbacks: list[Callback] = sorted(
+            (_adapt(callback) for callback in callbacks), key=lambda callback: callback.order
+        )
         self.keyed()
 
     def of_rank(self, rank: int) -> CallbackList:

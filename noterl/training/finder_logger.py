@@ -56,13 +56,14 @@ class FinderLogger(Callback):
         before: Callable[[int], None] | None = None,
         collapsed: Callable[[list[float]], bool] | None = None,
     ) -> None:
-        self.metric, self.points = check_word("metric", metric, METRICS), check_positive("points", points)
+        self.metric: str = check_word("metric", metric, METRICS)
+        self.points: int = check_positive("points", points)
         self.rewards: list[float] = []
         self.losses: list[float] = []
-        self.seconds = 0.0
+        self.seconds: float = 0.0
         self._over = False
         self._before, self._collapsed = before, collapsed
-        self.needs_host = before is not None
+        self.needs_host: bool = before is not None
         if metric == "loss":
             self.needs_live_updates = True
             self.on_batch_end = self._after_update  # type: ignore[method-assign]

@@ -46,8 +46,8 @@ class KerasCallback(Callback):
     def __init__(self, callback: Any) -> None:
         self.callback = callback
         kind = {base.__name__ for base in type(callback).__mro__}
-        self.order = CHECKPOINT if kind & set(_SAVERS) else LOGGER if kind & set(_LOGGERS) else USER
-        self.stops_training = "EarlyStopping" in kind
+        self.order: int = CHECKPOINT if kind & set(_SAVERS) else LOGGER if kind & set(_LOGGERS) else USER
+        self.stops_training: bool = "EarlyStopping" in kind
         self._keeps_backup = "BackupAndRestore" in kind
         self._saves_network = "ModelCheckpoint" in kind
         self._budget, self._epoch, self._epoch_open = Budget(), 0, False
@@ -215,8 +215,9 @@ class Facade:
     train_function = None
 
     def __init__(self, agent: AgentView, callback: str = "Callback", network: keras.Model | None = None) -> None:
-        self.agent, self.name = agent, type(agent).__name__
-        self.history = agent.history  # a Keras callback may assign another one
+        self.agent: AgentView = agent
+        self.name: str = type(agent).__name__
+        self.history: Any = agent.history  # a Keras callback may assign another one
         self._callback, self._network = callback, network
 
     @property

@@ -69,10 +69,10 @@ class Loop:
         assert lanes is not None
         self.lanes: Lanes = lanes
         self.events, self.stop, self.metrics = session.events, session.stop, session.metrics
-        self.guard = session.guard
+        self.guard: InterruptGuard = session.guard
         lanes.attach_loop(self.learner, self.counters, self.budget)
-        self.clock = self.history.time_split = dict.fromkeys((*CLOCK, lanes.stepping_clock), 0.0)
-        self.runner = UpdateRunner(
+        self.clock: dict[str, float] = self.history.time_split = dict.fromkeys((*CLOCK, lanes.stepping_clock), 0.0)
+        self.runner: UpdateRunner = UpdateRunner(
             self.learner,
             self.counters,
             self.stop,

@@ -113,7 +113,7 @@ class ChiefSettings:
         ]
         schedule = learner.schedule
         self._scheduled = [name for name in SETTABLE if not isinstance(getattr(schedule, name), str)]
-        self.size = len(self._hyperparameters) + len(self._rules) + len(self._scheduled)
+        self.size: int = len(self._hyperparameters) + len(self._rules) + len(self._scheduled)
 
     def read(self) -> list[float]:
         """Return the numbers, in a fixed order."""

@@ -50,10 +50,14 @@ class Session:
         self._other: tuple[Any, envs.EnvSource] | None = None  # the environment of the last fit that differs from `env`
         self.guard = InterruptGuard()
         self.lanes: Lanes | None = None
-        self.callbacks, self.events = CallbackList(), Events()
+        self.callbacks: CallbackList = CallbackList()
+        self.events: Events = Events()
         self.history: History | None = None
-        self.stop, self.metrics = StopRequest(), MetricMeans()
-        self.fits, self.is_training, self.verbose = 0, False, 1
+        self.stop: StopRequest = StopRequest()
+        self.metrics: MetricMeans = MetricMeans()
+        self.fits: int = 0
+        self.is_training: bool = False
+        self.verbose: int = 1
         self.info: dict[str, str] = {}
         self.restored_callbacks: dict[str, Any] = {}
         self._saved_lanes: dict[str, Any] | None = None  # of closed lanes, restored when they are opened again

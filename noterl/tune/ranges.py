@@ -29,9 +29,9 @@ class Float:
     """
 
     def __init__(self, low: float, high: float, log: bool = False) -> None:
-        self.log = check_bool("log", log)
-        self.low = check_number("low", low, low=0, above=True) if log else check_number("low", low)
-        self.high = check_number("high", high, low=self.low, above=True)
+        self.log: bool = check_bool("log", log)
+        self.low: float = check_number("low", low, low=0, above=True) if log else check_number("low", low)
+        self.high: float = check_number("high", high, low=self.low, above=True)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.low:g}, {self.high:g}{', log=True' * self.log})"
@@ -73,9 +73,9 @@ class Int:
     """
 
     def __init__(self, low: int, high: int, log: bool = False) -> None:
-        self.log = check_bool("log", log)
-        self.low = check_int("low", low, least=1 if log else -(2**53))
-        self.high = check_int("high", high, least=self.low + 1)
+        self.log: bool = check_bool("log", log)
+        self.low: int = check_int("low", low, least=1 if log else -(2**53))
+        self.high: int = check_int("high", high, least=self.low + 1)
 
     def __repr__(self) -> str:
         return f"Int({self.low}, {self.high}{', log=True' * self.log})"

@@ -61,7 +61,7 @@ class Report(Callback):
     def __init__(self, task: Task, position: int, pipe: Connection) -> None:
         self._task, self._position, self._pipe = task, position, pipe
         self.every = Every(max(1, task.steps // task.evaluations), "steps", at="step")
-        self.pruned = False
+        self.pruned: bool = False
 
     def on_due(self, logs: Logs) -> None:
         """Evaluate the agent; the evaluation at the end of training is left to `run`."""

@@ -146,7 +146,8 @@ class Store:
     """
 
     def __init__(self, folder: Path, limit: int) -> None:
-        self.folder, self.limit = folder, limit
+        self.folder: Path = folder
+        self.limit: int = limit
         self._until_trim = 0  # bytes that may be written before the folder is measured again
 
     def get(self, key: str, *, used: bool = True) -> bytes | None:

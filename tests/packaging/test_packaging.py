@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
@@ -17,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from tests.packaging import first_program
+from tests.packaging.commands import ROOT, run
 
 pytestmark = pytest.mark.backend_free
 
-ROOT = Path(__file__).parents[2]
 # Importing the catalogue must not need a backend. The script prints where the packages were imported from.
 PROBE = """
 import noterl, noterl.callback, noterl.callbacks
@@ -32,47 +31,9 @@ print(noterl.callbacks.__file__)
 """
 
 
-def run(*command: str | Path, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run a command without the Python path of this process."""
-    inherited = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
-    return subprocess.run(
-        [str(part) for part in command],
-        cwd=cwd,
-        env={**inherited, "PYTHONDONTWRITEBYTECODE": "1", **environment},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-
-
 def imported_from(result: subprocess.CompletedProcess[str]) -> list[Path]:
     assert result.returncode == 0, result.stderr
     return [Path(line).parent for line in result.stdout.split()]
-
-
-@pytest.fixture(scope="module")
-def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a copy of the files that git tracks."""
-    home = tmp_path_factory.mktemp("clone")
-    listed = run("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", cwd=ROOT)
-    assert listed.returncode == 0, listed.stderr
-    for name in filter(None, listed.stdout.split("\0")):
-        if (ROOT / name).is_file():
-            (home / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(ROOT / name, home / name)
-    return home
-
-
-@pytest.fixture(scope="module")
-def wheel(clone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
-    # setuptools writes its build folder into the source, so the wheel is built from a copy of the clone.
-    source = shutil.copytree(clone, folder / "source")
-    build = ("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, source)
-    result = run(sys.executable, "-m", "pip", *build, cwd=folder)
-    assert result.returncode == 0, result.stderr
-    (built,) = folder.glob("noterl-*.whl")
-    return built
 
 
 def test_sdist_holds_what_the_description_links_to(clone: Path, tmp_path: Path) -> None:
@@ -143,12 +104,9 @@ def test_editable_install_imports_the_catalogue(clone: Path, tmp_path: Path, sta
     assert imported_from(result) == [source / "noterl", source / "callbacks"]
 
 
-def test_wheel_holds_the_catalogue(wheel: Path, tmp_path: Path) -> None:
-    result = run(sys.executable, "-m", "pip", "install", "--no-deps", "--target", "site", wheel, cwd=tmp_path)
-    assert result.returncode == 0, result.stderr
-    home = tmp_path / "site" / "noterl"
-    result = run(sys.executable, "-c", PROBE, cwd=tmp_path, PYTHONPATH=str(tmp_path / "site"))
-    assert imported_from(result) == [home, home / "callbacks"]
+def test_wheel_holds_the_catalogue(site: Path, tmp_path: Path) -> None:
+    result = run(sys.executable, "-c", PROBE, cwd=tmp_path, PYTHONPATH=str(site))
+    assert imported_from(result) == [site / "noterl", site / "noterl" / "callbacks"]
 
 
 def test_wheel_holds_only_the_library(wheel: Path) -> None:

@@ -55,7 +55,7 @@ class ConnectFour(Game):
     max_length = _ROWS * _COLUMNS
 
     def __init__(self) -> None:
-        self.observation_space = spaces.Box(0.0, 1.0, (2 * _ROWS * _COLUMNS,), np.float32)
+        self.observation_space: spaces.Box = spaces.Box(0.0, 1.0, (2 * _ROWS * _COLUMNS,), np.float32)
 
     def start(self, count: int) -> Array:
         """Return empty boards `[count, 6, 7]`."""

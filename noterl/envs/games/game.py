@@ -128,8 +128,10 @@ class GameEnv(gymnasium.Env[Any, Any]):
             raise ValueError(f"game must be a noterl.envs.games.Game, got {game!r}")
         if render_mode not in (None, "ansi"):
             raise ValueError(f"render_mode must be None or 'ansi', got {render_mode!r}")
-        self.game, self.render_mode = game, render_mode
-        self.observation_space, self.action_space = game.observation_space, spaces.Discrete(game.num_actions)
+        self.game: Game = game
+        self.render_mode = render_mode
+        self.observation_space: Any = game.observation_space
+        self.action_space: Any = spaces.Discrete(game.num_actions)
         self.state: Array = game.start(1)[0]
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:

@@ -68,7 +68,7 @@ class PettingZooGame(Game):
             made = env()
         else:
             raise ValueError(f"env must be one of {', '.join(_LENGTHS)}, or a function, got {env!r}")
-        self.max_length = check_positive("max_length", max_length)
+        self.max_length: int = check_positive("max_length", max_length)
         self._env = made.unwrapped if hasattr(made, "unwrapped") else made  # wrappers check each call
         self._check(made)
         self._positions: dict[bytes, _Position] = {}
@@ -92,10 +92,10 @@ class PettingZooGame(Game):
                 "env: observations must be Dicts of observation and action_mask, and both players must have the same "
                 f"Discrete actions, got {observations[0]} and {actions[0]}"
             )
-        self.num_actions = int(actions[0].n)
+        self.num_actions: int = int(actions[0].n)
         box: Any = observations[0]["observation"]
         low, high = (np.asarray(side, np.float32).reshape(-1) for side in (box.low, box.high))
-        self.observation_space = spaces.Box(low, high, dtype=np.float32)
+        self.observation_space: Any = spaces.Box(low, high, dtype=np.float32)
 
     def start(self, count: int) -> Array:
         """Return empty histories `[count, 1 + max_length]`."""

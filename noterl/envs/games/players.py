@@ -45,7 +45,7 @@ class Minimax:
     """
 
     def __init__(self, depth: int) -> None:
-        self.depth = check_positive("depth", depth)
+        self.depth: int = check_positive("depth", depth)
 
     def __call__(self, game: Game, states: Array, generator: np.random.Generator) -> Array:
         """Return a best action for each state, `[N]`."""

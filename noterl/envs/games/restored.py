@@ -54,9 +54,11 @@ class RestoredEnv(Game):
         space: Any = env.action_space
         if not isinstance(space, spaces.Discrete):
             raise ValueError(f"env: a search needs Discrete actions, got {space}")
-        self.num_actions, self.max_length, self._action_space = int(space.n), 0, space
+        self.num_actions: int = int(space.n)
+        self.max_length: int = 0
+        self._action_space = space
         self._encoder = ObservationEncoder(env.observation_space)
-        self.observation_space = self._encoder.space
+        self.observation_space: Any = self._encoder.space
         self._env = env
         observation, info = env.reset(seed=0)
         self._restores = get_state(env) is not None

@@ -48,7 +48,7 @@ class TicTacToe(Game):
     max_length = 9
 
     def __init__(self) -> None:
-        self.observation_space = spaces.Box(0.0, 1.0, (18,), np.float32)
+        self.observation_space: spaces.Box = spaces.Box(0.0, 1.0, (18,), np.float32)
 
     def start(self, count: int) -> Array:
         """Return empty boards `[count, 9]`."""

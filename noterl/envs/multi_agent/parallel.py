@@ -82,10 +82,12 @@ class TeamEnv(gymnasium.Env[Any, Any]):
     """
 
     def __init__(self, env: Any, team: Team) -> None:
-        self.env, self.team = env, team
-        self.observation_space, self.action_space = team.joined_observation_space, team.joined_action_space
-        self.metadata = dict(getattr(env, "metadata", None) or {})
-        self.render_mode = getattr(env, "render_mode", None)
+        self.env: Any = env
+        self.team: Team = team
+        self.observation_space: Any = team.joined_observation_space
+        self.action_space: Any = team.joined_action_space
+        self.metadata: dict[Any, Any] = dict(getattr(env, "metadata", None) or {})
+        self.render_mode: Any = getattr(env, "render_mode", None)
         self.team_reward: TeamReward = own_rewards
         self._present = np.ones(len(team), np.bool_)
         self._terminated = np.zeros(len(team), np.bool_)
@@ -109,7 +111,7 @@ class TeamEnv(gymnasium.Env[Any, Any]):
         earned = np.where(present, rewards, 0.0)
         reward = rewards_to_learn_from(self.team_reward, earned, self._terminated)
         remaining = present & ~self._terminated | active
-        self.outcome = Outcome(earned, reward, self._terminated, present, remaining)
+        self.outcome: Outcome = Outcome(earned, reward, self._terminated, present, remaining)
         ended = over and not remaining.any()
         observation = self._write(self._observations.copy(), observations)
         return observation, float(reward.mean()), ended, over and not ended, info
@@ -192,7 +194,7 @@ class ListEnv(TeamEnv):
         parts = [_parts(space) for space in (env.observation_space, env.action_space)]
         known = getattr(env, "possible_agents", None) or range(len(parts[0]))
         super().__init__(env, Team([str(name) for name in known], *parts))
-        self.spec = env.spec if isinstance(env, gymnasium.Env) else None
+        self.spec: Any = env.spec if isinstance(env, gymnasium.Env) else None
         self._resetting = env if isinstance(env, gymnasium.Env) else _Classic(env, self.team)
 
     def _reset(self, seed: int | None, options: dict[str, Any] | None) -> _Reset:

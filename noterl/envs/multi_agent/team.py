@@ -56,7 +56,7 @@ class Team:
     """
 
     def __init__(self, names: Sequence[str], observation_spaces: Sequence[Any], action_spaces: Sequence[Any]) -> None:
-        self.names = tuple(map(str, names))
+        self.names: tuple[str, ...] = tuple(map(str, names))
         if not self.names or not len(names) == len(observation_spaces) == len(action_spaces):
             raise ValueError(
                 f"env: there must be an observation space and an action space for each agent, got "
@@ -64,19 +64,23 @@ class Team:
             )
         if len(set(self.names)) < len(self.names):
             raise ValueError(f"env: the names of agents must differ, got {list(self.names)}")
-        self.observation_space = _tuple("observation_space", self.names, observation_spaces)
-        self.action_space = _tuple("action_space", self.names, action_spaces)
+        self.observation_space: Any = _tuple("observation_space", self.names, observation_spaces)
+        self.action_space: Any = _tuple("action_space", self.names, action_spaces)
         self._encoders = tuple(map(ObservationEncoder, self.observation_space))
-        self.network_shapes = tuple(tuple(encoder.space.shape) for encoder in self._encoders)
+        self.network_shapes: tuple[tuple[int, ...], ...] = tuple(
+            tuple(encoder.space.shape) for encoder in self._encoders
+        )
         self.observation_columns = columns([int(np.prod(shape)) for shape in self.network_shapes])
         self._action_columns = columns([int(np.prod(space.shape or ())) for space in self.action_space])
         in_bytes = all(encoder.dtype == np.uint8 for encoder in self._encoders)
         low, high, dtype = (0, 255, np.uint8) if in_bytes else (-np.inf, np.inf, np.float32)
-        self.joined_observation_space = spaces.Box(low, high, (self.observation_columns[-1].stop,), dtype)
+        self.joined_observation_space: spaces.Box = spaces.Box(low, high, (self.observation_columns[-1].stop,), dtype)
         lows, highs = (
             np.concatenate([np.reshape(_bound(space, side), -1) for space in self.action_space]) for side in (0, 1)
         )
-        self.joined_action_space = spaces.Box(lows.astype(np.float32), highs.astype(np.float32), dtype=np.float32)
+        self.joined_action_space: spaces.Box = spaces.Box(
+            lows.astype(np.float32), highs.astype(np.float32), dtype=np.float32
+        )
 
     def __len__(self) -> int:
         return len(self.names)

@@ -98,12 +98,12 @@ class EnvSource(ABC):
         team: Team | None = None,
         described: dict[str, Any] | None = None,
     ) -> None:
-        self.team = env.team if isinstance(env, TeamEnv) else team
+        self.team: Team | None = env.team if isinstance(env, TeamEnv) else team
         if self.team is not None:
             observation_space = self.team.joined_observation_space
             action_space = self.team.joined_action_space
-        self.observation_space = convert(observation_space, "observation_space")
-        self.action_space = convert(action_space, "action_space")
+        self.observation_space: Any = convert(observation_space, "observation_space")
+        self.action_space: Any = convert(action_space, "action_space")
         self._env: Any = env
         self._build = build
         self._owned = owned

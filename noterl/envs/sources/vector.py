@@ -19,8 +19,8 @@ class VectorSource(EnvSource):
 
     def __init__(self, observation_space: Any, action_space: Any, **settings: Any) -> None:
         super().__init__(observation_space, action_space, **settings)
-        self.num_envs = self._env.num_envs
-        self.steps_together = type(self._env) is not SyncVectorEnv
+        self.num_envs: int | None = self._env.num_envs
+        self.steps_together: bool = type(self._env) is not SyncVectorEnv
         self._is_open = True
 
     @classmethod

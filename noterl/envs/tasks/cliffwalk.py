@@ -34,11 +34,14 @@ class BlindCliffwalk(gymnasium.Env[np.int64, Any]):
     """
 
     def __init__(self, n: int = 8) -> None:
-        self.n = check_positive("n", n)
-        self.observation_space, self.action_space = spaces.Discrete(self.n), spaces.Discrete(2)
-        self.state = 0
+        self.n: int = check_positive("n", n)
+        self.observation_space: Any = spaces.Discrete(self.n)
+        self.action_space: Any = spaces.Discrete(2)
+        self.state: int = 0
         spec = "noterl/BlindCliffwalk-v0"
-        self.spec = EnvSpec(spec, f"{__name__}:{type(self).__name__}", kwargs={"n": self.n}, order_enforce=False)
+        self.spec: EnvSpec | None = EnvSpec(
+            spec, f"{__name__}:{type(self).__name__}", kwargs={"n": self.n}, order_enforce=False
+        )
 
     @property
     def right(self) -> list[int]:

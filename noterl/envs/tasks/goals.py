@@ -34,8 +34,8 @@ class GoalEnv(gymnasium.Env[Observation, Any]):
     goal: Array
 
     def __init__(self, state_space: spaces.Space[Any], max_steps: int) -> None:
-        self.max_steps = check_positive("max_steps", max_steps)
-        self.step_number = 0
+        self.max_steps: int = check_positive("max_steps", max_steps)
+        self.step_number: int = 0
         names = ("observation", "achieved_goal", "desired_goal")
         self.observation_space: spaces.Space[Any] = spaces.Dict(dict.fromkeys(names, state_space))
 
@@ -120,12 +120,13 @@ class Reach2D(GoalEnv):
     0.0
     """
 
-    side, threshold = 5.0, 0.15
+    side: float = 5.0
+    threshold: float = 0.15
 
     def __init__(self, max_steps: int = 50) -> None:
         super().__init__(spaces.Box(0.0, self.side, (2,), np.float32), max_steps)
-        self.action_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
-        self.spec = self._specified(max_steps=max_steps)
+        self.action_space: Any = spaces.Box(-1.0, 1.0, (2,), np.float32)
+        self.spec: Any = self._specified(max_steps=max_steps)
 
     def _begin(self) -> None:
         self.state = np.zeros(2, np.float32)
@@ -166,8 +167,8 @@ class BitFlip(GoalEnv):
 
     def __init__(self, n: int = 15) -> None:
         super().__init__(spaces.MultiBinary(check_positive("n", n)), max_steps=n)
-        self.action_space = spaces.Discrete(n)
-        self.spec = self._specified(n=n)
+        self.action_space: Any = spaces.Discrete(n)
+        self.spec: Any = self._specified(n=n)
 
     def _begin(self) -> None:
         self.state, self.goal = (self.np_random.integers(2, size=self.max_steps, dtype=np.int8) for _ in range(2))

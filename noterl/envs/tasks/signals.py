@@ -40,9 +40,10 @@ class Signals:
     render_mode = None
 
     def __init__(self, symbols: int = 3, *, length: int = 10, continuous: bool = False) -> None:
-        self.symbols = check_int("symbols", symbols, least=2)
-        self.length, self.continuous = check_positive("length", length), continuous
-        self.possible_agents = ["speaker", "listener"]
+        self.symbols: int = check_int("symbols", symbols, least=2)
+        self.length: int = check_positive("length", length)
+        self.continuous: bool = continuous
+        self.possible_agents: list[str] = ["speaker", "listener"]
         self.agents: list[str] = []
         self._generator: np.random.Generator | None = None
 

@@ -57,14 +57,14 @@ class ClassicEnv(gymnasium.Env[Any, Any]):
     def __init__(self, env: Any) -> None:
         """Wrap `env` without calling it."""
         self.env = env
-        self.observation_space = convert(env.observation_space, "observation_space")
-        self.action_space = convert(env.action_space, "action_space")
-        self.metadata = dict(getattr(env, "metadata", None) or {})
+        self.observation_space: Any = convert(env.observation_space, "observation_space")
+        self.action_space: Any = convert(env.action_space, "action_space")
+        self.metadata: dict[Any, Any] = dict(getattr(env, "metadata", None) or {})
         # In gym 0.21, `render` has an argument `mode`.
         self._renders_by_mode = "mode" in inspect.signature(getattr(env, "render", lambda: None)).parameters
         modes: Any = self.metadata.get("render.modes", self.metadata.get("render_modes", ()))
         old_mode = "rgb_array" if self._renders_by_mode and "rgb_array" in modes else None
-        self.render_mode = getattr(env, "render_mode", None) or old_mode
+        self.render_mode: Any = getattr(env, "render_mode", None) or old_mode
         self._accepted = accepted_keywords(env)
         _silence_checkers(env)
 

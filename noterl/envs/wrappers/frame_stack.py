@@ -45,7 +45,7 @@ class FrameStack(gymnasium.Wrapper[Any, Any, Any, Any]):
         stacked = spaces.Box(np.tile(low, frames), np.tile(high, frames), dtype=part.dtype.type)
         self.observation_space = stacked
         if isinstance(space, spaces.Dict):
-            self.observation_space = spaces.Dict({**space.spaces, "observation": stacked})
+            self.observation_space: Any = spaces.Dict({**space.spaces, "observation": stacked})
         self._stack = np.zeros(stacked.shape, part.dtype)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:

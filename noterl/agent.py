@@ -368,8 +368,8 @@ class Agent(Algorithm):
             workers: number of processes that step the environments; a `noterl.collect.Workers` with more settings; a
                 `noterl.collect.RayWorkers` for those of a Ray cluster; 0 for none. Workers also choose actions if the
                 network runs in NumPy and `forward` returns no further fields. They end with this `fit`.
-            verbose: 0 silent, 1 a progress bar, 2 a line every `log_every` episodes, at least every 10 seconds, and at
-                the end; "auto" is 1 on a terminal, else 2.
+            verbose: 0 silent, 1 a progress bar, 2 a line every `log_every` episodes, at least every 10 seconds; "auto"
+                is 1 on a terminal, else 2. With 1 and 2, a line at the end says why training ended and what it did.
             log_every: episodes between lines, 10 by default.
             seed: new seed of every generator, including those of Keras layers. It also resets the environments. None
                 continues all generators and episodes.
@@ -510,8 +510,8 @@ class Agent(Algorithm):
             updates: number of gradient updates.
             batch_size: pairs of observation and action in one update, sampled with replacement.
             optimizer: an optimizer or a learning rate, as for `compile`; Adam with 1e-3 by default.
-            verbose: 0 silent, 1 a progress bar, 2 a line every 10 seconds and at the end; "auto" is 1 on a terminal,
-                else 2.
+            verbose: 0 silent, 1 a progress bar, 2 a line every 10 seconds, both with a line at the end; "auto" is 1
+                on a terminal, else 2.
             callbacks: their `on_batch_begin` and `on_batch_end` are called for each update, numbered from 0 in this
                 call; `logs` hold the loss. Their other events do not fire. `stop` in a hook ends pretraining after the
                 group of updates in progress, of at most 256.

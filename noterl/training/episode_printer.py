@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Collection
 from time import perf_counter
 from typing import Any
 
-from noterl.callback import LOGGER, Callback
+from noterl.callback import LOGGER, AgentView, Callback
 from noterl.types import Logs
 from noterl.utils.checks import check_positive
 
@@ -73,18 +74,8 @@ class EpisodePrinter(Callback):
 
     def on_train_end(self, logs: Logs) -> None:
         """Print the line that summarizes the fit."""
-        seconds = perf_counter() - self._started
         steps, updates = self.agent.steps - self._first_step, self.agent.updates - self._first_update
-        reason = None if self.agent.history is None else self.agent.history.stop_reason
-        parts = [
-            f"fit ended{f' ({reason})' if reason else ''}: {self._finished:,} episodes",
-            f"{steps:,} steps",
-            f"{updates:,} updates in {seconds:.1f} s",
-            f"{steps / max(seconds, 1e-9):,.0f} steps/s",
-        ]
-        if self._recent:
-            parts.append(f"mean reward {_mean(self._recent):.2f} over the last {len(self._recent)}")
-        print(", ".join(parts), flush=True)
+        print_summary(self.agent, (self._finished, steps, updates), perf_counter() - self._started, self._recent)
 
     def _print_line(self, steps: int, seconds: float, loss: float | None = None) -> None:
         rate = (steps - self._last_line[0]) / max(seconds - self._last_line[1], 1e-9)
@@ -98,6 +89,28 @@ class EpisodePrinter(Callback):
         self._last_line = (steps, seconds)
         if self._next_line < math.inf:
             self._next_line = perf_counter() + INTERVAL
+
+
+def print_summary(agent: AgentView, counts: tuple[int, int, int], seconds: float, recent: Collection[float]) -> None:
+    """Print why `fit` ended, and what it did.
+
+    Args:
+        agent: the agent that has trained.
+        counts: the episodes, steps and updates of this `fit`.
+        seconds: the duration.
+        recent: the rewards of the last episodes.
+    """
+    episodes, steps, updates = counts
+    reason = None if agent.history is None else agent.history.stop_reason
+    parts = [
+        f"fit ended{f' ({reason})' if reason else ''}: {episodes:,} episodes",
+        f"{steps:,} steps",
+        f"{updates:,} updates in {seconds:.1f} s",
+        f"{steps / max(seconds, 1e-9):,.0f} steps/s",
+    ]
+    if recent:
+        parts.append(f"mean reward {_mean(recent):.2f} over the last {len(recent)}")
+    print(", ".join(parts), flush=True)
 
 
 def _mean(values: Any) -> float:

@@ -121,7 +121,7 @@ class Loop:
         except BaseException as error:
             if not self._failed:
                 self._failed = True
-                self.history.stop_reason = f"{type(error).__name__}: {error}"
+                self.history.stop_reason = f"{type(error).__name__}: {error}".removesuffix(": ")
                 with keep_first_error(error):
                     self._fire(self.events.on_exception, error)
             raise

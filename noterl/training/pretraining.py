@@ -85,7 +85,7 @@ def _update_normalizers(algorithm: Algorithm, data: ExpertData) -> None:
 
 
 class _Progress:
-    """Shows the loss: 1 for a progress bar, 2 for a line every 10 seconds and at the end, 0 for nothing."""
+    """Shows the loss: 1 for a bar, 2 for a line every 10 seconds, both with a line at the end; 0 for nothing."""
 
     def __init__(self, updates: int, verbose: int) -> None:
         self._updates, self._verbose, self._started = updates, verbose, perf_counter()
@@ -104,10 +104,10 @@ class _Progress:
             self._next_line = perf_counter() + INTERVAL
 
     def close(self) -> None:
-        """Close the bar, or print the last line."""
+        """Close the bar, and print the last line."""
         if self._bar is not None:
             self._bar.close()
-        elif self._verbose == 2 and self.losses:
+        if self._verbose and self.losses:
             number, seconds = len(self.losses), perf_counter() - self._started
             print(f"pretrain ended: {number:,} updates in {seconds:.1f} s, loss {self._recent():.4g}", flush=True)
 

@@ -10,6 +10,7 @@ from typing import Any
 from tqdm import tqdm
 
 from noterl.callback import LOGGER, Callback
+from noterl.training.episode_printer import print_summary
 from noterl.types import Logs
 from noterl.utils.console import can_show_progress_bar, progress_bar
 
@@ -23,8 +24,9 @@ class ProgressBar(Callback):
     The reward is the mean over the last ten finished episodes; the loss is that of the last one. The time since the
     start of training is split into environment, acting, learning (with sampling) and callbacks. If worker processes
     collect while the agent learns, the bar also shows how old their weights were (`staleness`) and the gradient updates
-    per environment step (`update_ratio`). A narrow terminal shows fewer of these values. If the output is neither a
-    terminal nor a notebook, nothing is shown unless `always` is True.
+    per environment step (`update_ratio`). A narrow terminal shows fewer of these values. At the end, a line summarizes
+    the `fit`, as with `fit(verbose=2)`. If the output is neither a terminal nor a notebook, nothing is shown unless
+    `always` is True.
 
     Args:
         episodes: the budget in episodes, or None.
@@ -50,7 +52,7 @@ class ProgressBar(Callback):
     def on_train_begin(self, logs: Logs) -> None:
         """Open the bar."""
         self._first_step, self._started, self._finished = self.agent.steps, perf_counter(), 0
-        self._first_episode = self.agent.episodes
+        self._first_episode, self._first_update = self.agent.episodes, self.agent.updates
         self._recent.clear()
         self._loss, self._overlap = None, []
         self._shown = self._started
@@ -84,12 +86,14 @@ class ProgressBar(Callback):
             self._show()
 
     def on_train_end(self, logs: Logs) -> None:
-        """Show the final values and close the bar."""
+        """Show the final values, close the bar, and print the line that summarizes the fit."""
         if self._bar is not None:
             self._move()
             self._show()
             self._bar.close()
             self._bar = None
+            steps, updates = self.agent.steps - self._first_step, self.agent.updates - self._first_update
+            print_summary(self.agent, (self._finished, steps, updates), perf_counter() - self._started, self._recent)
 
     def _move(self) -> None:
         count = self.agent.steps - self._first_step if self._unit == "step" else self._finished

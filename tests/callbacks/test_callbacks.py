@@ -253,7 +253,8 @@ class TestProgressBar:
     def test_final_bar_shows_totals_and_time_split(self, capsys: pytest.CaptureFixture[str]) -> None:
         rewarded([1, 2, 6]).fit(episodes=3, verbose=1)
         out, err = capsys.readouterr()
-        assert out == ""
+        counts = r"3 episodes, 6 steps, 6 updates in .* s, .* steps/s, mean reward 3\.00 over the last 3"
+        assert re.fullmatch(rf"fit ended \(episodes\): {counts}\n", out)
         last = err.rstrip("\n").split("\r")[-1]
         split = r"env \d+% act \d+% learn \d+% callbacks \d+%"
         assert re.search(rf"^episode 3 100%\|.*\| 3/3 \[.*, reward 3\.0, [\d,]+ steps/s, {split}\]", last)
@@ -324,8 +325,27 @@ class TestProgressBar:
         monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
         agent.fit(episodes=10)
         out, err = capsys.readouterr()
-        assert out == ""
+        assert out.startswith("fit ended (episodes): 10 episodes, ") and out.count("\n") == 1
         assert "10/10" in err
+
+    def test_a_stopped_run_says_why_after_the_bar(self, capsys: pytest.CaptureFixture[str]) -> None:
+        rewarded([5]).fit(episodes=100, callbacks=[EarlyStopping(2, 5)], verbose=1)
+        assert capsys.readouterr().out.startswith("fit ended (reward reached 5): 2 episodes, ")
+
+    def test_both_displays_end_with_the_same_line(self, capsys: pytest.CaptureFixture[str]) -> None:
+        lines = []
+        for verbose in (1, 2):
+            rewarded([1, 2, 6]).fit(episodes=3, verbose=verbose)
+            lines.append(re.sub(r"in .* steps/s", "", capsys.readouterr().out.splitlines()[-1]))
+        assert lines[0] == lines[1]
+
+    def test_reason_without_a_message_is_the_name_of_the_error(self, capsys: pytest.CaptureFixture[str]) -> None:
+        def interrupt(episode: int, logs: Any) -> None:
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            rewarded([1]).fit(episodes=3, callbacks=[LambdaCallback(on_episode_end=interrupt)], verbose=1)
+        assert capsys.readouterr().out.startswith("fit ended (KeyboardInterrupt): ")
 
     def test_bar_shows_the_loss_after_the_first_update(self, capsys: pytest.CaptureFixture[str]) -> None:
         taped(Tape()).fit(episodes=2, verbose=1)

@@ -260,7 +260,8 @@ class Agent(Algorithm):
             optimizer: one optimizer, which is cloned for each of `optimizer_names`; a list in that order; or a dict by
                 name. Keras optimizers work on every backend. With KERAS_BACKEND=torch, `torch.optim` optimizers and
                 functions `parameters -> optimizer` also work. A name, such as "adam", is one of Keras's with its
-                defaults. A number is the learning rate of the algorithm's default optimizer.
+                defaults. A number, or a schedule of `noterl.schedules`, is the learning rate of the algorithm's default
+                optimizer.
             policy: exploration policy for discrete actions, from `noterl.policies`, or its name, such as
                 "epsilon_greedy"; `noterl.policies.get` lists the names. A list gives each worker process of `fit` its
                 own; `agent.policy` is then the first. If another agent has used the object, `agent.policy` is a new one

@@ -26,12 +26,18 @@ Layout = Mapping[int, Sequence[int]]
 _RULES = {"beta_1": (0.0, 1.0), "beta_2": (0.0, 1.0), "weight_decay": (0.0, math.inf)}
 
 
+_SCHEDULE_LINE = (
+    "A learning rate that changes during training is a schedule and not a function, such as "
+    "compile(optimizer=noterl.schedules.Linear(3e-4, 0.0, steps=100_000))"
+)
+
+
 def resolve(optimizer: Any, names: Sequence[str], learning_rate: float, default: Any = None) -> dict[str, Any]:
     """Return one optimizer (or function that makes one) for each name.
 
     Args:
-        optimizer: None, one optimizer, a list in the order of `names`, or a dict by name. A number stands for the
-            default optimizer with this learning rate.
+        optimizer: None, one optimizer, a list in the order of `names`, or a dict by name. A number or a schedule stands
+            for the default optimizer with this learning rate.
         names: the agent's `optimizer_names`.
         learning_rate: of Adam, if there is no default.
         default: the algorithm's default, in the forms of `optimizer`; None for Adam.
@@ -56,19 +62,25 @@ def resolve(optimizer: Any, names: Sequence[str], learning_rate: float, default:
         optimizer = dict.fromkeys(names, optimizer)
     if set(optimizer) != set(names):
         raise ValueError(f"optimizer must have the keys {sorted(names)}, got {sorted(map(str, optimizer))}")
+    rates = (numbers.Real, Schedule, keras.optimizers.schedules.LearningRateSchedule)
     return {
-        name: _with_rate(default, names, name, each) if isinstance(each, numbers.Real) else _resolve_one(each, name)
+        name: _with_rate(default, names, name, each) if isinstance(each, rates) else _resolve_one(each, name)
         for name, each in optimizer.items()
     }
 
 
 def _with_rate(default: Any, names: Sequence[str], name: str, rate: Any) -> keras.optimizers.Optimizer:
     """Return the default optimizer for a name, with another learning rate."""
-    check_number("optimizer, as a learning rate,", rate, low=0, above=True)
+    if isinstance(rate, numbers.Real):
+        rate = check_number("optimizer, as a learning rate,", rate, low=0, above=True)
     optimizer = resolve(None, names, 0.0, default)[name]
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise ValueError(f"optimizer must be an optimizer, because the default is not one of Keras; got {rate!r}")
-    return type(optimizer).from_config({**optimizer_config(optimizer), "learning_rate": float(rate)})
+    schedule = rate if isinstance(rate, Schedule) else None
+    config = {**optimizer_config(optimizer), "learning_rate": rate if schedule is None else schedule(0)}
+    new = type(optimizer).from_config(config)
+    new.noterl_schedule = schedule
+    return new
 
 
 def _resolve_one(optimizer: Any, name: str) -> Any:
@@ -91,12 +103,12 @@ def _resolve_one(optimizer: Any, name: str) -> Any:
             kind = type(optimizer).__name__ if _is_torch(optimizer) else "a function of parameters"
             raise ValueError(
                 f"optimizer: {kind} needs the torch backend, but this process runs on {backends.name()}: set "
-                "KERAS_BACKEND=torch before Keras is imported, or pass a keras.optimizers.Optimizer"
+                f"KERAS_BACKEND=torch before Keras is imported, or pass a keras.optimizers.Optimizer. {_SCHEDULE_LINE}"
             )
         return optimizer
     raise ValueError(
-        f"optimizer for {name!r} must be a keras.optimizers.Optimizer, its name, a learning rate, or with "
-        f"KERAS_BACKEND=torch a torch.optim.Optimizer or a function parameters -> optimizer; got {optimizer!r}"
+        f"optimizer for {name!r} must be a keras.optimizers.Optimizer, its name, a learning rate or its schedule, or "
+        f"with KERAS_BACKEND=torch a torch.optim.Optimizer or a function parameters -> optimizer; got {optimizer!r:.99}"
     )
 
 
@@ -140,9 +152,16 @@ def build(optimizer: Any, variables: Sequence[keras.Variable]) -> Any:
             _make_variables_of_rules(optimizer)
         return optimizer
     if not _is_torch(optimizer):
-        optimizer = optimizer([variable.value for variable in variables])
+        try:
+            optimizer = optimizer([variable.value for variable in variables])
+        except TypeError as error:  # a function of progress calculates with the list of parameters
+            raise ValueError(
+                f"optimizer: the function of parameters raised {error!r:.200}. {_SCHEDULE_LINE}"
+            ) from error
         if not _is_torch(optimizer):
-            raise ValueError(f"optimizer: the function must return a torch.optim.Optimizer, got {optimizer!r}")
+            raise ValueError(
+                f"optimizer: the function must return a torch.optim.Optimizer, got {optimizer!r:.200}. {_SCHEDULE_LINE}"
+            )
     closure = inspect.signature(optimizer.step).parameters.get("closure")
     if closure is not None and closure.default is closure.empty:
         raise ValueError(
@@ -320,7 +339,7 @@ class DeferredOptimizer:
     def __init__(self, optimizer: Any, variables: Sequence[keras.Variable]) -> None:
         self._variables = list(variables)
         is_keras = isinstance(optimizer, keras.optimizers.Optimizer)
-        self.optimizer = optimizer if is_keras else build(optimizer, variables)
+        self.optimizer: Any = optimizer if is_keras else build(optimizer, variables)
         self._kept: dict[str, Any] | None = None  # the restored state of an optimizer that is not built
 
     @property

@@ -26,7 +26,7 @@ def check_int(name: str, value: Any, *, least: int = 1, word: str | None = None)
     """
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
         kind = "a positive int" if least == 1 else f"an int of at least {least}"
-        raise ValueError(f"{name} must be {kind}{f' or {word!r}' if word else ''}, got {value!r}")
+        raise ValueError(f"{name} must be {kind}{f' or {word!r}' if word else ''}, got {value!r:.200}")
     return int(value)
 
 
@@ -87,7 +87,7 @@ def check_number(
     if not number or not math.isfinite(value) or not low <= value <= high or (above and value == low):
         bounds = "" if low == -math.inf else f" above {low:g}" if above else f" of at least {low:g}"
         bounds += "" if high == math.inf else f"{' and' if bounds else ' of'} at most {high:g}"
-        raise ValueError(f"{name} must be a finite number{bounds}, got {value!r}")
+        raise ValueError(f"{name} must be a finite number{bounds}, got {value!r:.200}")
     return float(value)
 
 
@@ -119,7 +119,7 @@ def increasing_pair(name: str, value: Any) -> tuple[float, float]:
             return low, high
     except (TypeError, ValueError):
         pass
-    raise ValueError(f"{name} must be a pair (low, high) of finite numbers with low < high, got {value!r}")
+    raise ValueError(f"{name} must be a pair (low, high) of finite numbers with low < high, got {value!r:.200}")
 
 
 def check_word(name: str, value: Any, allowed: tuple[str, ...]) -> str:
@@ -129,7 +129,7 @@ def check_word(name: str, value: Any, allowed: tuple[str, ...]) -> str:
         ValueError: if the value is not one of them.
     """
     if not (isinstance(value, str) and value in allowed):
-        raise ValueError(f"{name} must be {', '.join(map(repr, allowed[:-1]))} or {allowed[-1]!r}, got {value!r}")
+        raise ValueError(f"{name} must be {', '.join(map(repr, allowed[:-1]))} or {allowed[-1]!r}, got {value!r:.200}")
     return str(value)
 
 
@@ -140,7 +140,7 @@ def check_bool(name: str, value: Any) -> bool:
         ValueError: if the value is not a bool.
     """
     if not isinstance(value, bool | np.bool_):
-        raise ValueError(f"{name} must be True or False, got {value!r}")
+        raise ValueError(f"{name} must be True or False, got {value!r:.200}")
     return bool(value)
 
 

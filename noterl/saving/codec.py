@@ -1,13 +1,14 @@
 """Encoding state trees as JSON: the types of `noterl.utils.codec`, and objects among constructor arguments.
 
 Reading a file does not construct objects: each one becomes a `Description`, which `build` replaces later. A class is
-then looked up in `custom_objects`, in the registry, or among Keras's optimizers and schedules. Names in a file are
-never imported, and only constructors are called.
+then looked up in `custom_objects`, in the registry, or among the optimizers and schedules of Keras and torch. Names in
+a file are never imported, and only constructors are called.
 """
 
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -37,7 +38,8 @@ class Description:
     """An object in a file: its kind, the name of its class, and its constructor arguments.
 
     Attributes:
-        kind: "$object" for a `Configurable`, "$keras" for an optimizer or schedule, "$opaque" for any other object.
+        kind: "$object" for a `Configurable`, "$keras" for an optimizer or schedule of Keras, "$torch" for an optimizer
+            of torch, "$opaque" for any other object.
         name: name of the class.
         arguments: constructor arguments by name; they may hold further descriptions.
     """
@@ -160,6 +162,11 @@ def _build_keras(name: str, config: dict[str, Any], custom_objects: dict[str, ty
     return _construct(lambda arguments: cls(**arguments), config, name, place)
 
 
+def _build_torch(name: str, config: dict[str, Any], custom_objects: dict[str, type], place: str) -> Any:
+    """Return a function `parameters -> optimizer`, because the optimizer holds parameters of networks."""
+    return functools.partial(_torch_class(name, custom_objects), **config)
+
+
 def _refuse(name: str, config: dict[str, Any], custom_objects: dict[str, type], place: str) -> Any:
     raise ValueError(
         f"the agent was built with {place}={name}, which a file cannot hold: "
@@ -170,6 +177,7 @@ def _refuse(name: str, config: dict[str, Any], custom_objects: dict[str, type], 
 _BUILDERS: dict[str, Callable[[str, dict[str, Any], dict[str, type], str], Any]] = {
     "$object": _build_object,
     "$keras": _build_keras,
+    "$torch": _build_torch,
     "$opaque": _refuse,
 }
 
@@ -196,7 +204,22 @@ def _describe(value: Any, keys: Keys) -> Description | None:
         if _find(lookup, name) not in (None, type(value)):
             raise TypeError(f"{key_path(keys, 'tree')}: another class is registered as {name!r}")
         return Description("$object", name, value.get_config())
+    if _is_torch(type(value)):
+        return _describe_torch(value, name, keys)
     return _describe_keras(value, name, keys) if _is_keras(value) else None
+
+
+def _describe_torch(value: Any, name: str, keys: Keys) -> Description | None:
+    """Return the description of an optimizer of torch; its state has the current numbers.
+
+    None if the arguments do not describe the optimizer: it has hooks, or several groups of parameters.
+    """
+    if _find(_torch_class, name) not in (None, type(value)):
+        raise TypeError(f"{key_path(keys, 'tree')}: {name!r} is another class, of torch or of the registry")
+    if len(value.param_groups) > 1 or value._optimizer_step_pre_hooks or value._optimizer_step_post_hooks:
+        return None
+    accepted = inspect.signature(type(value)).parameters  # the defaults of AdamW hold arguments of Adam, too
+    return Description("$torch", name, {key: item for key, item in value.defaults.items() if key in accepted})
 
 
 def _describe_keras(value: Any, name: str, keys: Keys) -> Description | None:
@@ -234,6 +257,25 @@ def _is_keras(value: Any) -> bool:
     optimizers = getattr(sys.modules.get("keras"), "optimizers", None)
     kinds = () if optimizers is None else (optimizers.Optimizer, optimizers.schedules.LearningRateSchedule)
     return isinstance(value, kinds)
+
+
+def _is_torch(cls: type) -> bool:
+    """Return whether a class is an optimizer of torch, without importing torch."""
+    return any(base.__module__ == "torch.optim.optimizer" for base in cls.__mro__)
+
+
+def _torch_class(name: str, custom_objects: dict[str, type] | None = None) -> type:
+    torch = sys.modules.get("torch")
+    if torch is None:
+        raise ValueError(
+            f"the file's optimizer {name!r} is one of torch: set KERAS_BACKEND=torch before Keras is imported"
+        )
+    cls = (custom_objects or {}).get(name) or vars(torch.optim).get(name)
+    if not isinstance(cls, type) or not _is_torch(cls):
+        cls = lookup(name, custom_objects)
+    if not _is_torch(cls) or cls is torch.optim.Optimizer:
+        raise ValueError(f"the class {name!r} must be an optimizer of torch, got {cls!r}")
+    return cls
 
 
 def _keras_class(name: str, custom_objects: dict[str, type] | None = None) -> type:

@@ -71,7 +71,8 @@ class Loop:
         self.events, self.stop, self.metrics = session.events, session.stop, session.metrics
         self.guard: InterruptGuard = session.guard
         lanes.attach_loop(self.learner, self.counters, self.budget)
-        self.clock: dict[str, float] = self.history.time_split = dict.fromkeys((*CLOCK, lanes.stepping_clock), 0.0)
+        self.clock: dict[str, float] = dict.fromkeys((*CLOCK, lanes.stepping_clock), 0.0)
+        self.history.time_split = self.clock
         self.runner: UpdateRunner = UpdateRunner(
             self.learner,
             self.counters,

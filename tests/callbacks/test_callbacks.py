@@ -253,7 +253,7 @@ class TestProgressBar:
     def test_final_bar_shows_totals_and_time_split(self, capsys: pytest.CaptureFixture[str]) -> None:
         rewarded([1, 2, 6]).fit(episodes=3, verbose=1)
         out, err = capsys.readouterr()
-        counts = r"3 episodes, 6 steps, 6 updates in .* s, .* steps/s, mean reward 3\.00 over the last 3"
+        counts = r"3 episodes, 3 steps, 0 updates in .* s, .* steps/s, mean reward 3\.00 over the last 3"
         assert re.fullmatch(rf"fit ended \(episodes\): {counts}\n", out)
         last = err.rstrip("\n").split("\r")[-1]
         split = r"env \d+% act \d+% learn \d+% callbacks \d+%"

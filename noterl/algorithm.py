@@ -324,7 +324,8 @@ class Algorithm(Configurable):
             if changes_in_place(value) and kind.__module__.partition(".")[0] != "noterl":
                 reads.in_place.add(name)
 
-    def forward(self, observation: Any) -> Any:
+    # A subclass names its inputs. Type checkers accept every override of this signature.
+    def forward(self, *inputs: Any, **named: Any) -> Any:
         """Return the network's output for observations `[B, ...]`: the input of head, policy and noise.
 
         It may return `(output, extra)`, where `extra` holds the fields `[B, ...]` of `extra_spec` by name. They are

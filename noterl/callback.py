@@ -43,6 +43,9 @@ EVENTS = Events._fields
 # ones added to `logs`.
 USER, HISTORY, LOGGER, CHECKPOINT = range(4)
 
+# noterl's own check with mypy sets it, so that callbacks of the catalogue use nothing but what `AgentView` lists.
+IN_NOTERL = False
+
 
 class AgentView(Protocol):
     """What a callback may use of the agent that it is attached to; only `stop_training` may be assigned.
@@ -112,6 +115,18 @@ class AgentView(Protocol):
 
     def stop(self, reason: str) -> None:
         """End training after the step in progress."""
+
+    def env_call(self, name: str, *args: Any, **kwargs: Any) -> list[Any]:
+        """Call a method of every training environment between two steps."""
+
+    def env_get(self, name: str) -> list[Any]:
+        """Return an attribute of every training environment."""
+
+    if TYPE_CHECKING and not IN_NOTERL:  # the agent of a user has further attributes, such as `gamma`
+
+        def __getattr__(self, name: str) -> Any: ...
+
+        def __setattr__(self, name: str, value: Any) -> None: ...
 
     def stop_epochs(self, logs: Logs) -> Any:
         """Return whether an update with these logs ends the updates on a rollout, and is undone; None if none does."""

@@ -63,7 +63,7 @@ class MultiAgent(Agent):
     def _make_normalizers(self, observation: bool, reward: bool) -> TeamNormalizers:
         return TeamNormalizers(self.observation_size, observation, reward)
 
-    def forward(self, observation: Any, agent: int) -> Any:  # type: ignore[override]
+    def forward(self, observation: Any, agent: int) -> Any:
         """Return the output of one agent's network for its observations `[B, ...]`."""
         raise NotImplementedError(f"{type(self).__name__} must define forward(observation, agent)")
 

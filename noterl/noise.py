@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from noterl.explorer import Explorer
 from noterl.registry import register
+from noterl.schedules import Schedule
 from noterl.utils.checks import check_count, check_int, finite, non_negative, positive
 
 
@@ -60,19 +61,19 @@ class NoiseProcess(Explorer):
 
     def __init__(
         self,
-        mu: float = 0.0,
-        sigma: float = 1.0,
-        sigma_min: float | None = None,
+        mu: float | Schedule = 0.0,
+        sigma: float | Schedule = 1.0,
+        sigma_min: float | Schedule | None = None,
         n_steps_annealing: int = 1000,
         size: int = 1,
     ) -> None:
-        self.mu = mu
-        self.sigma = sigma
-        self.sigma_min = sigma_min
+        self.mu: Any = mu
+        self.sigma: Any = sigma
+        self.sigma_min: Any = sigma_min
         self.n_steps_annealing = n_steps_annealing
         self.n = 0
         self.size: int = check_int("size", size)
-        if self.sigma_min is not None and self.sigma_min > self.sigma:
+        if self.sigma_min is not None and self.sigma_min > self.sigma:  # type: ignore[operator]  # both are numbers now
             raise ValueError(f"sigma_min must be at most sigma ({sigma!r}), got {sigma_min!r}")
 
     @property
@@ -170,17 +171,17 @@ class OrnsteinUhlenbeckProcess(NoiseProcess):
 
     def __init__(
         self,
-        theta: float,
-        mu: float = 0.0,
-        sigma: float = 1.0,
-        dt: float = 1e-2,
+        theta: float | Schedule,
+        mu: float | Schedule = 0.0,
+        sigma: float | Schedule = 1.0,
+        dt: float | Schedule = 1e-2,
         size: int = 1,
-        sigma_min: float | None = None,
+        sigma_min: float | Schedule | None = None,
         n_steps_annealing: int = 1000,
     ) -> None:
         super().__init__(mu, sigma, sigma_min, n_steps_annealing, size)
-        self.theta = theta
-        self.dt = dt
+        self.theta: Any = theta
+        self.dt: Any = dt
         self.x: np.ndarray = np.empty((0, size))
 
     def __setattr__(self, name: str, value: Any) -> None:

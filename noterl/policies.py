@@ -234,11 +234,13 @@ class AdaptiveEpsGreedyPolicy(_ScheduledEpsGreedyPolicy):
         "decay_rate": non_negative,
     }
 
-    def __init__(self, initial_eps: float = 1.0, min_eps: float = 0.1, decay_rate: float = 1e-4) -> None:
-        self.initial_eps = initial_eps
-        self.min_eps = min_eps
-        self.decay_rate = decay_rate
-        if self.min_eps > self.initial_eps:
+    def __init__(
+        self, initial_eps: float | Schedule = 1.0, min_eps: float | Schedule = 0.1, decay_rate: float | Schedule = 1e-4
+    ) -> None:
+        self.initial_eps: Any = initial_eps
+        self.min_eps: Any = min_eps
+        self.decay_rate: Any = decay_rate
+        if self.min_eps > self.initial_eps:  # type: ignore[operator]  # both are numbers now
             raise ValueError(f"min_eps must be at most initial_eps ({initial_eps!r}), got {min_eps!r}")
 
     def epsilon(self, step: int = 0) -> float:
@@ -268,9 +270,9 @@ class LinearEpsGreedyPolicy(_ScheduledEpsGreedyPolicy):
     annealed_to = "end"
     tunables: ClassVar[dict[str, Any]] = {"start": probability, "end": probability, "steps": check_count}
 
-    def __init__(self, start: float = 1.0, end: float = 0.05, steps: int = 10_000) -> None:
-        self.start = start
-        self.end = end
+    def __init__(self, start: float | Schedule = 1.0, end: float | Schedule = 0.05, steps: int = 10_000) -> None:
+        self.start: Any = start
+        self.end: Any = end
         self.steps = steps
 
     def epsilon(self, step: int = 0) -> float:
@@ -292,8 +294,8 @@ class BoltzmannQPolicy(Policy):
 
     tunables: ClassVar[dict[str, Any]] = {"tau": positive, "clip": increasing_pair}
 
-    def __init__(self, tau: float = 1.0, clip: tuple[float, float] = (-500, 500)) -> None:
-        self.tau = tau
+    def __init__(self, tau: float | Schedule = 1.0, clip: tuple[float, float] = (-500, 500)) -> None:
+        self.tau: Any = tau
         self.clip = clip
 
     def choose(self, values: NDArray[Any], step: int, mask: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
@@ -316,9 +318,11 @@ class MaxBoltzmannQPolicy(EpsGreedyQPolicy):
 
     tunables: ClassVar[dict[str, Any]] = {"eps": probability, "tau": positive, "clip": increasing_pair}
 
-    def __init__(self, eps: float = 0.1, tau: float = 1.0, clip: tuple[float, float] = (-500, 500)) -> None:
+    def __init__(
+        self, eps: float | Schedule = 0.1, tau: float | Schedule = 1.0, clip: tuple[float, float] = (-500, 500)
+    ) -> None:
         super().__init__(eps)
-        self.tau = tau
+        self.tau: Any = tau
         self.clip = clip
 
     def explore(
@@ -347,8 +351,8 @@ class BoltzmannGumbelQPolicy(Policy):
     tunables: ClassVar[dict[str, Any]] = {"C": non_negative, "counts": _action_counts}
     counts: NDArray[np.int64] | None
 
-    def __init__(self, C: float = 1.0) -> None:
-        self.C = C
+    def __init__(self, C: float | Schedule = 1.0) -> None:
+        self.C: Any = C
         self.counts = None
 
     def choose(self, values: NDArray[Any], step: int) -> NDArray[np.int64]:
@@ -420,9 +424,9 @@ class GumbelSoftmaxPolicy(Policy):
     acts_on: ClassVar[Literal["q", "probabilities", "logits"]] = "logits"
     tunables: ClassVar[dict[str, Any]] = {"temperature": positive, "eps": probability}
 
-    def __init__(self, temperature: float = 1.0, eps: float = 0.01) -> None:
-        self.temperature = temperature
-        self.eps = eps
+    def __init__(self, temperature: float | Schedule = 1.0, eps: float | Schedule = 0.01) -> None:
+        self.temperature: Any = temperature
+        self.eps: Any = eps
 
     def choose(self, values: NDArray[Any], step: int, mask: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
         """Return the actions `[N]` for the logits `values` `[N, A]`."""

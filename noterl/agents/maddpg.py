@@ -154,7 +154,7 @@ class MADDPG(MultiAgent):
             noise=GaussianWhiteNoiseProcess(sigma=0.1, size=size) if size else None,
         )
 
-    def forward(self, observation: Tensor, agent: int) -> Tensor:  # type: ignore[override]
+    def forward(self, observation: Tensor, agent: int) -> Tensor:
         """Return one agent's logits, or actions before the tanh, `[B, A]`."""
         return self.actors[self.actor_of[agent]](observation)
 

@@ -25,6 +25,7 @@ from noterl.training.dispatch import add_source, call_handlers
 from noterl.training.session import Session
 from noterl.types import Counters, Logs, Transition
 from noterl.utils.errors import keep_first_error, run_all
+from noterl.utils.interrupts import InterruptGuard
 
 CLOCK = ("environment", "act", "store", "sample", "learn", "callbacks")
 

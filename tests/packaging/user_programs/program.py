@@ -117,3 +117,27 @@ def use_others() -> None:
         kind("Pendulum-v1", gamma=0.9, seed=1, normalize_observation=True)
     noterl.AlphaZero("tic_tac_toe", simulations=8, seed=1)
     noterl.MADDPG(make, independent=True, seed=1)
+
+
+class Curriculum(Callback):
+    def on_episode_end(self, episode: int, logs: dict[str, Any]) -> None:
+        self.agent.gamma = 0.9
+        self.agent.env_call("set_length", 3)
+        print(self.agent.evaluate(episodes=2)["reward_mean"], self.agent.env_get("length"))
+
+
+def use_schedules() -> None:
+    sigma = rules.Linear(0.5, 0.1, 1000)
+    noise.GaussianWhiteNoiseProcess(sigma=sigma, size=1)
+    noise.OrnsteinUhlenbeckProcess(theta=0.15, sigma=sigma, size=1)
+    policies.EpsGreedyQPolicy(sigma)
+    policies.BoltzmannQPolicy(tau=sigma)
+
+
+class Smoothed(Agent):
+    head = Q()
+    state_spec = {"mean": (4,)}  # noqa: RUF012
+
+    def forward(self, observation: Any, state: Any) -> Any:
+        mean = 0.9 * state["mean"] + 0.1 * observation
+        return mean, {"mean": mean}

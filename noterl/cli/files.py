@@ -17,7 +17,7 @@ from noterl.cli.catalogue import columns, printable
 from noterl.cli.environment import environment_of
 from noterl.cli.errors import UsageError, usage_errors
 from noterl.cli.options import Option, options_of, parse_options
-from noterl.cli.train import AGENT_FILE
+from noterl.cli.train import AGENT_FILE, classes_of, import_module, without_flag
 from noterl.saving.codec import Description
 from noterl.training.play import has_display
 from noterl.utils.tables import plain_row
@@ -120,15 +120,18 @@ def _run(method: str, arguments: Sequence[str], skip: Sequence[str], fixed: dict
     """Call a method of the agent in a file, with the options given, and print its result."""
     own = options_of(getattr(noterl.Agent, method), method, skip=skip)
     options = [*own, *_OWN]
+    arguments, modules = without_flag(arguments, "--import")
     path, rest = _file_of(method, arguments, options)
     text = "Play episodes of a trained agent and show them." if method == "play" else "Evaluate a trained agent."
+    text += " --import MODULE imports classes of your own first."
     given = parse_options(options, rest, prog=f"noterl {method} FILE", description=text)
     values = {key: each.value for key, each in given.items()}
     chosen = {option.key: values[option.key] for option in own if option.key in values}
     chosen["env"] = _environment(path, values)
     if not values.get("render") and not has_display():
         os.environ["SDL_VIDEODRIVER"] = "dummy"  # pygame prints an error of its own when it finds no display
-    agent = noterl.load(path)
+    own_classes = [classes_of(import_module(module, "--import")) for module in modules]
+    agent = noterl.load(path, custom_objects={name: kind for found in own_classes for name, kind in found.items()})
     try:
         with usage_errors():
             result = getattr(agent, method)(**chosen, **fixed)

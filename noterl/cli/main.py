@@ -68,6 +68,7 @@ def _main(arguments: list[str]) -> int:
     elif name == "train" and rest[:1] in (["-h"], ["--help"]):
         print(_help_of_train())
     else:
+        sys.path.append(os.getcwd())  # for modules of the user, which `python -m noterl` finds there
         module, function, _ = COMMANDS[name]
         getattr(importlib.import_module(f"noterl.cli.{module}"), function)(rest)
     return 0
@@ -92,7 +93,7 @@ def _help_of_train() -> str:
     )
     return "\n".join(
         [
-            "usage: noterl train AGENT [OPTIONS]",
+            "usage: noterl train AGENT [OPTIONS]         AGENT may be module:Class",
             "       noterl train --config FILE [OPTIONS]",
             "",
             catalogue.columns(catalogue.agents(), one_line=True),

@@ -97,13 +97,22 @@ def options_of(
     for name, parameter in inspect.signature(function).parameters.items():
         if name in (*skip, "self") or parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
             continue
-        annotation = "str | None" if name == "env" else str(parameter.annotation)
+        annotation = "str | None" if name == "env" else _annotation(parameter)
         required = parameter.default is parameter.empty
         default = None if required else parameter.default
         switch = "bool" in alternatives(annotation)
         text = helps.get(name, "")
         options.append(Option(prefix + name, annotation, default, text, group, required, None, switch))
     return options
+
+
+def _annotation(parameter: inspect.Parameter) -> str:
+    """Return an annotation as in Python's source; a parameter of the user may have none, or a class."""
+    if isinstance(parameter.annotation, str):
+        return parameter.annotation
+    if parameter.annotation is parameter.empty:
+        return type(parameter.default).__name__ if isinstance(parameter.default, bool | int | float | str) else "Any"
+    return inspect.formatannotation(parameter.annotation)
 
 
 def help_of_arguments(function: Callable[..., Any]) -> dict[str, str]:

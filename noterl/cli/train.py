@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import importlib.util
 import os
 import re
@@ -11,14 +12,16 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import noterl
 from noterl.cli import callback_options, catalogue, config
 from noterl.cli.environment import environment_of
 from noterl.cli.errors import UsageError, usage_errors
-from noterl.cli.options import Given, Option, check_required, options_of, parse_options, parse_table
+from noterl.cli.options import Given, Option, check_required, options_of, parse_options, parse_table, summary_of
 from noterl.utils.keras_backend import SUPPORTED
+from noterl.utils.words import explain_name
 
 AGENT_FILE, LOG_FILE = "agent.noterl", "log.csv"
 
@@ -33,30 +36,38 @@ def run(arguments: Sequence[str]) -> None:
         UsageError: if the command line is wrong.
     """
     name, arguments, table, path = read_command("train", arguments)
+    modules = table.pop("import")
     options = train_options(name)
     groups = {option.group for option in options} - set(map(callback_group, callback_options.offered()))
     text = (
-        f"Train {noterl_class(name).__name__}: {catalogue.agents()[name]}. Callbacks have options too: "
-        "`noterl callbacks` lists them. --config FILE reads options from a TOML file."
+        f"Train {about(name)}. Callbacks have options too: `noterl callbacks` lists them. --config FILE reads options "
+        "from a TOML file. --import MODULE imports classes of your own first."
     )
     given = parse_options(options, arguments, prog=f"noterl train {name}", description=text, shown=groups)
     if path is not None:
         table.pop("agent", None)
         given = merged(parse_table(options, table, path), given)
     check_required(options, given)
-    train(name, options, given)
+    train(name, options, {**given, "import": Given(modules, modules)} if modules else given)
 
 
 def read_command(command: str, arguments: Sequence[str]) -> tuple[str, list[str], dict[str, Any], str | None]:
-    """Return the agent's name, the other arguments, and the table and path of `--config`; choose the backend.
+    """Return the agent's name, the other arguments, and the table and path of `--config`.
+
+    The backend is chosen, and the modules of `--import` are imported; the table lists them as "import".
 
     Raises:
         UsageError: if the command line is wrong.
     """
-    rest, path = without_config(arguments)
-    table = {} if path is None else config.read_config(path)
+    rest, paths = without_flag(arguments, "--config")
+    rest, modules = without_flag(rest, "--import")
+    table: dict[str, Any] = config.read_config(paths[-1]) if paths else {}
+    path = paths[-1] if paths else None
     name, rest = agent_of(command, rest, table, path)
     choose_backend(backend_of(rest, table))  # before the agent's module imports Keras
+    table["import"] = [*table.get("import", ()), *modules]
+    for module in table["import"]:
+        import_module(module, "--import")
     return name, rest, table, path
 
 
@@ -101,7 +112,7 @@ def options_of_agent(name: str, others: Sequence[Option]) -> list[Option]:
     """Return other options, and those of an agent, `compile` and `fit` that have other names."""
     agent, found = noterl_class(name), list(others)
     for function, group, skip in (
-        (agent, name, ("env", "seed")),
+        (agent, plain_name(name), ("env", "seed")),
         (agent.compile, "compile", ()),
         (agent.fit, "fit", _NOT_FIT),
     ):
@@ -129,7 +140,7 @@ def train(name: str, options: Sequence[Option], given: Mapping[str, Given]) -> P
     try:
         with usage_errors():
             environment = environment_of(own.env, own.wrap)
-            agent = noterl_class(name)(environment, seed=seed, **groups.get(name, {}))
+            agent = noterl_class(name)(environment, seed=seed, **groups.get(plain_name(name), {}))
             agent.compile(**groups.get("compile", {}))
         if own.restore is not None:
             agent.restore(Path(own.restore, AGENT_FILE) if Path(own.restore).is_dir() else own.restore)
@@ -204,13 +215,50 @@ def callback_group(key: str) -> str:
 
 
 def noterl_class(name: str) -> Any:
-    """Return the class of an agent by its name on the command line.
+    """Return the class of an agent by its name on the command line, which may be `module:Class`.
 
     Raises:
         UsageError: if there is no such agent; the message suggests the nearest one.
     """
-    catalogue.check_agent(name)
-    return getattr(noterl, catalogue.class_name(name))
+    if ":" not in name:
+        catalogue.check_agent(name)
+        return getattr(noterl, catalogue.class_name(name))
+    module, _, own = name.partition(":")
+    classes = classes_of(import_module(module, "the agent"))
+    agents = {key: kind for key, kind in classes.items() if issubclass(kind, noterl.Agent)}
+    if own not in agents:
+        raise UsageError(f"{name}: {module} has no subclass of noterl.Agent {own!r}: {explain_name(own, list(agents))}")
+    return agents[own]
+
+
+def about(name: str) -> str:
+    """Return the class and the summary of an agent, for the text above the help."""
+    agent = noterl_class(name)
+    return f"{agent.__name__}: {summary_of(agent)}"
+
+
+def plain_name(name: str) -> str:
+    """Return the name of an agent without its module, for folders and for the title of its options."""
+    return name.rpartition(":")[2]
+
+
+def import_module(name: str, option: str) -> ModuleType:
+    """Return a module of the user.
+
+    Raises:
+        UsageError: if there is no such module. An error of a module that it imports is raised as it is.
+    """
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise
+        raise UsageError(f"{option}: there is no module {name!r} here and among installed packages") from error
+
+
+def classes_of(module: ModuleType) -> dict[str, type]:
+    """Return the classes in a module by name."""
+    return {name: value for name, value in vars(module).items() if isinstance(value, type)}
 
 
 def choose_backend(name: str | None) -> None:
@@ -270,7 +318,7 @@ def _folder(name: str, own: RunOptions) -> Path:
         return folder
     env = re.sub(r"\W+", "-", own.env.partition("(")[0]).strip("-")
     number = 1
-    while (folder := Path("runs", f"{name}-{env}-{number}")).exists():
+    while (folder := Path("runs", f"{plain_name(name)}-{env}-{number}")).exists():
         number += 1
     return folder
 
@@ -279,22 +327,24 @@ def _comment() -> str:
     return f"noterl {noterl.__version__}; repeat this run by: noterl train --config {config.NAME}"
 
 
-def without_config(arguments: Sequence[str]) -> tuple[list[str], str | None]:
-    """Return the arguments without `--config`, and its value.
+def without_flag(arguments: Sequence[str], flag: str) -> tuple[list[str], list[str]]:
+    """Return the arguments without `--config` or `--import`, and the values of the flag.
 
     Raises:
-        UsageError: if no path follows it.
+        UsageError: if no value follows it.
     """
-    rest, path = [], None
+    rest, values = [], []
     iterator = iter(arguments)
     for argument in iterator:
-        if argument == "--config" or argument.startswith("--config="):
-            path = argument.partition("=")[2] or next(iterator, None)
-            if not path:
-                raise UsageError("--config must be followed by the path of a TOML file")
+        if argument == flag or argument.startswith(f"{flag}="):
+            value = argument.partition("=")[2] or next(iterator, "")
+            if not value:
+                kind = "the path of a TOML file" if flag == "--config" else "the name of a module"
+                raise UsageError(f"{flag} must be followed by {kind}")
+            values.append(value)
         else:
             rest.append(argument)
-    return rest, path
+    return rest, values
 
 
 def backend_of(arguments: Sequence[str], table: Mapping[str, Any]) -> str | None:
@@ -316,11 +366,19 @@ def agent_of(command: str, arguments: list[str], table: Mapping[str, Any], path:
     """
     named = table.get("agent")
     if arguments and not arguments[0].startswith("-"):
-        catalogue.check_agent(arguments[0])
+        _check_name(arguments[0])
         if named not in (None, arguments[0]):
             raise UsageError(f"{path} is for the agent {named!r}, not {arguments[0]!r}")
         return arguments[0], arguments[1:]
     if named is None:
-        raise UsageError(f"an agent must follow `noterl {command}`, one of {', '.join(catalogue.agents())}")
-    catalogue.check_agent(str(named))
+        known = ", ".join(catalogue.agents())
+        raise UsageError(
+            f"an agent must follow `noterl {command}`, one of {known}, or module:Class for one of your own"
+        )
+    _check_name(str(named))
     return str(named), arguments
+
+
+def _check_name(name: str) -> None:
+    if ":" not in name:  # a module is imported later, when the backend is chosen
+        catalogue.check_agent(name)

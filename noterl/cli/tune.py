@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from noterl.cli import catalogue
 from noterl.cli.environment import environment_of
 from noterl.cli.errors import usage_errors
 from noterl.cli.options import Option, check_required, options_of, parse_options, parse_table
-from noterl.cli.train import RunOptions, noterl_class, options_of_agent, read_command
+from noterl.cli.train import RunOptions, about, noterl_class, options_of_agent, read_command
 from noterl.tune import search
 from noterl.tune.ranges import RANGES
 
@@ -23,12 +22,12 @@ def run(arguments: Sequence[str]) -> None:
         ValueError: if no trial is complete.
     """
     name, arguments, table, path = read_command("tune", arguments)
+    table.pop("import")
     options = tune_options(name)
     ranges = ", ".join(kind.__name__ for kind in RANGES)
     text = (
-        f"Search for the hyperparameters of {noterl_class(name).__name__}: {catalogue.agents()[name]}. The value of an "
-        f'option may be a range ({ranges}), such as --gamma "Float(0.9, 0.999)". Without a range, the published space '
-        "of the algorithm is searched."
+        f"Search for the hyperparameters of {about(name)}. The value of an option may be a range ({ranges}), such as "
+        '--gamma "Float(0.9, 0.999)". Without a range, the published space of the algorithm is searched.'
     )
     given = parse_options(options, arguments, prog=f"noterl tune {name}", description=text)
     if path is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -474,7 +475,7 @@ def write_best(result: Result, agent: type, env: Any, steps: int, seed: int) -> 
     if not result.best:
         return
     named = {"env": env} if isinstance(env, str) else dict(getattr(env, "options", {}))
-    table: dict[str, Any] = {"agent": agent.__name__.lower(), **named, "steps": steps, "seed": seed}
+    table: dict[str, Any] = {"agent": _name(agent), **named, "steps": steps, "seed": seed}
     comment = f"# the best trial, {result.value:.6g}; the defaults reach {result.default:.6g}\n"
     if not named:
         comment += "# env is missing here: pass the option --env\n"
@@ -487,6 +488,15 @@ def write_best(result: Result, agent: type, env: Any, steps: int, seed: int) -> 
         table["backend"] = os.environ["KERAS_BACKEND"]
     with replacing(result.folder / "best.toml") as file:
         file.write((comment + toml_text(table)).encode())
+
+
+def _name(agent: type) -> str:
+    """Return the name of an agent on the command line; `module:Class` for one of the user."""
+    if agent.__module__.startswith("noterl."):
+        return agent.__name__.lower()
+    script = getattr(sys.modules["__main__"], "__file__", None)
+    module = Path(script).stem if agent.__module__ == "__main__" and script else agent.__module__
+    return f"{module}:{agent.__name__}"
 
 
 def plot(optuna: Any, result: Result) -> None:

@@ -200,7 +200,8 @@ def minimize(
     outer.finite &= outer.finite_losses
     for gradient in found:
         outer.finite &= jnp.isfinite(gradient).all()
-    count = optimizer._iterations
-    count.assign_sub(jnp.where(count.value < LARGEST_COUNT, 0, count_period(optimizer)))
+    if isinstance(optimizer, keras.optimizers.Optimizer):  # others record gradients
+        count = optimizer._iterations
+        count.assign_sub(jnp.where(count.value < LARGEST_COUNT, 0, count_period(optimizer)))
     optimizer.apply(found, list(trained))
     return loss, aux

@@ -184,9 +184,10 @@ def _apply(optimizer: Any, found: list[torch.Tensor], variables: list[keras.Vari
     elif _is_plain_adam(optimizer) and not any(variable.constraint for variable in variables):
         _fused_adam(optimizer, found, variables)
     else:
-        count = optimizer._iterations._value
-        with torch.no_grad():  # the comparison stays on the device, which is not waited for
-            count.sub_((count >= LARGEST_COUNT) * count_period(optimizer))
+        if isinstance(optimizer, keras.optimizers.Optimizer):  # others record gradients
+            count = optimizer._iterations._value
+            with torch.no_grad():  # the comparison stays on the device, which is not waited for
+                count.sub_((count >= LARGEST_COUNT) * count_period(optimizer))
         optimizer.apply(found, variables)
 
 

@@ -11,6 +11,7 @@ from noterl import saving
 from noterl.callback import CHECKPOINT, AgentView, Budget, Callback, Every
 from noterl.types import Logs
 from noterl.utils.checks import is_plain
+from noterl.utils.writers import Claim
 
 from .support.writer import Writer
 
@@ -18,10 +19,10 @@ from .support.writer import Writer
 class BackupAndRestore(Callback):
     """Keep a backup of everything in one file, and resume from it when the same script runs again.
 
-    The process may be killed at any moment. When the script runs again, the interrupted `fit` trains the rest of its
-    budget. If the environment passes `noterl.envs.check`, the run ends in the same state as an uninterrupted run, bit
-    for bit except for wall-clock times. The backup holds the memory, the episodes in progress, all generators and
-    callbacks, where the `fit` began, and its `History`.
+    The process may be killed at any moment. After Ctrl-C, SIGTERM or SIGHUP, a last backup is written. When the script
+    runs again, the interrupted `fit` trains the rest of its budget. If the environment passes `noterl.envs.check`, the
+    run ends in the same state as an uninterrupted run, bit for bit except for wall-clock times. The backup holds the
+    memory, the episodes in progress, all generators and callbacks, where the `fit` began, and its `History`.
 
     A backup identifies a `fit` by its number in the process. When the script runs again, earlier `fit` calls are
     skipped. A complete `fit` is not repeated. If the script passes a larger budget to it, training continues, unless
@@ -64,7 +65,7 @@ class BackupAndRestore(Callback):
         self._fit: dict[str, Any] = {}  # the number of this fit, and the counts at which it began
         self._restored: dict[str, Any] | None = None  # what the backup holds about this fit, if it resumes
         self._over = False  # whether this fit writes no further backup
-        self._writer = Writer()
+        self._writer, self._claim = Writer(), Claim(self.path)
 
     def before_fit(self, agent: AgentView, budget: Budget) -> None:
         """Restore the agent if the backup is of this fit or a later one."""
@@ -105,7 +106,8 @@ class BackupAndRestore(Callback):
         agent.show_message(f"resuming from {self.path}: {agent.episodes} episodes, {agent.steps} steps")
 
     def on_train_begin(self, logs: Logs) -> None:
-        """Restore the history, and stop again if the interrupted fit was stopped."""
+        """Restore the history, and stop again if the interrupted fit was stopped. Warn if another process writes."""
+        self._claim.take()
         if self._restored is None:
             return
         history = self.agent.history
@@ -120,7 +122,13 @@ class BackupAndRestore(Callback):
         self._save()
 
     def on_exception(self, error: BaseException) -> None:
-        """Keep the last backup: the current state may differ from that of an uninterrupted run."""
+        """After Ctrl-C, SIGTERM or SIGHUP between two steps, write a backup; otherwise keep the last one.
+
+        After another error, the current state may differ from that of an uninterrupted run.
+        """
+        agent: Any = self.agent
+        if not self._over and error is agent._session.guard.deferred:
+            self._save()
         self._over = True
 
     def on_train_end(self, logs: Logs) -> None:
@@ -129,6 +137,7 @@ class BackupAndRestore(Callback):
             if not self._over:
                 self._save()
         finally:
+            self._claim.release()
             self._writer.close()
 
     def _save(self) -> None:

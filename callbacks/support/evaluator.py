@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import signal
 import tempfile
 import traceback
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from noterl.callback import AgentView
-from noterl.utils.processes import end, spawn
+from noterl.utils.processes import end, orphaned, spawn
 
 
 class Evaluator:
@@ -72,6 +74,8 @@ class Evaluator:
 def _main(*arguments: Any) -> None:
     """Run `_serve` in a process of its own."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal reaches all processes; the trainer handles it
+    _, path, *_ = arguments
+    orphaned.append(partial(shutil.rmtree, Path(path).parent, ignore_errors=True))
     _serve(*arguments)
 
 

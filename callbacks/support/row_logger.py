@@ -13,6 +13,7 @@ from noterl.history import COLUMNS
 from noterl.types import Logs
 from noterl.utils.checks import check_bool, check_positive
 from noterl.utils.tables import Row, is_cell, is_complete_text, plain_row
+from noterl.utils.writers import Claim
 
 
 class RowLogger(Callback):
@@ -46,6 +47,7 @@ class RowLogger(Callback):
         self.path: Path = Path(path)
         self.flush_every: int = check_positive("flush_every", flush_every)
         self.append: bool = check_bool("append", append)
+        self._claim = Claim(self.path)
         self._pending: list[Row] = []
         self._offset = {"episode": 0, "steps": 0, "updates": 0}  # counts of the run that the log continues
         self._restored = False  # whether `set_state` was called since the last `fit`
@@ -90,6 +92,7 @@ class RowLogger(Callback):
     def on_train_begin(self, logs: Logs) -> None:
         """Keep the rows of the run before the point at which training continues."""
         saving.check_writable(self.path)
+        self._claim.take()
         written = found = self._written_rows()
         current_step = self.agent.steps + self._offset["steps"]
         if self._restored and self._is_own(written):
@@ -128,7 +131,10 @@ class RowLogger(Callback):
 
     def on_train_end(self, logs: Logs) -> None:
         """Write the remaining rows."""
-        self._flush()
+        try:
+            self._flush()
+        finally:
+            self._claim.release()
 
     def get_state(self) -> dict[str, Any]:
         """Return the rows that are not yet written, the number of all rows, the last written one, and the counts."""

@@ -40,7 +40,7 @@ class InterruptGuard:
     Attributes:
         pending: the number of the stored signal; None if there is none.
         is_open: whether an environment or a callback runs. Their callers set it, and reset it in a `finally` clause.
-        deferred: the last exception that `check` has raised, so after a complete step.
+        deferred: the last exception that `check` has raised, between two steps.
     """
 
     def __init__(self) -> None:

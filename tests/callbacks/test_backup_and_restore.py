@@ -139,6 +139,35 @@ class TestResuming:
         whole.fit(steps=100, callbacks=[BackupAndRestore(tmp_path / "other.noterl")], verbose=0)
         assert_same_state(agent, whole)
 
+    @pytest.mark.parametrize(("number", "error"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGHUP, SystemExit)])
+    def test_backup_is_written_after_a_signal(self, number: int, error: type[BaseException], tmp_path: Path) -> None:
+        path = tmp_path / "backup.noterl"
+        agent, press = small(), LambdaCallback()
+        press.on_step_end = lambda: os.kill(os.getpid(), number) if agent.steps == 57 else None
+        with pytest.raises(error):
+            agent.fit(steps=100, callbacks=[BackupAndRestore(path, 1000, unit="steps"), press], verbose=0)
+        steps, agent = [], small()
+        count = LambdaCallback()
+        count.on_step_end = lambda: steps.append(agent.steps)
+        agent.fit(steps=100, callbacks=[BackupAndRestore(path), count], verbose=0)
+        assert steps == [*range(58, 101)]
+        whole = small()
+        whole.fit(steps=100, callbacks=[BackupAndRestore(tmp_path / "other.noterl")], verbose=0)
+        assert_same_state(agent, whole)
+
+    def test_interrupt_within_a_step_keeps_the_last_backup(self, tmp_path: Path) -> None:
+        path = tmp_path / "backup.noterl"
+        agent, press = small(), LambdaCallback()
+
+        def interrupt() -> None:
+            if agent.steps == 57:
+                raise KeyboardInterrupt
+
+        press.on_step_end = interrupt
+        with pytest.raises(KeyboardInterrupt):
+            agent.fit(steps=100, callbacks=[BackupAndRestore(path, 10, unit="steps"), press], verbose=0)
+        assert saving.read(path)["state"]["counters"]["steps"] == 50
+
     def test_total_of_steps_is_that_of_the_agent(self, tmp_path: Path) -> None:
         path = tmp_path / "backup.noterl"
         for change in (lambda each: each, reversed):

@@ -12,7 +12,7 @@ from noterl.callback import LOGGER, Callback
 from noterl.history import COLUMNS
 from noterl.types import Logs
 from noterl.utils.checks import check_bool, check_positive
-from noterl.utils.tables import Row, is_cell, is_complete_text, plain_row
+from noterl.utils.tables import Row, is_complete_text, plain_row
 from noterl.utils.writers import Claim
 
 
@@ -26,6 +26,8 @@ class RowLogger(Callback):
     If the file holds rows of another run after the current step, it is renamed first: `log.csv` becomes `log.csv.1`. So
     it is if a restored run does not find its last rows there. With `append`, these rows are kept instead, and
     `episode`, `steps` and `updates` of new rows continue their counts.
+
+    If the file is moved or removed during training, the next rows begin a new one.
 
     A subclass defines `read`, `rewrite` and `append_rows`.
 
@@ -181,13 +183,12 @@ class RowLogger(Callback):
     def _written_rows(self) -> list[Row]:
         if self.is_empty:
             return []
+        numbers = ("episode", *self.numbers)
         try:
             rows = self.read()
             for row in rows:
-                if not isinstance(row["steps"], int) or not all(map(is_cell, row.values())):
-                    raise ValueError("its steps are not ints, or a value is neither a number nor a word")
-                if not all(isinstance(row[name], int | float) for name in ("episode", *self.numbers)):
-                    raise ValueError(f"{', '.join(self.numbers)} must be numbers")
+                if not isinstance(row["steps"], int) or not all(isinstance(row[name], int | float) for name in numbers):
+                    raise ValueError(f"steps must be ints, and {', '.join(numbers)} numbers")
         except (KeyError, OSError, TypeError, ValueError) as error:
             name = type(self).__name__
             raise ValueError(f"path: {self.path} exists and is not a log of {name}: {error!r}") from error

@@ -11,7 +11,6 @@ from typing import Any
 
 from noterl.networks.layers import ACTIVATIONS, PLAN_LAYERS
 from noterl.registry import Configurable, register
-from noterl.utils.budget import LIMITS
 from noterl.utils.files import Keys, key_path
 from noterl.utils.words import explain_name
 
@@ -278,8 +277,6 @@ def _check_network(table: Mapping[str, Any], place: Keys) -> None:
     layers = table.get("layers", [])
     if not isinstance(layers, list | tuple):
         raise _DescriptionError((*place, "layers"), f"layers must be a list of tables, got {layers!r:.80}")
-    if len(layers) > LIMITS["layers"]:
-        raise _DescriptionError((*place, "layers"), f"at most {LIMITS['layers']} layers, got {len(layers)}")
     for index, layer in enumerate(layers):
         keys = (*place, "layers", index)
         layer_name = layer.get("layer") if isinstance(layer, Mapping) else None

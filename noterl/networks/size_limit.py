@@ -36,7 +36,7 @@ def size_limit(variables: Any) -> AbstractContextManager[None]:
     weights = [weight for each in lists for weight in each if isinstance(weight, np.ndarray)]
     limits = {
         "weights": 2 * sum(weight.size for weight in weights) + _SPARE_VALUES,
-        "arrays": 2 * len(weights) + _SPARE_ARRAYS,
+        "arrays of weights": 2 * len(weights) + _SPARE_ARRAYS,
     }
     place = (
         "the arguments in its member 'agent.json' describe larger networks than those whose weights are in its member "
@@ -59,7 +59,7 @@ def claim(sizes: Iterable[int], own: budget.Budget | None = None) -> None:
     limit = budget.current() or own or budget.Budget("a network is too large", NetworkSizeError)
     for size in sizes:
         limit.spend("weights", size)
-        limit.spend("arrays")
+        limit.spend("arrays of weights")
 
 
 def plan_sizes(plan: tuple[Any, ...], shape: tuple[int, ...]) -> Iterator[int]:

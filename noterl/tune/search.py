@@ -246,7 +246,10 @@ def open_study(optuna: Any, path: Path, name: str, sampler: str, pruner: str, wa
             if not _is_running(trial.user_attrs.get("process")):
                 with contextlib.suppress(Exception):  # another process may have ended it meanwhile
                     study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
-        _check_study(optuna, study)
+        complete = study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.COMPLETE,))
+        results = [*(trial.value for trial in complete), study.user_attrs.get("default") or 0.0]
+        if not all(isinstance(result, int | float) for result in results):
+            raise ValueError("a result is not a number")
     return study
 
 
@@ -263,17 +266,6 @@ def _journal_errors(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _check_study(optuna: Any, study: Any) -> None:
-    """Raise an error of any class if a study lacks values that `tune` writes."""
-    complete = study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.COMPLETE,))
-    numbers = [trial.value for trial in complete]
-    numbers.append(study.user_attrs.get("default") or 0.0)
-    if not all(isinstance(number, int | float) for number in numbers):
-        raise ValueError("a result is not a number")
-    if not isinstance(study.user_attrs.get("search", {}), dict):
-        raise ValueError("the description of the search is not a dict")
-
-
 def check_same_search(study: Any, path: Path, search: dict[str, Any]) -> None:
     """Store in a new study what is searched, by argument of `tune` and name of a constant.
 
@@ -281,7 +273,7 @@ def check_same_search(study: Any, path: Path, search: dict[str, Any]) -> None:
         ValueError: if the study is that of another search.
     """
     stored = study.user_attrs.get("search")
-    if stored is None:
+    if not isinstance(stored, dict):
         study.set_user_attr("search", search)
         return
     changed = [

@@ -25,7 +25,7 @@ LIMITS = {
     "values of a space": 2**22,  # Discrete values are one-hot, so each choice counts
     "bytes of arguments": 2**14,  # of an environment; FrozenLake makes a dozen objects of each
     "layers": 2**9,  # Keras fails beyond 900, because a function calls itself for each layer
-    "arrays": 2**11,  # of weights
+    "arrays of weights": 2**10,  # two for each layer
     "weights": 2**28,  # 1 GiB of float32
     "outputs of layers": 2**26,  # for one observation: 256 MiB of float32
     "cells": 2**20,  # of a table, in addition to `CELLS_PER_BYTE`

@@ -77,7 +77,8 @@ def read_csv(path: Path) -> list[Row]:
     if max(map(len, cells), default=0) > len(header):
         raise ValueError(f"{path} is not a table: a row has more cells than the header")
     rows = [{name: _value(cell) for name, cell in zip(header, row, strict=False)} for row in cells if row]
-    return _checked(path, rows)
+    _check_size([path], len(rows) * len(columns_of(rows)))
+    return rows
 
 
 def json_text(rows: Iterable[Row]) -> str:
@@ -98,7 +99,8 @@ def read_json_lines(path: Path) -> list[Row]:
         raise ValueError(f"{path} is nested too deeply") from None
     if not all(isinstance(row, dict) for row in rows):
         raise ValueError(f"each line of {path} must hold an object")
-    return _checked(path, rows)
+    _check_size([path], len(rows) * len(columns_of(rows)))
+    return rows
 
 
 def write_parquet(path: Path, rows: list[Row]) -> None:
@@ -124,16 +126,15 @@ def read_parquet(path: Path) -> list[Row]:
     arrow = require("pyarrow", "parquet", "a .parquet file")
     parquet = require("pyarrow.parquet", "parquet", "a .parquet file")
     files = sorted(path.rglob("*.parquet")) if path.is_dir() else [path]
-    budget = _table_budget(files)
     try:
-        for file in files:
-            found = parquet.read_metadata(file)
-            budget.spend("cells", found.num_rows * found.num_columns)
-            budget.spend("unpacked bytes", sum(found.row_group(n).total_byte_size for n in range(found.num_row_groups)))
+        found = [parquet.read_metadata(file) for file in files]
+        groups = [each.row_group(number) for each in found for number in range(each.num_row_groups)]
+        unpacked = sum(group.total_byte_size for group in groups)
+        _check_size(files, sum(each.num_rows * each.num_columns for each in found), unpacked)
         schema = parquet.read_schema(files[0]) if files else []
         words = [field.name for field in schema if arrow.types.is_string(field.type)]
         table = parquet.read_table(path, read_dictionary=words)  # a word that is repeated is in memory once
-        columns = [_python_values(arrow, column) for column in table.columns]
+        columns = [_python_values(column) for column in table.columns]
     except arrow.ArrowException as error:
         raise ValueError(f"{path} is not a Parquet file of a logger: {error}") from error
     return [dict(zip(table.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
@@ -177,32 +178,20 @@ def _complete_lines(path: Path) -> str:
     return content[: content.rfind(b"\n") + 1].decode()  # the incomplete line may end within a character
 
 
-def _table_budget(files: Sequence[Path]) -> Budget:
-    """Return the budget for a table in files of any size."""
-    budget = Budget(f"the table in {', '.join(map(str, files))!s:.200}", ValueError)
+def _check_size(files: Sequence[Path], cells: int, unpacked: int = 0) -> None:
+    """Raise a ValueError if files are too small for a table of so many cells and bytes: most cells are missing."""
     size = sum(file.stat().st_size for file in files)
-    budget.spend("cells", -CELLS_PER_BYTE * size)
-    budget.spend("unpacked bytes", -UNPACKED_PER_BYTE * size)
-    return budget
+    budget = Budget(f"the table in {', '.join(map(str, files)):.200}", ValueError)
+    budget.spend("cells", cells - CELLS_PER_BYTE * size)
+    budget.spend("unpacked bytes", unpacked - UNPACKED_PER_BYTE * size)
 
 
-def _checked(path: Path, rows: list[Row]) -> list[Row]:
-    """Return rows; raise a ValueError if a table of them has too many cells, most of which are missing."""
-    _table_budget([path]).spend("cells", len(rows) * len(columns_of(rows)))
-    return rows
-
-
-def _python_values(arrow: Any, column: Any) -> list[Any]:
-    """Return the values of a column of pyarrow."""
-    if arrow.types.is_nested(column.type):
-        raise arrow.ArrowInvalid("a column is nested")
-    if not arrow.types.is_dictionary(column.type):
+def _python_values(column: Any) -> list[Any]:
+    """Return the values of a column of pyarrow; equal words of a dictionary are one str."""
+    if not hasattr(column.type, "index_type"):
         return list(column.to_pylist())
-    values = []
-    for chunk in column.chunks:
-        words = chunk.dictionary.to_pylist()
-        values += [None if index is None else words[index] for index in chunk.indices.to_pylist()]
-    return values
+    chunks = [(chunk.dictionary.to_pylist(), chunk.indices.to_pylist()) for chunk in column.chunks]
+    return [None if index is None else words[index] for words, indices in chunks for index in indices]
 
 
 def _uniform(values: list[Any]) -> list[Any]:

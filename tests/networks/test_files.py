@@ -468,8 +468,10 @@ class TestHostileFiles:
         ],
     )
     def test_number_of_layers_is_limited(self, name: str, text: str) -> None:
-        with pytest.raises(ValueError, match=f"network: {name}.*at most 512 layers"):
-            networks.read_network(write(name, text))
+        write(name, text)
+        for agent in (noterl.DQN, noterl.PPO):
+            with pytest.raises(ValueError, match=f"network: {name}.*at most 1,024 arrays"):
+                agent((VECTOR, DISCRETE), network=name)
 
     def test_number_of_layers_of_keras_is_limited(self) -> None:
         document = json.loads(sequential().to_json())

@@ -11,6 +11,7 @@ from noterl import saving
 from noterl.callback import CHECKPOINT, AgentView, Budget, Callback, Every
 from noterl.types import Logs
 from noterl.utils.checks import is_plain
+from noterl.utils.files import user_path
 from noterl.utils.writers import Claim
 
 from .support.writer import Writer
@@ -60,7 +61,7 @@ class BackupAndRestore(Callback):
         self, path: str | Path, save_freq: float = 60, *, unit: str = "seconds", background: bool = False
     ) -> None:
         self.every: Every = Every(save_freq, unit, at="step", name="save_freq")
-        self.path: Path = Path(path)
+        self.path: Path = user_path(path)
         self.background: bool = background
         self._fit: dict[str, Any] = {}  # the number of this fit, and the counts at which it began
         self._restored: dict[str, Any] | None = None  # what the backup holds about this fit, if it resumes

@@ -17,7 +17,7 @@ from noterl.callback import CHECKPOINT, Callback, Every
 from noterl.types import Logs
 from noterl.utils.budget import LIMITS, parse
 from noterl.utils.checks import check_bool, check_positive
-from noterl.utils.files import reading, replacing
+from noterl.utils.files import reading, replacing, user_path
 
 from .support.monitor import Monitor
 from .support.writer import Writer
@@ -125,7 +125,7 @@ class Checkpoint(Callback):
             raise ValueError(f"save_top_k must be None if save_best_only is set, got {save_top_k!r}")
         if not isinstance(path, str | os.PathLike) or not os.fspath(path):
             raise ValueError(f"path must be a directory, got {path!r}")
-        self.path: Path = Path(path)
+        self.path: Path = user_path(path)
         self.save_best_only: bool = check_bool("save_best_only", save_best_only)
         self.save_last: bool = check_bool("save_last", save_last)
         self.save_weights_only: bool = check_bool("save_weights_only", save_weights_only)
@@ -148,13 +148,14 @@ class Checkpoint(Callback):
         Raises:
             noterl.saving.FileError: if the manifest is damaged.
         """
-        found = {file.name: match for file in Path(path).glob("episode-*") if (match := _NAME.fullmatch(file.name))}
-        manifest = Path(path) / MANIFEST
+        path = user_path(path)
+        found = {file.name: match for file in path.glob("episode-*") if (match := _NAME.fullmatch(file.name))}
+        manifest = path / MANIFEST
         if manifest.exists():
             names = [name for name in _read_manifest(manifest)["files"] if name in found]
         else:
             names = sorted(found, key=lambda name: (int(found[name][1]), int(found[name][2] or 0), name))
-        return Path(path) / names[-1] if names else None
+        return path / names[-1] if names else None
 
     @property
     def files(self) -> list[Path]:

@@ -10,6 +10,7 @@ from noterl.callback import Callback, Every
 from noterl.random import check_seed
 from noterl.types import Logs
 from noterl.utils.checks import check_bool, check_positive, check_word
+from noterl.utils.files import user_path
 from noterl.utils.optional import require
 
 
@@ -65,7 +66,7 @@ class RecordVideo(Callback):
         seed: int | None = None,
         overlay: bool = False,
     ) -> None:
-        self.path: Path = Path(path)
+        self.path: Path = user_path(path)
         self.env: Any = env
         check_word("unit", unit, ("episodes", "steps", "updates"))
         self.kind: str = check_word("kind", kind, ("gif", "mp4"))

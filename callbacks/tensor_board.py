@@ -14,7 +14,7 @@ import numpy as np
 from noterl.callback import LOGGER, AgentView, Budget, Callback, Every
 from noterl.types import Logs
 from noterl.utils.checks import check_positive, check_word
-from noterl.utils.files import naming
+from noterl.utils.files import naming, user_path
 from noterl.utils.optional import require
 from noterl.utils.tables import plain_row
 
@@ -58,7 +58,7 @@ class TensorBoard(Callback):
     def __init__(
         self, folder: str | Path = "runs", flush_every: int = 10, *, histograms: str | Every | None = None
     ) -> None:
-        self.folder: Path = Path(folder)
+        self.folder: Path = user_path(folder)
         self.flush_every: int = check_positive("flush_every", flush_every)
         if isinstance(histograms, Every):
             self.every: Every = histograms

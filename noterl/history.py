@@ -13,7 +13,7 @@ import numpy as np
 from noterl.callback import HISTORY, Callback
 from noterl.types import Logs
 from noterl.utils.checks import check_positive
-from noterl.utils.files import naming
+from noterl.utils.files import naming, user_path
 from noterl.utils.notebook import table
 from noterl.utils.optional import require
 
@@ -88,8 +88,10 @@ class History(Callback):
         return pandas.DataFrame({"episode": self.episode, **self.history})
 
     def to_csv(self, path: str | Path) -> None:
-        """Write a CSV file with a row per episode and a column per quantity."""
-        with naming(path), Path(path).open("w", newline="", encoding="utf-8") as file:
+        """Write a CSV file with a row per episode and a column per quantity; missing directories are created."""
+        path = user_path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with naming(path), path.open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
             writer.writerow(["episode", *self.history])
             writer.writerows(zip(self.episode, *self.history.values(), strict=True))

@@ -11,6 +11,7 @@ import numpy as np
 
 from noterl.history import History
 from noterl.utils.checks import check_positive, check_word
+from noterl.utils.files import user_path
 from noterl.utils.tables import read_columns
 
 if TYPE_CHECKING:
@@ -184,7 +185,7 @@ def _expand(runs: Any) -> Any:
     """
     if not isinstance(runs, str | Path):
         return runs
-    paths = sorted(glob.glob(str(runs), recursive=True))
+    paths = sorted(glob.glob(str(user_path(runs)), recursive=True))
     if not paths:
         raise ValueError(f"runs: no file matches {str(runs)!r}")
     return paths

@@ -18,6 +18,7 @@ from noterl.envs.functional import new_keys
 from noterl.learning import device
 from noterl.random import Generators, check_seed, selection_seed
 from noterl.utils.checks import check_count, check_int, check_number, check_positive
+from noterl.utils.files import user_path
 from noterl.utils.interrupts import InterruptGuard
 
 if TYPE_CHECKING:
@@ -319,7 +320,7 @@ class Population:
         Raises:
             OSError: if a file cannot be written.
         """
-        folder = Path(path)
+        folder = user_path(path)
         folder.mkdir(parents=True, exist_ok=True)
         for number in range(len(self)):
             agent = self.member(number)

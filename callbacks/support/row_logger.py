@@ -12,6 +12,7 @@ from noterl.callback import LOGGER, Callback
 from noterl.history import COLUMNS
 from noterl.types import Logs
 from noterl.utils.checks import check_bool, check_positive
+from noterl.utils.files import user_path
 from noterl.utils.tables import Row, is_complete_text, plain_row
 from noterl.utils.writers import Claim
 
@@ -46,7 +47,7 @@ class RowLogger(Callback):
     numbers: tuple[str, ...] = ("reward", "time")  # columns without missing values
 
     def __init__(self, path: str | Path, flush_every: int = 10, *, append: bool = False) -> None:
-        self.path: Path = Path(path)
+        self.path: Path = user_path(path)
         self.flush_every: int = check_positive("flush_every", flush_every)
         self.append: bool = check_bool("append", append)
         self._claim = Claim(self.path)

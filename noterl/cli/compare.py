@@ -11,6 +11,7 @@ from noterl.cli.catalogue import columns
 from noterl.cli.errors import UsageError, usage_errors
 from noterl.cli.options import Option, options_of, parse_options
 from noterl.cli.train import LOG_FILE
+from noterl.utils.files import user_path
 
 
 def run(arguments: Sequence[str]) -> None:
@@ -53,6 +54,7 @@ def groups_of(paths: Sequence[str]) -> dict[str, list[str]]:
     """
     groups = {}
     for path in paths:
+        path = str(user_path(path))
         matches = [path] if Path(path).exists() else sorted(glob.glob(path, recursive=True))
         if not matches:
             raise UsageError(f"no file matches {path!r}")

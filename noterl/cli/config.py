@@ -9,7 +9,7 @@ from typing import Any
 
 from noterl.cli.errors import UsageError
 from noterl.utils.budget import LIMITS, parse
-from noterl.utils.files import replacing
+from noterl.utils.files import replacing, user_path
 from noterl.utils.toml import toml_text
 
 NAME = "run.toml"
@@ -23,7 +23,7 @@ def read_config(path: str | Path) -> dict[str, Any]:
         OSError: if it cannot be read.
     """
     try:
-        with open(path, "rb") as file:
+        with user_path(path).open("rb") as file:
             content = file.read(LIMITS["bytes of TOML"] + 1)
         return dict(parse(content, tomllib.loads, form="TOML"))
     except ValueError as error:

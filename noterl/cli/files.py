@@ -20,6 +20,7 @@ from noterl.cli.options import Option, options_of, parse_options
 from noterl.cli.train import AGENT_FILE, classes_of, import_module, without_flag
 from noterl.saving.codec import Description
 from noterl.training.play import has_display
+from noterl.utils.files import user_path
 from noterl.utils.tables import plain_row
 
 _OWN = [
@@ -103,7 +104,7 @@ def agent_file(path: str | Path) -> Path:
     Raises:
         UsageError: if there is none.
     """
-    path = Path(path)
+    path = user_path(path)
     if not path.is_dir():
         if not path.exists():
             raise UsageError(f"there is no file {str(path)!r}")

@@ -20,6 +20,7 @@ from noterl.cli import callback_options, catalogue, config
 from noterl.cli.environment import environment_of
 from noterl.cli.errors import UsageError, usage_errors
 from noterl.cli.options import Given, Option, check_required, options_of, parse_options, parse_table, summary_of
+from noterl.utils.files import user_path
 from noterl.utils.keras_backend import SUPPORTED
 from noterl.utils.words import explain_name
 
@@ -143,7 +144,8 @@ def train(name: str, options: Sequence[Option], given: Mapping[str, Given]) -> P
             agent = noterl_class(name)(environment, seed=seed, **groups.get(plain_name(name), {}))
             agent.compile(**groups.get("compile", {}))
         if own.restore is not None:
-            agent.restore(Path(own.restore, AGENT_FILE) if Path(own.restore).is_dir() else own.restore)
+            restored = user_path(own.restore)
+            agent.restore(restored / AGENT_FILE if restored.is_dir() else restored)
         if own.weights is not None:
             agent.load_weights(own.weights)
         fit = {**groups.get("fit", {}), **({"verbose": 0} if own.quiet else {})}
@@ -311,7 +313,7 @@ def _callbacks(given: Mapping[str, Given], folder: Path) -> list[Any]:
 def _folder(name: str, own: RunOptions) -> Path:
     """Return the folder of the run, which does not exist yet or may be overwritten."""
     if own.out is not None:
-        folder = Path(own.out)
+        folder = user_path(own.out)
         held = [each for each in (config.NAME, AGENT_FILE) if (folder / each).exists()]
         if held and not own.overwrite:
             raise UsageError(f"--out: {folder} holds the {held[0]} of another run; add --overwrite to replace it")

@@ -16,7 +16,7 @@ from typing import Any
 from noterl.networks.description import NetworkDescription, Origin
 from noterl.networks.keras_files import read_keras_archive, read_keras_json
 from noterl.utils.budget import Budget, current, parse
-from noterl.utils.files import FileError, Keys
+from noterl.utils.files import FileError, Keys, user_path
 from noterl.utils.words import explain_name
 
 ENDINGS = (".toml", ".cfg", ".json", ".keras")
@@ -46,7 +46,7 @@ def read_network(path: str | os.PathLike[str]) -> Any:
     Raises:
         ValueError: if the file does not exist or does not describe a network; the message contains file and line.
     """
-    path = Path(path)
+    path = user_path(path)
     readers: dict[str, Any] = {
         ".json": read_keras_json,
         ".keras": read_keras_archive,

@@ -27,6 +27,7 @@ from noterl.registry import Configurable
 from noterl.replay.columns import Allocate, Array, Layout, Leaf, Table, allocate, gather, scatter
 from noterl.replay.episodes import Episodes
 from noterl.utils import budget
+from noterl.utils.files import user_path
 
 FIRST_SLOTS = 16
 
@@ -422,6 +423,7 @@ def check_folder(memmap: Any) -> str | None:
         return None
     if not isinstance(memmap, str | os.PathLike):
         raise ValueError(f"memmap must be None or the path of a folder, got {memmap!r}")
+    memmap = user_path(memmap)
     existing = _existing_folder(memmap)
     if budget.current() and not (os.path.isdir(memmap) and os.access(memmap, os.W_OK | os.X_OK)):
         text = f"the memory of the file was in the folder {os.fspath(memmap)!r}, which is not here"
@@ -431,7 +433,7 @@ def check_folder(memmap: Any) -> str | None:
         raise ValueError(f"memmap must be a folder that can be written to, got {os.fspath(memmap)!r}")
     if os.name != "posix":
         raise ValueError(f"memmap must be None on this system, which cannot delete files in use, got {memmap!r}")
-    return str(Path(memmap))
+    return str(memmap)
 
 
 def free_bytes(folder: str) -> int:

@@ -27,7 +27,7 @@ from noterl.tune.spaces import SPACES
 from noterl.tune.trial import Task
 from noterl.utils.checks import check_int, check_number, check_positive, check_word, is_plain
 from noterl.utils.console import progress_bar
-from noterl.utils.files import replacing
+from noterl.utils.files import replacing, user_path
 from noterl.utils.optional import require
 from noterl.utils.processes import end, spawn
 from noterl.utils.toml import toml_text
@@ -151,9 +151,9 @@ def tune(
             check_number(name, limit, low=0, above=True)
     check_seed(seed)
     chosen, constants = search_space(agent, space)
-    folder = Path(out)
+    folder = user_path(out)
     folder.mkdir(parents=True, exist_ok=True)
-    path = Path(storage or folder / "study.log")
+    path = user_path(storage or folder / "study.log")
     opened = open_study(optuna, path, study, sampler, pruner, warmup_trials, seed)
     check_same_search(
         opened,

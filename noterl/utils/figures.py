@@ -15,7 +15,7 @@ import numpy as np
 from cycler import cycler
 from matplotlib.axes import Axes
 
-from noterl.utils.files import naming
+from noterl.utils.files import naming, user_path
 
 # Okabe and Ito, "Color universal design" (2008), without the yellow, which is too light for lines.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -78,14 +78,15 @@ def drawing(
     if ax is not None and not (len(axes) == panels and all(isinstance(each, Axes) for each in axes)):
         raise ValueError(f"ax must be {panels} axes of Matplotlib, one for each quantity, got {ax!r}")
     if path is not None:
-        _check_format(Path(path))
+        path = user_path(path)
+        _check_format(path)
     with contextlib.nullcontext() if axes else matplotlib.rc_context(STYLE):
         if not axes:
             figure = Figure(figsize=(WIDTH, height * panels), layout="constrained")
             axes = list(figure.subplots(panels, squeeze=False)[:, 0])
         yield axes
     if path is not None:
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         with naming(path):
             figure_of(axes).savefig(path)
 

@@ -16,6 +16,7 @@ import threading
 import zipfile
 import zlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import BinaryIO
 
 from safetensors import SafetensorError
@@ -156,8 +157,16 @@ def _target(path: PathLike) -> str:
     return target
 
 
+def user_path(path: PathLike) -> Path:
+    """Return a path that the user gave, with the home folder in place of a leading `~`.
+
+    All paths go through here or `checked_path`: without it, a folder called "~" would be created.
+    """
+    return Path(os.path.expanduser(path))
+
+
 def checked_path(path: PathLike) -> str:
-    """Return the path as a str.
+    """Return the path as a str, with the home folder in place of a leading `~`.
 
     Raises:
         ValueError: if `path` is not the path of a file.
@@ -165,7 +174,7 @@ def checked_path(path: PathLike) -> str:
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else ""
     if not isinstance(text, str) or not text or "\0" in text:
         raise ValueError(f"path must be the path of a file, got {path!r}")
-    return text
+    return os.path.expanduser(text)
 
 
 @contextlib.contextmanager

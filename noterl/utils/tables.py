@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from noterl.utils.budget import CELLS_PER_BYTE, UNPACKED_PER_BYTE, Budget
-from noterl.utils.files import replacing
+from noterl.utils.files import replacing, user_path
 from noterl.utils.optional import require
 
 Row = dict[str, Any]
@@ -153,7 +153,7 @@ def read_columns(path: str | Path) -> dict[str, list[Any]]:
         ValueError: if the path has another ending, or the file does not hold a table.
         OSError: if the file cannot be read.
     """
-    path = Path(path)
+    path = user_path(path)
     if path.suffix.lower() not in READERS:
         raise ValueError(f"path must end in {', '.join(READERS)}, got {str(path)!r}")
     rows = READERS[path.suffix.lower()](path)

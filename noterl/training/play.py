@@ -21,10 +21,10 @@ from noterl.envs.observation import copy_observation
 from noterl.envs.packages import named_packages
 from noterl.explorer import Explorer
 from noterl.training.evaluation import Episode, Player
-from noterl.training.video import annotate, find_encoder, write_video
+from noterl.training.video import annotate, as_bytes, find_encoder, write_video
 from noterl.utils import notebook
 from noterl.utils.checks import check_bool, check_number, check_positive
-from noterl.utils.files import checked_path
+from noterl.utils.files import checked_path, user_path
 from noterl.utils.optional import require
 
 # The smallest height of a window in pixels; smaller frames are magnified by a whole factor.
@@ -118,7 +118,7 @@ class View:
             find_encoder(self.video)
             saving.check_writable(self.video)
         if self.frame_dir is not None:
-            saving.check_writable(Path(self.frame_dir) / "probe")
+            saving.check_writable(user_path(self.frame_dir) / "probe")
 
     @property
     def render_mode(self) -> str | None:
@@ -175,7 +175,7 @@ class Show:
             if window is not None:
                 window.show(frame)
             if view.frame_dir is not None and number % view.frame_frequency == 0:
-                _save(frame, Path(view.frame_dir) / f"{number:05d}.jpg")
+                _save(frame, user_path(view.frame_dir) / f"{number:05d}.jpg")
             if view.frame_delay:
                 sleep(view.frame_delay)
             yield frame
@@ -204,10 +204,7 @@ class Show:
     def _frame(self, environment: Any, episode: Episode) -> Any:
         if self.view.render_mode != "rgb_array":
             return None
-        frame = environment.render()
-        if not isinstance(frame, np.ndarray) or frame.ndim != 3:
-            raise ValueError("env: the environment renders no frames; it must support render_mode='rgb_array'")
-        frame = np.ascontiguousarray(frame[..., :3], np.uint8)
+        frame = as_bytes(environment.render())
         if not self.view.overlay:
             return frame
         text = f"step {episode.length}  reward {episode.reward:g}"

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from PIL import Image
 
 
+class _FramesFailed(Exception):
+    """Raised while frames are written, so that an OSError of the environment is not reported as one of the file."""
+
+
 def write_video(path: Path, frames: Iterator[np.ndarray], fps: int) -> None:
     """Write frames `[height, width, 3]`, uint8, as a `.gif` or `.mp4` file, which replaces an old one atomically.
 
@@ -25,11 +29,59 @@ def write_video(path: Path, frames: Iterator[np.ndarray], fps: int) -> None:
         ImportError: if the path ends in `.mp4` and the extra `mp4` is not installed.
         OSError: if the file cannot be written, or ffmpeg fails.
     """
-    encoder = find_encoder(path)
-    if encoder is None:
-        _write_gif(path, frames, fps)
-    else:
-        _write_mp4(encoder, path, frames, fps)
+    encoder, failures = find_encoder(path), []
+
+    def guarded() -> Iterator[np.ndarray]:
+        try:
+            yield from _of_one_size(frames)
+        except OSError as error:
+            failures.append(error)
+            raise _FramesFailed from error
+
+    try:
+        if encoder is None:
+            _write_gif(path, guarded(), fps)
+        else:
+            _write_mp4(encoder, path, guarded(), fps)
+    except _FramesFailed:
+        raise failures[0] from None
+
+
+def as_bytes(frame: Any) -> np.ndarray:
+    """Return a frame `[height, width, 3]` in bytes: floats in [0, 1] are scaled, and gray frames get three channels.
+
+    Raises:
+        ValueError: if it is not an image, or has values outside of [0, 1] and of [0, 255].
+    """
+    image = np.asarray(frame)
+    if image.ndim == 2 or (image.ndim == 3 and image.shape[2] == 1):
+        image = np.repeat(image.reshape(*image.shape[:2], 1), 3, axis=2)
+    if not isinstance(frame, np.ndarray) or image.ndim != 3 or image.shape[2] not in (3, 4) or not image.size:
+        raise ValueError(
+            "env: render must return an array [height, width, 3], [height, width, 4] or [height, width] with "
+            f"render_mode='rgb_array', got {type(frame).__name__} of the shape {np.shape(frame)}"
+        )
+    image = image[..., :3]
+    if image.dtype == np.uint8:
+        return np.ascontiguousarray(image)
+    low, high = image.min(), image.max()
+    if not 0 <= low <= high <= 255:
+        raise ValueError(f"env: frames must hold values in [0, 255], or floats in [0, 1], got {low} to {high}")
+    is_share = image.dtype.kind in "fb" and high <= 1
+    return np.ascontiguousarray(np.rint(image * 255.0 if is_share else image), np.uint8)
+
+
+def _of_one_size(frames: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
+    """Yield the frames; raise a ValueError if one has another size than the first."""
+    first = next(frames)
+    yield first
+    for frame in frames:
+        if frame.shape != first.shape:
+            raise ValueError(
+                f"env: all frames of a video must have one size, got {frame.shape} after {first.shape}; resize them in "
+                "render, or save them with frame_dir="
+            )
+        yield frame
 
 
 def annotate(frame: np.ndarray, text: str) -> np.ndarray:

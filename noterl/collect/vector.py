@@ -27,7 +27,9 @@ from noterl.envs.checking.checker import Checker
 from noterl.envs.checking.vector import check_step
 from noterl.envs.observation import ObservationEncoder, at, copy_observation
 from noterl.envs.rewards import UNCLIPPED_REWARD
+from noterl.envs.wrappers.masks import mask_of_observation, masks_in_observation
 from noterl.types import InfoSpec, Transition
+from noterl.utils.masks import ACTION_MASK
 
 if TYPE_CHECKING:
     from noterl.envs import EnvSource
@@ -67,6 +69,7 @@ class VectorLanes(Lanes):
         self._before = (self.ledger.returns, self.ledger.lengths, self.ledger.info)  # before the last tick
         self._generators = generators
         self._checker = Checker(source.observation_space, warn_outside=True)
+        self._has_masks = masks_in_observation(source.observation_space, source.action_space)
         self._received = 0  # steps of the vector environment whose observations were received
         self._encoder = ObservationEncoder(source.observation_space)
         self._batch_space = batch_space(source.observation_space, self.num_envs)
@@ -127,8 +130,21 @@ class VectorLanes(Lanes):
             self._log.stop()
         observations, info = self.guard.call(partial(self._env.reset, seed=seed))
         self._observations = self._converted(observations)
+        info = self._with_masks(info)
         for lane in range(self.num_envs):
             self._reset_fields(lane, info)
+
+    def _with_masks(self, info: dict[str, Any]) -> dict[str, Any]:
+        """Return `info` with the masks of the observations, if these hold them."""
+        if not self._has_masks or ACTION_MASK in info:
+            return info
+        info = {**info, ACTION_MASK: mask_of_observation(self._observations)}
+        if "final_obs" in info:  # of lanes that were reset in the same step
+            last = [one if one is None else mask_of_observation(one) for one in info["final_obs"]]
+            ended = np.array([one is not None for one in last])
+            masks = np.stack([info[ACTION_MASK][lane] if one is None else one for lane, one in enumerate(last)])
+            info["final_info"] = {**info.get("final_info", {}), ACTION_MASK: masks, f"_{ACTION_MASK}": ended}
+        return info
 
     def _converted(self, observations: Any) -> Any:
         """Return a copy of the observations `[N, ...]` in the dtypes of their space, compared as a `Checker` does."""
@@ -149,6 +165,7 @@ class VectorLanes(Lanes):
             options = {"reset_mask": np.arange(self.num_envs) == lane}
             observations, info = self.guard.call(partial(self._env.reset, options=options))
             self._observations = self._converted(observations)
+            info = self._with_masks(info)
             self._unreset[lane] = False
             self._reset_fields(lane, info)
 
@@ -233,6 +250,7 @@ class VectorLanes(Lanes):
             warn_too_long("the run of the vector environment since its reset")
         over = check_step(self._mode.value, self.waiting, rewards, terminated, truncated, info)
         self._observations = self._converted(observations)
+        info = self._with_masks(info)
         if self._mode is AutoresetMode.NEXT_STEP:
             self.waiting = over
         elif self._mode is AutoresetMode.DISABLED:

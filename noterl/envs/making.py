@@ -18,6 +18,7 @@ from noterl.envs.multi_agent.parallel import as_team
 from noterl.envs.packages import named_packages
 from noterl.envs.spaces import show
 from noterl.envs.wrappers.classic import ClassicEnv, is_classic, layers
+from noterl.envs.wrappers.masks import with_masks
 
 Env = gymnasium.Env[Any, Any]
 Builder = Callable[[str | None], Any]
@@ -29,6 +30,9 @@ MAY_BE = (
 
 # gymnasium.make_vec adds these to the arguments of the environment.
 _VECTOR_KWARGS = ("num_envs", "vectorization_mode", "vector_kwargs", "wrappers")
+
+
+_STATISTICS = {"NormalizeObservation": "normalize_observation", "NormalizeReward": "normalize_reward"}
 
 
 class NotRemade(Exception):
@@ -49,7 +53,7 @@ def as_env(value: Any) -> Env | VectorEnv[Any, Any, Any] | None:
         return functional
     team = as_team(value)
     if team is not None or isinstance(value, gymnasium.Env):
-        return team or value
+        return team or with_masks(value)
     if not is_classic(value):
         return None
     if hasattr(value, "num_envs"):
@@ -57,7 +61,7 @@ def as_env(value: Any) -> Env | VectorEnv[Any, Any, Any] | None:
             f"env: {type(value).__name__} steps several environments but is not a gymnasium.vector.VectorEnv; pass a "
             "factory of one of them and num_envs="
         )
-    return ClassicEnv(value)
+    return with_masks(ClassicEnv(value))
 
 
 def make_registered(env_id: str | EnvSpec, render_mode: str | None, **keywords: Any) -> Env:
@@ -74,7 +78,7 @@ def make_registered(env_id: str | EnvSpec, render_mode: str | None, **keywords: 
             made = gymnasium.make(env_id, disable_env_checker=True, **keywords)
     except (gymnasium.error.Error, ValueError) as error:
         raise ValueError(f"env: {error}") from error
-    return as_team(made) or made
+    return as_team(made) or with_masks(made)
 
 
 def call_factory(factory: Callable[..., Any], render_mode: str | None) -> Any:
@@ -186,6 +190,17 @@ def _is_plain(value: Any) -> bool:
     if isinstance(value, tuple):
         return all(map(_is_plain, value))
     return isinstance(value, bool | int | float | str | np.generic)
+
+
+def find_statistics(env: Any) -> list[str]:
+    """Return a sentence for each wrapper of gymnasium whose running statistics a copy of the environment lacks."""
+    names = [type(layer).__name__ for layer in layers(env) if type(layer).__module__.startswith("gymnasium.")]
+    return [
+        f"each copy of an environment with gymnasium.wrappers.{name} has statistics of its own, so evaluations differ "
+        f"from training, and files do not hold them: remove it and pass {argument}=True to the agent"
+        for name, argument in _STATISTICS.items()
+        if name in names
+    ]
 
 
 def name_of(env: Any) -> str:

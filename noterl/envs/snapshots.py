@@ -44,6 +44,7 @@ _STATELESS = {
     "ClipRewards",
     "FireOnReset",
     "HumanRendering",
+    "MaskInInfo",
     "MaxAndSkipObservation",
     "PassiveEnvChecker",
     "RecordVideo",

@@ -14,7 +14,7 @@ from gymnasium.envs.registration import EnvSpec
 from noterl.envs import description
 from noterl.envs.functional import Functions
 from noterl.envs.games.game import Game
-from noterl.envs.making import Builder, Env, NotRemade, as_env, name_of, plain_attributes
+from noterl.envs.making import Builder, Env, NotRemade, as_env, find_statistics, name_of, plain_attributes
 from noterl.envs.multi_agent.parallel import TeamEnv
 from noterl.envs.multi_agent.team import Team
 from noterl.envs.spaces import convert, same_layout, show
@@ -145,6 +145,10 @@ class EnvSource(ABC):
             ValueError: if a wrapper is around the environment of a game, because a search would bypass it.
         """
         return None
+
+    def find_statistics(self) -> list[str]:
+        """Return a sentence for each wrapper of gymnasium whose running statistics a copy of the environment lacks."""
+        return list(dict.fromkeys(find_statistics(self._env) + find_statistics(self._single())))
 
     def describe(self) -> dict[str, Any]:
         """Return the description that is stored in a saved file.

@@ -9,6 +9,7 @@ from gymnasium.vector import SyncVectorEnv, VectorEnv
 
 from noterl.envs.making import Builder, Env, name_of, single_spec, vector_builder
 from noterl.envs.sources.base import EnvSource, Opened
+from noterl.envs.wrappers.masks import with_masks
 
 
 class VectorSource(EnvSource):
@@ -43,7 +44,7 @@ class VectorSource(EnvSource):
 
     def make(self, index: int = 0) -> Env:
         """Return an environment of a `SyncVectorEnv`."""
-        return super().make(index) if self.steps_together else self.open_vector().envs[index]
+        return super().make(index) if self.steps_together else with_masks(self.open_vector().envs[index])
 
     def open_vector(self, num_envs: int | None = None) -> Any:
         """Return the vector environment; if it was made here and has been closed, make it again."""

@@ -1,0 +1,74 @@
+"""`MaskInInfo`: passes on, as `info["action_mask"]`, the masks that an environment reports in another way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from noterl.envs.wrappers.classic import layers
+from noterl.utils.masks import ACTION_MASK, part_sizes
+
+
+class MaskInInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Adds the legal actions to the `info` of `reset` and `step`, unless it holds them or the episode has terminated.
+
+    Args:
+        env: the environment.
+        read: returns the legal actions for the newest observation.
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any], read: Callable[[Any], Any]) -> None:
+        super().__init__(env)
+        self._read = read
+
+    @property
+    def spec(self) -> Any:  # type: ignore[override]  # gymnasium's base class declares an attribute
+        """The spec of the wrapped environment: noterl adds this wrapper to a copy again."""
+        return self.env.spec
+
+    def reset(self, **arguments: Any) -> Any:
+        """Start an episode."""
+        result: Any = self.env.reset(**arguments)
+        return self._with_mask(result, False) if isinstance(result, tuple) and len(result) == 2 else result
+
+    def step(self, action: Any) -> Any:
+        """Take an action."""
+        result: Any = self.env.step(action)
+        return self._with_mask(result, result[2]) if isinstance(result, tuple) and len(result) == 5 else result
+
+    def _with_mask(self, result: tuple[Any, ...], terminated: Any) -> tuple[Any, ...]:
+        info = result[-1] if isinstance(result[-1], Mapping) else {}
+        if terminated or ACTION_MASK in info:
+            return result
+        return (*result[:-1], {**info, ACTION_MASK: self._read(result[0])})
+
+
+def with_masks(env: Any) -> Any:
+    """Return an environment that reports its masks in `info`; it is unchanged if it reports none in another way.
+
+    PettingZoo's environments have them in `observation["action_mask"]`, those of sb3-contrib in `env.action_masks()`.
+    """
+    observation_space, action_space = (getattr(env, f"{role}_space", None) for role in ("observation", "action"))
+    has_wrapper = any(isinstance(layer, MaskInInfo) for layer in layers(env))
+    if has_wrapper or action_space is None or not part_sizes(action_space):
+        return env
+    if masks_in_observation(observation_space, action_space):
+        return MaskInInfo(env, mask_of_observation)
+    method = next((layer.action_masks for layer in layers(env) if callable(getattr(layer, "action_masks", None))), None)
+    return env if method is None else MaskInInfo(env, lambda observation: method())
+
+
+def masks_in_observation(observation_space: Any, action_space: Any) -> bool:
+    """Return whether observations hold the masks of actions."""
+    parts = observation_space.spaces if isinstance(observation_space, spaces.Dict) else {}
+    sizes = part_sizes(action_space)
+    return bool(sizes) and ACTION_MASK in parts and parts[ACTION_MASK].shape == (sum(sizes),)
+
+
+def mask_of_observation(observation: Any) -> Any:
+    """Return the mask in an observation, or in a batch of them."""
+    return np.asarray(observation[ACTION_MASK]).astype(np.bool_)

@@ -43,6 +43,7 @@ class ReplayLearner(Learner):
         self.replay = self.memory = self.updater.memory = replay
         self.updater.replaces_reward = True
         self._observations: DeviceObservations | None = None
+        self._count = replay.num_sampleable
 
     def declare_memory(self) -> None:
         """Set the layout of the replay memory.
@@ -99,9 +100,26 @@ class ReplayLearner(Learner):
         return False
 
     def attach(self, source: EnvSource, num_envs: int, processes: int = 1) -> None:
-        """Attach the memory's relabelling to the agent and the environments."""
+        """Attach the memory's relabelling to the agent and the environments; begin to refill a memory that is empty."""
         if self.replay.relabel is not None:
             self.replay.relabel.attach(self.algorithm, source)
+        least = min(self.schedule.learning_starts, self.replay.capacity)
+        if least and self.algorithm.steps > self.schedule.learning_starts and not len(self.replay):
+            warnings.warn(
+                f"the replay memory is empty after {self.algorithm.steps:,} steps, such as after a load without it. "
+                f"The agent acts by its policy, without updates until learning_starts={least:,} transitions are "
+                "stored. save(path) and Checkpoint(save_replay=True) keep the memory",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+            self._count = partial(self._count_refilled, least)
+
+    def _count_refilled(self, least: int, at_most: int | None = None) -> int:
+        """Return the number of transitions that can be sampled, or 0 until `least` are stored."""
+        if len(self.replay) < least:
+            return 0
+        self._count = self.replay.num_sampleable
+        return self._count(at_most)
 
     def add(self, transition: Transition) -> None:
         """Store a transition, and update the statistics of the normalizers with it."""
@@ -125,13 +143,13 @@ class ReplayLearner(Learner):
     def due(self, before: int, after: int, ended: int, ready: float | None = None) -> Due:
         """Return what is due by the schedule, if the memory holds enough transitions."""
         at_most = None if self.schedule.updates == "pass" else self.schedule.batch_size  # counting may stop there
-        count = partial(self.replay.num_sampleable, at_most) if ready is None else lambda: int(ready)
+        count = partial(self._count, at_most) if ready is None else lambda: int(ready)
         return self.schedule.due(before, after, ended, count)
 
     @property
     def ready(self) -> float:
         """Transitions that can be sampled."""
-        return self.replay.num_sampleable(None if self.schedule.updates == "pass" else self.schedule.batch_size)
+        return self._count(None if self.schedule.updates == "pass" else self.schedule.batch_size)
 
     def rounds_within(self, updates: int | None, step: int, num_envs: int) -> float:
         """Return how many rounds can begin before more than `updates` updates can be due; inf if there is no limit."""

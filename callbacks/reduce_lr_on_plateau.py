@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from noterl.callback import Callback, Every
+from noterl.callback import Budget, Callback, Every
+from noterl.learning.optimizers import check_without_schedule
 from noterl.types import Logs
 from noterl.utils.checks import check_int, check_number, check_positive
 
@@ -40,7 +41,7 @@ class ReduceLROnPlateau(Callback):
 
     Raises:
         ValueError: if an argument is not one of the allowed values; at an episode's end, if its logs do not hold
-            `monitor`; at a plateau, if a learning rate has a schedule.
+            `monitor`; when `fit` is called, if a learning rate has a schedule.
 
     Example:
     >>> import noterl
@@ -81,6 +82,11 @@ class ReduceLROnPlateau(Callback):
         self.stops_training: bool = stop_after is not None
         self._best: float | None = None
         self._waited = self._plateaus = self._cooling = 0
+
+    def before_fit(self, agent: Any, budget: Budget) -> None:
+        """Raise a ValueError if a learning rate has a schedule, because the first plateau may be hours later."""
+        for optimizer in agent.optimizers.values():
+            check_without_schedule(optimizer)
 
     def on_train_begin(self, logs: Logs) -> None:
         """Begin to count the comparisons of this `fit`."""

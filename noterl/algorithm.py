@@ -128,6 +128,8 @@ class Algorithm(Configurable):
             self.generators.reseed(seed)
         source = env if isinstance(env, envs.EnvSource) else envs.resolve(env)
         observation_space, action_space = _check_spaces(self, source)
+        for text in source.find_statistics():
+            warnings.warn(f"env: {text}", UserWarning, stacklevel=4)
         encoder = ObservationEncoder(source.observation_space)
         self._set(
             _source=source,

@@ -16,6 +16,7 @@ from noterl import backends
 from noterl.backends import ops
 from noterl.backends.replicas import mean_over_replicas
 
+_TINY = 1e-30  # far below the curvature of any step
 Tensor = Any
 Product = Callable[[Tensor], Tensor]
 
@@ -183,7 +184,9 @@ def step(
     tolerance = ops.convert_to_tensor(rules.cg_residual_tolerance)
     solution = conjugate_gradients(product, flatten(slopes), rules.cg_iterations, tolerance)
     target = ops.convert_to_tensor(rules.target_kl)
-    longest = solution.x * ops.sqrt(2.0 * target / ops.sum(solution.x * product(solution.x)))
+    # A solution of zeros, as in the dry run, is a step of zeros: no infinity, which checks of numbers would report.
+    curvature = ops.maximum(ops.sum(solution.x * product(solution.x)), _TINY)
+    longest = solution.x * ops.sqrt(2.0 * target / curvature)
     start = flatten([ops.convert_to_tensor(variable) for variable in variables])
 
     def assign(weights: Tensor) -> None:

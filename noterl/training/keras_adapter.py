@@ -19,8 +19,10 @@ import numpy as np
 from noterl import backends, networks
 from noterl.backends import keras
 from noterl.callback import CHECKPOINT, LOGGER, USER, AgentView, Budget, Callback, overrides
+from noterl.learning.optimizers import check_without_schedule
 from noterl.types import Logs
 from noterl.utils import codec, words
+from noterl.utils.files import user_path
 
 _LOGGERS = ("CSVLogger", "TensorBoard", "RemoteMonitor", "ProgbarLogger", "History")
 # Attributes that `fit` sets anew.
@@ -101,13 +103,17 @@ class KerasCallback(Callback):
                 stacklevel=2,
             )
 
-    def before_fit(self, agent: AgentView, budget: Budget) -> None:
-        """Store the budget, and check that a ModelCheckpoint can save the agent's network.
+    def before_fit(self, agent: Any, budget: Budget) -> None:
+        """Store the budget, and check that the callback can save the agent's network, or set the learning rate.
 
         Raises:
-            ValueError: if the agent trains several networks, or one that is not a Keras model.
+            ValueError: if a ModelCheckpoint would save several networks, one that is not a Keras model, or one without
+                the agent's normalization; if a learning rate that the callback sets has a schedule.
         """
         self._budget = budget
+        if {"ReduceLROnPlateau", "LearningRateScheduler"} & {base.__name__ for base in type(self.callback).__mro__}:
+            for optimizer in agent.optimizers.values():
+                check_without_schedule(optimizer)
         if self._saves_network:
             _saved_network(agent)
 
@@ -193,6 +199,12 @@ def _saved_network(agent: AgentView) -> keras.Model:
     """
     trained = {name: each for name, each in agent.networks().items() if networks.trainable_variables(each)}
     found = list(trained.values())
+    if getattr(getattr(agent, "_normalizers", None), "observation", None) is not None:
+        raise ValueError(
+            "callbacks: keras.callbacks.ModelCheckpoint would save the network without normalize_observation=True; use "
+            "noterl.callbacks.Export(path, 'keras'), whose model normalizes, or noterl.callbacks.Checkpoint, which "
+            "saves the whole agent"
+        )
     if len(found) != 1 or not isinstance(found[0], keras.Model):
         which = ", ".join(trained) + (", a module of torch" if len(found) == 1 else "")
         raise ValueError(
@@ -293,7 +305,7 @@ class Facade:
             self.agent.load_weights(filepath)
 
     def _refuse_existing(self, filepath: str | Path, overwrite: bool) -> None:
-        if not overwrite and Path(filepath).exists():
+        if not overwrite and user_path(filepath).exists():
             raise FileExistsError(f"{filepath} exists and overwrite is False")
 
 

@@ -307,6 +307,7 @@ def own(factories: Any) -> VectorEnv:
     return gymnasium.make_vec("CartPole-v1", len(factories), vectorization_mode="vector_entry_point")
 
 
+@pytest.mark.filterwarnings("ignore:.*has statistics of its own:UserWarning")
 @pytest.mark.parametrize("make", [own, subclass, wrapped])
 def test_other_vector_environments_are_restored_by_repeating_their_actions(make: Any) -> None:
     envs = [make([cartpole] * 2) for _ in range(4)]

@@ -118,6 +118,8 @@ class _Examiner:
     def run(self, episodes: int, steps: int, seed: int) -> None:
         """Play episodes, then repeat one, then restore one from its state if the environment has the methods."""
         report = self._report
+        for text in self._source.find_statistics():
+            report.warn(text)
         for text in find_unsupported(self._source.observation_space, self._source.action_space):
             report.error(text)
         # A copy: sampling from the environment's own space would advance its generator.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import inspect
+import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -644,6 +645,23 @@ class Agent(Algorithm):
         """
         saving.write(path, self.get_document(replay=replay))
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Agent:
+        """Return an independent agent with the same state, as `save` and `load` make it; it opens own environments."""
+        try:
+            source = self._source.detached()
+        except ValueError:  # no second environment can be made, so the copy has the spaces only
+            source = None
+        with tempfile.TemporaryDirectory(prefix="noterl-copy-") as folder:
+            self.save(Path(folder) / "agent.noterl")
+            return _load(Path(folder) / "agent.noterl", {type(self).__name__: type(self)}, source)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Raise: compiled programs and open environments cannot be pickled."""
+        raise TypeError(
+            f"{type(self).__name__} cannot be pickled or copied by copy.copy: use agent.save(path) and "
+            "noterl.load(path), or copy.deepcopy(agent)"
+        )
+
     def restore(self, path: str | Path) -> None:
         """Restore an agent of this class from a file; training then continues as if it had not been interrupted.
 
@@ -1262,6 +1280,8 @@ class Agent(Algorithm):
                 source.close()
 
     def _refuse_while_training(self, method: str) -> None:
+        if method in ("fit", "pretrain"):
+            backends.check_gradients()
         if self._session.is_training:
             raise RuntimeError(f"{method} cannot be called while fit is running: end training with stop(reason) first")
 
@@ -1285,9 +1305,14 @@ def load(path: str | Path, custom_objects: dict[str, type] | None = None) -> Age
         noterl.saving.FileError: if the file is damaged or noterl did not write it.
         ValueError: if the file names an unregistered class, or an argument that cannot be stored in a file.
     """
-    document = saving.read(path)
     if not isinstance(custom_objects, Mapping | None):
         raise ValueError(f"custom_objects must be a dict of classes by their names, or None, got {custom_objects!r}")
+    return _load(path, custom_objects)
+
+
+def _load(path: str | Path, custom_objects: dict[str, type] | None, source: Any = None) -> Agent:
+    """Return the agent of a file, with the environments of a source; None for those that the file describes."""
+    document = saving.read(path)
     agent_state.check_document(document)
     agent_class = registry.lookup(document["class"], custom_objects)
     if not (isinstance(agent_class, type) and issubclass(agent_class, Agent)):
@@ -1296,7 +1321,7 @@ def load(path: str | Path, custom_objects: dict[str, type] | None = None) -> Age
         with networks.size_limit(document["state"].get("variables")):
             config, arguments = (saving.build(document[name], custom_objects) for name in ("config", "compile"))
             if "env" in config:  # otherwise the constructor creates the environment
-                config["env"] = from_description(document["environment"])
+                config["env"] = from_description(document["environment"]) if source is None else source
             agent: Agent = agent_class.from_config(config)
             agent.compile(**arguments)
     except saving.FileError as error:

@@ -7,6 +7,7 @@ Only these packages import a framework. They receive functions and variables, an
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
 from functools import cache
 
@@ -20,6 +21,10 @@ if os.environ["KERAS_BACKEND"] not in SUPPORTED:
 
 if os.environ["KERAS_BACKEND"] == "tensorflow":
     importlib.import_module("noterl.backends.tensorflow.cache").enable()  # before TensorFlow reads its flags
+
+if importlib.util.find_spec(os.environ["KERAS_BACKEND"]) is None:
+    _name = os.environ["KERAS_BACKEND"]
+    raise ImportError(f'KERAS_BACKEND is {_name!r}, but {_name} is not installed: pip install "noterl[{_name}]"')
 
 import keras as keras
 from keras import ops as ops
@@ -41,10 +46,10 @@ def current() -> Backend:
 
 
 def check_precision() -> None:
-    """Check that Keras is set to float32.
+    """Check that Keras and torch are set to float32, and that torch records gradients.
 
     Raises:
-        ValueError: if `keras.config.floatx` or `keras.config.dtype_policy` is not float32.
+        ValueError: if a dtype of the process is not float32, or `torch.inference_mode` is active.
     """
     for setting, value in (("floatx", keras.config.floatx()), ("dtype_policy", keras.config.dtype_policy().name)):
         if value != "float32":
@@ -52,3 +57,21 @@ def check_precision() -> None:
                 f"keras.config.{setting}() is {value!r}, but noterl trains in float32 only; "
                 f"call keras.config.set_{setting}('float32') before you make an agent"
             )
+    if name() == "torch":
+        import torch
+
+        if torch.get_default_dtype() != torch.float32:
+            raise ValueError(
+                f"torch.get_default_dtype() is {torch.get_default_dtype()}, but noterl trains in float32 only; call "
+                "torch.set_default_dtype(torch.float32) before you make an agent"
+            )
+    check_gradients()
+
+
+def check_gradients() -> None:
+    """Raise a ValueError if `torch.inference_mode` is active, in which nothing can be trained."""
+    if name() == "torch":
+        import torch
+
+        if torch.is_inference_mode_enabled():
+            raise ValueError("an agent cannot be made or trained inside torch.inference_mode(); leave it first")

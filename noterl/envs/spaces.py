@@ -53,6 +53,8 @@ def convert(space: Any, name: str) -> Space[Any]:
             discrete space does not start at zero.
     """
     which = kind(space)
+    if space is None:
+        raise ValueError(f"env: the environment has no {name}; set it in its constructor, to a space of gymnasium")
     if which is None:
         single = ", ".join(each for each in KINDS if each != "Tuple")
         wrapper = f"gymnasium.wrappers.Transform{'Action' if name.startswith('action') else 'Observation'}"
@@ -142,6 +144,8 @@ def check_spaces(
         if kind(space) not in allowed:
             ending = _wrapper_hint(role, space) or ending
             raise ValueError(f"env: {algorithm} takes a {' or '.join(allowed)} {role} space, got {show(space)}{ending}")
+    if 0 in (action_space.shape or ()):
+        raise ValueError(f"env: action_space must have at least one value, got {show(action_space)}, which is empty")
     unbounded = isinstance(action_space, spaces.Box) and not action_space.is_bounded()
     if bounded_actions and unbounded:
         raise ValueError(f"env: {algorithm} takes actions with finite bounds, got {show(action_space)}{ending}")

@@ -201,6 +201,11 @@ def _rule(name: str, agent: Any, source: EnvSource | None) -> Rule | None:
 
 def _check_shape(name: str, values: Any, goals: Array) -> Array:
     array = np.asarray(values)
+    if array.shape == (len(goals), 1):
+        raise ValueError(
+            f"{name} must return one number for each goal, of the shape {(len(goals),)}, got a column {array.shape}; "
+            "return its values[:, 0]"
+        )
     if array.shape != (len(goals),):
         raise ValueError(
             f"{name} must take a batch of goals: for goals of the shape {goals.shape} it must return the shape "

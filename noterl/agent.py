@@ -551,7 +551,8 @@ class Agent(Algorithm):
         """Play whole episodes without learning and return statistics; training is not affected.
 
         Args:
-            env: environment to play in; by default a new copy of the training environment.
+            env: environment to play in; by default a new copy of the training environment. An environment object is
+                played itself, and stays open, unless the agent is training in it.
             episodes: number of episodes.
             seed: seed of the environments; by default the agent's seed in every call.
             deterministic: whether to act without exploration; if False, the agent explores as in training.
@@ -807,7 +808,8 @@ class Agent(Algorithm):
         With the same `seed`, the episodes are those of `evaluate`. Window, video and images can be combined.
 
         Args:
-            env: environment to play in; by default a new copy of the training environment.
+            env: environment to play in; by default a new copy of the training environment. An environment object is
+                played itself, and stays open, unless the agent is training in it.
             episodes: number of episodes, played one after another.
             render: True or "human" shows the episodes in a window, which needs a display.
             video: a `.gif` or `.mp4` file to write all episodes to; `.mp4` needs the extra `mp4`.

@@ -347,7 +347,7 @@ def test_capacity_beyond_free_memory_raises() -> None:
     for call in (agent.build, lambda: agent.fit(steps=1, verbose=0)):
         with pytest.raises(ValueError, match=r"capacity=10{15} .*GB"):
             call()
-    agent.compile()
+    agent.compile(replay=100)
     agent.fit(steps=1, verbose=0)
     assert agent.steps == 1
 

@@ -117,11 +117,10 @@ def test_new_agent_acts_without_allocating_or_calling_update() -> None:
     agent = Broken("CartPole-v1", hidden=(8,), seed=1)
     agent.act(np.zeros(4, np.float32))
     agent.evaluate(episodes=1)
-    assert not is_allocated(agent)
-    agent.build()
-    assert is_allocated(agent)
-    with pytest.raises(AssertionError, match="loss was called"):
-        agent.fit(steps=1100, verbose=0)
+    for call in (agent.build, lambda: agent.fit(steps=1100, verbose=0)):
+        with pytest.raises(AssertionError, match="loss was called"):
+            call()
+        assert not is_allocated(agent) and agent.steps == 0
 
 
 def test_arena_allocates_nothing_for_loaded_opponents(tmp_path: Path) -> None:
@@ -155,7 +154,7 @@ def test_memory_that_does_not_fit_the_machine_is_refused_by_fit_only(tmp_path: P
         with pytest.raises(ValueError, match=r"capacity=10{15} needs .* are available; at most"):
             call()
     assert env.episode == -1 and agent.steps == 0
-    agent.compile()
+    agent.compile(replay=100)
     agent.fit(steps=1, verbose=0)
     assert agent.steps == 1
 

@@ -114,7 +114,8 @@ def test_resumed_run_equals_an_uninterrupted_one(kind: Any, tmp_path: Path) -> N
 def test_step_of_a_round_before_compile_is_stored_with_its_fields() -> None:
     agent = made()
     agent.fit(steps=3, num_envs=2, verbose=0)
-    agent.compile(replay=64, batch_size=4)
+    with pytest.warns(UserWarning, match="replay: "):
+        agent.compile(replay=64, batch_size=4)
     agent.fit(steps=1, num_envs=2, verbose=0)
     assert len(agent.replay) == 1
     agent.fit(steps=2, num_envs=2, verbose=0)

@@ -124,8 +124,8 @@ class Evaluate(Callback):
     def on_train_begin(self, logs: Logs) -> None:
         """Check that the best agent can be saved, and start the process if `background` is set."""
         names = (*(f"reward_mean/{name}" for name in getattr(self.agent, "names", ())), *self.agent.recorded_info)
-        seed = selection_seed(self.agent.generators.seed) if self._seed is None else self._seed
-        self._arguments["seed"] = seed
+        own: int = self.agent.generators.seed  # type: ignore[attr-defined]
+        self._arguments["seed"] = selection_seed(own) if self._seed is None else self._seed
         self.adds = (*type(self).adds, *(f"evaluation_{name}" for name in names))
         if isinstance(self.on_best, str | Path):
             saving.check_writable(self.on_best)

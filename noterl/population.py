@@ -100,7 +100,7 @@ class Population:
         self._learner: Any = agent._build()[0]
         self._members: Members | None = None  # the members on the device, once there are environments
         self._position, self._num_envs = 0, 0
-        self._version = 0  # of the attributes that the program has read
+        self._version = 0  # of the attributes that the program of the members has read
         self._generators = [Generators(seed) for seed in self.seeds]
         self._states = self._initial_states(_check_hyperparameters(hyperparameters or {}, agent, len(self.seeds)))
 

@@ -895,7 +895,12 @@ class Agent(Algorithm):
         return lambda observations: compiled(actor.network_inputs(observations))
 
     def close(self) -> None:
-        """Close the environments; a later `fit` opens them again and continues their episodes."""
+        """Close the environments; a later `fit` opens them again and continues their episodes.
+
+        Raises:
+            RuntimeError: while `fit` is running.
+        """
+        self._refuse_while_training("close")
         self._session.suspend()
         self._source.close()
 

@@ -366,7 +366,7 @@ def test_build_compiles_with_the_defaults() -> None:
     assert agent.replay.capacity == agent.defaults().capacity
 
 
-@pytest.mark.parametrize("method", ["restore", "set_state", "compile", "fit"])
+@pytest.mark.parametrize("method", ["restore", "set_state", "compile", "fit", "close"])
 def test_method_raises_while_fit_is_running(method: str, tmp_path: Path) -> None:
     agent = noterl.DQN(CountingEnv, hidden=(4,), seed=0)
     agent.compile(replay=noterl.Replay(64), learning_starts=64)

@@ -174,6 +174,42 @@ def test_value_of_another_space_raises(space: Any, good: Any, bad: Any, message:
             checker.observation(wrap(bad), 3, 9)
 
 
+def test_reward_beyond_any_float_raises() -> None:
+    with pytest.raises(InvalidStepError, match=r"^reward of environment 3 at step 9 exceeds float32"):
+        Checker(spaces.Discrete(2)).reward(10**400, 3, 9)
+
+
+def test_observation_of_objects_raises() -> None:
+    checker = Checker(spaces.Box(-1.0, 1.0, (2,)))
+    with pytest.raises(
+        InvalidStepError, match=r"^observation of environment 3 at step 9 must hold numbers, got object"
+    ):
+        checker.observation(np.array([0.5, object()]), 3, 9)
+
+
+class WordsEnv(CountingEnv):
+    """Returns a word or None instead of a bool at its third step."""
+
+    def __init__(self, ends: tuple[Any, Any]) -> None:
+        super().__init__()
+        self.ends, self.total = ends, 0
+
+    def step(self, action: Any) -> Any:
+        self.total += 1
+        observation, reward, *ends, info = super().step(action)
+        return (observation, reward, *(self.ends if self.total == 3 else ends), info)
+
+
+@pytest.mark.parametrize(("ends", "name"), [(("False", False), "terminated"), ((False, None), "truncated")])
+def test_end_that_is_not_a_bool_raises(ends: Any, name: str) -> None:
+    lanes = ScalarLanes(resolve(lambda: WordsEnv(ends)), 1, Generators(0))
+    lanes.reset(0, 0, 0)
+    with pytest.raises(InvalidStepError, match=f"{name} must be a bool, got"):
+        for step in range(3):
+            lanes.begin_round(np.zeros(1, np.int64))
+            lanes.tick(step)
+
+
 @pytest.mark.parametrize("reward", [None, "1", np.array([1.0]), np.ones(2)])
 def test_reward_that_is_not_a_number_raises(reward: Any) -> None:
     with pytest.raises(InvalidStepError, match=r"^reward of environment 3 at step 9 must be a number, got "):

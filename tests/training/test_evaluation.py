@@ -95,6 +95,16 @@ def test_values_that_float32_cannot_hold_raise_and_name_the_environment(where: s
         player(lambda: Broken(3)).evaluate(episodes=1)
 
 
+def test_end_that_is_not_a_bool_is_refused() -> None:
+    class Words(CountingEnv):
+        def step(self, action: Any) -> Any:
+            observation, reward, _, *rest = super().step(action)
+            return observation, reward, "False", *rest
+
+    with pytest.raises(InvalidStepError, match="terminated must be a bool, got 'False'"):
+        player(lambda: Words(3)).evaluate(episodes=1)
+
+
 class TestStatistics:
     def test_statistics_match_the_outcomes_of_the_seeds(self, seeded: type[SeedEnv]) -> None:
         result = player().evaluate(episodes=11)

@@ -17,6 +17,8 @@ STEP = "(observation, reward, terminated, truncated, info)"
 # Networks and memories hold float32.
 _LARGEST = float(np.finfo(np.float32).max)
 _SMALLEST = -_LARGEST
+# What environments usually return as `terminated` and `truncated`; `_check_end` looks at anything else.
+_FLAGS = frozenset({bool, np.bool_})
 
 
 class InvalidStepError(ValueError):
@@ -31,6 +33,12 @@ def check_reset(result: Any) -> None:
 def check_step(result: Any) -> None:
     """Raise an `InvalidStepError` if the result of `step` does not have five values."""
     _check_count(result, "step", STEP)
+
+
+def _check_end(name: str, value: Any) -> None:
+    """Raise an `InvalidStepError` if `terminated` or `truncated` is None or a str, whose truth says nothing."""
+    if value is None or isinstance(value, str):
+        raise InvalidStepError(f"{name} must be a bool, got {value!r:.40}")
 
 
 def _check_count(result: Any, name: str, values: str) -> None:
@@ -108,6 +116,9 @@ class Checker:
         # The usual case of `reward` without its call, so that a step is not slower than with two calls.
         if type(reward) is not float or not _SMALLEST <= reward <= _LARGEST:
             self.reward(reward, lane, step)
+        if type(terminated) not in _FLAGS or type(truncated) not in _FLAGS:
+            _check_end("terminated", terminated)
+            _check_end("truncated", truncated)
         if type(info) is not dict and not isinstance(info, Mapping):
             info = {}
         return observation, reward, terminated, truncated, info
@@ -142,6 +153,10 @@ class Checker:
             )
         if self._floating:
             if value.dtype is not self._weights.dtype:
+                if value.dtype.kind not in "fiub":
+                    raise InvalidStepError(
+                        f"{self._name} of environment {lane} at step {step} must hold numbers, got {value.dtype}"
+                    )
                 self._weights = _weights(value.size, value.dtype)
             # If this product is finite, float32 can hold all values. Unlike `dot`, `vdot` never warns.
             if (
@@ -202,6 +217,8 @@ class Checker:
             raise InvalidStepError(
                 f"reward of environment {lane} at step {step} must be a number, got {reward!r}"
             ) from None
+        except OverflowError:
+            raise InvalidStepError(f"reward of environment {lane} at step {step} exceeds float32") from None
         if not size <= _LARGEST:
             fault = "exceeds float32" if math.isfinite(size) else "is not finite"
             raise InvalidStepError(f"reward of environment {lane} at step {step} {fault}: {reward!r}")

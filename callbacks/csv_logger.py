@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
 
 from noterl.utils.files import append_text, replacing
@@ -42,12 +43,15 @@ class CSVLogger(RowLogger):
         self._columns: list[str] = []
 
     def read(self) -> list[Row]:
-        """Return the rows of the file."""
-        return read_csv(self.path)
+        """Return the rows of the file, and keep its columns: one that was empty so far is in no row."""
+        rows = read_csv(self.path)
+        with self.path.open(newline="", encoding="utf-8") as file:
+            self._columns = next(csv.reader(file), [])
+        return rows
 
     def rewrite(self, rows: list[Row]) -> None:
         """Replace the contents of the file with these rows."""
-        self._columns = columns_of(rows)
+        self._columns = columns_of([dict.fromkeys(self._columns), *rows]) if rows else []
         with replacing(self.path) as file:
             file.write(csv_text(rows, self._columns, header=bool(rows)).encode())
 

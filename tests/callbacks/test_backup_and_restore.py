@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -22,6 +23,7 @@ from noterl.callbacks import (
     AdaBatch,
     BackupAndRestore,
     Checkpoint,
+    CSVLogger,
     EarlyStopping,
     ESSAdapt,
     LambdaCallback,
@@ -154,6 +156,19 @@ class TestResuming:
         whole = small()
         whole.fit(steps=100, callbacks=[BackupAndRestore(tmp_path / "other.noterl")], verbose=0)
         assert_same_state(agent, whole)
+
+    def test_resumed_csv_keeps_columns_that_were_empty(self, tmp_path: Path) -> None:
+        path, log = tmp_path / "backup.noterl", tmp_path / "log.csv"
+        headers = []
+        for at in (57, 0):
+            agent, crash = small(), LambdaCallback()
+            agent.schedule.learning_starts = 60  # there is no loss before
+            crash.on_step_end = lambda agent=agent, at=at: broken() if agent.steps == at else None
+            with pytest.raises(Broken) if at else contextlib.nullcontext():
+                backup = BackupAndRestore(path, 10, unit="steps")
+                agent.fit(steps=100, callbacks=[crash, CSVLogger(log, 1), backup], verbose=0)
+            headers.append(log.read_text().splitlines()[0])
+        assert headers[0].startswith("episode,reward,length,loss,") and headers[1].startswith(headers[0])
 
     def test_interrupt_within_a_step_keeps_the_last_backup(self, tmp_path: Path) -> None:
         path = tmp_path / "backup.noterl"

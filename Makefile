@@ -59,14 +59,16 @@ test-%: $(VENV)/.installed-dev $(VENV)/.installed-%
 	  KERAS_BACKEND=$* $(python) $(pytest) -m "not backend_free" $(PYTEST_ARGS) $$part || [ $$? -eq 5 ] || exit 1; \
 	done
 
-# Damaged files of each kind; then the fault tests of worker processes, three times, with 200 fits in one process and
-# millions of rows. `python -m tests.faults.fuzz --minutes 10` reads damaged files for longer.
+# Damaged files of each kind; then the fault tests, three times, with 200 fits in one process and 200 interrupts of each kind
+# of run; kills of each kind of run; and millions of rows. `python -m tests.faults.fuzz --minutes 10` reads damaged files
+# for longer.
 test-faults: $(VENV)/.installed-dev $(VENV)/.installed-torch
 	KERAS_BACKEND=torch $(python) -m tests.faults.fuzz --minutes 0.5
 	for repeat in 1 2 3; do \
 	  NOTERL_FAULT_REPEATS=200 KERAS_BACKEND=torch $(python) -m pytest tests/integration/test_worker_leaks.py \
 	    tests/collect/test_pool.py tests/collect/test_env_calls.py tests/collect/test_shared_memory.py \
 	    tests/integration/test_workers.py tests/collect/test_overlap.py tests/integration/test_overlap.py \
+	    tests/integration/test_interrupts.py tests/integration/test_kills.py tests/utils/test_processes.py \
 	    $(PYTEST_ARGS) || exit 1; \
 	done
 	KERAS_BACKEND=torch $(python) -m benchmarks.pool --pairs 1 --parts ring weights

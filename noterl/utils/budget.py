@@ -5,6 +5,7 @@ A file of a few bytes may declare gigabytes. Therefore, a reader counts what a f
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,6 +30,7 @@ LIMITS = {
     "weights": 2**28,  # 1 GiB of float32
     "outputs of layers": 2**26,  # for one observation: 256 MiB of float32
     "cells": 2**20,  # of a table, in addition to `CELLS_PER_BYTE`
+    "chunks": 2**10,  # of HDF5, which takes 6 kB of memory for each, in addition to those whose entry is in the file
     "unpacked bytes": 2**26,  # in addition to `UNPACKED_PER_BYTE`
 }
 # How deep values may be nested.
@@ -37,6 +39,7 @@ MAX_DEPTH = 100
 CELLS_PER_BYTE = 4
 # Images in HDF5 or Parquet files take up to 50 times as much memory as in the file.
 UNPACKED_PER_BYTE = 64
+_BYTES_OF_CHUNK = 24  # of an entry in the index of an HDF5 file
 
 
 class Budget:
@@ -153,6 +156,7 @@ def check_hdf5(path: Path, size: int, largest: int | None = None) -> None:
 
     budget = Budget("its data sets")
     budget.spend("unpacked bytes", -UNPACKED_PER_BYTE * size)
+    budget.spend("chunks", -size // _BYTES_OF_CHUNK)
 
     def check(name: str, entry: Any) -> None:
         if isinstance(entry, h5py.Group):
@@ -165,7 +169,10 @@ def check_hdf5(path: Path, size: int, largest: int | None = None) -> None:
             raise FileError(
                 f"its data set {name!r:.80} has {entry.size:,} values, and a weight has at most {largest:,}"
             )
-        budget.spend("unpacked bytes", entry.size * entry.dtype.itemsize)
+        budget.spend("unpacked bytes", max(entry.size, math.prod(entry.chunks or ())) * entry.dtype.itemsize)
+        budget.spend(
+            "chunks", math.prod(-(-n // side) for n, side in zip(entry.shape, entry.chunks or (), strict=False))
+        )
 
     with h5py.File(path, "r") as file:
         check("/", file)

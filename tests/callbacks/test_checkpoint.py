@@ -369,3 +369,9 @@ class TestResuming:
         restored.build()
         assert len(restored.replay) == (agent.steps if save_replay else 0)
         assert restored.steps == agent.steps
+
+
+def test_other_folders_in_the_directory_are_ignored(tmp_path: Path) -> None:
+    (tmp_path / "probe").mkdir()
+    rewarded([1]).fit(episodes=1, callbacks=[Checkpoint(tmp_path, 1)], verbose=0)
+    assert Checkpoint.latest(tmp_path) is not None

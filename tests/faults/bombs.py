@@ -63,6 +63,10 @@ def sparse(file: h5py.File, name: str) -> None:
     file.create_dataset(name, (10**9,), "f4", chunks=(2**20,), fillvalue=1.0)
 
 
+def many_chunks(file: h5py.File, name: str) -> None:
+    file.create_dataset(name, (10**7,), "f4", chunks=(8,))
+
+
 def compressed(file: h5py.File, name: str) -> None:
     data = file.create_dataset(name, (2**28,), "f4", chunks=(2**22,), compression="gzip")
     chunk = zlib.compress(bytes(2**24), 9)
@@ -133,4 +137,5 @@ BOMBS: dict[str, Callable[[Files], bytes]] = {
     "tf_config type.json": constant(b'{"cluster":{"worker":["a:1"]},"task":{"type":[],"index":0}}'),
     "minari sparse.hdf5": data_set(sparse, ""),
     "minari gzip.hdf5": data_set(compressed, ""),
+    "minari chunks.hdf5": data_set(many_chunks, ""),
 }

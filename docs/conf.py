@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
 import textwrap
+import unicodedata
 import zlib
 from pathlib import Path
 from typing import Any
+
+import latex2mathml.converter
+import matplotlib
+from cycler import cycler
+from docutils import nodes
 
 DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
@@ -17,8 +24,9 @@ sys.path.insert(0, str(ROOT))
 os.environ.setdefault("MPLBACKEND", "agg")
 
 import noterl.callbacks  # noqa: E402 - autodoc imports the checkout, not an installed copy
-from benchmarks import report  # noqa: E402
-from noterl import migration  # noqa: E402
+from benchmarks import learning, report  # noqa: E402
+from noterl import migration, plotting  # noqa: E402
+from noterl.utils import figures  # noqa: E402
 
 project = "noterl"
 author = "the noterl developers"
@@ -28,9 +36,13 @@ extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
     "sphinx.ext.intersphinx",
-    "sphinx.ext.mathjax",
     "sphinx.ext.napoleon",
+    "sphinx_copybutton",
 ]
+html_math_renderer = "mathml"
+copybutton_exclude = ".linenos, .gp, .go"
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
 exclude_patterns = ["_build", "_generated"]
 
 myst_enable_extensions = ["amsmath", "attrs_inline", "colon_fence", "deflist", "dollarmath", "fieldlist"]
@@ -50,6 +62,7 @@ python_use_unqualified_type_names = True
 html_theme = "furo"
 html_title = f"noterl {release}"
 html_static_path = ["_static"]
+html_css_files = ["noterl.css"]
 html_show_copyright = False
 html_show_sphinx = False
 html_show_sourcelink = False
@@ -89,6 +102,64 @@ def write_benchmark_tables(folder: Path) -> None:
         (folder / f"{table.__name__}.md").write_text(table(), encoding="utf-8")
 
 
+def draw_learning_curves(folder: Path) -> None:
+    """Draw the results of benchmarks/results/learning/, and write a page that shows all of them."""
+    folder.mkdir(exist_ok=True)
+    names = [path.stem for path in sorted((report.RESULTS / "learning").glob("*.json"))]
+    for name in names:
+        result = json.loads((report.RESULTS / "learning" / f"{name}.json").read_text(encoding="utf-8"))
+        with matplotlib.rc_context({**figures.STYLE, "axes.prop_cycle": cycler(color=figures.PALETTE)}):
+            learning.load(name).draw(result).savefig(folder / f"{name}.svg")
+    pictures = "\n\n".join(f"### {name}\n\n![{name}](../_generated/curves/{name}.svg)" for name in names)
+    (GENERATED / "curves.md").write_text(f"{pictures}\n", encoding="utf-8")
+    overview = report.short_speed_table([json.loads(path.read_text()) for path in speed_results()])
+    (GENERATED / "overview.md").write_text(f"{overview}\n", encoding="utf-8")
+
+
+def speed_results() -> list[Path]:
+    """Return the results of compare.py, in the order of the tasks."""
+    return [path for name in report.TASKS if (path := report.RESULTS / f"{name}.json").exists()]
+
+
+def draw_examples(folder: Path) -> None:
+    """Draw what `plot`, `compare` and `tune` show, from the stored evaluations of PPO on CartPole and Pendulum."""
+    folder.mkdir(exist_ok=True)
+    groups = {}
+    for who, name in (("noterl-jax", "noterl"), ("sb3", "Stable-Baselines3")):
+        result = json.loads((report.RESULTS / "learning" / "pendulum-ppo.json").read_text(encoding="utf-8"))
+        groups[name] = [run["curve"] for run in result["runs"] if run["who"] == who]
+    plotting.compare(groups, "reward_mean", window=1, path=folder / "compare.svg")
+    plotting.compare(groups, "reward_mean", window=1, band="seeds", path=folder / "compare_seeds.svg")
+    history = noterl.History()
+    for number, (steps, reward) in enumerate(zip(*groups["noterl"][0].values(), strict=False)):
+        history.on_episode_end(number, {"steps": steps, "reward": reward})
+    history.plot("reward", window=3, path=folder / "history.svg")
+
+
+# Browsers ignore MathML's variants of letters, such as blackboard bold; Unicode has a character for each.
+_VARIANT = re.compile(r"\\math(bb|cal) ([A-Z])")
+
+
+def letter(match: re.Match[str]) -> str:
+    """Return the character of a letter in blackboard bold or script."""
+    name = f"{'DOUBLE-STRUCK' if match[1] == 'bb' else 'SCRIPT'} CAPITAL {match[2]}"
+    try:
+        return unicodedata.lookup(name)
+    except KeyError:
+        return unicodedata.lookup(f"MATHEMATICAL {name}")
+
+
+def show_formula(display: str) -> tuple[Any, None]:
+    """Return visitors that write a formula as MathML, which browsers show without a script and without the network."""
+
+    def visit(translator: Any, node: Any) -> None:
+        text = _VARIANT.sub(letter, node.astext())
+        translator.body.append(latex2mathml.converter.convert(text, display=display))
+        raise nodes.SkipNode
+
+    return visit, None
+
+
 def write_word_tables(folder: Path) -> None:
     """Write the tables of noterl/migration/ for the pages of docs/migration/ to include."""
     for library in migration.LIBRARIES:
@@ -101,6 +172,8 @@ def write_word_tables(folder: Path) -> None:
 GENERATED.mkdir(exist_ok=True)
 write_benchmark_tables(GENERATED)
 write_word_tables(GENERATED)
+draw_learning_curves(GENERATED / "curves")
+draw_examples(GENERATED / "examples")
 write_keras_inventory(GENERATED / "keras.inv")
 intersphinx_mapping = {"keras": ("https://keras.io/api", str(GENERATED / "keras.inv"))}
 # The other inventories are downloaded. A build without them lacks only the links to these projects.
@@ -152,6 +225,7 @@ def skip_handlers(app: Any, what: str, name: str, obj: Any, skip: bool, options:
 
 
 def setup(app: Any) -> None:
-    """Connect the hooks; docstrings are converted before napoleon reads them (its priority is 500)."""
+    """Connect the hooks and the math renderer; docstrings are converted before napoleon (priority 500) reads them."""
+    app.add_html_math_renderer("mathml", show_formula("inline"), show_formula("block"))
     app.connect("autodoc-process-docstring", convert_docstring, priority=400)
     app.connect("autodoc-skip-member", skip_handlers)

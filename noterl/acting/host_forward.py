@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from noterl.acting.numpy_forward import Step, describe, run_program
+from noterl.acting.numpy_forward import describe
+from noterl.acting.numpy_layers import Step, run_program
 from noterl.acting.policy_state import State
 
 # Above this many weights a compiled forward pass beats NumPy even for one observation (benchmarks/micro/test_act.py).

@@ -13,25 +13,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from noterl.acting import numpy_layers
+from noterl.acting.numpy_layers import Operation, Step, run_operations, transposed_dense
 
 if TYPE_CHECKING:
     from noterl.networks.graph import Graph
 
-Step = Callable[[np.ndarray, list[np.ndarray]], np.ndarray]
-
-# An operation, and what returns its operands from the list of all values.
-_Operation = tuple[Callable[..., np.ndarray], Callable[[list[np.ndarray]], Sequence[np.ndarray]]]
-
-# For one image of 84x84 pixels, a compiled forward pass is several times as fast as convolutions in NumPy.
+# Left to the compiled forward pass: for one image of 84x84 pixels, `nature_cnn` takes 1.7 ms on torch, and over 100 ms
+# in NumPy (both on one busy core).
 _IMAGE_KINDS = ("convolution", "rearrange", "reshape")
-
-
-def run_program(program: Step, observations: np.ndarray, weights: list[np.ndarray]) -> np.ndarray:
-    """Return the outputs `[N, ...]` of a function of `describe` for observations `[N, ...]`."""
-    if len(observations) == 1 and observations.ndim == 2:
-        # A vector times a matrix takes half the time of a matrix with one row.
-        return program(observations[0], weights)[None]
-    return program(observations, weights)
 
 
 def describe(
@@ -92,7 +81,7 @@ def _compile(graph: Graph, output: int, is_vector: bool) -> tuple[Step, list[Any
     # All values are in one list: the observations, the constants, the weights, and the results so far.
     places = {id(array): place for place, array in enumerate([*constants, *weights], start=1)}
     results = {0: 0}
-    operations: list[_Operation] = []
+    operations: list[Operation] = []
     for position, node in enumerate(nodes[1:], start=1):
         operands = [*(results[place] for place in node.inputs), *(places[id(array)] for array in node.arrays.values())]
         if node.kind == "flatten" and is_vector:
@@ -100,35 +89,18 @@ def _compile(graph: Graph, output: int, is_vector: bool) -> tuple[Step, list[Any
             continue
         results[position] = 1 + len(arrays) + len(operations)
         operations.append((_function(node), _getter(operands)))
-    program = partial(_run, constants, operations, results[output])
-    return program, [weight.variable for weight in weights]
+    return partial(run_operations, constants, operations, results[output]), [weight.variable for weight in weights]
 
 
 def _function(node: Any) -> Callable[..., np.ndarray]:
     """Return the function of an operation."""
     kernel = node.arrays.get("kernel")
     if kernel is not None and kernel.axes == (1, 0):
-        return _transposed_dense
+        return transposed_dense
     function: Callable[..., np.ndarray] = getattr(numpy_layers, node.kind)
     return partial(function, **node.settings) if node.settings else function
 
 
-def _transposed_dense(x: np.ndarray, kernel: np.ndarray, bias: np.ndarray) -> np.ndarray:
-    """Return the outputs of a dense layer whose kernel has the layout of torch."""
-    product = x @ kernel.T
-    product += bias
-    return product
-
-
 def _getter(operands: list[int]) -> Callable[[list[np.ndarray]], Sequence[np.ndarray]]:
-    # The fastest way to take values from a list. For one index, itemgetter would not return a sequence.
+    # itemgetter is the fastest way to take values from a list. For one index, only a slice gives a sequence.
     return itemgetter(*operands) if len(operands) > 1 else itemgetter(slice(operands[0], operands[0] + 1))
-
-
-def _run(
-    constants: list[np.ndarray], operations: list[_Operation], output: int, x: np.ndarray, weights: list[np.ndarray]
-) -> np.ndarray:
-    values = [x, *constants, *weights]
-    for function, operands in operations:
-        values.append(function(*operands(values)))
-    return values[output]

@@ -1,4 +1,4 @@
-"""The operations of a network's graph in NumPy. This module imports NumPy only, so worker processes can use it.
+"""Networks in NumPy: the operations of a graph, and running them. This module imports NumPy only, for worker processes.
 
 A function has the name of the operation. Its parameters are the inputs, then the arrays, and the settings by name.
 Exported NumPy files contain these functions, so a function uses only NumPy and functions above its own definition.
@@ -6,11 +6,36 @@ Exported NumPy files contain these functions, so a function uses only NumPy and 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 Array = np.ndarray[Any, Any]
+
+# A network: a function of observations and weights.
+Step = Callable[[Array, list[Array]], Array]
+
+# The function of an operation, and what returns its operands from the list of all values.
+Operation = tuple[Callable[..., Array], Callable[[list[Array]], Sequence[Array]]]
+
+
+def run_program(program: Step, observations: Array, weights: list[Array]) -> Array:
+    """Return the outputs `[N, ...]` of a function of `numpy_forward.describe` for observations `[N, ...]`."""
+    if len(observations) == 1 and observations.ndim == 2:
+        # A vector times a matrix takes half the time of a matrix with one row.
+        return program(observations[0], weights)[None]
+    return program(observations, weights)
+
+
+def run_operations(
+    constants: list[Array], operations: list[Operation], output: int, x: Array, weights: list[Array]
+) -> Array:
+    """Run operations, whose results follow the observations, constants and weights, and return one of these values."""
+    values = [x, *constants, *weights]
+    for function, operands in operations:
+        values.append(function(*operands(values)))
+    return values[output]
 
 
 def as_float32(x: Array) -> Array:
@@ -69,6 +94,13 @@ def affine(x: Array, scale: Array, offset: Array) -> Array:
 def dense(x: Array, kernel: Array, bias: Array) -> Array:
     """Return the outputs of a dense layer."""
     product = x @ kernel
+    product += bias
+    return product
+
+
+def transposed_dense(x: Array, kernel: Array, bias: Array) -> Array:
+    """Return the outputs of a dense layer whose kernel has the layout of torch."""
+    product = x @ kernel.T
     product += bias
     return product
 

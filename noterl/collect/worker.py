@@ -22,7 +22,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from noterl.acting.actor import Actor
-from noterl.acting.numpy_forward import Step, run_program
+from noterl.acting.numpy_layers import Step, run_program
 from noterl.collect import platforms
 from noterl.collect.env_calls import BadCallError, EnvCall
 from noterl.collect.lanes import ScalarLanes

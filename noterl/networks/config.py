@@ -144,9 +144,8 @@ def _is_restricted(layer: Any) -> bool:
 def layer_arguments(layer: Any) -> dict[str, Any] | None:
     """Return the arguments of a Keras layer; None if it is not in the table of layers, or has other arguments."""
     name = type(layer).__name__
-    if name not in LAYER_TABLE or type(layer) is not getattr(keras.layers, name):
-        return None
-    if layer.dtype_policy.name != "float32":
+    is_known = name in LAYER_TABLE and type(layer) is getattr(keras.layers, name)
+    if not is_known or layer.dtype_policy.name != "float32":
         return None
     arguments = {argument: _plain(getattr(layer, argument)) for argument in LAYER_TABLE[name].arguments}
     if LAYER_TABLE[name].has_activation:

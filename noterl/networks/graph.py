@@ -154,9 +154,7 @@ def add_network(graph: Graph, network: Any, inputs: int) -> int:
         return _add_modules(graph, network, inputs)
     connected = connections(network)
     if connected is None:
-        raise UnsupportedNetworkError(
-            f"{type(network).__name__} is not a Sequential or Functional model of known layers"
-        )
+        raise UnsupportedNetworkError(f"{type(network).__name__} is not a Sequential or Functional model")
     layers, places, outputs = connected
     positions = {-1: inputs}
     for index, layer in enumerate(layers):
@@ -208,7 +206,6 @@ def _add_stack(graph: Graph, layers: Sequence[tuple], x: int, weights: Iterator[
 def _add_modules(graph: Graph, network: Any, x: int) -> int:
     """Add a stack of torch modules."""
     layers = stacked_layers(network)
-    defaults = TORCH_DEFAULTS.items()
     if not layers:
         raise UnsupportedNetworkError(f"{type(network).__name__} is not a torch.nn.Sequential")
     for layer in layers:
@@ -219,7 +216,7 @@ def _add_modules(graph: Graph, network: Any, x: int) -> int:
             x = graph.add("dense", x, **_kernel_and_bias(_weights_of(layer)))
         elif name == "Flatten" and layer.start_dim == 1 and layer.end_dim == -1:
             x = graph.add("flatten", x)
-        elif name in _TORCH_ACTIVATIONS and all(getattr(layer, key, value) == value for key, value in defaults):
+        elif name in _TORCH_ACTIVATIONS and all(getattr(layer, key, value) == value for key, value in TORCH_DEFAULTS):
             x = graph.activate(_TORCH_ACTIVATIONS[name], x)
         elif name != "Dropout":
             raise UnsupportedNetworkError(f"the module {name} is not supported")
@@ -234,8 +231,9 @@ def _add_keras_layer(graph: Graph, layer: Any, inputs: list[int]) -> int:
     row = LAYER_TABLE[name]
     settings = {key: tuple(value) if isinstance(value, list) else value for key, value in arguments.items()}
     is_fixed = all(arguments[argument] in (value, [value]) for argument, value in row.fixed.items())
-    # A Reshape may infer a length, and a Rescaling may have a factor for each channel.
-    is_plain = -1 not in settings.get("target_shape", ()) and not isinstance(settings.get("scale"), tuple)
+    # A Reshape may infer a length, and a Rescaling may have numbers for each channel.
+    has_numbers = not any(isinstance(settings.get(argument), tuple) for argument in ("scale", "offset"))
+    is_plain = has_numbers and -1 not in settings.get("target_shape", ())
     if not row.kind or not is_fixed or not is_plain:
         raise UnsupportedNetworkError(f"the layer {name} is not supported with the arguments {arguments}")
     if row.kind == "linear":

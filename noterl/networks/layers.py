@@ -69,7 +69,7 @@ ACTIVATION_TABLE: dict[str, Activation] = {
 ACTIVATIONS = tuple(name for name, activation in ACTIVATION_TABLE.items() if activation.torch)
 
 # The arguments of activations in `torch.nn` that change the results, with the values for which they do not.
-TORCH_DEFAULTS = {"alpha": 1.0, "approximate": "none", "beta": 1.0, "threshold": 20.0}
+TORCH_DEFAULTS = (("alpha", 1.0), ("approximate", "none"), ("beta", 1.0), ("threshold", 20.0))
 
 # Layers of the builders' plans, which `noterl.networks.builders` describes, and their arguments.
 PLAN_LAYERS: dict[str, tuple[str, ...]] = {

@@ -13,7 +13,7 @@ import numpy as np
 import psutil
 
 from noterl import envs, heads, policies
-from noterl.acting import numpy_forward, numpy_layers
+from noterl.acting import numpy_layers
 from noterl.acting.actor import Actor
 from noterl.collect import PoolLanes, ScalarLanes, Workers
 from noterl.envs.observation import copy_observation
@@ -43,7 +43,7 @@ class LinearForward:
         self._weights = [np.full_like(weight, value) for weight in self._weights]
 
     def __call__(self, observations: np.ndarray) -> np.ndarray:
-        return numpy_forward.run_program(self._program, observations, self._weights)
+        return numpy_layers.run_program(self._program, observations, self._weights)
 
 
 def actor_for(source: envs.EnvSource, generators: Generators, in_numpy: bool = True, eps: float = 0.5) -> Actor:

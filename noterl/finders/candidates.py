@@ -50,6 +50,21 @@ class CandidateFinder(Finder):
         """The name of the best candidate; None if no candidate has a mean."""
         return self.results[0]["name"] if self.results and not math.isnan(self.results[0]["mean"]) else None
 
+    @property
+    def ties(self) -> list[str]:
+        """The names of the candidates that may be as good as the best, which is the first.
+
+        Their means differ from the best mean by at most three standard errors of the difference. A candidate with one
+        point has no standard error, and is tied.
+        """
+        rows = [row for row in self.results if not math.isnan(row["mean"])]
+        return [row["name"] for row in rows if abs(row["mean"] - rows[0]["mean"]) <= 3 * _error(row, rows[0])]
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether no other candidate is tied with the best."""
+        return len(self.ties) == 1 and len(self.results) > 1
+
     def curves(self, metric: str) -> dict[str, Curve]:
         """Return, by candidate name, the points of those candidates that have any."""
         found = {name: trial.values(metric) for name, trial in self.trials.items() if trial.values(metric)}
@@ -118,6 +133,13 @@ def kind_of(candidate: Any) -> str:
     if isinstance(candidate, Mapping):
         return ", ".join(f"{name}: {kind_of(part)}" for name, part in candidate.items())
     return getattr(candidate, "__name__", type(candidate).__name__)
+
+
+def _error(row: dict[str, Any], other: dict[str, Any]) -> float:
+    """Return the standard error of the difference of two means."""
+    if min(row["points"], other["points"]) < 2:
+        return math.inf
+    return math.sqrt(sum(each["spread"] ** 2 / (each["points"] - 1) for each in (row, other)))
 
 
 def _row(metric: str, trial: Trial) -> dict[str, Any]:

@@ -95,46 +95,91 @@ def reward_noise(rewards: Sequence[float]) -> float:
     return max(loss_noise(rewards), float(np.std(np.diff(rewards))) / math.sqrt(2))
 
 
-def differs_from_noise(values: Sequence[float], index: int, window: int, sma: int, noise: float) -> bool:
-    """Return whether the mean over a window changed by more than four standard errors in `sma` points.
+def best_index(means: Sequence[float], window: int, *, rising: bool) -> int | None:
+    """Return the index of the highest or lowest mean over a complete window; None if none is finite.
 
-    In noise alone, the largest of about fifty changes is rarely that large.
+    Example:
+    >>> from noterl.finders.curves import best_index
+    >>> best_index([0.0, 3.0, 2.0, 5.0, math.nan], 2, rising=False)
+    2
+    """
+    known = [(mean if rising else -mean, -index) for index, mean in enumerate(means) if index >= window - 1]
+    known = [pair for pair in known if math.isfinite(pair[0])]
+    return -max(known)[1] if known else None
+
+
+def gain(means: Sequence[float], window: int, best: int, *, rising: bool) -> float:
+    """Return how much the means over complete windows improved from their worst value before `best` to `best`."""
+    before = means[window - 1 : best + 1]
+    return means[best] - min(before) if rising else max(before) - means[best]
+
+
+def gained_index(means: Sequence[float], window: int, best: int, *, rising: bool) -> int:
+    """Return the first index at which the means have made nine tenths of their improvement up to `best`."""
+    sign = 1 if rising else -1
+    goal = means[best] - sign * 0.1 * gain(means, window, best, rising=rising)
+    return next(index for index in range(window - 1, best + 1) if sign * means[index] >= sign * goal)
+
+
+def mean_noise(values: Sequence[float], window: int, noise: float) -> float:
+    """Return the standard deviation of a mean over the window around its trend.
+
+    This is `noise` / sqrt(window) if the noise of the points is independent. Points that share their data, such as the
+    updates of one rollout, are not. The second differences between windows side by side show noise of this kind: a
+    steady trend does not change them. For a normal variable, 60 % of them are below 2.061 standard deviations.
 
     Args:
         values: the series.
-        index: the last point of the change.
         window: number of points in a mean.
-        sma: number of points over which the change is measured.
-        noise: the standard deviation of the noise on the series.
+        noise: the standard deviation of a point.
 
     Example:
-    >>> from noterl.finders.curves import differs_from_noise
-    >>> values = [0.0, 1.0, 0.0, 1.0, 9.0, 10.0, 9.0, 10.0]
-    >>> differs_from_noise(values, 7, 4, 4, noise=1.0), differs_from_noise(values, 3, 4, 1, noise=1.0)
-    (True, False)
+    >>> from noterl.finders.curves import mean_noise
+    >>> mean_noise([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], 2, noise=0.0)
+    0.0
+    >>> round(mean_noise([1.0, 1.0, 9.0, 9.0, 1.0, 1.0, 9.0, 9.0], 2, noise=0.0), 2)
+    7.76
     """
-    means = window_means(values, window)
-    if not all(map(math.isfinite, values)) or index < sma:
+    means = np.asarray(window_means(values, window)[window - 1 :])
+    independent = noise / math.sqrt(window)
+    bends = means[2 * window :] - 2 * means[window:-window] + means[: -2 * window]
+    return max(independent, float(np.quantile(np.abs(bends), 0.6)) / 2.061) if len(bends) else independent
+
+
+def is_gain_clear(values: Sequence[float], window: int, *, rising: bool) -> bool:
+    """Return whether the means improve by more than 14 standard deviations of a mean, up to their best value.
+
+    In 300 points of noise, they improve by at most 7 if the points are independent. If groups of 16 points share their
+    data, it is 14 in one series of twenty. Losses that fell while agents learned improved by 17 to 190.
+    """
+    finite = [value for value in values if math.isfinite(value)]
+    means = window_means(finite, window)
+    best = best_index(means, window, rising=rising)
+    if best is None or len(finite) < 2:
         return False
-    error = noise * math.sqrt(2 * min(sma, window)) / window
-    return abs(means[index] - means[index - sma]) > 4 * error
+    noise = reward_noise(finite) if rising else loss_noise(finite)
+    return gain(means, window, best, rising=rising) > 14 * mean_noise(finite, window, noise)
 
 
 def loss_exploded(losses: Sequence[float], window: int) -> bool:
-    """Return whether the loss is not finite, or has risen by more than three times its range and more than its noise.
+    """Return whether the loss is not finite, or has risen clearly above the lowest mean over a window.
 
-    The rise is from the lowest mean over a window to the last one. The range is the distance from the lowest mean to
-    the first one, or to zero if that is larger. A positive loss that only rises thus explodes at four times its first
-    mean. Noise explains up to six standard errors of a mean.
+    The rise is from the lowest mean to the last mean and the last median. It is clear if it exceeds a quarter of the
+    fall before the lowest mean, the distance of the lowest mean from zero, and eight standard errors of a mean. A
+    positive loss thus at least doubles. A Huber loss grows slowly, so a multiple of the fall would come too late.
     """
     if not all(map(math.isfinite, losses[-1:])):
         return True
     if len(losses) <= max(MIN_POINTS, window):
         return False
-    means = window_means(losses, window)[window - 1 :]
-    best = min(means)
-    loss_range = max(means[0] - best, abs(best))
-    return means[-1] - best > max(3 * loss_range, 6 * loss_noise(losses) / math.sqrt(window))
+    means = window_means(losses, window)
+    best = best_index(means, window, rising=False)
+    if best is None:
+        return False
+    fall = gain(means, window, best, rising=False)
+    noise = loss_noise(losses) / math.sqrt(window)
+    last = min(means[-1], float(np.median(losses[-window:])))  # one outlier raises the mean only
+    return last - means[best] > max(0.25 * fall, abs(means[best]), 8 * noise)
 
 
 def steepest(slopes: Sequence[float], *, rising: bool, skip_beginning: int, skip_end: int) -> int | None:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from noterl.finders.curves import (
+    best_index,
     derivative,
-    differs_from_noise,
+    gained_index,
+    is_gain_clear,
     loss_exploded,
-    loss_noise,
     normalized,
     reward_collapsed,
-    reward_noise,
     steepest,
     window_means,
 )
@@ -84,9 +84,9 @@ class LRFinder(Finder):
 
         The rate is `start_lr` for the first point and is multiplied by (end_lr / start_lr) ** (1 / points) at each
         point. A point is an episode, starting with the first that has an update; for the metric "loss", a gradient
-        update. The search ends early if the reward loses half of its gain, or if the loss rises by three times its
-        range above its minimum. Both are means over the window, and the change must exceed the noise. It also ends if a
-        value is not finite.
+        update. The search ends early if the reward loses half of its gain, or if the loss rises above its minimum by a
+        quarter of its fall and at least doubles. Both are means over the window, and the change must exceed the noise.
+        The search also ends if a value is not finite.
 
         Args:
             env: where to train; by default a new copy of the training environment.
@@ -132,7 +132,8 @@ class LRFinder(Finder):
     ) -> float | None:
         """Return the rate at which the mean reward rises, or the mean loss falls, fastest; None if no point is left.
 
-        A change of means depends on several points; the returned rate is that of the middle one.
+        Only rates up to that of the highest mean reward, or of the lowest mean loss, are suggested. A change of means
+        depends on several points; the returned rate is that of the middle one.
 
         Args:
             sma: number of points over which the change is measured; by default `window_size`.
@@ -151,19 +152,37 @@ class LRFinder(Finder):
 
     @property
     def is_clear(self) -> bool:
-        """Whether the suggestion of `find` differs from noise: the change exceeds four standard errors."""
-        index = self._steepest(self._window) if self.results else None
-        if index is None:
+        """Whether the suggestion of `find` can be relied on.
+
+        The means must improve by more than noise explains, and make nine tenths of their improvement within a quarter
+        of the points after the suggestion. A slower improvement does not depend on one rate.
+        """
+        rate = self.suggestion() if self.results else None
+        if rate is None:
             return False
-        values = self.curves(self.metric)[self.metric][1]
-        noise = reward_noise(values) if self.metric == "reward" else loss_noise(values)
-        return differs_from_noise(values, index, self._window, self._window, noise)
+        rising = self.metric == "reward"
+        rates, values = self.curves(self.metric)[self.metric]
+        if not is_gain_clear(values, self._window, rising=rising):
+            return False
+        means = self.curves(self.metric)[self._mean][1]
+        best = best_index(means, self._window, rising=rising)
+        assert best is not None  # there is a suggestion
+        gained = gained_index(means, self._window, best, rising=rising)
+        return 4 * (gained - rates.index(rate)) <= len(rates)
 
     def _steepest(self, sma: int, n_skip_beginning: int = SKIP_BEGINNING, n_skip_end: int = SKIP_END) -> int | None:
-        """Return the index of the last of the `sma` points over which the mean improves fastest, or None."""
-        slopes = derivative(self.curves(self.metric)[self._mean][1], sma)
+        """Return the index of the last of the `sma` points over which the mean improves fastest, or None.
+
+        Only points up to the best mean count: after it, learning diverges, and a recovery can be steeper than learning.
+        """
+        means = self.curves(self.metric)[self._mean][1]
         rising = self.metric == "reward"
-        return steepest(slopes, rising=rising, skip_beginning=n_skip_beginning, skip_end=n_skip_end)
+        best = best_index(means, self._window, rising=rising)
+        if best is None:
+            return None
+        slopes = derivative(means, sma)[: best + 1]
+        skipped = max(0, n_skip_end - (len(means) - len(slopes)))
+        return steepest(slopes, rising=rising, skip_beginning=n_skip_beginning, skip_end=skipped)
 
     @property
     def _mean(self) -> str:

@@ -19,9 +19,10 @@ import noterl
 from noterl.callbacks import LambdaCallback
 from noterl.finders import FinderLogger, LRFinder, OptFinder, ParallelFinder
 from noterl.finders.candidates import Trial
-from noterl.finders.curves import normalized, window_means
+from noterl.finders.curves import loss_exploded, normalized, reward_collapsed, window_means
 from noterl.finders.lr_finder import _rows
 from noterl.finders.parallel_finder import _try
+from tests.finders.test_curves import huber
 from tests.support.parts import lanes_of
 from tests.support.states import assert_same_state, one_lane
 
@@ -195,6 +196,69 @@ class TestLRFinder:
         assert (finder.metric, finder.results, finder.suggestion()) == found and finder.is_clear in (True, False)
 
 
+class TestSuggestionByLoss:
+    """Curves with known answers, at 300 rates from 1e-5 to 1."""
+
+    RATES = np.geomspace(1e-5, 1.0, 300, endpoint=False).tolist()
+
+    def finder(self, losses: Any, window: int = 7) -> LRFinder:
+        """Return a finder with the results of a search that recorded these losses."""
+        finder = LRFinder(noterl.DQN("CartPole-v1", hidden=(4,), seed=1))
+        finder.metric, finder._window = "loss", window
+        values = list(losses)
+        points = next((n for n in range(1, len(values) + 1) if loss_exploded(values[:n], window)), len(values))
+        finder.results = _rows("loss", self.RATES, values[:points], window)
+        return finder
+
+    def test_recovery_after_a_spike_is_not_suggested(self) -> None:
+        for seed in range(10):
+            finder = self.finder(huber(300, seed))
+            rate = finder.suggestion()
+            assert self.RATES[110] <= rate <= self.RATES[130] and finder.is_clear
+            assert 230 < len(finder.results) < 250  # ends in the spike
+            assert finder.plot_loss().axes[0].lines[2].get_xdata()[0] == rate
+
+    def test_loss_that_never_explodes(self) -> None:
+        descent = 0.15 + 2.2 / (1 + np.exp((np.arange(300) - 120) / 8))
+        finder = self.finder(descent * (1 + 0.05 * np.random.default_rng(3).normal(size=300)))
+        assert self.RATES[110] <= finder.suggestion() <= self.RATES[130] and finder.is_clear
+        assert len(finder.results) == 300
+
+    def test_noise_is_not_clear(self) -> None:
+        for seed in range(20):
+            assert not self.finder(np.random.default_rng(seed).normal(1.0, 0.2, 300)).is_clear
+
+    def test_loss_that_only_rises_is_not_clear(self) -> None:
+        for seed in range(5):
+            noise = np.random.default_rng(seed).normal(1.0, 0.05, 300)
+            finder = self.finder(np.linspace(1, 3, 300) * noise)
+            assert not finder.is_clear
+
+    def test_loss_below_zero(self) -> None:
+        descent = -2.0 / (1 + np.exp((120 - np.arange(300)) / 8))
+        spike = 6.0 * np.exp(-(((np.arange(300) - 243) / 6) ** 2))
+        finder = self.finder(descent + spike + 0.05 * np.random.default_rng(3).normal(size=300))
+        assert self.RATES[110] <= finder.suggestion() <= self.RATES[130] and finder.is_clear
+
+    def test_loss_that_falls_from_the_first_rate_on_is_not_clear(self) -> None:
+        noise = 1 + 0.02 * np.random.default_rng(3).normal(size=300)
+        assert not self.finder((0.05 + 0.4 * np.exp(-np.arange(300) / 60)) * noise).is_clear
+        assert self.finder((0.05 + 0.4 * np.exp(-np.maximum(np.arange(300) - 100, 0) / 20)) * noise).is_clear
+
+    def test_value_that_is_not_finite_at_the_end(self) -> None:
+        losses = [*huber(200, 1), math.nan]
+        assert self.RATES[110] <= self.finder(losses).suggestion() <= self.RATES[130]
+        assert self.finder(losses).is_clear
+
+    def test_reward_after_its_best_mean_is_not_suggested(self) -> None:
+        finder = LRFinder(noterl.DQN("CartPole-v1", hidden=(4,), seed=1))
+        finder._window = 7
+        rewards = (-huber(300, 1)).tolist()
+        points = next(n for n in range(1, 300) if reward_collapsed(rewards[:n], 7))
+        finder.results = _rows("reward", self.RATES, rewards[:points], 7)
+        assert self.RATES[110] <= finder.suggestion() <= self.RATES[130] and finder.is_clear
+
+
 class TestPictures:
     @pytest.fixture
     def finder(self, agent: noterl.DQN) -> LRFinder:
@@ -264,6 +328,26 @@ class TestPictures:
         for draw in (finder.plot_reward_change, finder.suggestion):
             with pytest.raises(ValueError, match=f"^{name} must be"):
                 draw(*arguments)
+
+
+class TestTies:
+    @pytest.mark.parametrize(
+        ("rewards", "ties", "clear"),
+        [
+            ({"one": [21.0, 22.0, 20.0], "two": [21.0, 22.0, 20.0]}, ["one", "two"], False),
+            ({"one": [10.0, 11.0, 9.0], "two": [50.0, 52.0, 51.0]}, ["two"], True),
+            ({"one": [10.0, 90.0, 20.0], "two": [50.0, 52.0, 51.0]}, ["two", "one"], False),
+            ({"one": [10.0], "two": [50.0]}, ["two", "one"], False),
+            ({"one": [10.0, 11.0]}, ["one"], False),
+        ],
+    )
+    def test_candidates_that_noise_may_have_ordered_are_tied(
+        self, agent: noterl.DQN, rewards: dict[str, list[float]], ties: list[str], clear: bool
+    ) -> None:
+        finder = OptFinder(agent, dict.fromkeys(rewards, "adam"))
+        finder._run = lambda *_: [Trial(name, values, values, 1.0) for name, values in rewards.items()]
+        assert finder.find() == ties[0]
+        assert (finder.ties, finder.is_clear) == (ties, clear)
 
 
 class TestOptFinder:

@@ -90,6 +90,12 @@ def adapting_defaults_tables(results: Path = RESULTS) -> str:
     return _joined([adapting_defaults_table(stored)] if stored else [])
 
 
+def learning_rates_tables(results: Path = RESULTS) -> str:
+    """Return the table of what agents reach with the learning rates that `LRFinder` suggests."""
+    stored = [json.loads(path.read_text()) for path in sorted((results / "learning_rates").glob("*.json"))]
+    return _joined([learning_rates_table(stored)] if stored else [])
+
+
 def start_tables(results: Path = RESULTS) -> str:
     """Return the table of how long programs take to start."""
     stored = [json.loads(path.read_text()) for path in sorted((results / "start").glob("*.json"))]
@@ -166,6 +172,7 @@ TABLES = (
     learning_tables,
     first_programs_tables,
     adapting_defaults_tables,
+    learning_rates_tables,
     distribute_tables,
     scaling_model_tables,
 )
@@ -425,6 +432,32 @@ def adapting_defaults_table(results: Iterable[dict[str, Any]]) -> str:
             cells = [result["task"], f"{result['steps']:,}", variant, str(one["seeds"]), f"{one['median']:.1f}"]
             rows.append((*cells, iqm(one), f"{one['worst']:.1f}", compared))
     head = ("task", "steps", "callback", "seeds", "median", "IQM (95 % interval)", "worst seed", "difference (95 %)")
+    return markdown_table(head, rows)
+
+
+def learning_rates_table(results: Iterable[dict[str, Any]]) -> str:
+    """Return one row for each case of `learning_rates.py`."""
+    rows = []
+    for result in results:
+        one = result["summary"]
+        clear = f"{one['clear']} of {one['searches']}"
+        between = "" if one["suggestions"] is None else "{:.2g} to {:.2g}".format(*one["suggestions"])
+        score = "" if one["score"] is None else f"{one['score']:.1f}"
+        share = "" if one["share"] is None else f"{one['share']:.2f}"
+        best = f"{one['best']:.1f} at {one['best_rate']:g}"
+        rows.append(
+            (
+                result["case"],
+                f"{result['steps']:,}",
+                clear,
+                between,
+                score,
+                best,
+                share,
+                "" if one["met"] is None else "met" if one["met"] else "missed",
+            )
+        )
+    head = ("case", "steps", "clear", "suggestions", "return", "best of the grid", "share", "bar 0.8")
     return markdown_table(head, rows)
 
 

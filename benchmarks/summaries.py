@@ -154,6 +154,7 @@ def refresh(results: Path = RESULTS) -> None:
     refresh_rows(results / "pool", summarize_rates)
     refresh_first_programs(results)
     refresh_adapting_defaults(results)
+    refresh_learning_rates(results)
 
 
 def refresh_rows(folder: Path, summarize: Callable[..., dict[str, Any]]) -> None:
@@ -182,6 +183,15 @@ def refresh_adapting_defaults(results: Path) -> None:
     for path in sorted((results / "adapting_defaults").glob("*.json")):
         result = json.loads(path.read_text())
         store({**result, "summary": summarize(TASKS[path.stem], result["runs"])}, path)
+
+
+def refresh_learning_rates(results: Path) -> None:
+    """Compute the summaries of `learning_rates.py` again."""
+    from benchmarks.learning_rates import CASES, summarize
+
+    for path in sorted((results / "learning_rates").glob("*.json")):
+        result = json.loads(path.read_text())
+        store({**result, "summary": summarize(CASES[path.stem], result["runs"])}, path)
 
 
 if __name__ == "__main__":

@@ -124,7 +124,7 @@ class Evaluate(Callback):
     def on_train_begin(self, logs: Logs) -> None:
         """Check that the best agent can be saved, and start the process if `background` is set."""
         names = (*(f"reward_mean/{name}" for name in getattr(self.agent, "names", ())), *self.agent.recorded_info)
-        own: int = self.agent.generators.seed  # type: ignore[attr-defined]
+        own: int = self.agent.generators.seed
         self._arguments["seed"] = selection_seed(own) if self._seed is None else self._seed
         self.adds = (*type(self).adds, *(f"evaluation_{name}" for name in names))
         if isinstance(self.on_best, str | Path):

@@ -30,7 +30,6 @@ from benchmarks.evaluation import FIRST_SEED, versions  # noqa: E402
 from benchmarks.first_programs import EPISODES, PACKAGES  # noqa: E402
 from benchmarks.processes import RESULTS, machine, store  # noqa: E402
 from benchmarks.report import learning_rates_table  # noqa: E402
-from noterl.backends.common import NonFiniteError  # noqa: E402
 
 FOLDER = RESULTS / "learning_rates"
 GRID = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
@@ -123,6 +122,8 @@ CASES = {
 
 def train(case: Case, seed: int, rate: float) -> dict[str, Any]:
     """Train with a learning rate and return what the agent reached; a loss that is not finite has the lowest score."""
+    from noterl.backends.common import NonFiniteError
+
     agent = case.agent(seed, rate)
     try:
         history = agent.fit(steps=case.steps, verbose=0, **case.fit).history

@@ -620,7 +620,8 @@ def _owner(kind: type, name: str) -> str | None:
             if ours or not taken:
                 return f"{base.__name__}.{name}" if taken else None
         # The annotations of agents are those of hyperparameters, which a subclass may make with other bounds.
-        if ours and not base.__module__.startswith("noterl.agents.") and name in inspect.get_annotations(base):
+        is_agent = base.__module__.split(".")[1:2] == ["agents"]
+        if ours and not is_agent and name in inspect.get_annotations(base):
             return f"{base.__name__}.{name}"
     return None
 

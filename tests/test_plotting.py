@@ -107,7 +107,7 @@ class TestBand:
         assert band([run([1.0])], band="std").high.tolist() == [1.0] * 200
 
     def test_evaluations_are_smoothed_only_on_request(self) -> None:
-        runs = [run([0.0] * 3, evaluation_reward_mean=[1.0, 2.0, 9.0])]
+        runs = [run([0.0] * 5, evaluation_reward_mean=[1.0, math.nan, 2.0, math.nan, 9.0])]
         assert band(runs, "evaluation_reward_mean", points=3).middle.tolist() == [1.0, 2.0, 9.0]
         assert band(runs, "evaluation_reward_mean", window=3, points=3).middle.tolist() == [1.0, 1.5, 4.0]
 

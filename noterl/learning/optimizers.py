@@ -460,7 +460,7 @@ def set_state(optimizer: Any, state: dict[str, Any], layout: Layout) -> None:
     for variable, value in zip(_scalars(optimizer), state["scalars"], strict=True):
         # TensorFlow counts updates in int64, the others in int32.
         is_count = value.dtype.kind == "i"
-        variable.assign(np.minimum(value, np.iinfo(variable.dtype).max) if is_count else value)
+        variable.assign(np.minimum(value.astype(np.int64), np.iinfo(variable.dtype).max) if is_count else value)
     for rule, value in state["rules"].items():
         set_rule(optimizer, rule, value)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-COPIED = ("backends", "utils", "random.py", "types.py")
+COPIED = ("backends", "migration", "utils", "random.py", "types.py")
 CORES = {name: f"noterl/backends/{name}/core.py" for name in ("tensorflow", "jax", "torch")}
 CALLER = "noterl/caller.py"
 CALLS = """

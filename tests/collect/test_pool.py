@@ -398,7 +398,8 @@ class TestEnvironments:
         with pytest.raises(ValueError, match=r"Mine.*module.*noterl\[workers\]"):
             Pool(kind, 1, 1).start()
 
-    def test_wrapper_of_the_script_raises(self) -> None:
+    def test_wrapper_of_the_script_raises(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(sys.modules["__main__"], "Mine", gymnasium.Wrapper, raising=False)
         environment = gymnasium.make("CartPole-v1")
         spec = copy.deepcopy(environment.spec)
         assert spec is not None

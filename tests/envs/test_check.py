@@ -98,7 +98,7 @@ FAULTS = [
     (space("reset", lambda: 1 / 0), "TypeError"),
     (space("action_space", spaces.Text(3)), "action_space must be a Box"),
     (space("observation_space", spaces.Discrete(3, start=1)), "observation_space must start at zero"),
-    (space("observation_space", None), "observation_space must be a Box"),
+    (space("observation_space", None), "the environment has no observation_space"),
     (space("observation_space", spaces.Discrete(3)), "has the shape (2,)"),
     (space("observation_space", spaces.Dict(a=spaces.Discrete(3))), "(episode 0, reset)"),
 ]
@@ -109,7 +109,6 @@ ADVICE = [
     (observing(list), "was expecting a numpy array"),
     (observing(lambda x: x.astype(np.float16)), "was expecting numpy array dtype to be float32"),
     (stepping(terminated=0), "Expects `terminated` signal to be a boolean, actual type: <class 'int'>"),
-    (stepping(truncated=None), "Expects `truncated` signal to be a boolean"),
     (stepping(truncated=np.array([False])), "Expects `truncated` signal to be a boolean"),
     (stepping(info=None), "The `info` returned by `step()` must be a python dictionary"),
     (space("reset", lambda **_: (np.zeros(2, np.float32), 3)), "was not a dictionary"),

@@ -230,3 +230,23 @@ def test_agent_on_any_space_trains_resumes_and_renders(space: Any, tmp_path: Pat
 def test_error_names_a_part_that_is_not_finite() -> None:
     with pytest.raises(ValueError, match=r"observation\['inner'\]\['grid'\] of environment 0 at step 4"):
         room_agent(NESTED, broken=4).fit(steps=20, verbose=0)
+
+
+@pytest.mark.backends("torch")
+def test_normalization_counts_achieved_goals() -> None:
+    class Fixed(noterl.envs.Reach2D):
+        def _begin(self) -> None:
+            super()._begin()
+            self.goal = np.array([4.0, 4.0], np.float32)
+
+    agent = noterl.DDPG(Fixed, seed=1, hidden=(4,), normalize_observation=True)
+    agent.compile(replay=noterl.Replay(1_000, relabel=Hindsight()), learning_starts=10**6)
+    agent.fit(steps=200, verbose=0)
+    goals = agent.replay.gather(agent.replay.sample(1, 64, generator=np.random.default_rng(0)), gamma=0.99).observation[
+        "desired_goal"
+    ][0]
+    sample = agent.replay.sample(1, 64, generator=np.random.default_rng(0))
+    sample.gamma = 0.99
+    received = agent._learner.gather(sample).observation[0][:, 2:]
+    assert len(np.unique(received.round(3), axis=0)) == len(np.unique(goals.round(3), axis=0)) > 5
+    assert np.abs(received).max() < 9.0

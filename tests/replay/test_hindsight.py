@@ -13,7 +13,6 @@ from gymnasium.vector import SyncVectorEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import noterl
 from noterl import envs
 from noterl.envs import BitFlip, Reach2D
 from noterl.replay import Hindsight, Prioritized, Replay
@@ -274,23 +273,3 @@ class TestArguments:
         replay.add(0, observation, 0, -1.0, observation, False, False)
         with pytest.raises(RuntimeError, match="has no compute_reward"):
             sample_batch(replay, 1, 1, gamma=0.5)
-
-
-@pytest.mark.backends("torch")
-def test_normalization_counts_achieved_goals() -> None:
-    class Fixed(Reach2D):
-        def _begin(self) -> None:
-            super()._begin()
-            self.goal = np.array([4.0, 4.0], np.float32)
-
-    agent = noterl.DDPG(Fixed, seed=1, hidden=(4,), normalize_observation=True)
-    agent.compile(replay=Replay(1_000, relabel=Hindsight()), learning_starts=10**6)
-    agent.fit(steps=200, verbose=0)
-    goals = agent.replay.gather(agent.replay.sample(1, 64, generator=np.random.default_rng(0)), gamma=0.99).observation[
-        "desired_goal"
-    ][0]
-    sample = agent.replay.sample(1, 64, generator=np.random.default_rng(0))
-    sample.gamma = 0.99
-    received = agent._learner.gather(sample).observation[0][:, 2:]
-    assert len(np.unique(received.round(3), axis=0)) == len(np.unique(goals.round(3), axis=0)) > 5
-    assert np.abs(received).max() < 9.0

@@ -323,6 +323,9 @@ class Callback:
             self._passed = (arguments, options)
             return self
 
+        # For a class without a constructor, `inspect.signature` reads that of `__new__`.
+        __new__.__signature__ = inspect.Signature([inspect.Parameter("cls", inspect.Parameter.POSITIONAL_ONLY)])
+
         def __getattr__(self, name: str) -> Any:
             return words.find_again(self, name)
 

@@ -36,7 +36,7 @@ CONSTRUCTOR: dict[str, tuple[Any, dict[str, Any], str]] = {
     "unknown id": ("CartPoll-v1", {}, "^env: .*CartPoll.*CartPole"),
     "no environment": (3, {}, r"^env .*got 3"),
     "a class that needs arguments": (gymnasium.Wrapper, {}, "^env: .*Wrapper.*arguments"),
-    "without spaces": (gymnasium.Env, {}, "^env: observation_space .*got None"),
+    "without spaces": (gymnasium.Env, {}, "^env: the environment has no observation_space"),
     "a factory of something else": (dict, {}, "^env: .*dict"),
     "one space": (spaces.Discrete(2), {}, "^env .*got Discrete"),
     "text observations": (WrongSpaceEnv(spaces.Text(5)), {}, "observation_space.*Text"),

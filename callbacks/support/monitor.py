@@ -50,7 +50,7 @@ class Monitor:
             raise ValueError(f"monitor must be the name of a metric in an episode's logs, got {name!r}")
         self.name: str = name
         self.mode: str = check_word("mode", mode, ("max", "min"))
-        check_positive(argument, window, none=True)
+        window = check_positive(argument, window, none=True)
         self._is_default, self._argument = window is None, argument
         self.recent: deque[float] = deque(maxlen=default if window is None else window)
         self.is_rare: bool = False

@@ -142,7 +142,7 @@ def check_spaces(
     ending = f"; {hint}" if hint else ""
     for role, space, allowed in (("observation", observation_space, observations), ("action", action_space, actions)):
         if kind(space) not in allowed:
-            ending = _wrapper_hint(role, space) or ending
+            ending += _wrapper_hint(role, space)
             raise ValueError(f"env: {algorithm} takes a {' or '.join(allowed)} {role} space, got {show(space)}{ending}")
     if 0 in (action_space.shape or ()):
         raise ValueError(f"env: action_space must have at least one value, got {show(action_space)}, which is empty")

@@ -115,7 +115,7 @@ def window_of(values: np.ndarray, window: int | None) -> int:
     if window is not None:
         return window
     present = ~np.isnan(values)
-    return 10 if present[np.argmax(present) :].all() else 1
+    return 10 if present[present.argmax() if present.any() else 0 :].all() else 1
 
 
 def _check_format(path: Path) -> None:

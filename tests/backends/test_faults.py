@@ -231,7 +231,8 @@ def test_fit_raises_with_update_and_step_and_can_continue(updates: int) -> None:
     assert_finite(agent)
     agent.replay.clear()
     steps, before = agent.steps, agent.updates
-    agent.fit(steps=100, verbose=0)
+    with pytest.warns(RuntimeWarning, match="replay memory is empty"):
+        agent.fit(steps=100, verbose=0)
     assert agent.steps == steps + 100 and agent.updates > before
 
 

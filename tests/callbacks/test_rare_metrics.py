@@ -156,6 +156,6 @@ def test_restored_callback_compares_single_evaluations_too(tmp_path: Path) -> No
 def test_plots_average_single_evaluations() -> None:
     run = {"steps": [*range(20)], "loss": [math.nan, *[float(n) for n in range(19)]]}
     run["evaluation_reward_mean"] = [math.nan if n % 10 != 9 else 80.0 + n for n in range(20)]
-    assert band([run], "evaluation_reward_mean", points=2).median.tolist() == [89.0, 99.0]
-    assert band([run], "evaluation_reward_mean", window=2, points=2).median.tolist() == [89.0, 94.0]
-    assert band([run], "loss", points=2).median.tolist() == [0.0, 13.5]
+    assert band([run], "evaluation_reward_mean", points=2).middle.tolist() == [89.0, 99.0]
+    assert band([run], "evaluation_reward_mean", window=2, points=2).middle.tolist() == [89.0, 94.0]
+    assert band([run], "loss", points=2).middle.tolist() == [0.0, 13.5]

@@ -125,7 +125,7 @@ def test_memory_of_another_agent_raises() -> None:
     with pytest.raises(ValueError, match="replay"):
         second.compile(replay=replay, batch_size=8)
     first.compile(replay=replay, batch_size=4)
-    first.compile(batch_size=4)
+    first.compile(replay=32, batch_size=4)
     second.compile(replay=replay, batch_size=8)  # the first agent uses another memory now
     with pytest.raises(ValueError, match="replay"):
         first.compile(replay=replay)

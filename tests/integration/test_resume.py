@@ -279,8 +279,9 @@ def test_file_without_memory_continues_the_unfinished_episodes(tmp_path: Path) -
     assert saved_state(tmp_path / "a.noterl")["replay"] is None
     second = noterl.load(tmp_path / "a.noterl")
     assert len(second.replay) == 0
-    for agent in (first, second):
-        agent.fit(steps=40, verbose=0)
+    first.fit(steps=40, verbose=0)
+    with pytest.warns(RuntimeWarning, match="replay memory is empty"):
+        second.fit(steps=40, verbose=0)
     states = [{**agent.get_state(), "replay": None} for agent in (first, second)]
     assert_same_state(*states)
     newest = [agent.replay.get_state()["columns"]["reward"][-1][-40:] for agent in (first, second)]
@@ -317,8 +318,7 @@ def test_torch_optimizer_resumes(name: str, tmp_path: Path) -> None:
     uninterrupted.fit(steps=90, verbose=0)
     first.fit(steps=50, verbose=0)
     first.save(tmp_path / "a.noterl")
-    with pytest.raises(ValueError, match=r"optimizer.*torch\.optim.*agent\.restore"):
-        noterl.load(tmp_path / "a.noterl")
+    assert noterl.load(tmp_path / "a.noterl").learning_rate == 0.01
     second.restore(tmp_path / "a.noterl")
     assert second.learning_rate == 0.01
     second.fit(steps=40, verbose=0)

@@ -397,4 +397,4 @@ def _custom_network() -> Any:
 
     inputs = keras.Input((2,))
     hidden = keras.layers.Dense(8, activation="relu")(inputs)
-    return keras.Model(inputs, keras.layers.Dense(2)(keras.layers.Concatenate()([hidden, inputs])))
+    return keras.Model(inputs, keras.layers.Dense(2)(keras.layers.UnitNormalization()(hidden)))

@@ -197,6 +197,9 @@ class Averaging(noterl.DQN):
         super().__init__(env, hidden=(), seed=seed)
         self.tau = tau
 
+    def update_target(self) -> None:
+        networks.copy(self.q, self.target_q, tau=self.tau)
+
 
 def test_compile_with_hard_copies_keeps_tau_of_the_agent() -> None:
     agent = Averaging("CartPole-v1", seed=1)

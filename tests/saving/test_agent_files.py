@@ -383,6 +383,6 @@ def test_no_module_that_reads_files_uses_pickle() -> None:
     # `processes` only names pickle's error.
     pipes = {f"noterl/collect/{name}.py" for name in ("crew", "ray_actor", "ray_launcher", "sending", "worker")}
     pipes.add("noterl/utils/processes.py")
-    assert found == pipes | {f"noterl/export/{name}.py" for name in ("formats", "numpy_file", "torch_file")}
+    assert found == pipes | {f"noterl/export/{name}.py" for name in ("formats", "torch_file")}
     planted = "import pickle\nfrom dill import load\nnp.load(f, allow_pickle=True)\ntorch.load(f)\neval('1')"
     assert len(unsafe_lines(planted)) == 5

@@ -165,11 +165,12 @@ def test_loading_makes_no_folder_for_a_memory_on_disk(tmp_path: Path) -> None:
     agent.fit(steps=30, verbose=0)
     agent.save(tmp_path / "agent.noterl")
     folder.rmdir()
-    loaded = noterl.load(tmp_path / "agent.noterl")
+    with pytest.warns(UserWarning, match="it will be in RAM"):
+        loaded = noterl.load(tmp_path / "agent.noterl")
     loaded.evaluate(episodes=1)
     assert len(loaded.replay) == 30 and not folder.exists()
     loaded.fit(steps=1, verbose=0)
-    assert folder.exists()
+    assert not folder.exists()
 
 
 def change(*keys: Any, to: Callable[[Any], Any]) -> Callable[[dict[str, Any]], None]:

@@ -15,11 +15,12 @@ from noterl.backends.interface import Backend, Capabilities
 from noterl.backends.torch import modules, tensors
 from noterl.backends.torch.gradients import calling, gradients, hessian_product, minimize
 from noterl.backends.torch.rollback import restoring
-from noterl.backends.torch.seeding import SeededCalls
+from noterl.backends.torch.seeding import SeededCalls, restored_generators
 from noterl.backends.torch.tensors import device_name, device_names, fetch, to_device
 from noterl.backends.torch.threads import number_of_python_thread, update_threads
 from noterl.backends.torch.tracing import TracedGradients, is_tracing
 from noterl.backends.torch.updates import Updates
+from noterl.random import GLOBAL_GENERATORS
 
 T = TypeVar("T")
 
@@ -49,7 +50,8 @@ def copy_variables(sources: Sequence[keras.Variable], targets: Sequence[keras.Va
 
 def dry_run(function: Callable[[], None], variables: Variables, jit_compile: bool | str = "auto") -> None:
     """Call `function` for its side effects in Python, and undo what it assigns to `variables`."""
-    isolated(function, variables)
+    with GLOBAL_GENERATORS, restored_generators(device_name()):
+        isolated(function, variables)
 
 
 def isolated(function: Callable[[], T], variables: Sequence[keras.Variable]) -> T:

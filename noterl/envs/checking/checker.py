@@ -191,6 +191,8 @@ class Checker:
             InvalidStepError: if the dtype of the space cannot represent a value.
         """
         space = self._space if space is None else space
+        if type(observation) is np.ndarray and observation.dtype == space.dtype:  # the usual case, without a call
+            return observation
         try:
             fitting = fit_dtype(space, observation, place)
         except ValueError as error:

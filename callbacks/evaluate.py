@@ -66,7 +66,7 @@ class Evaluate(Callback):
     ([2, 4], [False, True, False, True, False])
     """
 
-    adds = tuple(f"evaluation_{name}" for name in MEASURED)
+    adds: tuple[str, ...] = tuple(f"evaluation_{name}" for name in MEASURED)
 
     def __init__(
         self,

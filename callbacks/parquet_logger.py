@@ -55,7 +55,7 @@ class ParquetLogger(RowLogger):
         self._best = -math.inf
         self._rows: list[Row] = []
 
-    numbers = ("reward", "time", "episode_reward", "best_reward")
+    numbers: tuple[str, ...] = ("reward", "time", "episode_reward", "best_reward")
 
     def read(self) -> list[Row]:
         """Return the rows of the file."""

@@ -129,7 +129,7 @@ class ACER(ContinuousACER):
         self.replay_ratio = self.hyperparameter("replay_ratio", replay_ratio, minimum=0.0)
         self.truncation = self.hyperparameter("truncation", truncation, minimum=0.0)
         limit = None if trust_region is None else self.hyperparameter("trust_region", trust_region, minimum=0.0)
-        self.trust_region = limit
+        self.trust_region: Any = limit
         self.entropy_coefficient = self.hyperparameter("entropy_coefficient", entropy_coefficient)
         self.value_coefficient = self.hyperparameter("value_coefficient", value_coefficient, minimum=0.0)
 

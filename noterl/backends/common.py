@@ -66,7 +66,9 @@ class NonFiniteError(FloatingPointError):
             f"the loss ({loss}), a gradient of it or the state after the step is not finite{where}; the agent keeps "
             "the last finite state"
         )
-        self.loss, self.update, self.step = loss, update, step
+        self.loss: float = loss
+        self.update: int | None = update
+        self.step: int | None = step
 
 
 class GatheredRows(NamedTuple):

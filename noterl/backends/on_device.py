@@ -52,7 +52,7 @@ class CompiledTraining:
     def __post_init__(self) -> None:
         """Prepare the program, after `__init__` has set the arguments."""
         positions = {id(variable): position for position, variable in enumerate(self.variables)}
-        self.scheduled_positions = [positions[id(variable)] for variable in self.scheduled]
+        self.scheduled_positions: list[int] = [positions[id(variable)] for variable in self.scheduled]
 
 
 class Rollout(NamedTuple):
@@ -142,8 +142,8 @@ class DeviceProgram(CompiledTraining):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.size = self.length * self.num_envs
-        self.updates = self.epochs * -(-self.size // self.batch_size)
+        self.size: int = self.length * self.num_envs
+        self.updates: int = self.epochs * -(-self.size // self.batch_size)
 
     def __call__(self, carry: Carry, begin: int, end: int, scheduled: np.ndarray) -> tuple[Carry, Report]:
         """Train from position `begin` of the rollout in progress to `end`, and write the variables back.
@@ -326,8 +326,8 @@ class ReplayProgram(CompiledTraining):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.rows = -(-self.capacity // self.num_envs) + self.rounds + 2
-        self.slots = self.rows * self.num_envs
+        self.rows: int = -(-self.capacity // self.num_envs) + self.rounds + 2
+        self.slots: int = self.rows * self.num_envs
 
     def __call__(
         self, carry: ReplayCarry, ring: Transitions, table: np.ndarray, place: Place, plan: Plan

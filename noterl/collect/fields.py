@@ -44,7 +44,7 @@ class InfoFields:
     """
 
     def __init__(self, spec: InfoSpec | None, num_envs: int, action_space: spaces.Space[Any] | None) -> None:
-        self.spec = dict(spec or {})
+        self.spec: dict[str, Any] = dict(spec or {})
         self.num_envs: int = num_envs
         self._space = action_space
         self.values: dict[str, np.ndarray] = {}

@@ -206,7 +206,8 @@ class Constants:
     """
 
     def __init__(self, optimizer: keras.optimizers.Optimizer) -> None:
-        self.name, self._attributes = optimizer.name, vars(optimizer)
+        self.name: Any = optimizer.name
+        self._attributes = vars(optimizer)
         plain = (bool, int, float, str, type(None))
         self._names = [name for name, value in self._attributes.items() if name[0] != "_" and isinstance(value, plain)]
         self._values = self._read()

@@ -40,7 +40,9 @@ class ReplayLearner(Learner):
 
     def __init__(self, algorithm: Algorithm, *, replay: Replay, **settings: Any) -> None:
         super().__init__(algorithm, **settings)
-        self.replay = self.memory = self.updater.memory = replay
+        self.replay: Replay = replay
+        self.memory: Any = replay
+        self.updater.memory = replay
         self.updater.replaces_reward = True
         self._observations: DeviceObservations | None = None
         self._count = replay.num_sampleable

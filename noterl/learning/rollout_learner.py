@@ -53,7 +53,9 @@ class RolloutLearner(Learner):
     def __init__(self, algorithm: Algorithm, *, least_rows: int = 0, **settings: Any) -> None:
         super().__init__(algorithm, **settings)
         self._least_rows = least_rows
-        self.rollout = self.memory = self.updater.memory = Rollout(algorithm.rollout_steps)
+        self.rollout: Rollout = Rollout(algorithm.rollout_steps)
+        self.memory: Any = self.rollout
+        self.updater.memory = self.rollout
         check_positive("epochs", algorithm.epochs)
         self._next_policy: ActingPolicy | None = None
         self.prepared_rows: Any = None
@@ -354,7 +356,9 @@ class ReplayedRolloutLearner(RolloutLearner):
                 "replay must have no frame_stack with normalize_observation=True, because the frames of a stack are "
                 f"normalized with the statistics of several rollouts, got {replay!r}"
             )
-        self.replay = self.memory = self.updater.memory = replay
+        self.replay: Replay = replay
+        self.memory: Any = replay
+        self.updater.memory = replay
 
     def _interrupt_learned(self, lane: int) -> None:
         super()._interrupt_learned(lane)

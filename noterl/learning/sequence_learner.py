@@ -54,7 +54,9 @@ class SequenceLearner(RolloutLearner):
         if self.may_stop:
             raise ValueError(f"memory of {type(algorithm).__name__} must be 'rollout' for stop_epochs, got 'sequences'")
         Sequences.check(replay)
-        self.replay = self.memory = self.updater.memory = replay
+        self.replay: Replay = replay
+        self.memory: Any = replay
+        self.updater.memory = replay
 
     @property
     def replay_ratio(self) -> Any:

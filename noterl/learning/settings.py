@@ -64,6 +64,8 @@ class Settings:
         self.arguments = arguments
         self.policy: Policy | None
         self.noise: NoiseProcess | None
+        self.worker_explorers: Sequence[Any]
+        self.schedule: UpdateSchedule
         self.policy, self.noise, self.worker_explorers = _exploration_of(arguments, defaults, head, algorithm)
         if algorithm.memory != "replay" and head.samples and self.policy is not None:
             raise ValueError(

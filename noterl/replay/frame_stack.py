@@ -135,7 +135,8 @@ class FrameStackStorage(Storage):
         empty: Allocate = np.empty,
     ) -> None:
         super().__init__(stack.layout, capacity, action, extra, empty)
-        self._stack, self.frames = stack, stack.frames
+        self._stack = stack
+        self.frames: int = stack.frames
         self._running: set[int] = set()  # lanes whose next transition may not be the first one of an episode
 
     def add(

@@ -15,7 +15,7 @@ from typing import Any
 
 from noterl.acting.actor import Actor
 from noterl.backends.common import GroupResult
-from noterl.callback import Budget, Handlers
+from noterl.callback import Budget, Events, Handlers
 from noterl.collect import Lanes
 from noterl.history import History
 from noterl.learning.info_fields import store_info
@@ -23,7 +23,7 @@ from noterl.learning.learner import Learner
 from noterl.learning.runner import UpdateRunner
 from noterl.training.dispatch import add_source, call_handlers
 from noterl.training.session import Session
-from noterl.types import Counters, Logs, Transition
+from noterl.types import Counters, Logs, StopRequest, Transition
 from noterl.utils.errors import keep_first_error, run_all
 from noterl.utils.interrupts import InterruptGuard
 
@@ -69,7 +69,9 @@ class Loop:
         session, lanes = self.session, self.session.lanes
         assert lanes is not None
         self.lanes: Lanes = lanes
-        self.events, self.stop, self.metrics = session.events, session.stop, session.metrics
+        self.events: Events = session.events
+        self.stop: StopRequest = session.stop
+        self.metrics: Any = session.metrics
         self.guard: InterruptGuard = session.guard
         lanes.attach_loop(self.learner, self.counters, self.budget)
         self.clock: dict[str, float] = dict.fromkeys((*CLOCK, lanes.stepping_clock), 0.0)

@@ -46,9 +46,10 @@ class Session:
     def __init__(
         self, env: Any, source: envs.EnvSource, generators: Generators, team_reward: Callable[..., Any] | None = None
     ) -> None:
-        self._env, self._source, self._generators, self.team_reward = env, source, generators, team_reward
+        self._env, self._source, self._generators = env, source, generators
+        self.team_reward: Callable[..., Any] | None = team_reward
         self._other: tuple[Any, envs.EnvSource] | None = None  # the environment of the last fit that differs from `env`
-        self.guard = InterruptGuard()
+        self.guard: InterruptGuard = InterruptGuard()
         self.lanes: Lanes | None = None
         self.callbacks: CallbackList = CallbackList()
         self.events: Events = Events()

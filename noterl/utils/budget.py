@@ -52,7 +52,8 @@ class Budget:
     """
 
     def __init__(self, place: str, error: type[ValueError] = FileError, **limits: int) -> None:
-        self.place, self._error = place, error
+        self.place: str = place
+        self._error = error
         self._limits = LIMITS | limits
         self._used = dict.fromkeys(self._limits, 0)
 

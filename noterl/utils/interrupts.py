@@ -45,7 +45,7 @@ class InterruptGuard:
 
     def __init__(self) -> None:
         self.pending: int | None = None
-        self.is_open = False
+        self.is_open: bool = False
         self.deferred: BaseException | None = None
 
     def check(self) -> None:

@@ -32,7 +32,8 @@ class ThreadedMembers:
     """
 
     def __init__(self, program: DeviceProgram, states: Sequence[list[Any]], keys: np.ndarray) -> None:
-        self.program, self._states = program, [list(map(np.asarray, state)) for state in states]
+        self.program: DeviceProgram = program
+        self._states = [list(map(np.asarray, state)) for state in states]
         self._carries = [program.start(key) for key in keys]
         self._run = compiler(program.jit_compile)(partial(program.run, ends_early=False))
         self._play = jax.jit(program.play, static_argnums=2)

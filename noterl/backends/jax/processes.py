@@ -123,7 +123,8 @@ class Processes(ProcessGroup):
 
     def __init__(self) -> None:
         _check_version()
-        self.rank, self.count = jax.process_index(), jax.process_count()
+        self.rank: int = jax.process_index()
+        self.count: int = jax.process_count()
         self._mesh, self._host_mesh = _mesh(jax.devices()), _mesh(jax.devices("cpu"))
         self._to_all = jax.jit(lambda rows: rows, out_shardings=NamedSharding(self._host_mesh, REPLICATED))
         self._thread = _Thread()

@@ -44,7 +44,9 @@ class Scope(keras.StatelessScope):
     def __init__(self, variables: Sequence[keras.Variable], values: Sequence[Any]) -> None:
         super().__init__()
         self.variables = variables
-        self.state_mapping = {id(variable): value for variable, value in zip(variables, values, strict=True)}
+        self.state_mapping: dict[int, Any] = {
+            id(variable): value for variable, value in zip(variables, values, strict=True)
+        }
         self.finite: Any = True
         self.finite_losses: Any = True
 

@@ -46,7 +46,7 @@ class Session:
 
     def __init__(self, store: compilation_cache.Store) -> None:
         self._store, self._process = store, os.getpid()
-        self.folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=store.folder.parent))
+        self.folder: Path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=store.folder.parent))
         self._lock = open(self.folder / f"{_LOCK}.part", "wb")  # noqa: SIM115  # until the process ends
         if sys.platform != "win32":
             with contextlib.suppress(OSError):

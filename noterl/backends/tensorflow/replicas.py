@@ -48,8 +48,9 @@ class Devices:
     """
 
     def __init__(self, strategy: tf.distribute.Strategy, variables: Sequence[keras.Variable]) -> None:
-        self.strategy, self.variables = strategy, list(variables)
-        self.own = [variable.value for variable in variables]
+        self.strategy = strategy
+        self.variables: list[Any] = list(variables)
+        self.own: list[Any] = [variable.value for variable in variables]
         self.names = strategy.extended.worker_devices
         self.copies = [self.own, *(self._copy(device) for device in self.names[1:])]
 
@@ -84,7 +85,7 @@ class Replica:
         self._devices, self._jit_compile = devices, jit_compile
         self._context = tf.distribute.get_replica_context()
         self.count = self._context.num_replicas_in_sync
-        self.number = int(tf.get_static_value(self._context.replica_id_in_sync_group)) % len(devices.copies)
+        self.number: int = int(tf.get_static_value(self._context.replica_id_in_sync_group)) % len(devices.copies)
         self._is_compiling = False
         self._reduced: list[Any] = []  # the means inside of a loss, in their order
         self._reused: Iterator[Any] = iter(())  # those means, for compiling the loss

@@ -97,7 +97,9 @@ class Workers(ProcessGroup):
     """
 
     def __init__(self, strategy: tf.distribute.Strategy, rank: int, count: int) -> None:
-        self.strategy, self.rank, self.count = strategy, rank, count
+        self.strategy = strategy
+        self.rank: int = rank
+        self.count: int = count
         self._sum = tf.function(self._sum_over_workers, autograph=False, reduce_retracing=False)
 
     def fail(self, reason: str) -> None:

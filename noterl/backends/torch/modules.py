@@ -124,7 +124,8 @@ class Rearrange(nn.Module):
 
     def __init__(self, axes: Sequence[int], shape: Sequence[int]) -> None:
         super().__init__()
-        self.axes, self.shape = (0, *(axis + 1 for axis in axes)), tuple(shape)
+        self.axes: tuple[int, *tuple[int, ...]] = (0, *(axis + 1 for axis in axes))
+        self.shape: tuple[int, ...] = tuple(shape)
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         """Return `[B, *shape]`."""
@@ -136,7 +137,8 @@ class Encoders(nn.Module):
 
     def __init__(self, places: Sequence[tuple[int, int]], modules: Sequence[nn.Module]) -> None:
         super().__init__()
-        self.places, self.parts = list(places), nn.ModuleList(modules)
+        self.places: list[tuple[int, int]] = list(places)
+        self.parts = nn.ModuleList(modules)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Return the features `[B, F]`."""
@@ -149,7 +151,8 @@ class MultiInput(nn.Module):
 
     def __init__(self, module: nn.Module, places: dict[str, Any]) -> None:
         super().__init__()
-        self.module, self.places = module, places
+        self.module = module
+        self.places: dict[str, Any] = places
 
     def forward(self, rows: torch.Tensor) -> Any:
         """Return what the module returns."""

@@ -43,7 +43,8 @@ class Processes(ProcessGroup):
     """
 
     def __init__(self, rank: int, count: int, group: Any = None) -> None:
-        self.rank, self.count = rank, count
+        self.rank: int = rank
+        self.count: int = count
         self._group: Any = group
         self._host_group: Any = None
         self._store: Any = None

@@ -44,7 +44,7 @@ class SeededCalls:
     def __init__(self, seed: Callable[[bool], int] | None, device: str, calls: int = 1) -> None:
         self._seed, self._device = seed, device
         self._calls = self._calls_left = calls
-        self.may_sample = seed is not None
+        self.may_sample: bool = seed is not None
 
     def __call__(self, function: Callable[..., Any], *args: Any) -> Any:
         """Return `function(*args)`."""

@@ -42,7 +42,7 @@ class Updates(UpdateProgram):
         self._device = device_name()
         self._seeded = SeededCalls(self.torch_seed, self._device, calls=self.period)
         self._traces = TracedGradients(self.variables, self.jit_compile, self.on_trace, self.recording)
-        self.rollback = Rollback(self.variables)
+        self.rollback: Rollback = Rollback(self.variables)
         self._threads = UpdateThreads(self.variables)
 
     def __call__(self, rows: Rows, count: int, first: int = 0) -> GroupResult:

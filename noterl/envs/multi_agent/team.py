@@ -70,7 +70,7 @@ class Team:
         self.network_shapes: tuple[tuple[int, ...], ...] = tuple(
             tuple(encoder.space.shape) for encoder in self._encoders
         )
-        self.observation_columns = columns([int(np.prod(shape)) for shape in self.network_shapes])
+        self.observation_columns: list[slice] = columns([int(np.prod(shape)) for shape in self.network_shapes])
         self._action_columns = columns([int(np.prod(space.shape or ())) for space in self.action_space])
         in_bytes = all(encoder.dtype == np.uint8 for encoder in self._encoders)
         low, high, dtype = (0, 255, np.uint8) if in_bytes else (-np.inf, np.inf, np.float32)

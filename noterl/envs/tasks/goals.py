@@ -129,8 +129,8 @@ class Reach2D(GoalEnv):
         self.spec: Any = self._specified(max_steps=max_steps)
 
     def _begin(self) -> None:
-        self.state = np.zeros(2, np.float32)
-        self.goal = self.np_random.uniform(3.5, 4.5, 2).astype(np.float32)
+        self.state: np.ndarray = np.zeros(2, np.float32)
+        self.goal: np.ndarray = self.np_random.uniform(3.5, 4.5, 2).astype(np.float32)
 
     def _move(self, action: Any) -> None:
         # For two numbers, `minimum` and `maximum` take a fraction of the time of `clip`.
@@ -171,7 +171,8 @@ class BitFlip(GoalEnv):
         self.spec: Any = self._specified(n=n)
 
     def _begin(self) -> None:
-        self.state, self.goal = (self.np_random.integers(2, size=self.max_steps, dtype=np.int8) for _ in range(2))
+        self.state: np.ndarray = self.np_random.integers(2, size=self.max_steps, dtype=np.int8)
+        self.goal: np.ndarray = self.np_random.integers(2, size=self.max_steps, dtype=np.int8)
 
     def _move(self, action: Any) -> None:
         self.state[action] ^= 1

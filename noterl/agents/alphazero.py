@@ -84,11 +84,9 @@ class AlphaZero(Agent):
     ((9,), True)
     """
 
-    memory: str = "replay"
-    head: Any = heads.PolicyValue()
+    memory, head = "replay", heads.PolicyValue()
     action_spaces: tuple[str, ...] = ("Discrete",)
-    actor_fields: tuple[str, ...] = ("visit_shares",)
-    searches: bool = True
+    actor_fields, searches = ("visit_shares",), True
     gamma: Hyperparameter
     c_puct: Hyperparameter
     l2: Hyperparameter
@@ -114,8 +112,7 @@ class AlphaZero(Agent):
         super().__init__(env, **options)
         if options.get("normalize_reward"):
             raise ValueError("normalize_reward must be False, because a search adds up the environment's rewards")
-        self.simulations: int = check_positive("simulations", simulations)
-        self.gumbel: bool = check_bool("gumbel", gumbel)
+        self.simulations, self.gumbel = check_positive("simulations", simulations), check_bool("gumbel", gumbel)
         game, size = self._source.game, self.action_size
         self.players: int = 1 if game is None else game.players
         self.longest: int = 32 if game is None else game.max_length  # moves until a value is bootstrapped

@@ -103,10 +103,6 @@ class MADDPG(MultiAgent):
         self.scales: list[Any] = [
             factors if isinstance(critics, list | tuple) and (factors != 1).any() else 1.0 for factors in scales
         ]
-        self.actors: list[Any]
-        self.actor_of: list[int]
-        self.critics: list[Any]
-        self.critic_of: list[int]
         self.actors, self.actor_of = self._networks_of(
             actors, chosen, hidden, lambda i, layers: networks.default_network(self._network_space[i], layers, sizes[i])
         )

@@ -58,10 +58,15 @@ def _gradients_of_loss(loss_fn: Loss, trained: Variables, args: tuple) -> tuple[
     """Return the loss, the auxiliary values and the gradients, which are None for unused variables."""
     with tf.GradientTape() as tape:
         loss, aux = split_loss(loss_fn(*args))
-    found = tape.gradient(loss, [variable.value for variable in trained])
+    found = tape.gradient(loss, [_own_value(variable.value) for variable in trained])
     if all(gradient is None for gradient in found):
         raise no_gradient(loss_fn)
     return loss, aux, found
+
+
+def _own_value(value: Any) -> Any:
+    """Return the first copy of a variable that was made in the scope of a strategy, which `leave_scope` will keep."""
+    return value.values[0] if isinstance(value, tf.distribute.DistributedValues) else value
 
 
 def and_finite(finite: Any) -> None:

@@ -357,7 +357,7 @@ class Algorithm(Configurable):
                 'loss must return a scalar, or (scalar, feedback) with a dict such as {"td_error": error}, got the '
                 f"feedback {type(feedback).__name__}"
             )
-        scalars = {name: value for name, value in (feedback or {}).items() if not getattr(value, "shape", ())}
+        scalars = {name: value for name, value in (feedback or {}).items() if len(getattr(value, "shape", ())) == 0}
         return {"loss": loss, **scalars}, feedback or {}
 
     def prepare(self, rollout: Batch) -> dict[str, Any]:

@@ -106,7 +106,9 @@ class ReplayLearner(Learner):
         if self.replay.relabel is not None:
             self.replay.relabel.attach(self.algorithm, source)
         least = min(self.schedule.learning_starts, self.replay.capacity)
-        if least and self.algorithm.steps > self.schedule.learning_starts and not len(self.replay):
+        was_filled = self.algorithm.steps > self.schedule.learning_starts
+        # Transitions that are still on the device are not loaded to be counted.
+        if least and was_filled and self.replay.pending_load is None and not len(self.replay):
             warnings.warn(
                 f"the replay memory is empty after {self.algorithm.steps:,} steps, such as after a load without it. "
                 f"The agent acts by its policy, without updates until learning_starts={least:,} transitions are "

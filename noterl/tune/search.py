@@ -356,7 +356,7 @@ class Search:
         if not complete:
             return Result(self.study, {}, float("nan"), default, folder)
         best = self.study.best_trial
-        fixed = self.optuna.trial.FixedTrial(best.params)
+        fixed = self.optuna.trial.FixedTrial(best.params, best.number)
         values = self.space(fixed, self.task.steps)
         again = [self._value_of(fresh.with_values({**fresh.values, **values})), self._value_of(fresh)]
         return Result(self.study, values, float(best.value), default, folder, *again)

@@ -255,7 +255,7 @@ class Agent(Algorithm):
         """Set the optimizers, exploration, memory and update schedule; None keeps the algorithm's default.
 
         A second call keeps the replay memory and its contents unless it receives `replay`. All other arguments that it
-        does not receive return to their defaults, as in Keras, and a message lists what changed. Optimizers start anew.
+        does not receive return to their defaults, as in Keras, and a message lists what changed. Optimizers are reset.
 
         Args:
             optimizer: one optimizer, which is cloned for each of `optimizer_names`; a list in that order; or a dict by

@@ -25,7 +25,7 @@ from noterl.utils import codec, words
 from noterl.utils.files import user_path
 
 _LOGGERS = ("CSVLogger", "TensorBoard", "RemoteMonitor", "ProgbarLogger", "History")
-# Attributes that `fit` sets anew.
+# Attributes that each `fit` sets.
 _SET_BY_FIT = ("_model", "params", "validation_data")
 _SAVERS = ("ModelCheckpoint", "BackupAndRestore", "OrbaxCheckpoint")
 
@@ -128,7 +128,7 @@ class KerasCallback(Callback):
         self.callback.set_model(Facade(self.agent, type(self.callback).__name__, network))
         self.callback.on_train_begin({})
         own = vars(self.callback)
-        if self._budget.resumed:  # after `on_train_begin`, which lets Keras's callbacks start anew
+        if self._budget.resumed:  # after `on_train_begin`, which resets Keras's callbacks
             own.update({name: value for name, value in self._restored.items() if not callable(own.get(name))})
         self._restored = {}
 

@@ -128,18 +128,23 @@ def interrupted(path: Path, at: int, **budget: Any) -> noterl.DQN:
     return agent
 
 
+def assert_resumed_run_is_exact(path: Path, first_step: int) -> None:
+    """Continue the run of a backup to 100 steps; it begins at this step and ends as an uninterrupted run does."""
+    steps, agent = [], small()
+    count = LambdaCallback()
+    count.on_step_end = lambda: steps.append(agent.steps)
+    agent.fit(steps=100, callbacks=[BackupAndRestore(path), count], verbose=0)
+    assert steps == [*range(first_step, 101)]
+    whole = small()
+    whole.fit(steps=100, callbacks=[BackupAndRestore(path.with_name("other.noterl"))], verbose=0)
+    assert_same_state(agent, whole)
+
+
 class TestResuming:
     def test_resumed_fit_trains_the_rest_of_its_budget(self, tmp_path: Path) -> None:
         path = tmp_path / "backup.noterl"
         interrupted(path, 57, steps=100)
-        steps, agent = [], small()
-        count = LambdaCallback()
-        count.on_step_end = lambda: steps.append(agent.steps)
-        agent.fit(steps=100, callbacks=[BackupAndRestore(path), count], verbose=0)
-        assert steps == [*range(51, 101)]
-        whole = small()
-        whole.fit(steps=100, callbacks=[BackupAndRestore(tmp_path / "other.noterl")], verbose=0)
-        assert_same_state(agent, whole)
+        assert_resumed_run_is_exact(path, first_step=51)
 
     @pytest.mark.parametrize(("number", "error"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGHUP, SystemExit)])
     def test_backup_is_written_after_a_signal(self, number: int, error: type[BaseException], tmp_path: Path) -> None:
@@ -148,14 +153,7 @@ class TestResuming:
         press.on_step_end = lambda: os.kill(os.getpid(), number) if agent.steps == 57 else None
         with pytest.raises(error):
             agent.fit(steps=100, callbacks=[BackupAndRestore(path, 1000, unit="steps"), press], verbose=0)
-        steps, agent = [], small()
-        count = LambdaCallback()
-        count.on_step_end = lambda: steps.append(agent.steps)
-        agent.fit(steps=100, callbacks=[BackupAndRestore(path), count], verbose=0)
-        assert steps == [*range(58, 101)]
-        whole = small()
-        whole.fit(steps=100, callbacks=[BackupAndRestore(tmp_path / "other.noterl")], verbose=0)
-        assert_same_state(agent, whole)
+        assert_resumed_run_is_exact(path, first_step=58)
 
     def test_resumed_csv_keeps_columns_that_were_empty(self, tmp_path: Path) -> None:
         path, log = tmp_path / "backup.noterl", tmp_path / "log.csv"

@@ -12,6 +12,7 @@ from typing import Any
 
 _LONGEST_END = 5.0  # seconds
 _SAFE_PATH = "PYTHONSAFEPATH"
+_starting = threading.Lock()
 
 # In a process of `spawn`: what it calls if the process that started it has ended before it.
 orphaned: list[Callable[[], object]] = []
@@ -31,15 +32,20 @@ def spawn(target: Callable[..., None], *arguments: Any, name: str) -> tuple[Any,
     Raises:
         ValueError: if the function or an argument cannot be pickled.
     """
-    context, safe_path = multiprocessing.get_context("spawn"), os.environ.get(_SAFE_PATH)
+    context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(
-        target=_run, args=(safe_path, target, theirs, *arguments), name=f"noterl-{name}", daemon=True
-    )
     try:
-        # Otherwise the new Python would import modules of the standard library from the working folder.
-        os.environ[_SAFE_PATH] = "1"
-        process.start()
+        with _starting:  # two threads that start processes would restore each other's value of the variable
+            safe_path = os.environ.get(_SAFE_PATH)
+            process = context.Process(
+                target=_run, args=(safe_path, target, theirs, *arguments), name=f"noterl-{name}", daemon=True
+            )
+            try:
+                # Otherwise the new Python would import modules of the standard library from the working folder.
+                os.environ[_SAFE_PATH] = "1"
+                process.start()
+            finally:
+                _set_safe_path(safe_path)
     except (AttributeError, TypeError, pickle.PicklingError) as error:
         ours.close()
         raise ValueError(f"{name}: the arguments of a process must be picklable: {error}") from error
@@ -48,7 +54,6 @@ def spawn(target: Callable[..., None], *arguments: Any, name: str) -> tuple[Any,
         raise
     finally:
         theirs.close()
-        _set_safe_path(safe_path)
     return process, ours
 
 

@@ -6,9 +6,12 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -69,3 +72,34 @@ def test_modules_of_the_working_folder_are_not_imported(tmp_path: Path, monkeypa
     end(process, pipe)
     assert Path(path).parent.name == "json"
     assert variable is None and "PYTHONSAFEPATH" not in os.environ
+
+
+class Pickled:
+    """Waits, while it is pickled, for one event, after another one was set."""
+
+    def __init__(self, reached: threading.Event, awaited: threading.Event, seconds: float) -> None:
+        self.reached, self.awaited, self.seconds = reached, awaited, seconds
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        self.reached.set()
+        self.awaited.wait(self.seconds)
+        return (str, ())
+
+
+def sleep(pipe: Connection, argument: str) -> None:
+    pipe.recv()
+
+
+def test_two_threads_start_processes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
+    first_starts, second_starts, first_has_started = threading.Event(), threading.Event(), threading.Event()
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(spawn, sleep, Pickled(first_starts, second_starts, 0.3), name="first")
+        first_starts.wait()
+        second = pool.submit(spawn, sleep, Pickled(second_starts, first_has_started, 60.0), name="second")
+        processes = [first.result()]
+        first_has_started.set()
+        processes.append(second.result())
+    assert "PYTHONSAFEPATH" not in os.environ
+    for process, pipe in processes:
+        end(process, pipe)

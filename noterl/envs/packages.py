@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from gymnasium.error import DependencyNotInstalled
+from gymnasium.error import DependencyNotInstalled, NamespaceNotFound
 
 # noterl's extras by those of gymnasium.
 _EXTRAS = {
@@ -25,6 +25,10 @@ def named_packages(what: str) -> Iterator[None]:
     """
     try:
         yield
+    except NamespaceNotFound as error:
+        if not str(error).startswith("Namespace ALE"):
+            raise
+        raise ImportError(f'{what}: {error}; noterl has an extra for it: pip install "noterl[atari]"') from error
     except DependencyNotInstalled as error:
         found = re.search(r"gymnasium\[([\w-]+)\]", str(error))
         extra = _EXTRAS.get(found[1].replace("_", "-")) if found else None

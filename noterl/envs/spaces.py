@@ -142,13 +142,23 @@ def check_spaces(
     ending = f"; {hint}" if hint else ""
     for role, space, allowed in (("observation", observation_space, observations), ("action", action_space, actions)):
         if kind(space) not in allowed:
-            ending += _wrapper_hint(role, space)
-            raise ValueError(f"env: {algorithm} takes a {' or '.join(allowed)} {role} space, got {show(space)}{ending}")
+            algorithms = _ALGORITHMS.get(str(kind(space)), "") if role == "action" else ""
+            advice = ending or (f"; use {algorithms}" if algorithms else _wrapper_hint(role, space))
+            raise ValueError(f"env: {algorithm} takes a {' or '.join(allowed)} {role} space, got {show(space)}{advice}")
     if 0 in (action_space.shape or ()):
         raise ValueError(f"env: action_space must have at least one value, got {show(action_space)}, which is empty")
     unbounded = isinstance(action_space, spaces.Box) and not action_space.is_bounded()
     if bounded_actions and unbounded:
         raise ValueError(f"env: {algorithm} takes actions with finite bounds, got {show(action_space)}{ending}")
+
+
+# Kind of action space -> some algorithms for it.
+_ALGORITHMS = {
+    "Box": "PPO, SAC or TD3",
+    "Discrete": "PPO or DQN",
+    "MultiDiscrete": "PPO or A2C",
+    "MultiBinary": "PPO or A2C",
+}
 
 
 def _wrapper_hint(role: str, space: Any) -> str:

@@ -175,7 +175,8 @@ def add_source(handler: Callable[..., None], error: BaseException) -> None:
     """Add a note with the callback and the event that raised the error; not for Ctrl-C, which may arrive anywhere."""
     if isinstance(error, Exception):
         callback = getattr(handler, "__self__", None)
-        owner = "" if callback is None else f"{callback.state_key}."
+        adapted = getattr(callback, "callback", None)  # of Keras
+        owner = "" if callback is None else f"{type(adapted).__name__ if adapted else callback.state_key}."
         note = f"raised by the callback {owner}{getattr(handler, '__name__', handler)}"
         if note not in getattr(error, "__notes__", ()):  # a callback may raise the same error again
             error.add_note(note)

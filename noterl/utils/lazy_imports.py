@@ -44,7 +44,7 @@ def attach(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]],
         return value
 
     def list_names() -> list[str]:
-        return sorted({*vars(module), *homes})
+        return sorted({*homes, *(name for name in vars(module) if name.startswith("_"))})
 
     return get_name, list_names, list(homes)
 

@@ -57,7 +57,11 @@ def explain_keyword(
     """
     advice = [
         _hint_of_value(value),
-        *(f"{name} is an argument of {function}" for function, names in (elsewhere or {}).items() if name in names),
+        *(
+            ". ".join(filter(None, [f"{name} is an argument of {function}", hint(name)]))
+            for function, names in (elsewhere or {}).items()
+            if name in names
+        ),
         " ".join(filter(None, [_nearest(name, known, 0.85), hint(name)])),
         _nearest(name, known, 0.5),
         f"its arguments are {', '.join(known)}",

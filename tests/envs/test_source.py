@@ -118,6 +118,15 @@ class TestResolve:
         ):
             raise gymnasium.error.DependencyNotInstalled(message)
 
+    def test_missing_atari_names_the_extra(self):
+        with (
+            pytest.raises(ImportError, match=r'Namespace ALE not found.*pip install "noterl\[atari\]"$'),
+            named_packages("env: X cannot be made"),
+        ):
+            raise gymnasium.error.NamespaceNotFound("Namespace ALE not found.")
+        with pytest.raises(gymnasium.error.NamespaceNotFound), named_packages("env: X cannot be made"):
+            raise gymnasium.error.NamespaceNotFound("Namespace mine not found.")
+
     def test_missing_module_of_an_id_is_an_import_error(self):
         with pytest.raises(ImportError, match="no_such_module"):
             resolve("no_such_module:Env-v0")

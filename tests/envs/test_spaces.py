@@ -52,6 +52,8 @@ class TestSpaces:
         check_spaces("SAC", box, box, actions=("Box",), bounded_actions=True)
         with pytest.raises(ValueError, match=r"^env: DQN takes a Discrete action space, got Box\(-1.0.*; use SAC$"):
             check_spaces("DQN", box, box, hint="use SAC")
+        with pytest.raises(ValueError, match=r"^env: DQN takes a Discrete .*; use PPO, SAC or TD3$"):
+            check_spaces("DQN", box, box)
         with pytest.raises(ValueError, match=r"takes a Box or Dict observation space, got Discrete\(3\)$"):
             check_spaces("DQN", discrete, discrete, observations=("Box", "Dict"))
         with pytest.raises(ValueError, match="takes actions with finite bounds"):

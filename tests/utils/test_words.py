@@ -201,6 +201,11 @@ class TestMethods:
         with pytest.raises(TypeError, match=expected):
             getattr(noterl.DQN("CartPole-v1", hidden=(4,)), method)(**arguments)
 
+    def test_keyword_of_the_constructor_and_of_another_library_names_both(self) -> None:
+        expected = r"epochs is an argument of PPO\(\.\.\.\)\. Keras's epochs in noterl: fit\(episodes=\)"
+        with pytest.raises(TypeError, match=expected):
+            noterl.PPO("CartPole-v1", hidden=(4,)).fit(epochs=3)
+
     def test_signatures_are_those_of_the_methods(self) -> None:
         assert list(inspect.signature(noterl.Agent.fit).parameters)[:4] == ["self", "env", "episodes", "steps"]
         assert "kwargs" not in inspect.signature(noterl.Agent.compile).parameters

@@ -23,6 +23,10 @@ from noterl.learning import optimizers
 from noterl.training.finder_logger import METRICS, FinderLogger
 from noterl.utils.checks import check_int, check_number, check_positive, check_word
 
+# Factors between rates of the metric "loss", from the searches of benchmarks/learning_rates.py with the seeds 0 to 4.
+# A rate just below that of the lowest loss is stable for a short time only. A loss that falls long before it explodes
+# falls by itself, such as from the values of an untrained network.
+BELOW_LOWEST, BELOW_END = 4.0, 1000.0
 # Points that `suggestion` skips by default: the first means are over few points, and the last rates are too high.
 SKIP_BEGINNING, SKIP_END = 10, 5
 
@@ -132,8 +136,8 @@ class LRFinder(Finder):
     ) -> float | None:
         """Return the rate at which the mean reward rises, or the mean loss falls, fastest; None if no point is left.
 
-        Only rates up to that of the highest mean reward, or of the lowest mean loss, are suggested. A change of means
-        depends on several points; the returned rate is that of the middle one.
+        Only rates up to that of the highest mean reward, or up to a quarter of that of the lowest mean loss, are
+        suggested. A change of means depends on several points; the returned rate is that of the middle one.
 
         Args:
             sma: number of points over which the change is measured; by default `window_size`.
@@ -147,22 +151,31 @@ class LRFinder(Finder):
         for name, value in (("n_skip_beginning", n_skip_beginning), ("n_skip_end", n_skip_end)):
             check_int(name, value, least=0)
         index = self._steepest(sma, n_skip_beginning, n_skip_end)
-        rates = self.curves(self.metric)[self.metric][0]
-        return None if index is None else rates[max(0, index - (self._window + sma - 1) // 2)]
+        if index is None:
+            return None
+        rates, means = self.curves(self.metric)[self._mean]
+        index = max(0, index - (self._window + sma - 1) // 2)
+        if self.metric == "loss":
+            lowest = best_index(means, self._window, rising=False)
+            assert lowest is not None
+            index = min(index, max(0, int(np.searchsorted(rates, rates[lowest] / BELOW_LOWEST, "right")) - 1))
+        return rates[index]
 
     @property
     def is_clear(self) -> bool:
         """Whether the suggestion of `find` can be relied on.
 
         The means must improve by more than noise explains, and make nine tenths of their improvement within a quarter
-        of the points after the suggestion. A slower improvement does not depend on one rate.
+        of the points after the suggestion. A slower improvement does not depend on one rate. A loss that explodes must
+        do so before the rate is a thousand times the suggestion.
         """
         rate = self.suggestion() if self.results else None
         if rate is None:
             return False
         rising = self.metric == "reward"
         rates, values = self.curves(self.metric)[self.metric]
-        if not is_gain_clear(values, self._window, rising=rising):
+        exploded_late = not rising and rates[-1] > BELOW_END * rate and loss_exploded(values, self._window)
+        if exploded_late or not is_gain_clear(values, self._window, rising=rising):
             return False
         means = self.curves(self.metric)[self._mean][1]
         best = best_index(means, self._window, rising=rising)

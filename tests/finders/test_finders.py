@@ -245,6 +245,19 @@ class TestSuggestionByLoss:
         assert not self.finder((0.05 + 0.4 * np.exp(-np.arange(300) / 60)) * noise).is_clear
         assert self.finder((0.05 + 0.4 * np.exp(-np.maximum(np.arange(300) - 100, 0) / 20)) * noise).is_clear
 
+    def test_loss_that_explodes_long_after_its_fall_is_not_clear(self) -> None:
+        noise = 1 + 0.02 * np.random.default_rng(3).normal(size=300)
+        points = np.arange(300)
+        for exploding, clear in ((200, True), (270, False)):
+            losses = 0.05 + 0.4 / (1 + np.exp((points - 60) / 8)) + 4.0 * (points > exploding)
+            assert self.finder(losses * noise).is_clear == clear
+
+    def test_rate_just_below_that_of_the_lowest_loss_is_not_suggested(self) -> None:
+        points = np.arange(300)
+        losses = np.where(points < 200, 2.0 - 1.8 * np.maximum(0, (points - 170) / 30), 9.0)
+        losses *= 1 + 0.01 * np.random.default_rng(3).normal(size=300)
+        assert self.RATES[199] / 4.3 < self.finder(losses).suggestion() <= self.RATES[199] / 4
+
     def test_value_that_is_not_finite_at_the_end(self) -> None:
         losses = [*huber(200, 1), math.nan]
         assert self.RATES[110] <= self.finder(losses).suggestion() <= self.RATES[130]

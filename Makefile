@@ -33,7 +33,7 @@ extras_tensorflow := classic-control
 extras_jax := classic-control
 extras_torch := classic-control
 extras_docs := classic-control,docs
-extras_dev := atari,box2d,envpool,onnx,classic-control,cli,pettingzoo,mlflow,mp4,fast,offline,parquet,ray,tensorboard,tune,pandas,dev
+extras_dev := dev-all
 
 # TensorFlow keeps each program that it compiled until its process ends, up to 10 GB in a run of all tests. So its tests
 # run in parts, each in new processes. The micro benchmarks run on torch only.

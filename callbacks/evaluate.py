@@ -110,7 +110,7 @@ class Evaluate(Callback):
             ValueError: if the spaces of `env` are not those of the agent, or the background process cannot make the
                 training environment.
         """
-        env, own = self._arguments["env"], agent._source
+        env, own = self._arguments["env"], agent.spaces.source
         if env is not None:
             source = resolve_like(env, own)
             if source not in (own, env):

@@ -619,8 +619,8 @@ class Agent(Algorithm):
                 takes no masks, or the agent has no state.
         """
         check_bool("deterministic", deterministic)
-        single = self._encoder.axes(observation) == 0
-        encoded = self._encoder(fit_dtype(self._encoder.original_space, observation))
+        single = self.spaces.encoder.axes(observation) == 0
+        encoded = self.spaces.encoder(fit_dtype(self.spaces.encoder.original_space, observation))
         encoded, mask = encoded[None] if single else encoded, None
         if action_mask is not None:
             if not self.head.takes_mask:
@@ -649,7 +649,7 @@ class Agent(Algorithm):
     def __deepcopy__(self, memo: dict[int, Any]) -> Agent:
         """Return an independent agent with the same state, as `save` and `load` make it; it opens own environments."""
         try:
-            source = self._source.detached()
+            source = self.spaces.source.detached()
         except ValueError:  # no second environment can be made, so the copy has the spaces only
             source = None
         with tempfile.TemporaryDirectory(prefix="noterl-copy-") as folder:
@@ -717,7 +717,7 @@ class Agent(Algorithm):
             raise ValueError(f"export of an agent with a state_spec is not supported yet, got {self.state_spec!r}")
         if type(actor) is not Actor or self.multi_agent:
             raise ValueError(f"the agent must act by one network to be exported, and {type(self).__name__} does not")
-        policy = make_policy(type(self).__name__, self.networks().values(), actor, self._encoder)
+        policy = make_policy(type(self).__name__, self.networks().values(), actor, self.spaces.encoder)
         export_policy(policy, target, format)
         return target
 
@@ -874,7 +874,7 @@ class Agent(Algorithm):
             played = [Episode(each, info=EpisodeInfo(self.recorded_info)) for each in seeds]
             values = self._value_function() if view.overlay else None
             Show(player, view, explorer, max_steps, values, trajectories).play(played)
-        result = statistics(played, self._source.team)
+        result = statistics(played, self.spaces.source.team)
         result = Played(result if trajectories is None else {**result, "trajectory": trajectories})
         result.video = view.video
         return result
@@ -902,7 +902,7 @@ class Agent(Algorithm):
         """
         self._refuse_while_training("close")
         self._session.suspend()
-        self._source.close()
+        self.spaces.source.close()
 
     def set_rule(self, rule: str, value: float, optimizer: str | None = None) -> None:
         """Set `learning_rate`, `beta_1`, `beta_2` or `weight_decay` of one optimizer, or of all if it is None.
@@ -949,7 +949,7 @@ class Agent(Algorithm):
 
     def new_environment(self) -> Any:
         """Return a new copy of the training environment."""
-        return self._source.make_evaluation()
+        return self.spaces.source.make_evaluation()
 
     def get_rule(self, rule: str, optimizer: str | None = None) -> float:
         """Return the value of a rule of one optimizer, by default the first; `set_rule` lists the rules.
@@ -1143,7 +1143,7 @@ class Agent(Algorithm):
 
     def _new_session(self) -> Session:
         team_reward = getattr(self, "team_reward", None)
-        return Session(self._config.get("env"), self._source, self.generators, team_reward)
+        return Session(self._config.get("env"), self.spaces.source, self.generators, team_reward)
 
     def _compiled(self) -> Learner:
         if self._settings is None:
@@ -1207,7 +1207,7 @@ class Agent(Algorithm):
         self.head.check(outputs.shape)
         self.head.check_values(outputs)
         explorer, starts = settings.policy or settings.noise or Explorer(), settings.schedule.learning_starts
-        parts = self.head, explorer, self.generators, self.observation_dtype, self._normalizers, starts, fields
+        parts = self.head, explorer, self.generators, self.observation_dtype, self.spaces.normalizers, starts, fields
         with self._recording(acting=True) as reading:
             actor = self._new_actor(forward, *parts)
             reading.is_kept = actor.searches
@@ -1219,7 +1219,7 @@ class Agent(Algorithm):
         """Return the forward pass for acting, with the current values of the attributes that `forward` reads."""
         compiled = self._compile_acting(self._forward_with_state if has_state else self._joint_forward, "forward")
         networks, hyperparameters, trained = self.networks(), self.hyperparameters, self.trained_variables()
-        layout = (self._encoder.space.shape, self.observation_dtype, self._joint())
+        layout = (self.spaces.encoder.space.shape, self.observation_dtype, self._joint())
         with self._recording(acting=True) as reading, self._unchanged():
             forward = HostForward(
                 compiled, networks.values(), hyperparameters.values(), trained, *layout, has_state=has_state
@@ -1272,7 +1272,7 @@ class Agent(Algorithm):
         """Yield a `Player` for `env`, by default for the training environment; close what was opened for it."""
         self._check_reads()
         actor = self._acting()
-        source = self._source if env is None else resolve_like(env, self._source)
+        source = self.spaces.source if env is None else resolve_like(env, self.spaces.source)
         lanes = self._session.lanes
         in_use = {id(layer) for lane in getattr(lanes, "environments", ()) for layer in layers(lane)}
         try:
@@ -1280,10 +1280,10 @@ class Agent(Algorithm):
             is_free = not any(id(layer) in in_use for layer in layers(source.own_object))
             source.lend(is_free and (env is not None or source.spec is None))
             checker = Checker(source.observation_space)
-            yield Player(actor, source, self._encoder, self._session.team_reward, self._counters.steps, checker)
+            yield Player(actor, source, self.spaces.encoder, self._session.team_reward, self._counters.steps, checker)
         finally:
             source.lend(False)
-            if source not in (self._source, env):
+            if source not in (self.spaces.source, env):
                 source.close()
 
     def _refuse_while_training(self, method: str) -> None:

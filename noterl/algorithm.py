@@ -13,15 +13,13 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
-from gymnasium import spaces
+from gymnasium.spaces import Discrete, Space
 
 from noterl import backends, distribute, envs, networks
 from noterl.backends import keras, ops
-from noterl.envs.observation import ObservationEncoder
 from noterl.heads import Head
 from noterl.hyperparameters import Hyperparameter
 from noterl.noise import NoiseProcess
-from noterl.normalization import Normalizers, normalized_space
 from noterl.policies import LinearEpsGreedyPolicy, Policy
 from noterl.random import Generators, construction
 from noterl.registry import Configurable
@@ -107,17 +105,15 @@ class Algorithm(Configurable):
     _is_argument = False
 
     # State of noterl. An annotation without a value reserves a name: see `__setattr__`.
-    observation_space: spaces.Space[Any]
-    action_space: spaces.Space[Any]
+    spaces: networks.Spaces
+    observation_space: Space[Any]
+    action_space: Space[Any]
     observation_dtype: np.dtype[Any]
     generators: Generators
     hyperparameters: dict[str, Hyperparameter]
     tau: Hyperparameter
     trace_counts: Counter[str]
-    _source: envs.EnvSource
-    _encoder: ObservationEncoder
     _counters: Counters
-    _normalizers: Any
     _reads: Reads
     _reading: Reading  # while a program is traced
 
@@ -127,37 +123,25 @@ class Algorithm(Configurable):
         if seed is not None and seed != self.generators.seed:
             self.generators.reseed(seed)
         source = env if isinstance(env, envs.EnvSource) else envs.resolve(env)
-        observation_space, action_space = _check_spaces(self, source)
+        _check_spaces(self, source)
         for text in source.find_statistics():
             warnings.warn(f"env: {text}", UserWarning, stacklevel=4)
-        encoder = ObservationEncoder(source.observation_space)
+        check_bool("normalize_observation", normalize_observation)
+        check_bool("normalize_reward", normalize_reward)
+        spaces = networks.Spaces(source, normalize_observation, normalize_reward)
         self._set(
-            _source=source,
-            observation_space=observation_space,
-            action_space=action_space,
-            _encoder=encoder,
-            observation_dtype=encoder.dtype,  # uint8 is kept, all other dtypes become float32
+            spaces=spaces,
+            observation_space=spaces.observation_space,
+            action_space=spaces.action_space,
+            observation_dtype=spaces.network_dtype,
             _counters=Counters(),
             hyperparameters={},
             trace_counts=Counter(),
             _reads=Reads(),
         )
-        self._set_normalizers(
-            check_bool("normalize_observation", normalize_observation), check_bool("normalize_reward", normalize_reward)
-        )
         if self.head is not None:
             self.head = bind_head(self)
         self._set(tau=self.hyperparameter("tau", 1.0, minimum=0.0, maximum=1.0))
-
-    def _set_normalizers(self, observation: bool, reward: bool) -> None:
-        if observation and self.is_image and self.observation_dtype == np.uint8:
-            raise ValueError("normalize_observation is for vectors; networks scale images themselves")
-        self._set(_normalizers=self._make_normalizers(observation, reward) if observation or reward else None)
-        if observation:
-            self._set(observation_dtype=np.dtype(np.float32))  # also for uint8
-
-    def _make_normalizers(self, observation: bool, reward: bool) -> Normalizers:
-        return Normalizers(self.observation_shape if observation else None, reward)
 
     @classmethod
     def _initialize(cls, instance: Any, args: tuple, kwargs: dict) -> None:
@@ -450,25 +434,19 @@ class Algorithm(Configurable):
 
     @property
     def observation_shape(self) -> tuple[int, ...]:
-        """Shape of an observation as networks receive it; `noterl.envs.observation` gives it for each space."""
-        return tuple(self._encoder.space.shape)
+        """Shape of an observation as networks receive it, by `noterl.envs.observation`; for several agents, of each."""
+        return self.spaces.network_shape
 
     @property
     def action_size(self) -> int:
         """Number of Discrete actions, or of values in an action of another space."""
         space = self.action_space
-        return int(space.n) if isinstance(space, spaces.Discrete) else int(np.prod(space.shape or ()))
+        return int(space.n) if isinstance(space, Discrete) else int(np.prod(space.shape or ()))
 
     @property
     def is_image(self) -> bool:
-        """Whether observations are images, of uint8 or floats, that `noterl.networks.nature_cnn` accepts."""
-        return networks.is_image_shape(self.observation_shape)
-
-    @property
-    def _network_space(self) -> spaces.Space[Any]:
-        """The space of observations as networks receive them, before a Dict becomes a vector."""
-        is_normalized = self._normalizers is not None and self._normalizers.observation is not None
-        return normalized_space(self._encoder) if is_normalized else self._encoder.original_space
+        """Whether observations, or those of some agent, are images that `noterl.networks.nature_cnn` accepts."""
+        return self.spaces.is_image
 
     def networks(self) -> dict[str, Any]:
         """Return the agent's networks, variables and seed generators by the names of their attributes."""
@@ -626,8 +604,8 @@ def _owner(kind: type, name: str) -> str | None:
     return None
 
 
-def _check_spaces(algorithm: Algorithm, source: envs.EnvSource) -> tuple[Any, Any]:
-    """Return the observation and the action space of an environment; Tuples for several agents.
+def _check_spaces(algorithm: Algorithm, source: envs.EnvSource) -> None:
+    """Check the spaces of an environment.
 
     Raises:
         ValueError: if the algorithm does not support a space, or the number of agents.
@@ -643,13 +621,12 @@ def _check_spaces(algorithm: Algorithm, source: envs.EnvSource) -> tuple[Any, An
                 f"observations, actions and rewards), got one of a single agent: {source.observation_space}"
             )
         check(name, source.observation_space, source.action_space)
-        return source.observation_space, source.action_space
+        return
     found = source.team.observation_space, source.team.action_space
     if not algorithm.multi_agent:
         check(name, *found, hint="MADDPG learns with several agents")
     for agent, *both in zip(source.team.names, *found, strict=True):
         check(f"{name} for the agent {agent!r}", *both, bounded_actions=True)
-    return found
 
 
 def _check_descriptions(network: Any, head: Any) -> None:

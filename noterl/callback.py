@@ -54,6 +54,7 @@ class AgentView(Protocol):
         memory: the kind of memory that the agent learns from, "replay", "rollout" or "sequences".
         optimizer_names: the names of the optimizers, in order.
         generators: returns the random generator of a name.
+        spaces: the `noterl.networks.Spaces` of the environments.
         stop_training: whether `stop` was called; True ends training.
         stop_reason: the reason passed to `stop`, or None.
         steps: environment steps so far.
@@ -78,6 +79,7 @@ class AgentView(Protocol):
     memory: str
     optimizer_names: tuple[str, ...]
     generators: Generators
+    spaces: Any
     stop_training: bool
     stop_reason: str | None
     steps: int

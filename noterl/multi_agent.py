@@ -10,15 +10,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from gymnasium import spaces
 
-from noterl import heads, networks
+from noterl import heads
 from noterl.acting.host_forward import Joint
 from noterl.acting.policy_state import read_state
 from noterl.agent import Agent
 from noterl.backends import ops
-from noterl.envs.observation import ObservationEncoder
-from noterl.normalization import TeamNormalizers, normalized_space
 from noterl.types import Batch
 from noterl.utils.checks import check_bool
 
@@ -58,10 +55,7 @@ class MultiAgent(Agent):
 
     @property
     def _team(self) -> Any:
-        return self._source.team
-
-    def _make_normalizers(self, observation: bool, reward: bool) -> TeamNormalizers:
-        return TeamNormalizers(self.observation_size, observation, reward)
+        return self.spaces.team
 
     def forward(self, observation: Any, agent: int) -> Any:
         """Return the output of one agent's network for its observations `[B, ...]`."""
@@ -82,26 +76,7 @@ class MultiAgent(Agent):
     @property
     def observation_size(self) -> tuple[int, ...]:  # type: ignore[override]
         """Number of values that each agent's network receives."""
-        return tuple(int(np.prod(shape)) for shape in self._team.network_shapes)
-
-    @property
-    def observation_shape(self) -> tuple[Any, ...]:
-        """Shape of what each agent's network receives."""
-        shapes: tuple[Any, ...] = self._team.network_shapes
-        return shapes
-
-    @property
-    def is_image(self) -> bool:
-        """Whether some agent's observations are images."""
-        return any(map(networks.is_image_shape, self._team.network_shapes))
-
-    @property
-    def _network_space(self) -> tuple[spaces.Space[Any], ...]:  # type: ignore[override]
-        """The space of each agent's observations as its network receives them."""
-        found: tuple[spaces.Space[Any], ...] = tuple(self._team.observation_space)
-        if self._normalizers is None or self._normalizers.agents[0].observation is None:
-            return found
-        return tuple(normalized_space(ObservationEncoder(space)) for space in found)
+        return tuple(int(np.prod(shape)) for shape in self.spaces.network_shape)
 
     @property
     def action_size(self) -> tuple[int, ...]:  # type: ignore[override]

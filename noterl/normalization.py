@@ -8,15 +8,12 @@ stores raw values, and batches are normalized when they are sampled. Evaluation 
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from gymnasium import spaces
 
 from noterl.envs.multi_agent.team import columns
-from noterl.envs.observation import ObservationEncoder
 from noterl.types import Batch, Transition
 from noterl.utils import schema
 
@@ -24,17 +21,6 @@ Array = np.ndarray[Any, Any]
 
 # As in Stable-Baselines3: normalized values are clipped to this, and this is added to variances.
 CLIP, EPSILON = 10.0, 1e-8
-
-
-def normalized_space(encoder: ObservationEncoder) -> spaces.Space[Any]:
-    """Return the space of normalized observations: a Box, or a Dict with a Box for each part."""
-    if encoder.is_identity:
-        return spaces.Box(-CLIP, CLIP, encoder.space.shape)
-    parts = {}
-    for path, space, place in encoder.parts:
-        shape = space.shape if isinstance(space, spaces.Box) else (place.stop - place.start,)
-        parts["/".join(path)] = spaces.Box(-CLIP, CLIP, shape)
-    return spaces.Dict(OrderedDict(parts))
 
 
 class RunningMeanStd:

@@ -139,7 +139,7 @@ class Population:
         return states
 
     def _copy(self, seed: int) -> Agent:
-        config = {**self.agent.get_config(), "env": self.agent._source, "seed": seed}
+        config = {**self.agent.get_config(), "env": self.agent.spaces.source, "seed": seed}
         agent: Agent = type(self.agent).from_config(config)
         return agent
 
@@ -197,10 +197,10 @@ class Population:
                 )
             return
         self._version = self.agent._reads.version
-        self._learner.attach(self.agent._source, num_envs)
+        self._learner.attach(self.agent.spaces.source, num_envs)
         self._learner.open(num_envs)
         # Shorter calls answer Ctrl-C sooner; longer ones have less overhead.
-        program = device.make_program(self._learner, self.agent._source, max(1, len(self) // 8))
+        program = device.make_program(self._learner, self.agent.spaces.source, max(1, len(self) // 8))
         if self._members is not None:
             self._states = [self._members.state(number) for number in range(len(self))]
         keys = np.stack([new_keys(each("environment/device")) for each in self._generators])
@@ -211,7 +211,7 @@ class Population:
         """Return the members before their first `fit`, with as many environments as a minibatch needs."""
         size = self._learner.schedule.batch_size
         self._learner.open(1 if isinstance(size, str) else math.ceil(size / self._learner.rollout.length))
-        program = device.make_program(self._learner, self.agent._source)
+        program = device.make_program(self._learner, self.agent.spaces.source)
         keys = np.zeros((len(self), 2), np.uint32)
         return backends.current().capabilities["device_programs"].make_members(program, self._states, keys)
 
@@ -309,7 +309,7 @@ class Population:
         counters.episodes = counters.episodes_begun = episodes
         agent.generators.set_state(self._generators[number].get_state())
         if self._members is not None:
-            lanes = DeviceLanes(agent._source, self._num_envs, agent.generators)
+            lanes = DeviceLanes(agent.spaces.source, self._num_envs, agent.generators)
             lanes.carry, lanes.position = self._members.carry(number), self._position
             agent._session.restore(lanes.get_state(), {})
         return agent
@@ -332,7 +332,8 @@ def find_obstacle(agent: Agent) -> str | None:
     """Return why copies of an agent cannot be the members of a population; None if they can."""
     if agent.state_spec:
         return f"agent: a Population does not support agents with a state_spec yet, got {agent!r}"
-    if agent._source.functions is None or not device.rollouts_run_on_device(agent._build()[0], agent._source):
+    source = agent.spaces.source
+    if source.functions is None or not device.rollouts_run_on_device(agent._build()[0], source):
         return (
             "agent must train on the device: a PPO, A2C or TRPO without normalization, replay memory and reward model, "
             f"with a functional environment and the JAX backend; got {agent!r} on {backends.name()}"

@@ -110,8 +110,8 @@ def ppo(seed: int = 1, batch_size: int = 10, **arguments: Any) -> noterl.PPO:
 def test_agent_acts_with_its_statistics_and_saves_them(tmp_path) -> None:
     uninterrupted = ppo()
     uninterrupted.fit(steps=60, num_envs=2, verbose=0)
-    statistics = uninterrupted._normalizers.observation
-    assert statistics.count == 60 and uninterrupted._normalizers.reward.count == 60
+    statistics = uninterrupted.spaces.normalizers.observation
+    assert statistics.count == 60 and uninterrupted.spaces.normalizers.reward.count == 60
     before = uninterrupted.get_state()
     uninterrupted.evaluate(episodes=2)
     assert differences(before, uninterrupted.get_state()) == []
@@ -149,7 +149,7 @@ def test_return_of_an_abandoned_episode_does_not_continue_in_another_environment
     agent = ppo(normalize_observation=False, batch_size=5)
     agent.fit(lambda: Paying(100.0), steps=10 * rollouts, verbose=0)
     agent.fit(lambda: Paying(0.0), steps=10, verbose=0)
-    assert agent._normalizers._returns.tolist() == [0.0]
+    assert agent.spaces.normalizers._returns.tolist() == [0.0]
 
 
 @pytest.mark.backends("torch")
@@ -159,7 +159,7 @@ def test_return_of_an_episode_that_fails_after_a_rollout_does_not_continue() -> 
         agent.fit(env, steps=20, verbose=0)
     env.reward = 0.0
     agent.fit(env, steps=10, verbose=0)
-    assert agent._normalizers._returns.tolist() == [0.0]
+    assert agent.spaces.normalizers._returns.tolist() == [0.0]
 
 
 def test_weights_file_holds_the_statistics(tmp_path) -> None:
@@ -168,8 +168,8 @@ def test_weights_file_holds_the_statistics(tmp_path) -> None:
     first.save_weights(tmp_path / "w.safetensors")
     second.load_weights(tmp_path / "w.safetensors")
     assert first.act(observation).tolist() == second.act(observation).tolist()
-    assert differences(first._normalizers.arrays(), second._normalizers.arrays()) == []
-    assert second._normalizers.reward.count == 60
+    assert differences(first.spaces.normalizers.arrays(), second.spaces.normalizers.arrays()) == []
+    assert second.spaces.normalizers.reward.count == 60
     other = ppo(normalize_reward=False)
     before = other.get_state()
     with pytest.raises(ValueError, match="weights"):
@@ -205,7 +205,7 @@ def test_transitions_update_statistics_and_batches_are_normalized() -> None:
         if ended:
             learner.interrupt(lane)
     returns = [4, 2, 2 + 0.5 * 4, 6 + 0.5 * 2, 8]
-    statistics = agent._normalizers
+    statistics = agent.spaces.normalizers
     np.testing.assert_allclose(statistics.reward.variance, np.var(returns), rtol=1e-12)
     np.testing.assert_allclose(statistics.observation.mean, np.mean(observations, axis=0), rtol=1e-12)
     sample = agent.replay.sample(3, 5, generator=np.random.default_rng(0))
@@ -225,7 +225,7 @@ def test_transitions_update_statistics_and_batches_are_normalized() -> None:
 def test_agents_with_a_replay_memory_normalize_and_resume_exactly(kind: Any, tmp_path) -> None:
     uninterrupted = replaying(kind)
     uninterrupted.fit(steps=60, num_envs=2, verbose=0)
-    for one in getattr(uninterrupted._normalizers, "agents", [uninterrupted._normalizers]):
+    for one in getattr(uninterrupted.spaces.normalizers, "agents", [uninterrupted.spaces.normalizers]):
         assert one.observation.count == one.reward.count == 60
     before = uninterrupted.get_state()
     uninterrupted.evaluate(episodes=2)
@@ -238,7 +238,7 @@ def test_agents_with_a_replay_memory_normalize_and_resume_exactly(kind: Any, tmp
     assert_same_state(before, again)
     plain = replaying(kind, normalize_observation=False, normalize_reward=False)
     plain.fit(steps=60, num_envs=2, verbose=0)
-    assert plain._normalizers is None and differences(plain.get_state()["variables"], before["variables"])
+    assert plain.spaces.normalizers is None and differences(plain.get_state()["variables"], before["variables"])
 
 
 def team(**arguments: Any) -> noterl.MADDPG:
@@ -254,7 +254,7 @@ def test_each_agent_of_a_team_has_statistics_of_its_own_steps() -> None:
     deviations = []
     for position, (steps, earned) in enumerate(zip((2, 3, 4), (1.0, 10.0, 100.0), strict=True)):
         returns = earned * np.array([1, 1.5, 1.75, 1.875])[:steps]
-        statistics = agent._normalizers.agents[position]
+        statistics = agent.spaces.normalizers.agents[position]
         assert statistics.observation.count == statistics.reward.count == 6 * steps
         assert statistics.observation.mean == pytest.approx(np.arange(steps).mean())
         assert statistics.observation.variance == pytest.approx(np.arange(steps).var())
@@ -301,17 +301,17 @@ def test_wrong_statistics_raise_with_their_name_and_change_nothing(case: str, tm
 @pytest.mark.backends("torch")
 def test_weights_file_holds_the_statistics_of_a_team(tmp_path) -> None:
     agent, plain = team(normalize_observation=True), team()
-    assert plain._normalizers is None and str(agent._normalizers) == "observations of each agent"
+    assert plain.spaces.normalizers is None and str(agent.spaces.normalizers) == "observations of each agent"
     agent.save_weights(tmp_path / "w.safetensors")
     other = noterl.MADDPG(LeavingTeam, hidden=(4,), normalize_observation=True, seed=2)
     other.load_weights(tmp_path / "w.safetensors")
-    assert differences(agent._normalizers.arrays(), other._normalizers.arrays()) == []
-    assert sorted(agent._normalizers.arrays())[0] == "0/observation/count"
+    assert differences(agent.spaces.normalizers.arrays(), other.spaces.normalizers.arrays()) == []
+    assert sorted(agent.spaces.normalizers.arrays())[0] == "0/observation/count"
     with pytest.raises(ValueError, match="weights"):
         plain.load_weights(tmp_path / "w.safetensors")
     for wrong in (TeamNormalizers([1, 1], True, False), TeamNormalizers([1, 1, 1], True, True)):
         with pytest.raises(ValueError, match="state"):
-            wrong.set_state(agent._normalizers.get_state())
+            wrong.set_state(agent.spaces.normalizers.get_state())
 
 
 @pytest.mark.backends("torch")
@@ -326,8 +326,8 @@ def test_normalization_works_with_every_memory(memory: dict[str, Any]) -> None:
     agent.compile(replay=noterl.Replay(200, **memory), batch_size=8, learning_starts=10)
     agent.fit(steps=120, num_envs=2, verbose=0)
     # With hindsight, the achieved goal of each observation counts too.
-    assert agent.updates > 50 and agent._normalizers.observation.count == (240 if goals else 120)
-    statistics = agent._normalizers.observation
+    assert agent.updates > 50 and agent.spaces.normalizers.observation.count == (240 if goals else 120)
+    statistics = agent.spaces.normalizers.observation
     assert statistics.mean.shape == (agent.observation_size,) and np.all(statistics.variance >= 0)
 
 
@@ -348,7 +348,7 @@ def test_bytes_are_normalized_as_numbers(replay: Any) -> None:
     agent = noterl.PPO(BytesEnv, hidden=(4,), rollout_steps=5, epochs=1, normalize_observation=True, seed=1)
     agent.compile(batch_size=10, replay=replay)
     agent.fit(steps=40, num_envs=2, verbose=0)
-    statistics, observation = agent._normalizers.observation, np.array([[100, 140]], np.uint8)
+    statistics, observation = agent.spaces.normalizers.observation, np.array([[100, 140]], np.uint8)
     normalized = (observation - statistics.mean) / np.sqrt(statistics.variance + 1e-8)
     expected = actor_of(agent).forward(normalized.astype(np.float32))[0, 0]
     assert abs(expected) > 1e-4 and agent.act(observation)[0, 0] == expected
@@ -364,7 +364,7 @@ def test_normalizing_images_raises() -> None:
     for kind in (noterl.PPO, noterl.DQN):
         with pytest.raises(ValueError, match="normalize_observation"):
             kind(IMAGE, normalize_observation=True)
-    assert noterl.DQN(IMAGE, normalize_reward=True)._normalizers.observation is None
+    assert noterl.DQN(IMAGE, normalize_reward=True).spaces.normalizers.observation is None
     numbers, pictures = spaces.Box(0, 255, (2,), np.uint8), IMAGE[0]
     for parts, refused in (([numbers] * 3, False), ([numbers, numbers, pictures], True)):
         spaces_of_all = spaces.Tuple(parts), spaces.Tuple([spaces.Discrete(2)] * 3)

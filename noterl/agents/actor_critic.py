@@ -74,7 +74,8 @@ class ActorCritic(Agent):
         outputs = self.head.size // 2 if continuous else self.head.size
 
         def build(layers: Any, outputs: int, **last_layer: Any) -> Any:
-            return networks.default_network(self._network_space, layers, outputs, activation=activation, **last_layer)
+            space = self.spaces.network_space
+            return networks.default_network(space, layers, outputs, activation=activation, **last_layer)
 
         def build_critic(layers: Any) -> Any:
             width = self.num_values

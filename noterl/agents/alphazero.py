@@ -113,7 +113,7 @@ class AlphaZero(Agent):
         if options.get("normalize_reward"):
             raise ValueError("normalize_reward must be False, because a search adds up the environment's rewards")
         self.simulations, self.gumbel = check_positive("simulations", simulations), check_bool("gumbel", gumbel)
-        game, size = self._source.game, self.action_size
+        game, size = self.spaces.source.game, self.action_size
         self.players: int = 1 if game is None else game.players
         self.longest: int = 32 if game is None else game.max_length  # moves until a value is bootstrapped
         self.extra_spec: dict[str, Any] = {"visit_shares": ((size,), np.float32)}
@@ -122,7 +122,7 @@ class AlphaZero(Agent):
         self.network: networks.Network = networks.network_or_default(
             network,
             hidden,
-            lambda layers: networks.default_network(self._network_space, layers, size + 1),
+            lambda layers: networks.default_network(self.spaces.network_space, layers, size + 1),
             self.observation_shape,
         )
 
@@ -139,7 +139,7 @@ class AlphaZero(Agent):
     @property
     def game(self) -> Game | None:
         """The game of two players that the agent plays; None for an environment of one player."""
-        return self._source.game
+        return self.spaces.source.game
 
     def defaults(self) -> Defaults:
         """Return the default settings, which were checked on tic-tac-toe (benchmarks/learning_tasks/)."""
@@ -213,7 +213,7 @@ class AlphaZero(Agent):
         count = self.simulations if simulations is None else check_positive("simulations", simulations)
         actor = self._acting()
         actor.mark_stale()
-        game: Any = actor.game_of(self._source)  # type: ignore[attr-defined]
+        game: Any = actor.game_of(self.spaces.source)  # type: ignore[attr-defined]
         if self.players == 1:
             states, single = game.root(state, self._act_generator, action_mask), True
         elif action_mask is not None:
@@ -247,4 +247,4 @@ class AlphaZero(Agent):
             temperature=self.temperature,
             random_moves=self.random_moves,
         )
-        return SearchActor(*parts, settings=settings, source=self._source)
+        return SearchActor(*parts, settings=settings, source=self.spaces.source)

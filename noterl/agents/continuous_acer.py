@@ -56,7 +56,7 @@ class ContinuousACER(ActorCritic):
     def build_others(self, others: list[Any], hidden: Sequence[int], activation: str) -> None:
         """Build the advantage network for Box actions."""
         if others:
-            space, size = self._network_space, self.action_size
+            space, size = self.spaces.network_space, self.action_size
             self.advantage = networks.network_or_default(
                 others[0],
                 hidden,

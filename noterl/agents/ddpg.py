@@ -70,7 +70,7 @@ class DDPG(Agent):
         **options: Unpack[AgentOptions],
     ) -> None:
         super().__init__(env, **options)
-        space, outputs = self._network_space, self.action_size
+        space, outputs = self.spaces.network_space, self.action_size
         actor, critic = networks.split_networks(network, "actor", "critic")
         shape, joint = self.observation_shape, (self.observation_size + outputs,)
         self.actor: networks.Network = networks.network_or_default(

@@ -81,10 +81,11 @@ class DQN(Agent):
         (network,) = networks.split_networks(network, "q")
         if dueling and network is not None and not isinstance(network, networks.HiddenLayers):
             raise ValueError("dueling must be False with a network of your own, which is used as it is")
+        space = self.spaces.network_space
         self.q: networks.Network = networks.network_or_default(
             network,
             hidden,
-            lambda layers: networks.default_network(self._network_space, layers, self.action_size, dueling=dueling),
+            lambda layers: networks.default_network(space, layers, self.action_size, dueling=dueling),
             self.observation_shape,
         )
         self.target_q: networks.Network = networks.clone(self.q)

@@ -99,12 +99,13 @@ class MADDPG(MultiAgent):
         actors, critics = networks.split_networks(network, "actor", "critic")
         sizes = self.action_size
         # Default critics scale pixels themselves.
-        scales = [networks.column_scales(space) for space in self._network_space]
+        inputs = self.spaces.network_space
+        scales = [networks.column_scales(space) for space in inputs]
         self.scales: list[Any] = [
             factors if isinstance(critics, list | tuple) and (factors != 1).any() else 1.0 for factors in scales
         ]
         self.actors, self.actor_of = self._networks_of(
-            actors, chosen, hidden, lambda i, layers: networks.default_network(self._network_space[i], layers, sizes[i])
+            actors, chosen, hidden, lambda i, layers: networks.default_network(inputs[i], layers, sizes[i])
         )
         self.critics, self.critic_of = self._networks_of(critics, chosen, hidden, self._build_critic)
         self.target_actors: list[networks.Network] = [networks.clone(actor) for actor in self.actors]
@@ -123,7 +124,7 @@ class MADDPG(MultiAgent):
     def _build_critic(self, agent: int, hidden: Any) -> Any:
         inputs = self.inputs[agent]
         actions = sum(self.action_size[other] for other in inputs)
-        return networks.default_critic([self._network_space[other] for other in inputs], hidden, actions)
+        return networks.default_critic([self.spaces.network_space[other] for other in inputs], hidden, actions)
 
     def _networks_of(self, own: Any, chosen: list[int], hidden: Any, build: Any) -> tuple[list[Any], list[int]]:
         """Return the distinct networks, and the index of each agent's network."""

@@ -88,7 +88,7 @@ class SAC(Agent):
         head = heads.Categorical() if self.discrete else heads.SquashedGaussian()
         self.head: Any = head.bind(self.action_space)
         self.random_spec: Any = {} if self.discrete else dict.fromkeys(("noise", "next_noise"), ((size,), "normal"))
-        space, outputs = self._network_space, size if self.discrete else 2 * size
+        space, outputs = self.spaces.network_space, size if self.discrete else 2 * size
         actor, *critics = networks.split_networks(network, "actor", "critic", "critic")
         shape = self.observation_shape
         self.actor: networks.Network = networks.network_or_default(

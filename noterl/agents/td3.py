@@ -79,7 +79,7 @@ class TD3(Agent):
         **options: Unpack[AgentOptions],
     ) -> None:
         super().__init__(env, **options)
-        space, outputs = self._network_space, self.action_size
+        space, outputs = self.spaces.network_space, self.action_size
         actor, *critics = networks.split_networks(network, "actor", "critic", "critic")
         shape, joint = self.observation_shape, (self.observation_size + outputs,)
         self.actor: networks.Network = networks.network_or_default(

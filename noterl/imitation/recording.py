@@ -77,7 +77,7 @@ def record(
     seeds = Generators((agent.generators.seed if isinstance(agent, Agent) else 0) if seed is None else seed)
     numbers = seeds("demonstrations").integers(2**31, size=int(episodes)).tolist()
     with contextlib.ExitStack() as closing:
-        source = agent._source if env is None else envs.resolve(env)  # type: ignore[union-attr]
+        source = agent.spaces.source if env is None else envs.resolve(env)  # type: ignore[union-attr]
         if env is not None:
             closing.callback(source.close)
         if source.team is not None:

@@ -30,7 +30,7 @@ class ActingPolicy:
     def __init__(self, algorithm: Algorithm) -> None:
         self._algorithm = algorithm
         self._weights = self._current()
-        normalizers = algorithm._normalizers
+        normalizers = algorithm.spaces.normalizers
         self._statistics = {} if normalizers is None else _copies(normalizers.arrays())
 
     def _networks(self) -> list[tuple[str, Any]]:
@@ -67,7 +67,7 @@ class ActingPolicy:
 
     def is_current(self) -> bool:
         """Return whether the algorithm has these weights and statistics now."""
-        normalizers = self._algorithm._normalizers
+        normalizers = self._algorithm.spaces.normalizers
         statistics = {} if normalizers is None else normalizers.arrays()
         same = all(np.array_equal(array, self._statistics[name]) for name, array in statistics.items())
         return same and _are_equal(self._current(), self._weights)

@@ -41,7 +41,7 @@ def rollouts_run_on_device(learner: Any, source: EnvSource) -> bool:
         and type(learner) is RolloutLearner
         and learner.reward_model is None
         and not learner.forward_fields
-        and learner.algorithm._normalizers is None
+        and learner.algorithm.spaces.normalizers is None
         and learner.algorithm.head.sampled_from is not None
         and device_programs.loops_are_fast(learner.variables)
     )
@@ -155,7 +155,7 @@ def make_program(learner: RolloutLearner, source: EnvSource, members: int = 1) -
         reset=functions.reset,
         step_environment=functions.step,
         act_best=traced(lambda observations: head.executed(head.deterministic(algorithm._joint_forward(observations)))),
-        encode=tensor_encoder(algorithm._encoder, algorithm.observation_dtype),
+        encode=tensor_encoder(algorithm.spaces.encoder, algorithm.observation_dtype),
         act=traced(act),
         sampled_from=head.sampled_from,
         num_sampled=head.num_sampled,

@@ -46,7 +46,7 @@ def replay_runs_on_device(learner: Any, actor: Any, source: EnvSource) -> bool:
         and isinstance(schedule.update_every, int)
         and isinstance(schedule.updates, int)
         and learner.reward_model is None
-        and algorithm._normalizers is None
+        and algorithm.spaces.normalizers is None
         and not (learner.actor_fields or learner.info_spec or algorithm.extra_spec)
         and _is_plain(learner.replay)
         and device_programs.loops_are_fast(learner.variables)
@@ -100,7 +100,7 @@ class ReplayRunner:
             reset=functions.reset,
             step_environment=functions.step,
             store=lambda observations: map_leaves(_stored, layout, observations),
-            encode=device.tensor_encoder(algorithm._encoder, algorithm.observation_dtype),
+            encode=device.tensor_encoder(algorithm.spaces.encoder, algorithm.observation_dtype),
             act=traced(act),
             sampled_from=exploration.sampled_from,
             num_sampled=exploration.num_sampled,

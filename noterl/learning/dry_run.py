@@ -70,7 +70,7 @@ def find_forward_fields(
     found: dict[str, tuple[int, ...]] = {}
 
     def call() -> None:
-        observation = _zeros((2, *algorithm._encoder.space.shape), algorithm.observation_dtype)
+        observation = _zeros((2, *algorithm.spaces.encoder.space.shape), algorithm.observation_dtype)
         if start:
             state = {name: _zeros((2, *value.shape), value.dtype) for name, value in start.items()}
             *_, fields = algorithm._output_state_and_fields(observation, state)
@@ -116,7 +116,7 @@ def check_networks(updater: Updater) -> None:
 
 def _call_updates(updater: Updater, forward_fields: FieldShapes, returned: list[Returned]) -> None:
     algorithm = updater.algorithm
-    observations = _zeros((2, *algorithm._encoder.space.shape), algorithm.observation_dtype)
+    observations = _zeros((2, *algorithm.spaces.encoder.space.shape), algorithm.observation_dtype)
     rows, *rest = algorithm._joint_forward(observations).shape
     added = sum(math.prod(shape) for shape in forward_fields.values())
     algorithm.head.check((rows, *rest[:-1], rest[-1] - added) if added else (rows, *rest))
@@ -160,15 +160,16 @@ def example_batch(algorithm: Algorithm, forward_fields: Iterable[str]) -> Batch:
     def zeros(shape: tuple[int, ...], dtype: Any) -> Any:
         return _zeros((2, 1, *shape) if is_rollout else (2, *shape), dtype)
 
-    observation, number = zeros(algorithm._encoder.space.shape, algorithm.observation_dtype), zeros((), np.float32)
-    layout = action_layout(algorithm._source.action_space)
+    spaces = algorithm.spaces
+    observation, number = zeros(spaces.encoder.space.shape, spaces.network_dtype), zeros((), np.float32)
+    layout = action_layout(spaces.source.action_space)
     action = zeros(layout.shape, layout.batch_dtype)
     extra = {name: zeros(shape, np.float32) for name, (shape, _) in algorithm.random_spec.items()}
     names = forward_fields if is_rollout else dict.fromkeys((*forward_fields, *algorithm.actor_fields))
     fields = extra_layout(stored_fields(algorithm, names))
     extra.update({name: zeros(leaf.shape, leaf.batch_dtype) for name, leaf in fields.items()})
-    if algorithm._source.team is not None:
-        each = zeros((len(algorithm._source.team),), np.float32)
+    if spaces.team is not None:
+        each = zeros((len(spaces.team),), np.float32)
         extra.update(present=each, remaining=each)
         return Batch(observation, action, each, observation, each, number, zeros((), np.int32), extra)
     if is_rollout:

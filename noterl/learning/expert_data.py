@@ -42,7 +42,8 @@ class ExpertData:
             )
         self._algorithm = algorithm
         observations, actions = data.pairs()
-        self.observation: np.ndarray = algorithm._encoder(observations).astype(algorithm._encoder.dtype, copy=False)
+        encoder = algorithm.spaces.encoder
+        self.observation: np.ndarray = encoder(observations).astype(encoder.dtype, copy=False)
         self.action: Any = actions.astype(action_layout(algorithm.action_space).batch_dtype, copy=False)
 
     def __len__(self) -> int:
@@ -54,7 +55,7 @@ class ExpertData:
 
     def gather(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the observations, normalized as the agent normalizes them now, and the actions of these rows."""
-        observation, normalizers = self.observation[indices], self._algorithm._normalizers
+        observation, normalizers = self.observation[indices], self._algorithm.spaces.normalizers
         if normalizers is not None:
             observation = normalizers.normalize_observation(observation)
         return observation, self.action[indices]

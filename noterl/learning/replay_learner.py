@@ -53,7 +53,7 @@ class ReplayLearner(Learner):
         Raises:
             ValueError: if `forward` does not return a field of `extra_spec`.
         """
-        algorithm, source = self.algorithm, self.algorithm._source
+        algorithm, source = self.algorithm, self.algorithm.spaces.source
         missing = [name for name in algorithm.extra_spec if name not in self.actor_fields]
         if missing:
             raise ValueError(f"extra_spec declares {', '.join(missing)}, but forward does not return it")
@@ -80,12 +80,12 @@ class ReplayLearner(Learner):
             ValueError: if networks would not receive them as they are stored.
         """
         algorithm, reason = self.algorithm, ""
-        normalizers, space = algorithm._normalizers, algorithm._source.observation_space
-        if algorithm._source.team is not None:
+        space = algorithm.spaces.source.observation_space
+        if algorithm.spaces.team is not None:
             reason = "several agents"
-        elif not algorithm._encoder.is_identity:
+        elif not algorithm.spaces.encoder.is_identity:
             reason = f"observations of {space}, which are encoded on the host"
-        elif normalizers is not None and normalizers.observation is not None:
+        elif algorithm.spaces.normalizes_observation:
             reason = "normalize_observation"
         elif self.replay.relabel is not None:
             reason = f"relabel={type(self.replay.relabel).__name__}(...)"
@@ -128,9 +128,9 @@ class ReplayLearner(Learner):
     def add(self, transition: Transition) -> None:
         """Store a transition, and update the statistics of the normalizers with it."""
         self.replay.add(*transition)
-        normalizers = self.algorithm._normalizers
+        normalizers = self.algorithm.spaces.normalizers
         if normalizers is not None:
-            encoder, relabel = self.algorithm._encoder, self.replay.relabel
+            encoder, relabel = self.algorithm.spaces.encoder, self.replay.relabel
             observation = encoder(transition.observation)
             normalizers.update(transition._replace(observation=observation), discount_factor(self.algorithm))
             if relabel is not None and normalizers.observation is not None:
@@ -140,8 +140,8 @@ class ReplayLearner(Learner):
 
     def interrupt(self, lane: int) -> None:
         """End a lane's episode in the memory and in the normalizers' running returns."""
-        if self.algorithm._normalizers is not None:
-            self.algorithm._normalizers.interrupt(lane)
+        if self.algorithm.spaces.normalizers is not None:
+            self.algorithm.spaces.normalizers.interrupt(lane)
         self.replay.interrupt(lane)
 
     def due(self, before: int, after: int, ended: int, ready: float | None = None) -> Due:
@@ -193,14 +193,14 @@ class ReplayLearner(Learner):
         algorithm = self.algorithm
         assert sample.gamma is not None
         batch = self.replay.gather(sample, gamma=sample.gamma, observations=self._observations)
-        encoder = algorithm._encoder
+        encoder = algorithm.spaces.encoder
         # The memory keeps other dtypes of a Box, such as int16.
         if not encoder.is_identity or encoder.space.dtype != encoder.dtype:
             encode = partial(_cast, encoder.dtype) if encoder.is_identity else encoder
             batch = batch._replace(
                 observation=encode(batch.observation), next_observation=encode(batch.next_observation)
             )
-        return batch if algorithm._normalizers is None else algorithm._normalizers.normalize_batch(batch)
+        return batch if algorithm.spaces.normalizers is None else algorithm.spaces.normalizers.normalize_batch(batch)
 
     @property
     def description(self) -> str:

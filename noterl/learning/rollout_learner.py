@@ -63,7 +63,7 @@ class RolloutLearner(Learner):
     def declare_memory(self) -> None:
         """Set the spaces of the rollout; its arrays are allocated when the number of lanes is known."""
         spec = {name: self.algorithm.extra_spec[name] for name in self.forward_fields}
-        source = self.algorithm._source
+        source = self.algorithm.spaces.source
         self.rollout.build(source.observation_space, source.action_space, spec, stored_fields(self.algorithm, ()))
 
     def declare_prepared(self) -> None:
@@ -189,8 +189,8 @@ class RolloutLearner(Learner):
 
     def _interrupt_learned(self, lane: int) -> None:
         """End the episode of a lane whose last transition the agent has learned from."""
-        if self.algorithm._normalizers is not None:
-            self.algorithm._normalizers.interrupt(lane)
+        if self.algorithm.spaces.normalizers is not None:
+            self.algorithm.spaces.normalizers.interrupt(lane)
 
     def due(self, before: int, after: int, ended: int, ready: float | None = None) -> Due:
         """Return the updates of all epochs once the rollout is complete."""
@@ -244,7 +244,7 @@ class RolloutLearner(Learner):
 
         With a reward model, demonstrations are added first.
         """
-        gamma, normalizers = discount_factor(self.algorithm), self.algorithm._normalizers
+        gamma, normalizers = discount_factor(self.algorithm), self.algorithm.spaces.normalizers
         rollout = self.rollout.batch(gamma=gamma)
         if self.reward_model is not None and self.replay is None:
             # Before the statistics of the normalizers change, so that both sides are normalized alike.
@@ -347,11 +347,7 @@ class ReplayedRolloutLearner(RolloutLearner):
             raise ValueError("replay is not supported for an agent that may stop epochs early (`target_kl`)")
         if replay.on_device:
             raise ValueError(f"replay must have on_device=False, because it stores prepared rollouts, got {replay!r}")
-        if (
-            replay.stacks_frames
-            and algorithm._normalizers is not None
-            and algorithm._normalizers.observation is not None
-        ):
+        if replay.stacks_frames and algorithm.spaces.normalizes_observation:
             raise ValueError(
                 "replay must have no frame_stack with normalize_observation=True, because the frames of a stack are "
                 f"normalized with the statistics of several rollouts, got {replay!r}"
@@ -370,7 +366,7 @@ class ReplayedRolloutLearner(RolloutLearner):
         spec = self._prepared_fields()
         # The memory stores prepared observations, which are float32 unless networks receive bytes.
         normalized = spaces.Box(-np.inf, np.inf, algorithm.observation_shape, np.float32)
-        space = normalized if algorithm.observation_dtype == np.float32 else algorithm._encoder.space
+        space = normalized if algorithm.observation_dtype == np.float32 else algorithm.spaces.encoder.space
         self.replay.build(space, algorithm.action_space, extra_spec=spec, allocate=False)
 
     def call_size(self, updates: int) -> int:

@@ -67,7 +67,7 @@ class SequenceLearner(RolloutLearner):
     def declare_prepared(self) -> None:
         """Set the layout of the replay memory, which stores what `prepare` returns."""
         algorithm = self.algorithm
-        encoder, spec = algorithm._encoder, self._prepared_fields()
+        encoder, spec = algorithm.spaces.encoder, self._prepared_fields()
         floats = spaces.Box(-np.inf, np.inf, encoder.space.shape, np.float32)
         space = encoder.space if encoder.dtype == np.uint8 else floats
         self.replay.build(space, algorithm.action_space, extra_spec=spec, allocate=False)
@@ -142,7 +142,7 @@ class SequenceLearner(RolloutLearner):
     def gather(self, sample: Sample) -> Batch:
         """Return the batches `[K, T, N, ...]` of a sample, normalized as networks receive them."""
         assert sample.gamma is not None
-        batch, normalizers = self.sequences.gather(sample, gamma=sample.gamma), self.algorithm._normalizers
+        batch, normalizers = self.sequences.gather(sample, gamma=sample.gamma), self.algorithm.spaces.normalizers
         return batch if normalizers is None else normalizers.normalize_batch(batch)
 
     def _interrupt_learned(self, lane: int) -> None:

@@ -134,7 +134,7 @@ class Settings:
             learner = RolloutLearner(algorithm, **settings)
         else:
             learner = _REPLAYING[algorithm.memory](algorithm, replay=self.replay, **settings)
-            source = algorithm._source
+            source = algorithm.spaces.source
             self.replay.set_owner(algorithm, source.observation_space, source.action_space)
         return learner
 
@@ -271,12 +271,12 @@ def _replay_of(capacity: int, defaults: Defaults, algorithm: Algorithm, learns_r
 
 def _frame_stack(algorithm: Algorithm) -> int | None:
     """Return how many frames the memory stacks, if the environment can return single ones."""
-    maker = algorithm._source.maker
+    maker = algorithm.spaces.source.maker
     return None if maker is None else maker.frame_stack
 
 
 def _default_replay(defaults: Defaults, algorithm: Algorithm, learns_rewards: bool = False) -> Replay:
-    source, capacity, stack = algorithm._source, defaults.capacity, _frame_stack(algorithm)
+    source, capacity, stack = algorithm.spaces.source, defaults.capacity, _frame_stack(algorithm)
     fitting = default_capacity(capacity, source.observation_space, source.action_space, frame_stack=stack)
     if fitting < capacity:
         warnings.warn(
@@ -344,7 +344,7 @@ def _check_reward_model(model: Any, algorithm: Algorithm, replay: Replay | None)
             "reward_model needs a replay memory of single steps, because it rewards one action: use n_step=1 and no "
             f"Triplets, got {replay!r}"
         )
-    normalizers = algorithm._normalizers
+    normalizers = algorithm.spaces.normalizers
     if normalizers is not None and normalizers.reward is not None and not model.environment_weight:
         raise ValueError(
             "normalize_reward must be False with reward_model=GAIL(...), which replaces the environment's rewards; "

@@ -38,3 +38,4 @@ from noterl.networks.modes import PRECISIONS as PRECISIONS
 from noterl.networks.modes import training_mode as training_mode
 from noterl.networks.multi_input import multi_input as multi_input
 from noterl.networks.size_limit import size_limit as size_limit
+from noterl.networks.spaces import Spaces as Spaces

@@ -24,7 +24,7 @@ def settled(parts: Parts) -> dict[str, Any]:
     shapes of each network's weights ("network/q") and the rules of each optimizer ("optimizer/beta_1").
     """
     algorithm, settings = parts.algorithm, parts.settings
-    spec = algorithm._source.spec
+    spec = algorithm.spaces.source.spec
     names = algorithm.optimizer_names
     found = {
         "agent": type(algorithm).__name__,

@@ -70,7 +70,7 @@ def check_info_of_fit(info: Any, learner: Learner, callbacks: CallbackList) -> d
     Raises:
         ValueError: if it is malformed, or a key is the name of another entry of the logs or of `evaluate`'s result.
     """
-    team = learner.algorithm._source.team
+    team = learner.algorithm.spaces.team
     taken = {"episode", "complete", "worker", "rank", "staleness", "update_ratio"}
     taken |= {*COLUMNS, *STATISTICS, *learner.updater.metric_names}
     taken |= {name for callback in callbacks.callbacks for name in callback.adds}

@@ -199,7 +199,7 @@ def _saved_network(agent: AgentView) -> keras.Model:
     """
     trained = {name: each for name, each in agent.networks().items() if networks.trainable_variables(each)}
     found = list(trained.values())
-    if getattr(getattr(agent, "_normalizers", None), "observation", None) is not None:
+    if agent.spaces.normalizes_observation:
         raise ValueError(
             "callbacks: keras.callbacks.ModelCheckpoint would save the network without normalize_observation=True; use "
             "noterl.callbacks.Export(path, 'keras'), whose model normalizes, or noterl.callbacks.Checkpoint, which "

@@ -79,7 +79,7 @@ def pretrain(
 
 def _update_normalizers(algorithm: Algorithm, data: ExpertData) -> None:
     """Start the statistics of observations with the demonstrations, if there are none yet."""
-    statistics = getattr(algorithm._normalizers, "observation", None)
+    statistics = getattr(algorithm.spaces.normalizers, "observation", None)
     if statistics is not None and not statistics.count:
         statistics.update(np.asarray(data.observation, np.float32))
 

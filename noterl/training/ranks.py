@@ -70,9 +70,9 @@ def statistics_merger(strategy: Strategy, learner: Learner) -> Callable[[], None
 
     After it, all processes have the same statistics, those of the values of all of them.
     """
-    if learner.algorithm._normalizers is None:
+    if learner.algorithm.spaces.normalizers is None:
         return None
-    statistics = learner.algorithm._normalizers.statistics()
+    statistics = learner.algorithm.spaces.normalizers.statistics()
     bases = [_copy(one) for one in statistics]
 
     def merge() -> None:

@@ -70,7 +70,7 @@ def _core_state(parts: Parts, *, allocate: bool = True) -> dict[str, Any]:
     If `allocate` is False, the states of optimizers without slots are incomplete: only `_set_core_state` accepts them.
     """
     algorithm, learner = parts.algorithm, parts.learner
-    layout, normalizers = _layout(algorithm), algorithm._normalizers
+    layout, normalizers = _layout(algorithm), algorithm.spaces.normalizers
     return {
         "variables": {name: networks.get_weights(network) for name, network in algorithm.networks().items()},
         "hyperparameters": {name: float(value) for name, value in algorithm.hyperparameters.items()},
@@ -155,7 +155,7 @@ def _check(parts: Parts, state: Any) -> None:
         "generators": dict,
         "explorer": dict,
         "worker_explorers": [dict] * len(parts.actor.worker_explorers),
-        "normalizers": None if algorithm._normalizers is None else dict,
+        "normalizers": None if algorithm.spaces.normalizers is None else dict,
         "polyak": bool,
         "schedule": DictOf((int, str)),
         "reward_model": _model_schema(learner),
@@ -176,7 +176,7 @@ def _check(parts: Parts, state: Any) -> None:
         extra = {name: (shape, np.float32) for name, shape in learner.actor_fields.items()}
         masks = mask_spec(algorithm.action_space) if state["masked"] else {}
         spec = {name: entry for name, entry in learner.info_spec.items() if name != ACTION_MASK}
-        check_lanes(state["lanes"], algorithm._source, extra, {**spec, **masks}, parts.actor.start)
+        check_lanes(state["lanes"], algorithm.spaces.source, extra, {**spec, **masks}, parts.actor.start)
 
 
 def _model_schema(learner: Learner) -> Any:
@@ -207,8 +207,8 @@ def _set_core_state(parts: Parts, state: dict[str, Any]) -> None:
     parts.actor.explorer.set_state(state["explorer"])
     for explorer, own in zip(parts.actor.worker_explorers, state["worker_explorers"], strict=True):
         explorer.set_state({**own, "generator": explorer.generator.bit_generator.state})
-    if algorithm._normalizers is not None:
-        algorithm._normalizers.set_state(state["normalizers"])
+    if algorithm.spaces.normalizers is not None:
+        algorithm.spaces.normalizers.set_state(state["normalizers"])
     algorithm.generators.set_state(state["generators"])
     parts.actor.explorer.generator = algorithm.generators("exploration")
 
@@ -275,7 +275,7 @@ def document(parts: Parts, *, replay: bool) -> dict[str, Any]:
         }
     return {
         "class": type(algorithm).__name__,
-        "environment": algorithm._source.describe(),
+        "environment": algorithm.spaces.source.describe(),
         "config": saving.Arguments(config),
         "compile": saving.Arguments(dict(sorted(arguments.items()))),  # a loaded agent gives the same file
         "threads": update_threads(parts),
@@ -303,7 +303,7 @@ def get_weights(algorithm: Algorithm) -> dict[str, np.ndarray]:
         for name, network in algorithm.networks().items()
         for position, weight in enumerate(networks.get_weights(network))
     }
-    normalizers = algorithm._normalizers
+    normalizers = algorithm.spaces.normalizers
     statistics = {} if normalizers is None else normalizers.arrays()
     return {**found, **{f"{_NORMALIZERS}{name}": array for name, array in statistics.items()}}
 
@@ -328,9 +328,9 @@ def set_weights(algorithm: Algorithm, arrays: Mapping[str, np.ndarray], *, allow
             raise ValueError(f"weights: {name!r} must be of {expected[name].dtype}, got {array.dtype}")
         if not allow_nonfinite and array.dtype.kind == "f" and not np.isfinite(array).all():
             raise ValueError(f"weights: {name!r} is not finite; set allow_nonfinite=True to load it nevertheless")
-    if algorithm._normalizers is not None:
-        statistics = {name: arrays[name] for name in expected if name.startswith(_NORMALIZERS)}
-        algorithm._normalizers.set_arrays({name[len(_NORMALIZERS) :]: array for name, array in statistics.items()})
+    if algorithm.spaces.normalizers is not None:
+        names = [name for name in expected if name.startswith(_NORMALIZERS)]
+        algorithm.spaces.normalizers.set_arrays({name.removeprefix(_NORMALIZERS): arrays[name] for name in names})
     for name, network in algorithm.networks().items():
         networks.set_weights(network, [arrays[key] for key in expected if key.rpartition("/")[0] == name])
 
@@ -367,8 +367,8 @@ def summary(parts: Parts) -> str:
         lines.append(f"  {name}: {type(network).__name__}, {count:,} values ({shapes})")
     for name, optimizer in parts.learner.optimizers.items():
         lines.append(f"  {name}: {type(optimizer).__name__}")
-    if algorithm._normalizers is not None:
-        lines.append(f"  normalizes {algorithm._normalizers}")
+    if algorithm.spaces.normalizers is not None:
+        lines.append(f"  normalizes {algorithm.spaces.normalizers}")
     lines.append(f"  {parts.learner.description}")
     lines.append(f"  {counters.steps:,} steps, {counters.episodes:,} episodes, {counters.updates:,} updates")
     return "\n".join(lines)

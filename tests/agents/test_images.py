@@ -174,7 +174,7 @@ def test_dict_with_an_image_gets_convolutions_and_scaled_bytes(name: str) -> Non
     whole = agent.act(observation)
     assert np.shape(whole)[0] == 4
     for part in ("eye", "memory"):
-        encoded = [agent._encoder({**observation, part: observation[part] * share}) for share in (0, 1)]
+        encoded = [agent.spaces.encoder({**observation, part: observation[part] * share}) for share in (0, 1)]
         values = [fetched(agent.forward, array) for array in encoded]
         assert not np.array_equal(*values) and np.abs(values[1] - values[0]).max() < 10
 

@@ -91,11 +91,11 @@ CASES: dict[str, Any] = {
 def test_every_space_head_and_layer(case: str, format: str, tmp_path: Path) -> None:
     agent = CASES[case]()
     path = agent.export(tmp_path / "policy", format)  # compares with the agent
-    space = copy.deepcopy(agent._encoder.original_space)
+    space = copy.deepcopy(agent.spaces.encoder.original_space)
     space.seed(1)
     observations = [space.sample() for _ in range(20)]
     rng = np.random.default_rng(2)
-    inputs = {name: policy.random_values(part, 20, rng) for name, _, part in policy.inputs_of(agent._encoder)}
+    inputs = {name: policy.random_values(part, 20, rng) for name, _, part in policy.inputs_of(agent.spaces.encoder)}
     results = read(path, format)(inputs)
     assert results["action"].shape == (20, *agent.action_space.shape)
     if format == "numpy":
@@ -109,7 +109,7 @@ def test_mean_far_from_zero_keeps_precision(tmp_path: Path) -> None:
     agent = noterl.SAC("Pendulum-v1", normalize_observation=True, hidden=(16, 16), seed=1)
     agent.build()
     rng = np.random.default_rng(1)
-    agent._normalizers.observation.update(5_000.0 + rng.normal(size=(100, 3)))
+    agent.spaces.normalizers.observation.update(5_000.0 + rng.normal(size=(100, 3)))
     for format in ("numpy", "torch", "keras"):
         agent.export(tmp_path / format, format)  # compares with the agent
 
@@ -179,7 +179,7 @@ class TestRefused:
     def test_fewer_bits_of_an_accelerator_are_allowed(self) -> None:
         agent = noterl.PPO((VECTOR, BOX), hidden=(8,), seed=1)
         agent.build()
-        made = policy.make_policy("PPO", agent.networks().values(), agent._actor, agent._encoder)
+        made = policy.make_policy("PPO", agent.networks().values(), agent._actor, agent.spaces.encoder)
         assert made.exact  # its network acts in NumPy
         results = {"action": made.actions, "outputs": made.outputs}
         made.check(results, "keras", exact=True)

@@ -194,10 +194,10 @@ def test_statistics_of_observations_start_with_the_demonstrations() -> None:
     agent, data = linear(DISCRETE, noterl.PPO, normalize_observation=True), demonstrations()
     agent.pretrain(data, 1, verbose=0)
     observations, _ = data.pairs()
-    np.testing.assert_allclose(agent._normalizers.observation.mean, observations.mean(axis=0, dtype=np.float64))
-    count = agent._normalizers.observation.count
+    np.testing.assert_allclose(agent.spaces.normalizers.observation.mean, observations.mean(axis=0, dtype=np.float64))
+    count = agent.spaces.normalizers.observation.count
     agent.pretrain(data, 1, verbose=0)
-    assert agent._normalizers.observation.count == count == len(data)
+    assert agent.spaces.normalizers.observation.count == count == len(data)
 
 
 @pytest.mark.backends("torch")

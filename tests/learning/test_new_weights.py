@@ -31,7 +31,8 @@ def watched(agent: noterl.PPO) -> list[float]:
 
     def record(observations: Any, actions: Any, fields: Any) -> None:
         begin(observations, actions, fields)
-        inputs = agent._normalizers.normalize_observation(observations) if agent._normalizers else observations
+        normalizers = agent.spaces.normalizers
+        inputs = normalizers.normalize_observation(observations) if normalizers else observations
         acted[learner.rollout.round] = ops.convert_to_numpy(
             agent.log_prob(ops.convert_to_tensor(inputs, "float32"), ops.convert_to_tensor(actions))
         )
@@ -95,10 +96,10 @@ def test_same_weights_keep_the_rollout() -> None:
 def test_running_returns_of_discarded_steps_are_reset() -> None:
     agent = ppo(normalize_reward=True)
     agent.fit(steps=12, verbose=0)
-    agent._normalizers._returns[:] = 5.0
+    agent.spaces.normalizers._returns[:] = 5.0
     agent.set_weights(other_weights(normalize_reward=True))
     agent.fit(steps=1, verbose=0)
-    assert agent._normalizers._returns.tolist() == [0.0] and agent._learner.rollout.round == 1
+    assert agent.spaces.normalizers._returns.tolist() == [0.0] and agent._learner.rollout.round == 1
 
 
 def test_new_weights_before_the_first_fit_change_nothing() -> None:

@@ -274,11 +274,11 @@ def test_demonstrations_are_normalized_as_the_agent_normalizes() -> None:
     agent = noterl.DQN((OBSERVATIONS, DISCRETE), hidden=(4,), seed=3, normalize_observation=True)
     agent.compile(reward_model=gail())
     agent.build()
-    agent._normalizers.observation.update(np.random.default_rng(0).normal(3.0, 2.0, (50, 3)))
+    agent.spaces.normalizers.observation.update(np.random.default_rng(0).normal(3.0, 2.0, (50, 3)))
     model: Any = learner_of(agent).reward_model
     observation, _ = model._data.gather(np.arange(4))
     raw = model.settings.demonstrations.pairs()[0][:4]
-    np.testing.assert_array_equal(observation, agent._normalizers.normalize_observation(raw))
+    np.testing.assert_array_equal(observation, agent.spaces.normalizers.normalize_observation(raw))
     assert (model._scale == 1).all() and (model._shift == 0).all()
 
 

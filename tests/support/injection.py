@@ -192,7 +192,7 @@ class Interrupted:
     def _check_observations(self) -> None:
         """Check that each lane's observation is that of its environment."""
         lanes = self.agent._session.lanes
-        if lanes is None or self.agent._source.describe().get("id") != "CartPole-v1":
+        if lanes is None or self.agent.spaces.source.describe().get("id") != "CartPole-v1":
             return
         for lane, environment in enumerate(lanes.environments):
             if lanes.ledger.running[lane]:

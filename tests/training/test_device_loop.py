@@ -416,7 +416,7 @@ class TestAgents:
     def test_dict_observations_are_encoded_as_on_the_host(self, trpo: Any) -> None:
         carry = trpo._session.lanes.carry
         time = np.array(carry.states[0])
-        host = trpo._encoder({"place": np.stack([time, -time], -1).astype(np.float32), "choice": time % 3})
+        host = trpo.spaces.encoder({"place": np.stack([time, -time], -1).astype(np.float32), "choice": time % 3})
         np.testing.assert_array_equal(carry.observations, host)
 
     def test_other_agents_step_a_vector_environment(self) -> None:

@@ -479,21 +479,21 @@ class TestChoice:
     )
     def test_others_step_a_vector_environment(self, options: dict[str, Any]) -> None:
         agent = dqn(**options)
-        assert not runs_on_device(*agent._build(), agent._source)
+        assert not runs_on_device(*agent._build(), agent.spaces.source)
 
     def test_noise_with_a_state_steps_a_vector_environment(self) -> None:
         agent = noterl.DDPG(FakeBrax(), hidden=(4,))
         agent.compile(noise=OrnsteinUhlenbeckProcess(0.15))
-        assert not runs_on_device(*agent._build(), agent._source)
+        assert not runs_on_device(*agent._build(), agent.spaces.source)
 
     def test_normalization_steps_a_vector_environment(self) -> None:
         agent = noterl.DQN(line(), hidden=(4,), normalize_observation=True)
-        assert not runs_on_device(*agent._build(), agent._source)
+        assert not runs_on_device(*agent._build(), agent.spaces.source)
 
     def test_default_agents_run_on_the_device(self) -> None:
         for agent in (noterl.DQN(line()), noterl.SAC(FakeBrax()), noterl.SAC(line()), noterl.TD3(FakeBrax())):
             agent.compile(replay=1_000)
-            assert runs_on_device(*agent._build(), agent._source)
+            assert runs_on_device(*agent._build(), agent.spaces.source)
 
 
 class TestFaults:

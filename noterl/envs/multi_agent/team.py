@@ -31,6 +31,7 @@ class Team:
         action_spaces: one for each agent.
 
     Attributes:
+        encoders: the encoder of each agent's observations.
         observation_space: the agents' spaces as a Tuple.
         action_space: the agents' spaces as a Tuple.
         joined_observation_space: the Box of the observation vector.
@@ -66,13 +67,13 @@ class Team:
             raise ValueError(f"env: the names of agents must differ, got {list(self.names)}")
         self.observation_space: Any = _tuple("observation_space", self.names, observation_spaces)
         self.action_space: Any = _tuple("action_space", self.names, action_spaces)
-        self._encoders = tuple(map(ObservationEncoder, self.observation_space))
+        self.encoders: Sequence[ObservationEncoder] = tuple(map(ObservationEncoder, self.observation_space))
         self.network_shapes: tuple[tuple[int, ...], ...] = tuple(
-            tuple(encoder.space.shape) for encoder in self._encoders
+            tuple(encoder.space.shape) for encoder in self.encoders
         )
         self.observation_columns: list[slice] = columns([int(np.prod(shape)) for shape in self.network_shapes])
         self._action_columns = columns([int(np.prod(space.shape or ())) for space in self.action_space])
-        in_bytes = all(encoder.dtype == np.uint8 for encoder in self._encoders)
+        in_bytes = all(encoder.dtype == np.uint8 for encoder in self.encoders)
         low, high, dtype = (0, 255, np.uint8) if in_bytes else (-np.inf, np.inf, np.float32)
         self.joined_observation_space: spaces.Box = spaces.Box(low, high, (self.observation_columns[-1].stop,), dtype)
         lows, highs = (
@@ -96,7 +97,7 @@ class Team:
             ValueError: if an observation does not have the shape of its space; the message names the agent.
         """
         for index, observation in observations.items():
-            encoder, name = self._encoders[index], f"the observation of agent {self.names[index]!r}"
+            encoder, name = self.encoders[index], f"the observation of agent {self.names[index]!r}"
             if encoder.axes(observation, name):
                 shape = encoder.original_space.shape
                 raise ValueError(f"{name} must have the shape {shape}, got {np.shape(observation)}")
@@ -113,7 +114,7 @@ class Team:
             raise ValueError(
                 f"observation must hold one for each of the agents {list(self.names)}, got {observations!r}"
             )
-        named = list(zip(self._encoders, observations, self.names, strict=True))
+        named = list(zip(self.encoders, observations, self.names, strict=True))
         axes = {encoder.axes(observation, f"observation of agent {name!r}") for encoder, observation, name in named}
         if len(axes) > 1:
             raise ValueError("observation must be one of every agent, or a batch of every agent, not some of each")

@@ -59,9 +59,11 @@ class HyperparameterScheduler(Callback):
         self.optimizer: str | None = optimizer
         self.unit: str = check_word("unit", unit, UNITS)
         self._at: int | None = None  # the count that the current value was computed from
-        if live:
-            self.needs_live_updates = self.needs_host = True
-            self.on_batch_begin = self._before_update  # type: ignore[method-assign]
+        self.needs_live_updates: bool = live
+        self.needs_host: bool = live
+
+    def _handler(self, event: str) -> Callable[..., None] | None:
+        return None if event == "on_batch_begin" and not self.needs_live_updates else super()._handler(event)
 
     @property
     def state_key(self) -> str:
@@ -101,7 +103,8 @@ class HyperparameterScheduler(Callback):
     def _now(self) -> int:
         return int(getattr(self.agent, self.unit))
 
-    def _before_update(self, batch: int, logs: Logs) -> None:
+    def on_batch_begin(self, batch: int, logs: Logs) -> None:
+        """Set the hyperparameter before an update."""
         self._set(self._now)
 
     def _set(self, count: int) -> None:

@@ -379,6 +379,10 @@ class Callback:
             if self.on_due({} if logs is None else logs) is False:
                 self._every_mark = mark
 
+    def _handler(self, event: str) -> Callable[..., None] | None:
+        """Return what handles an event: the method, if the class overrides it; None if nothing does."""
+        return getattr(self, event) if overrides(self, event) else None
+
     def on_train_begin(self, logs: Logs) -> None:
         """Called when `fit` begins, before the first step."""
 
@@ -435,9 +439,12 @@ class LambdaCallback(Callback):
     """
 
     def __init__(self, **functions: Callable[..., None]) -> None:
+        self._functions = functions
         for name, function in functions.items():
             if name not in EVENTS:
                 raise ValueError(f"LambdaCallback: {name!r} is not an event; {words.explain_name(name, EVENTS)}")
             if not callable(function):
                 raise ValueError(f"LambdaCallback: {name} must be callable, got {function!r}")
-            setattr(self, name, function)
+
+    def _handler(self, event: str) -> Callable[..., None] | None:
+        return self._functions.get(event) or super()._handler(event)

@@ -256,8 +256,6 @@ class Replay(Configurable):
         self._storage, self._kept = storage, None  # last, so that an interruption loses nothing
         self._selection = Selection(self.sampler, storage, self.relabel)
         self._position = np.zeros(self.capacity if self.feedback_fields else 0, np.int64)  # scratch of `feedback`
-        # Callers get the storage's own `add` from now on: one call less in every step.
-        self.add = storage.add  # type: ignore[method-assign]
 
     def add_fields(self, spec: Mapping[str, tuple[tuple[int, ...], Any, Any]]) -> None:
         """Add further fields, name -> (shape, dtype, default), to a memory with spaces.
@@ -309,13 +307,14 @@ class Replay(Configurable):
             ValueError: if a value does not fit its space (for a scalar of the wrong kind, TypeError), or if `extra`
                 does not have the fields of `extra_spec`. The transition is not stored.
         """
-        self.add = self._built().add  # type: ignore[method-assign]  # as in `build`, after `load_later`
-        return self.add(lane, observation, action, reward, next_observation, terminated, truncated, extra)
+        storage = self._storage
+        if storage is None or storage.pending_load is not None:
+            storage = self._built()
+        return storage.add(lane, observation, action, reward, next_observation, terminated, truncated, extra)
 
     def load_later(self, load: Callable[[], None]) -> None:
         """Call `load` before the next use of this memory: it adds the transitions that were collected elsewhere."""
         assert self._storage is not None
-        vars(self).pop("add", None)
         self._storage.pending_load = load
 
     @property

@@ -131,8 +131,9 @@ def _every_of(callback: Callback) -> Every | None:
 
 def _handlers(callback: Callback, event: str) -> Iterator[Callable[..., None]]:
     """Return the bound methods of a callback that handle an event."""
-    if overrides(callback, event):
-        yield getattr(callback, event)
+    handler = callback._handler(event)
+    if handler is not None:
+        yield handler
     every = _every_of(callback)
     if every is not None and event in _CHECKED[every.at]:
         yield callback.call_if_due

@@ -64,9 +64,10 @@ class FinderLogger(Callback):
         self._over = False
         self._before, self._collapsed = before, collapsed
         self.needs_host: bool = before is not None
-        if metric == "loss":
-            self.needs_live_updates = True
-            self.on_batch_end = self._after_update  # type: ignore[method-assign]
+        self.needs_live_updates: bool = metric == "loss"
+
+    def _handler(self, event: str) -> Callable[..., None] | None:
+        return None if event == "on_batch_end" and self.metric != "loss" else super()._handler(event)
 
     @property
     def values(self) -> list[float]:
@@ -94,7 +95,8 @@ class FinderLogger(Callback):
         """Record the duration."""
         self.seconds = perf_counter() - self._started
 
-    def _after_update(self, batch: int, logs: Logs) -> None:
+    def on_batch_end(self, batch: int, logs: Logs) -> None:
+        """Record the loss of an update."""
         if not self._over:
             self.losses.append(float(logs["loss"]))
             self._end_point()

@@ -54,14 +54,9 @@ class KerasCallback(Callback):
         self._saves_network = "ModelCheckpoint" in kind
         self._budget, self._epoch, self._epoch_open = Budget(), 0, False
         self._restored: dict[str, Any] = {}
-        if "SwapEMAWeights" in kind and callback.swap_on_epoch:
-            # The callback swaps the weights at the end of an epoch, and back at the begin of the next one. So the next
-            # epoch begins at the end of the step, before an update of another environment could use swapped weights.
-            self.on_step_end = self._open_epoch  # type: ignore[method-assign]
-        for event, hooks in _BATCH_HOOKS.items():
-            overridden = [hook for hook in hooks if overrides(callback, hook, keras.callbacks.Callback)]
-            if overridden:
-                setattr(self, event, self._batch_hook(overridden[0]))
+        # The callback swaps the weights at the end of an epoch, and back at the begin of the next one. So the next
+        # epoch begins at the end of the step, before an update of another environment could use swapped weights.
+        self._swaps_weights = "SwapEMAWeights" in kind and callback.swap_on_epoch
         words.warn_of_unknown_events(callback, keras.callbacks.Callback, stacklevel=7)  # the caller of fit
         if self._keeps_backup:
             warnings.warn(
@@ -175,6 +170,16 @@ class KerasCallback(Callback):
     def on_evaluate_end(self, logs: Logs) -> None:
         """Forward the event with the scalars of the result."""
         self.callback.on_test_end({name: value for name, value in logs.items() if np.ndim(value) == 0})
+
+    def on_step_end(self) -> None:
+        """Begin an epoch unless one is open."""
+        self._open_epoch()
+
+    def _handler(self, event: str) -> Callable[..., None] | None:
+        for name in _BATCH_HOOKS.get(event, ()):
+            if overrides(self.callback, name, keras.callbacks.Callback):
+                return self._batch_hook(name)
+        return None if event == "on_step_end" and not self._swaps_weights else super()._handler(event)
 
     def _open_epoch(self) -> None:
         if not self._epoch_open:

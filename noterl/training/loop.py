@@ -174,7 +174,12 @@ class Loop:
         stepped = perf_counter()
         clock[lanes.stepping_clock] += stepped - started
         before = counters.steps
-        self._store(transitions)
+        for position, transition in enumerate(transitions):
+            if position and self._is_spent():
+                self._discard(transitions[position:])  # a vector environment has stepped beyond the budget
+                break
+            self._store_one(transition)
+            counters.steps += 1
         clock["store"] += perf_counter() - stepped
         if lanes.actions is None:
             learner.end_round()
@@ -190,18 +195,6 @@ class Loop:
         started = perf_counter()
         call_handlers(self.events.on_step_end, call=self.guard.call)
         self.clock["callbacks"] += perf_counter() - started
-
-    def _store(self, transitions: tuple[Transition, ...]) -> None:
-        """Store the transitions of a tick, and record which episodes are over.
-
-        The steps that a vector environment made beyond the budget are discarded.
-        """
-        for position, transition in enumerate(transitions):
-            if position and self._is_spent():
-                self._discard(transitions[position:])
-                break
-            self._store_one(transition)
-            self.counters.steps += 1
 
     def _store_one(self, transition: Transition) -> None:
         """Store a transition, and record whether its episode is over."""

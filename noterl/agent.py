@@ -1,4 +1,4 @@
-"""Agent: compile, fit, evaluate, act and save."""
+"""Agents: compile, fit, evaluate, act and save."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 import numpy as np
+from gymnasium.spaces import Discrete
 
 from noterl import backends, networks, registry, saving
 from noterl.acting.actor import Actor, split_fields
@@ -70,7 +71,7 @@ from noterl.utils.notebook import table
 from noterl.utils.reads import frozen
 from noterl.utils.words import explain_arguments
 
-__all__ = ["Agent", "AgentOptions", "Defaults", "load"]
+__all__ = ["Agent", "AgentOptions", "BaseAgent", "Defaults", "load"]
 
 _NAMES_FOR_USERS = {
     *(
@@ -124,64 +125,8 @@ class AgentOptions(TypedDict, total=False):
     normalize_reward: bool
 
 
-class Agent(Algorithm):
-    """A reinforcement-learning agent: its networks, its exploration and its training.
-
-    A subclass builds its networks in `__init__` (after `super().__init__(env, seed=seed)`). It defines `forward`, and
-    either `loss` or `update`. If it has a target network, it also defines `update_target`. The agent collects networks,
-    variables and seed generators from its attributes, including attributes that are lists, tuples or dicts.
-
-    If the observation space is not a Box, networks receive one float32 vector; see `noterl.envs.observation`. For
-    `Hindsight`, an agent may define `compute_reward(achieved_goal, desired_goal, info)` and `compute_terminated`. If it
-    does not, the environment's methods are used.
-
-    Args:
-        env: a gymnasium id, an environment, a function that makes one, a native vector environment, or a pair
-            (observation_space, action_space).
-        seed: seed of all random numbers of the run: environments, exploration, sampling and networks; None for a random
-            seed.
-        normalize_observation: whether networks receive observations that are normalized by their running mean and
-            standard deviation.
-        normalize_reward: whether rewards are divided by the running standard deviation of the discounted return.
-
-    Raises:
-        ValueError: if `env` is none of these, or the algorithm does not support its spaces.
-
-    Attributes:
-        memory: the kind of memory that the agent learns from: "replay", "rollout", or "sequences" for rollouts that are
-            replayed as sequences. Updates of agents with sequences receive batches `[T, N, ...]`.
-        head: the object of `noterl.heads` that converts the network's output into an action.
-        optimizer_names: the optimizers that `update` names in `minimize`.
-        action_spaces: the kinds of action space that the algorithm supports.
-        observation_spaces: the kinds of observation space that it supports.
-        random_spec: name -> (shape, distribution) of the random numbers that an update needs. They are passed to it in
-            `batch.extra`. The shape is that of one row of a batch. The distribution is "normal" (standard normal) or
-            "uniform" (in [0, 1)).
-        supports_replay: for agents that learn from rollouts, whether `compile` accepts a replay memory. The memory
-            stores rollouts with the fields that `prepare` returns.
-        learns_in_prepare: for agents that learn from rollouts, whether `prepare` changes the networks. Workers with
-            `overlap` then wait while the agent learns.
-        extra_spec: name -> (shape, dtype) of the fields that `forward` returns beside its output, or `prepare` returns.
-            Those of `prepare` need not be declared. Fields of `forward` are passed on as float32.
-        info_spec: name -> (shape, dtype, default) of fields of the environment's `info` that the memory stores, such as
-            `to_play`. `batch.extra` holds each field for the observation, and as `next_<name>` for the next
-            observation. The default is used where `info` lacks the field. The field `action_mask` is added if an
-            environment reports it and the head takes masks.
-        state_spec: name -> shape, or (shape, dtype), of the state that the policy passes from one step of an episode to
-            the next; see `forward`. The dtype is float32 by default. Such an agent acts and is evaluated on every path;
-            its updates are not supported yet.
-        update_period: n if every n-th update differs from the others, for example because it also updates the actor.
-            If n is above 1, `update` receives a second argument, the Python int `updates % n`.
-        target_period: number of updates between two steps of Polyak averaging; a divisor of `update_period`.
-        rollout_steps: steps of each environment in a rollout.
-        epochs: passes over each rollout.
-        replay_ratio: for sequences, the mean number of updates on stored sequences after each rollout.
-        replay_starts: for sequences, the environment steps before the first of these updates.
-        steps: environment steps so far.
-        updates: gradient updates so far.
-        episodes: finished episodes so far.
-        stop_training: whether `stop` was called; setting it to True also ends training.
-    """
+class BaseAgent(Algorithm):
+    """Base of `Agent` and `noterl.MultiAgent`: everything but `forward`, `act` and the sizes of spaces."""
 
     _settings: Settings | None
     _learner: Any  # None before `compile`
@@ -229,7 +174,7 @@ class Agent(Algorithm):
         """Return the names for completion: those for users of an agent, not those for authors of algorithms."""
         kind = type(self)
         own = {name for base in kind.__mro__ if base.__module__.partition(".")[0] != "noterl" for name in vars(base)}
-        own = {name for name in {*own, *vars(self)} if not hasattr(Agent, name)} - {"generators", "trace_counts"}
+        own = {name for name in {*own, *vars(self)} if not hasattr(BaseAgent, name)} - {"generators", "trace_counts"}
         own |= inspect.signature(kind).parameters.keys() & vars(self).keys()
         return sorted(_NAMES_FOR_USERS | {name for name in own if not name.startswith("_")})
 
@@ -585,56 +530,6 @@ class Agent(Algorithm):
         with self._player(env) as player:
             return evaluate(player, events, episodes, seed, deterministic, num_envs, reductions, max_steps)
 
-    def act(
-        self,
-        observation: Any,
-        state: Any = None,
-        *,
-        starts: Any = None,
-        deterministic: bool = True,
-        action_mask: Any = None,
-    ) -> Any:
-        """Return the action for one observation, or actions `[N, ...]` for a batch of N observations.
-
-        For a Dict space, a batch is a dict with a batch of each part. If `deterministic` is False, the agent explores,
-        with a separate generator, so calling `act` never changes training.
-
-        An agent with a `state_spec` returns `(action, state)`. Pass the state to the next call in the same episode:
-
-            action, state = agent.act(observation)  # the first step of an episode
-            action, state = agent.act(next_observation, state)
-
-        Args:
-            observation: one observation, or a batch.
-            state: the state of the policy that the last call returned: a dict of arrays `[...]` for one observation,
-                `[N, ...]` for a batch. None starts all episodes.
-            starts: the rows of a batch whose episode starts, bool `[N]`; their `state` is not used.
-            deterministic: whether to act without exploration.
-            action_mask: the legal actions, such as `info["action_mask"]`: `[A]` for one observation, `[N, A]` for a
-                batch. None if all are legal.
-
-        Raises:
-            ValueError: if the shape is neither that of one observation nor that of a batch, the dtype of the space
-                cannot represent a value, or the mask, `state` or `starts` does not fit the shape; if the agent's head
-                takes no masks, or the agent has no state.
-        """
-        check_bool("deterministic", deterministic)
-        single = self.spaces.encoder.axes(observation) == 0
-        encoded = self.spaces.encoder(fit_dtype(self.spaces.encoder.original_space, observation))
-        encoded, mask = encoded[None] if single else encoded, None
-        if action_mask is not None:
-            if not self.head.takes_mask:
-                raise ValueError(
-                    f"action_mask must be None for the head {type(self.head).__name__}, got {action_mask!r}"
-                )
-            mask = read_masks([action_mask] if single else action_mask, self.action_space, len(encoded))
-        states = read_state(state, starts, self._acting().start, len(encoded), single)
-        actions, states = self._act(encoded, deterministic, mask, states)
-        actions = one_of(actions, 0, self.action_space) if single else actions
-        if not states:
-            return actions
-        return actions, {name: np.array(value[0] if single else value) for name, value in states.items()}
-
     def save(self, path: str | Path, *, replay: bool = True) -> None:
         """Write the agent and its training state to one file, atomically; `replay=False` omits the replay memory.
 
@@ -646,7 +541,7 @@ class Agent(Algorithm):
         """
         saving.write(path, self.get_document(replay=replay))
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Agent:
+    def __deepcopy__(self, memo: dict[int, Any]) -> BaseAgent:
         """Return an independent agent with the same state, as `save` and `load` make it; it opens own environments."""
         try:
             source = self.spaces.source.detached()
@@ -1293,12 +1188,133 @@ class Agent(Algorithm):
             raise RuntimeError(f"{method} cannot be called while fit is running: end training with stop(reason) first")
 
 
+class Agent(BaseAgent):
+    """A reinforcement-learning agent: its networks, its exploration and its training.
+
+    A subclass builds its networks in `__init__` (after `super().__init__(env, seed=seed)`). It defines `forward`, and
+    either `loss` or `update`. If it has a target network, it also defines `update_target`. The agent collects networks,
+    variables and seed generators from its attributes, including attributes that are lists, tuples or dicts.
+
+    If the observation space is not a Box, networks receive one float32 vector; see `noterl.envs.observation`. For
+    `Hindsight`, an agent may define `compute_reward(achieved_goal, desired_goal, info)` and `compute_terminated`. If it
+    does not, the environment's methods are used.
+
+    Args:
+        env: a gymnasium id, an environment, a function that makes one, a native vector environment, or a pair
+            (observation_space, action_space).
+        seed: seed of all random numbers of the run: environments, exploration, sampling and networks; None for a random
+            seed.
+        normalize_observation: whether networks receive observations that are normalized by their running mean and
+            standard deviation.
+        normalize_reward: whether rewards are divided by the running standard deviation of the discounted return.
+
+    Raises:
+        ValueError: if `env` is none of these, or the algorithm does not support its spaces.
+
+    Attributes:
+        memory: the kind of memory that the agent learns from: "replay", "rollout", or "sequences" for rollouts that are
+            replayed as sequences. Updates of agents with sequences receive batches `[T, N, ...]`.
+        head: the object of `noterl.heads` that converts the network's output into an action.
+        optimizer_names: the optimizers that `update` names in `minimize`.
+        action_spaces: the kinds of action space that the algorithm supports.
+        observation_spaces: the kinds of observation space that it supports.
+        random_spec: name -> (shape, distribution) of the random numbers that an update needs. They are passed to it in
+            `batch.extra`. The shape is that of one row of a batch. The distribution is "normal" (standard normal) or
+            "uniform" (in [0, 1)).
+        supports_replay: for agents that learn from rollouts, whether `compile` accepts a replay memory. The memory
+            stores rollouts with the fields that `prepare` returns.
+        learns_in_prepare: for agents that learn from rollouts, whether `prepare` changes the networks. Workers with
+            `overlap` then wait while the agent learns.
+        extra_spec: name -> (shape, dtype) of the fields that `forward` returns beside its output, or `prepare` returns.
+            Those of `prepare` need not be declared. Fields of `forward` are passed on as float32.
+        info_spec: name -> (shape, dtype, default) of fields of the environment's `info` that the memory stores, such as
+            `to_play`. `batch.extra` holds each field for the observation, and as `next_<name>` for the next
+            observation. The default is used where `info` lacks the field. The field `action_mask` is added if an
+            environment reports it and the head takes masks.
+        state_spec: name -> shape, or (shape, dtype), of the state that the policy passes from one step of an episode to
+            the next; see `forward`. The dtype is float32 by default. Such an agent acts and is evaluated on every path;
+            its updates are not supported yet.
+        update_period: n if every n-th update differs from the others, for example because it also updates the actor.
+            If n is above 1, `update` receives a second argument, the Python int `updates % n`.
+        target_period: number of updates between two steps of Polyak averaging; a divisor of `update_period`.
+        rollout_steps: steps of each environment in a rollout.
+        epochs: passes over each rollout.
+        replay_ratio: for sequences, the mean number of updates on stored sequences after each rollout.
+        replay_starts: for sequences, the environment steps before the first of these updates.
+        steps: environment steps so far.
+        updates: gradient updates so far.
+        episodes: finished episodes so far.
+        stop_training: whether `stop` was called; setting it to True also ends training.
+    """
+
+    @property
+    def observation_size(self) -> int:
+        """Number of values in an observation as networks receive it."""
+        return int(np.prod(self.observation_shape))
+
+    @property
+    def action_size(self) -> int:
+        """Number of Discrete actions, or of values in an action of another space."""
+        space = self.action_space
+        return int(space.n) if isinstance(space, Discrete) else int(np.prod(space.shape or ()))
+
+    def act(
+        self,
+        observation: Any,
+        state: Any = None,
+        *,
+        starts: Any = None,
+        deterministic: bool = True,
+        action_mask: Any = None,
+    ) -> Any:
+        """Return the action for one observation, or actions `[N, ...]` for a batch of N observations.
+
+        For a Dict space, a batch is a dict with a batch of each part. If `deterministic` is False, the agent explores,
+        with a separate generator, so calling `act` never changes training.
+
+        An agent with a `state_spec` returns `(action, state)`. Pass the state to the next call in the same episode:
+
+            action, state = agent.act(observation)  # the first step of an episode
+            action, state = agent.act(next_observation, state)
+
+        Args:
+            observation: one observation, or a batch.
+            state: the state of the policy that the last call returned: a dict of arrays `[...]` for one observation,
+                `[N, ...]` for a batch. None starts all episodes.
+            starts: the rows of a batch whose episode starts, bool `[N]`; their `state` is not used.
+            deterministic: whether to act without exploration.
+            action_mask: the legal actions, such as `info["action_mask"]`: `[A]` for one observation, `[N, A]` for a
+                batch. None if all are legal.
+
+        Raises:
+            ValueError: if the shape is neither that of one observation nor that of a batch, the dtype of the space
+                cannot represent a value, or the mask, `state` or `starts` does not fit the shape; if the agent's head
+                takes no masks, or the agent has no state.
+        """
+        check_bool("deterministic", deterministic)
+        single = self.spaces.encoder.axes(observation) == 0
+        encoded = self.spaces.encoder(fit_dtype(self.spaces.encoder.original_space, observation))
+        encoded, mask = encoded[None] if single else encoded, None
+        if action_mask is not None:
+            if not self.head.takes_mask:
+                raise ValueError(
+                    f"action_mask must be None for the head {type(self.head).__name__}, got {action_mask!r}"
+                )
+            mask = read_masks([action_mask] if single else action_mask, self.action_space, len(encoded))
+        states = read_state(state, starts, self._acting().start, len(encoded), single)
+        actions, states = self._act(encoded, deterministic, mask, states)
+        actions = one_of(actions, 0, self.action_space) if single else actions
+        if not states:
+            return actions
+        return actions, {name: np.array(value[0] if single else value) for name, value in states.items()}
+
+
 def _ids_of_networks(value: Any) -> list[int]:
     """Return the ids of the networks and variables in the value of an attribute."""
     return [id(each) for each in networks.find_networks({"": value}).values()]
 
 
-def load(path: str | Path, custom_objects: dict[str, type] | None = None) -> Agent:
+def load(path: str | Path, custom_objects: dict[str, type] | None = None) -> Agent | Any:
     """Build an agent from a file and restore its state.
 
     What only training needs is kept as the arrays of the file until `fit` or `build` allocates it, so that a loaded
@@ -1317,19 +1333,19 @@ def load(path: str | Path, custom_objects: dict[str, type] | None = None) -> Age
     return _load(path, custom_objects)
 
 
-def _load(path: str | Path, custom_objects: dict[str, type] | None, source: Any = None) -> Agent:
+def _load(path: str | Path, custom_objects: dict[str, type] | None, source: Any = None) -> BaseAgent:
     """Return the agent of a file, with the environments of a source; None for those that the file describes."""
     document = saving.read(path)
     agent_state.check_document(document)
     agent_class = registry.lookup(document["class"], custom_objects)
-    if not (isinstance(agent_class, type) and issubclass(agent_class, Agent)):
+    if not (isinstance(agent_class, type) and issubclass(agent_class, BaseAgent)):
         raise ValueError(f"the file names {document['class']!r} as its agent, which is not a noterl.Agent")
     try:
         with networks.size_limit(document["state"].get("variables")):
             config, arguments = (saving.build(document[name], custom_objects) for name in ("config", "compile"))
             if "env" in config:  # otherwise the constructor creates the environment
                 config["env"] = from_description(document["environment"]) if source is None else source
-            agent: Agent = agent_class.from_config(config)
+            agent: BaseAgent = agent_class.from_config(config)
             agent.compile(**arguments)
     except saving.FileError as error:
         raise saving.FileError(f"cannot load {str(path)!r}: {error}") from error

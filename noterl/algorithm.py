@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
-from gymnasium.spaces import Discrete, Space
+from gymnasium.spaces import Space
 
 from noterl import backends, distribute, envs, networks
 from noterl.backends import keras, ops
@@ -428,20 +428,9 @@ class Algorithm(Configurable):
         raise RuntimeError("minimize: call build() first; it builds the optimizers")
 
     @property
-    def observation_size(self) -> int:
-        """Number of values in an observation as networks receive it."""
-        return int(np.prod(self.observation_shape))
-
-    @property
     def observation_shape(self) -> tuple[int, ...]:
         """Shape of an observation as networks receive it, by `noterl.envs.observation`; for several agents, of each."""
         return self.spaces.network_shape
-
-    @property
-    def action_size(self) -> int:
-        """Number of Discrete actions, or of values in an action of another space."""
-        space = self.action_space
-        return int(space.n) if isinstance(space, Discrete) else int(np.prod(space.shape or ()))
 
     @property
     def is_image(self) -> bool:
@@ -596,11 +585,11 @@ def _owner(kind: type, name: str) -> str | None:
             else:
                 taken = callable(value) or isinstance(value, classmethod | staticmethod | functools.cached_property)
             if ours or not taken:
-                return f"{base.__name__}.{name}" if taken else None
+                return f"{base.__name__.removeprefix('Base')}.{name}" if taken else None
         # The annotations of agents are those of hyperparameters, which a subclass may make with other bounds.
         is_agent = base.__module__.split(".")[1:2] == ["agents"]
         if ours and not is_agent and name in inspect.get_annotations(base):
-            return f"{base.__name__}.{name}"
+            return f"{base.__name__.removeprefix('Base')}.{name}"
     return None
 
 

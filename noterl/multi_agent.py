@@ -14,14 +14,16 @@ import numpy as np
 from noterl import heads
 from noterl.acting.host_forward import Joint
 from noterl.acting.policy_state import read_state
-from noterl.agent import Agent
+from noterl.agent import BaseAgent
 from noterl.backends import ops
 from noterl.types import Batch
 from noterl.utils.checks import check_bool
 
 
-class MultiAgent(Agent):
+class MultiAgent(BaseAgent):
     """Base of algorithms that train several agents at once, in PettingZoo's parallel environments or in lists.
+
+    It is a sibling of `Agent`, not a kind of it: both are a `noterl.agent.BaseAgent`.
 
     Like `Agent`, but per agent: `observation_space` and `action_space` are Tuples; `observation_size` and `action_size`
     are tuples. `forward(observation, agent)` is called for one agent, by its number. The batch fields observation,
@@ -74,12 +76,12 @@ class MultiAgent(Agent):
         return rewards
 
     @property
-    def observation_size(self) -> tuple[int, ...]:  # type: ignore[override]
+    def observation_size(self) -> tuple[int, ...]:
         """Number of values that each agent's network receives."""
         return tuple(int(np.prod(shape)) for shape in self.spaces.network_shape)
 
     @property
-    def action_size(self) -> tuple[int, ...]:  # type: ignore[override]
+    def action_size(self) -> tuple[int, ...]:
         """Number of choices, or of values, in each agent's action."""
         return tuple(part.size for part in self.head.parts)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from noterl import backends, networks
-from noterl.agent import Agent
+from noterl.agent import Agent, BaseAgent
 from noterl.backends.on_device import DeviceProgram, Members, Report
 from noterl.collect.device import DeviceLanes
 from noterl.envs.functional import new_keys
@@ -85,7 +85,7 @@ class Population:
         seeds: int | Sequence[int] = 8,
         hyperparameters: Mapping[str, Sequence[float]] | None = None,
     ) -> None:
-        if not isinstance(agent, Agent):
+        if not isinstance(agent, BaseAgent):
             raise ValueError(f"agent must be a noterl.Agent, got {agent!r}")
         obstacle = find_obstacle(agent)
         if obstacle is not None:

@@ -225,9 +225,11 @@ def noterl_class(name: str) -> Any:
     if ":" not in name:
         catalogue.check_agent(name)
         return getattr(noterl, catalogue.class_name(name))
+    from noterl.agent import BaseAgent
+
     module, _, own = name.partition(":")
     classes = classes_of(import_module(module, "the agent"))
-    agents = {key: kind for key, kind in classes.items() if issubclass(kind, noterl.Agent)}
+    agents = {key: kind for key, kind in classes.items() if issubclass(kind, BaseAgent)}
     if own not in agents:
         raise UsageError(f"{name}: {module} has no subclass of noterl.Agent {own!r}: {explain_name(own, list(agents))}")
     return agents[own]

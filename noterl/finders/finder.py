@@ -21,9 +21,9 @@ def check_agent(agent: Any) -> Any:
     Raises:
         ValueError: if it is not an agent.
     """
-    from noterl.agent import Agent
+    from noterl.agent import BaseAgent
 
-    if not isinstance(agent, Agent):
+    if not isinstance(agent, BaseAgent):
         raise ValueError(f"agent must be an agent, such as noterl.DQN(env), got {agent!r}")
     return agent
 

@@ -31,7 +31,7 @@ BELOW_LOWEST, BELOW_END = 4.0, 1000.0
 SKIP_BEGINNING, SKIP_END = 10, 5
 
 if TYPE_CHECKING:
-    from noterl.agent import Agent
+    from noterl.agent import BaseAgent
 
 
 class LRFinder(Finder):
@@ -64,9 +64,9 @@ class LRFinder(Finder):
 
     x_scale = "log"
 
-    def __init__(self, agent: Agent) -> None:
+    def __init__(self, agent: BaseAgent) -> None:
         super().__init__()
-        self.agent: Agent = check_agent(agent)
+        self.agent: BaseAgent = check_agent(agent)
         self.metric: str = "reward"
         self.stop_reason: str | None = None
         self.seconds: float = 0.0

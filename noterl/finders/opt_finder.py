@@ -11,7 +11,7 @@ from noterl.finders.preserving import compile_with, preserving, train
 from noterl.training.finder_logger import FinderLogger
 
 if TYPE_CHECKING:
-    from noterl.agent import Agent
+    from noterl.agent import BaseAgent
 
 
 class OptFinder(CandidateFinder):
@@ -39,11 +39,11 @@ class OptFinder(CandidateFinder):
     (True, ['Adam', 'SGD'], 0)
     """
 
-    def __init__(self, agent: Agent, optimizers: Mapping[str, Any] | Sequence[Any]) -> None:
+    def __init__(self, agent: BaseAgent, optimizers: Mapping[str, Any] | Sequence[Any]) -> None:
         super().__init__()
         if not isinstance(optimizers, Mapping | Sequence) or isinstance(optimizers, str) or not optimizers:
             raise ValueError(f"optimizers must be a list or a dict of optimizers, got {optimizers!r}")
-        self.agent: Agent = check_agent(agent)
+        self.agent: BaseAgent = check_agent(agent)
         self.optimizers: dict[str, Any] = named(optimizers)
 
     def _run(self, env: Any, episodes: int, metric: str, fit: dict[str, Any]) -> list[Trial]:
@@ -55,7 +55,7 @@ class OptFinder(CandidateFinder):
         return trials
 
 
-def play(agent: Agent, name: str, logger: FinderLogger, env: Any, fit: dict[str, Any]) -> Trial:
+def play(agent: BaseAgent, name: str, logger: FinderLogger, env: Any, fit: dict[str, Any]) -> Trial:
     """Train until the logger ends training, or a loss is not finite; return the trial."""
     _, error = train(agent, logger, env, fit)
     return Trial(name, logger.rewards, logger.losses, logger.seconds, error)

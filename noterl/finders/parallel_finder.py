@@ -19,7 +19,7 @@ from noterl.utils.checks import check_positive
 from noterl.utils.processes import spawn
 
 if TYPE_CHECKING:
-    from noterl.agent import Agent
+    from noterl.agent import BaseAgent
 
 
 class ParallelFinder(CandidateFinder):
@@ -42,7 +42,7 @@ class ParallelFinder(CandidateFinder):
 
     def __init__(
         self,
-        agents: Mapping[str, Agent] | Sequence[Agent],
+        agents: Mapping[str, BaseAgent] | Sequence[BaseAgent],
         optimizers: Sequence[Any] | None = None,
         *,
         processes: int | None = None,
@@ -57,7 +57,8 @@ class ParallelFinder(CandidateFinder):
         held = list(agents.values()) if isinstance(agents, Mapping) else list(agents)
         kinds = [_kind(agent, optimizer) for agent, optimizer in zip(held, chosen, strict=True)]
         names = list(agents) if isinstance(agents, Mapping) else list(named(held, kinds))
-        self.candidates: dict[str, tuple[Agent, None]] = dict(zip(names, zip(held, chosen, strict=True), strict=True))
+        pairs = zip(held, chosen, strict=True)
+        self.candidates: dict[str, tuple[BaseAgent, None]] = dict(zip(names, pairs, strict=True))
 
     def _run(self, env: Any, episodes: int, metric: str, fit: dict[str, Any]) -> list[Trial]:
         with tempfile.TemporaryDirectory() as folder:

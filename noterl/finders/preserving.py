@@ -12,17 +12,17 @@ from noterl.backends.common import NonFiniteError
 from noterl.training.finder_logger import FinderLogger
 
 if TYPE_CHECKING:
-    from noterl.agent import Agent
+    from noterl.agent import BaseAgent
 
 
 @contextlib.contextmanager
-def preserving(agent: Agent) -> Iterator[None]:
+def preserving(agent: BaseAgent) -> Iterator[None]:
     """Restore the agent exactly after the block; in it, NumPy does not warn of overflow or of invalid values."""
     with agent.preserved(), np.errstate(over="ignore", invalid="ignore"):
         yield
 
 
-def train(agent: Agent, logger: FinderLogger, env: Any, fit: dict[str, Any]) -> tuple[str | None, str | None]:
+def train(agent: BaseAgent, logger: FinderLogger, env: Any, fit: dict[str, Any]) -> tuple[str | None, str | None]:
     """Train until the logger ends training, or a loss is not finite; return the stop reason, and the error or None.
 
     Args:
@@ -41,7 +41,7 @@ def train(agent: Agent, logger: FinderLogger, env: Any, fit: dict[str, Any]) -> 
     return history.stop_reason, None
 
 
-def compile_with(agent: Agent, optimizer: Any) -> None:
+def compile_with(agent: BaseAgent, optimizer: Any) -> None:
     """Compile the agent with another optimizer and keep the rest of its state."""
     state = agent.get_state()
     agent.compile(**{**agent.compile_arguments, "optimizer": optimizer})

@@ -19,7 +19,7 @@ from noterl.utils.cores import available_cores
 from noterl.utils.memory import available_bytes
 
 if TYPE_CHECKING:
-    from noterl.agent import Agent
+    from noterl.agent import BaseAgent
 
 # Seconds of each measurement, and after which one ends although no update was made.
 _SECONDS, _LIMIT = 2.0, 20.0
@@ -90,7 +90,7 @@ class _Timer(Callback):
             self._updates = updates
 
 
-def suggest_workers(agent: Agent, env: Any = None, memory: float | None = None) -> int:
+def suggest_workers(agent: BaseAgent, env: Any = None, memory: float | None = None) -> int:
     """Measure for some seconds, print the figures, and return for how many workers `fit(workers=)` is the fastest.
 
     The agent is trained for a moment without workers and with one, and is restored exactly afterwards. The suggestion
@@ -154,14 +154,14 @@ def suggest_workers(agent: Agent, env: Any = None, memory: float | None = None) 
     return count
 
 
-def _fit(agent: Agent, env: Any, workers: int) -> tuple[dict[str, float], int, int]:
+def _fit(agent: BaseAgent, env: Any, workers: int) -> tuple[dict[str, float], int, int]:
     """Train with one environment; return the time split, the steps and the memory of the worker."""
     before, timer = agent.steps, _Timer()
     history = agent.fit(env, num_envs=1, workers=workers, callbacks=[timer], verbose=0)
     return history.time_split, agent.steps - before, timer.worker_bytes
 
 
-def _cpu_share(agent: Agent, env: Any) -> float:
+def _cpu_share(agent: BaseAgent, env: Any) -> float:
     """Return the share of a core that the environment uses while it steps, with random actions."""
     source = envs.resolve(env)
     environment = source.make_evaluation()

@@ -13,7 +13,7 @@ import numpy as np
 from gymnasium import Space, spaces
 
 from noterl import envs
-from noterl.agent import Agent
+from noterl.agent import Agent, BaseAgent
 from noterl.envs.checking.checker import Checker
 from noterl.envs.observation import copy_observation
 from noterl.envs.rewards import unclipped
@@ -66,7 +66,7 @@ def record(
     """
     check_positive("episodes", episodes)
     check_bool("deterministic", deterministic)
-    is_agent = isinstance(agent, Agent)
+    is_agent = isinstance(agent, BaseAgent)
     if not is_agent and (not callable(agent) or isinstance(agent, type)):
         raise ValueError(f"agent must be a noterl.Agent or a function observation -> action, got {agent!r:.80}")
     if env is None and not is_agent:
@@ -74,7 +74,7 @@ def record(
     if path is not None:
         check_writable(path)
     expert = _Expert(agent, deterministic)
-    seeds = Generators((agent.generators.seed if isinstance(agent, Agent) else 0) if seed is None else seed)
+    seeds = Generators((agent.generators.seed if isinstance(agent, BaseAgent) else 0) if seed is None else seed)
     numbers = seeds("demonstrations").integers(2**31, size=int(episodes)).tolist()
     with contextlib.ExitStack() as closing:
         source = agent.spaces.source if env is None else envs.resolve(env)  # type: ignore[union-attr]
@@ -109,7 +109,7 @@ class _Expert:
     def __init__(self, agent: Any, deterministic: bool) -> None:
         self._agent = agent
         self._deterministic = deterministic
-        self._is_agent = isinstance(agent, Agent)
+        self._is_agent = isinstance(agent, BaseAgent)
         self._state: Any = None
 
     def reset(self) -> None:

@@ -151,7 +151,8 @@ class Discriminator:
 
     def _input_scale(self, algorithm: Algorithm) -> tuple[np.ndarray, np.ndarray]:
         """Return what the values `[D]` of an observation are multiplied with, and what is then added."""
-        scale, shift = networks.column_scales(algorithm.spaces.network_space), np.zeros(algorithm.observation_size)
+        scale = networks.column_scales(algorithm.spaces.network_space)
+        shift = np.zeros(scale.shape)
         normalized = algorithm.spaces.normalizes_observation
         if isinstance(algorithm.observation_space, spaces.Box) and not normalized and (scale == 1).all():
             values = self._data.observation.reshape(len(self._data), -1).astype(np.float64)

@@ -36,9 +36,9 @@ ISOLATED = ("atari.md",)
 PROGRAM = """
 import sys
 from pathlib import Path
-import noterl
+from noterl.agent import BaseAgent
 from tests.docs.test_code_blocks import run_page, shortened
-noterl.Agent.fit = shortened(noterl.Agent.fit)
+BaseAgent.fit = shortened(BaseAgent.fit)
 page = Path(sys.argv[1])
 run_page(page, page.read_text(encoding="utf-8"), sys.argv[2])
 """
@@ -145,7 +145,9 @@ def test_code_blocks_run(page: Path, backend: str, tmp_path: Path, monkeypatch: 
         assert result.returncode == 0, result.stderr[-2_000:]
         return
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(noterl.Agent, "fit", shortened(noterl.Agent.fit))
+    from noterl.agent import BaseAgent
+
+    monkeypatch.setattr(BaseAgent, "fit", shortened(BaseAgent.fit))
     run_page(page, page.read_text(encoding="utf-8"), backend)
 
 

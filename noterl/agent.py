@@ -20,6 +20,7 @@ from noterl.acting.actor import Actor, split_fields
 from noterl.acting.host_forward import HostForward, Joint
 from noterl.acting.policy_state import NO_STATE, PolicyState, State, read_state, starting_state
 from noterl.algorithm import Algorithm, Defaults, RunningUpdater, bind_head
+from noterl.backends.reads import frozen
 from noterl.callback import Callback
 from noterl.collect import RayWorkers, Workers
 from noterl.collect.env_calls import EnvCall
@@ -68,7 +69,6 @@ from noterl.utils import console
 from noterl.utils.checks import check_bool, check_positive, check_word, whole
 from noterl.utils.masks import read_masks
 from noterl.utils.notebook import table
-from noterl.utils.reads import frozen
 from noterl.utils.words import explain_arguments
 
 __all__ = ["Agent", "AgentOptions", "BaseAgent", "Defaults", "load"]
@@ -133,7 +133,6 @@ class BaseAgent(Algorithm):
     _actor: Actor | None
     _session: Session
     _act_generator: np.random.Generator
-    _trained: list[int]  # see `_trained_parts`; when the optimizers were built
 
     def __init__(
         self, env: Any, *, seed: int | None = None, normalize_observation: bool = False, normalize_reward: bool = False
@@ -262,8 +261,7 @@ class BaseAgent(Algorithm):
         self._set(_settings=settings, _learner=learner, _actor=None, head=head)
         if before is not None and (changes := settings.changes_since(before)):
             self.show_message(f"compile changes {changes}; the rest stays as it was")
-        self._reads.forget()
-        self.__dict__.pop("_trained", None)
+        self._reads.watch("reward_model", settings.reward_model)
         if used_polyak or learner.schedule.polyak:  # otherwise tau keeps its value: 1, or one that the agent has set
             self.tau.assign(1.0 if learner.schedule.tau is None else learner.schedule.tau)
 
@@ -829,7 +827,7 @@ class BaseAgent(Algorithm):
         actor.generators = copy.deepcopy(self.generators)
         actor.explorer.generator = actor.generators("exploration")
         self._set(generators=actor.generators, _act_generator=copy.deepcopy(self._act_generator))
-        self._set(_session=self._new_session(), _reads=self._reads.copied())
+        self._set(_session=self._new_session())
         try:
             yield
         finally:
@@ -840,7 +838,7 @@ class BaseAgent(Algorithm):
             self._set(_session=self._new_session())
             self.set_state(state)
             self._set(_session=attributes["_session"])  # last, because set_state closes the session's environments
-            self._check_reads()
+            self._reads.check()
 
     def new_environment(self) -> Any:
         """Return a new copy of the training environment."""
@@ -967,8 +965,8 @@ class BaseAgent(Algorithm):
         return self._session.stop.reason
 
     def _before_assignment(self, name: str, value: Any) -> None:
-        """Refuse what an agent that is built cannot change, and mark programs that have read the attribute."""
-        learner, current = self.__dict__.get("_learner"), self._current(name)
+        """Refuse what an agent that is built cannot change."""
+        learner, current = self.__dict__.get("_learner"), getattr(self, name, None)
         if learner is not None and learner.is_declared:
             if name in _FIXED and frozen(value) != frozen(current):
                 raise ValueError(
@@ -984,10 +982,9 @@ class BaseAgent(Algorithm):
                 )
         elif self.__dict__.get("_actor") is not None and _ids_of_networks(current) != _ids_of_networks(value):
             self._set(_actor=None)
-        super()._before_assignment(name, value)
 
-    def _outdate(self, name: str) -> None:
-        """Mark programs as outdated, at most three times before different updates of one `fit`.
+    def _on_change(self, name: str) -> bool:
+        """Return whether programs are traced again, at most three times before different updates of one `fit`.
 
         Raises:
             RuntimeError: if it is the fourth time, or other processes have copies of the attribute.
@@ -1007,16 +1004,12 @@ class BaseAgent(Algorithm):
                     f"them again; this is the change number {MOST_RETRACES + 1} in this fit. {advice}"
                 )
             reads.retraced.add(self._counters.updates)
-        super()._outdate(name)
         if name in reads.acting and self._actor is not None:
             self._actor.forward.outdate(partial(self._make_forward, bool(self._actor.start)))
             self._learner.report = ()
             if not session.is_training:
                 self._set(_actor=None)
-
-    def _trained_parts(self) -> list[int]:
-        """Return the ids of the variables that can be trained."""
-        return sorted(map(id, self.trained_variables()))
+        return super()._on_change(name)
 
     def _build_to_train(self) -> tuple[Learner, Actor]:
         """Return the built learner and actor at the start of a training.
@@ -1024,11 +1017,10 @@ class BaseAgent(Algorithm):
         Raises:
             ValueError: if layers were frozen or unfrozen since the optimizers were built.
         """
-        self._check_reads()
+        self._reads.check()
         self._reads.retraced.clear()
         parts = self._build()
-        trained = self._trained_parts()
-        if self.__dict__.setdefault("_trained", trained) != trained:
+        if set(map(id, self.trained_variables())) != parts[0].trainable:
             raise ValueError(
                 f"the layers of {type(self).__name__} that can be trained have changed since the agent was built, and "
                 "its optimizers train those of before: call compile again with the same arguments, which keeps the "
@@ -1064,9 +1056,9 @@ class BaseAgent(Algorithm):
         actor = self._acting()
         learner = self._compiled()
         if not learner.is_declared:
-            with self._unchanged():  # dry runs call the methods of the author
+            with self._reads.recording() as reading:  # dry runs call the methods of the author
+                reading.is_kept = False
                 learner.declare(actor.forward_fields)
-            self.__dict__.setdefault("_trained", self._trained_parts())
         return learner, actor
 
     def _build(self) -> tuple[Learner, Actor]:
@@ -1082,7 +1074,7 @@ class BaseAgent(Algorithm):
         """Return a compiled function of observations; `trace_counts` counts its traces under the name."""
         assert self._settings is not None
         compiled: Callable[[Any], np.ndarray] = backends.current().compile_call(
-            self._traced(function, self._settings.jit_compile, acting=True),
+            self._reads.traced(function, self._settings.jit_compile, acting=True),
             self._variables(),
             acting=True,
             jit_compile=self._settings.jit_compile,
@@ -1103,7 +1095,7 @@ class BaseAgent(Algorithm):
         self.head.check_values(outputs)
         explorer, starts = settings.policy or settings.noise or Explorer(), settings.schedule.learning_starts
         parts = self.head, explorer, self.generators, self.observation_dtype, self.spaces.normalizers, starts, fields
-        with self._recording(acting=True) as reading:
+        with self._reads.recording(acting=True) as reading:
             actor = self._new_actor(forward, *parts)
             reading.is_kept = actor.searches
         actor.worker_explorers = settings.worker_explorers
@@ -1115,7 +1107,7 @@ class BaseAgent(Algorithm):
         compiled = self._compile_acting(self._forward_with_state if has_state else self._joint_forward, "forward")
         networks, hyperparameters, trained = self.networks(), self.hyperparameters, self.trained_variables()
         layout = (self.spaces.encoder.space.shape, self.observation_dtype, self._joint())
-        with self._recording(acting=True) as reading, self._unchanged():
+        with self._reads.recording(acting=True) as reading:
             forward = HostForward(
                 compiled, networks.values(), hyperparameters.values(), trained, *layout, has_state=has_state
             )
@@ -1156,7 +1148,7 @@ class BaseAgent(Algorithm):
     ) -> tuple[np.ndarray, State]:
         """Return actions and states `[N, ...]` for encoded observations `[N, ...]`; training is not affected."""
         if self._reads.in_place:
-            self._check_reads()
+            self._reads.check()
         actor = self._acting()
         actor.mark_stale()
         explorer = None if deterministic else actor.explorer.copy_with_generator(self._act_generator)
@@ -1165,7 +1157,7 @@ class BaseAgent(Algorithm):
     @contextlib.contextmanager
     def _player(self, env: Any) -> Iterator[Player]:
         """Yield a `Player` for `env`, by default for the training environment; close what was opened for it."""
-        self._check_reads()
+        self._reads.check()
         actor = self._acting()
         source = self.spaces.source if env is None else resolve_like(env, self.spaces.source)
         lanes = self._session.lanes

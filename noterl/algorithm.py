@@ -7,8 +7,8 @@ import inspect
 import os
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -17,6 +17,7 @@ from gymnasium.spaces import Space
 
 from noterl import backends, distribute, envs, networks
 from noterl.backends import keras, ops
+from noterl.backends.reads import Reads
 from noterl.heads import Head
 from noterl.hyperparameters import Hyperparameter
 from noterl.noise import NoiseProcess
@@ -27,7 +28,6 @@ from noterl.schedules import Schedule
 from noterl.types import Batch, Counters
 from noterl.utils import words
 from noterl.utils.checks import check_bool
-from noterl.utils.reads import MISSING, Reading, Reads, changes_in_place, frozen, recorded, restored
 
 
 class RunningUpdater(Protocol):
@@ -115,7 +115,6 @@ class Algorithm(Configurable):
     trace_counts: Counter[str]
     _counters: Counters
     _reads: Reads
-    _reading: Reading  # while a program is traced
 
     def __init__(
         self, env: Any, *, seed: int | None = None, normalize_observation: bool = False, normalize_reward: bool = False
@@ -137,7 +136,7 @@ class Algorithm(Configurable):
             _counters=Counters(),
             hyperparameters={},
             trace_counts=Counter(),
-            _reads=Reads(),
+            _reads=Reads(self, lambda name: _owner(type(self), name) is None, self._on_change),
         )
         if self.head is not None:
             self.head = bind_head(self)
@@ -189,11 +188,11 @@ class Algorithm(Configurable):
                 f"{name} cannot be assigned: {reason}; an attribute of your own in {type(self).__name__} needs another "
                 f"name, such as my_{name.strip('_')}"
             )
-        reading = self.__dict__.get("_reading")
-        if reading is not None:
-            reading.assigned.add(name)
-        elif "_reads" in self.__dict__:
-            self._before_assignment(name, value)
+        reads = self.__dict__.get("_reads")
+        if reads is not None:
+            if not reads.is_recording:
+                self._before_assignment(name, value)
+            reads.assign(name, value)
         super().__setattr__(name, value)
 
     if not TYPE_CHECKING:  # otherwise every name would be an attribute for type checkers
@@ -206,109 +205,25 @@ class Algorithm(Configurable):
         self.__dict__.update(values)
 
     def _before_assignment(self, name: str, value: Any) -> None:
-        """Called before an attribute is assigned outside of a trace: programs that have read it are outdated."""
-        values = self._reads.values
-        if name in values and (new := frozen(value)) != values[name]:
-            self._outdate(name)
-            values[name] = new
+        """Called before an attribute is assigned outside of a trace; may refuse the value."""
 
-    def _check_reads(self) -> None:
-        """Find attributes that programs have read and that changed without an assignment, such as arrays."""
-        values = self._reads.values
-        for name, value in list(values.items()):
-            if (new := frozen(self._current(name))) != value:
-                self._outdate(name)
-                values[name] = new
-
-    def _current(self, name: str) -> Any:
-        """Return the value of an attribute of the instance or its class, without calling properties."""
-        value = self.__dict__.get(name, MISSING)
-        return inspect.getattr_static(type(self), name, MISSING) if value is MISSING else value
-
-    def _outdate(self, name: str) -> None:
-        """Mark the compiled programs as outdated, because this attribute gets another value.
+    def _on_change(self, name: str) -> bool:
+        """Return whether programs that have read this attribute, which gets another value, are traced again.
 
         If an update on torch assigns it, the losses that have read it run eagerly from now on.
         """
         updater = _running.get()
         if updater is None or updater.algorithm is not self:
-            self._reads.version += 1
-        elif not self._reads.is_eager:
+            return True
+        if not self._reads.is_eager:
             self._reads.is_eager = True
             warnings.warn(
                 f"the update of {type(self).__name__} assigns {name}, which a loss reads, so that its losses run "
                 "eagerly; keep such a state in a keras.Variable and assign its value",
                 RuntimeWarning,
-                stacklevel=4,
+                stacklevel=6,
             )
-
-    def _traced(self, function: Callable[..., Any], jit_compile: bool | str, *, acting: bool = False) -> Any:
-        """Return a function for a backend that traces it as a whole; the attributes that it reads are recorded.
-
-        On torch, and without compilation, the function itself is returned: it runs in Python each time.
-        """
-        if jit_compile is False or "live_numbers" in backends.current().capabilities:
-            return function
-
-        def traced(*args: Any, **keywords: Any) -> Any:
-            with self._recording(acting=acting) as reading:
-                result = function(*args, **keywords)
-            if reading.assigned:
-                name = min(reading.assigned)
-                raise RuntimeError(
-                    f"{type(self).__name__} assigns {name} in a method that is compiled, which would happen only once: "
-                    f"make a variable in __init__, self.{name} = keras.Variable(...), and call its assign; or "
-                    "compile(jit_compile=False)"
-                )
-            return result
-
-        return traced
-
-    def _renewed(self, make: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
-        """Return the program that `make` returns; it is made again if an attribute that programs read has changed."""
-        made: list[Any] = [self._reads.version, make()]
-
-        def run(*args: Any, **keywords: Any) -> Any:
-            self._check_reads()
-            if made[0] != self._reads.version:
-                made[:] = self._reads.version, make()
-            return made[1](*args, **keywords)
-
-        return run
-
-    @contextmanager
-    def _recording(self, *, acting: bool = False) -> Iterator[Reading]:
-        """Record inside the context which attributes a program reads, while it is traced."""
-        with recorded(self) as reading:
-            yield reading
-        if reading.is_kept:
-            self._keep_reads(reading.names, acting)
-
-    @contextmanager
-    def _recording_loss(self) -> Iterator[Reading]:
-        """Record the attributes that a loss reads while torch traces it; what it assigns meanwhile is undone."""
-        with recorded(self) as reading, self._unchanged() as changed:
-            yield reading
-        reading.assigned |= changed & reading.names
-        if reading.is_kept and not reading.assigned:
-            self._keep_reads(reading.names, acting=False)
-
-    def _unchanged(self) -> AbstractContextManager[set[str]]:
-        """Return a context at whose end the author's attributes are restored; it yields the names of changed ones."""
-        return restored(self, lambda name: _owner(type(self), name) is None)
-
-    def _keep_reads(self, names: Iterable[str], acting: bool) -> None:
-        reads, kind = self._reads, type(self)
-        for name in tuple(names):  # a recording that goes on adds names
-            declared = inspect.getattr_static(kind, name, None)
-            if name.startswith("__") or _owner(kind, name) is not None or isinstance(declared, property):
-                continue
-            value = self._current(name)
-            reads.values[name] = frozen(value)
-            if acting:
-                reads.acting.add(name)
-            if changes_in_place(value) and kind.__module__.partition(".")[0] != "noterl":
-                reads.in_place.add(name)
+        return False
 
     # A subclass names its inputs. Type checkers accept every override of this signature.
     def forward(self, *inputs: Any, **named: Any) -> Any:

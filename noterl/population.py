@@ -188,15 +188,15 @@ class Population:
     def _open(self, num_envs: int) -> None:
         """Make the program, and start the environments unless they continue."""
         self._learner.updater.check_constants()
-        self.agent._check_reads()
+        version = self.agent._reads.check()
         if num_envs == self._num_envs:
-            if self.agent._reads.version != self._version:
+            if version != self._version:
                 raise ValueError(
                     "agent: an attribute has changed that the compiled program of its members contains; pass the "
                     "changed agent to a new Population, or use hyperparameters="
                 )
             return
-        self._version = self.agent._reads.version
+        self._version = version
         self._learner.attach(self.agent.spaces.source, num_envs)
         self._learner.open(num_envs)
         # Shorter calls answer Ctrl-C sooner; longer ones have less overhead.

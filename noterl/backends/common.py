@@ -11,8 +11,8 @@ from typing import Any, Generic, NamedTuple, Protocol, TypedDict, TypeVar
 
 import numpy as np
 
+from noterl.backends.reads import Reading
 from noterl.types import Batch, map_arrays
-from noterl.utils.reads import Reading
 
 T = TypeVar("T")
 

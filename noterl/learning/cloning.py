@@ -57,7 +57,7 @@ class Cloning(UpdateSource):
         self.variables: list[Any] = self._policy_variables()
         self.optimizer: Any = optimizers.build(resolved, self.variables)
         self._known = networks.unique([*learner.updater.find_variables(), *optimizers.variables(self.optimizer)])
-        self._program: Program = learner.algorithm._renewed(self._compile)
+        self._program: Program = learner.algorithm._reads.renewed(self._compile)
 
     def _compile(self) -> Program:
         learner = self._learner
@@ -68,7 +68,7 @@ class Cloning(UpdateSource):
             jit_compile=learner.jit_compile,
             on_trace=learner.updater.trace_counter("pretrain"),
             torch_seed=learner.updater.torch_seed,
-            recording=learner.algorithm._recording_loss,
+            recording=learner.algorithm._reads.recording,
         )
 
     def call_size(self, updates: int) -> int:

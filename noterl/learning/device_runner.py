@@ -31,8 +31,7 @@ def find_runner(learner: Any, actor: Actor, source: EnvSource, num_envs: int) ->
     # A plain number `self.gamma` is a constant of the program.
     gamma = None if "gamma" in algorithm.hyperparameters else discount_factor(algorithm)
     learner.updater.check_constants()
-    algorithm._check_reads()
-    key: tuple[Any, ...] = source.functions, num_envs, learner.batch_size, gamma, algorithm._reads.version
+    key: tuple[Any, ...] = source.functions, num_envs, learner.batch_size, gamma, algorithm._reads.check()
     if isinstance(learner, RolloutLearner):
         key += (algorithm.epochs,)
     else:

@@ -125,7 +125,7 @@ class GradientNoise:
 def compile_measurement(learner: Learner, function: Callable[[Batch], Any], name: str) -> Callable[[Batch], Any]:
     """Return a compiled function of a batch that computes gradients; its traces are counted under the name."""
     algorithm = learner.algorithm
-    return algorithm._renewed(
+    return algorithm._reads.renewed(
         lambda: backends.current().compile_call(
             learner.updater.traced(function),
             learner.variables,
@@ -133,7 +133,7 @@ def compile_measurement(learner: Learner, function: Callable[[Batch], Any], name
             on_trace=learner.updater.trace_counter(name),
             training=True,
             torch_seed=lambda advance: algorithm.updates,
-            recording=algorithm._recording_loss,
+            recording=algorithm._reads.recording,
         )
     )
 

@@ -57,6 +57,7 @@ class Learner(UpdateSource):
         deferred: the same optimizers with their variables, after `declare`.
         variables: every variable of networks, hyperparameters and optimizers, without duplicates; before `build`,
             those of optimizers are missing.
+        trainable: the ids of the variables that could be trained when the learner was declared.
         is_declared: whether the layouts of the memory and the variables of each optimizer are known.
         is_built: whether the memory is allocated, and optimizers and programs are built.
         forward_fields: the shapes of the fields that `forward` returns beside its output, by name.
@@ -94,6 +95,7 @@ class Learner(UpdateSource):
         self.forward_fields: dict[str, tuple[int, ...]] = {}
         self.info_spec: dict[str, tuple[tuple[int, ...], Any, Any]] = dict(algorithm.info_spec)
         self.deferred: dict[str, DeferredOptimizer] = {}
+        self.trainable: set[int] = set()
         self.is_declared: bool = False
         self.is_built: bool = False
         self.device_runner: Any = None  # makes the calls of training on the device; see `find_runner`
@@ -138,6 +140,7 @@ class Learner(UpdateSource):
         for name, variables in trained.items():
             self.deferred[name] = DeferredOptimizer(self.optimizers[name], networks.unique(variables))
             self.optimizers[name] = self.deferred[name].optimizer
+        self.trainable = set(map(id, self.algorithm.trained_variables()))
         self.is_declared = True
 
     def build(self) -> None:
@@ -194,8 +197,7 @@ class Learner(UpdateSource):
 
     def _follow_attributes(self) -> None:
         """Compile the updates again if an attribute of the agent that they have read has changed."""
-        self.algorithm._check_reads()
-        if self.algorithm._reads.version != self._version:
+        if self.algorithm._reads.check() != self._version:
             self.compile_updates()
 
     # The protocol of the loop

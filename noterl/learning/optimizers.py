@@ -198,27 +198,10 @@ def _make_variables_of_rules(optimizer: keras.optimizers.Optimizer) -> None:
             setattr(optimizer, rule, variable)
 
 
-class Constants:
-    """The numbers of a Keras optimizer that a compiled update contains as constants, such as `epsilon`.
-
-    Args:
-        optimizer: a built optimizer.
-    """
-
-    def __init__(self, optimizer: keras.optimizers.Optimizer) -> None:
-        self.name: Any = optimizer.name
-        self._attributes = vars(optimizer)
-        plain = (bool, int, float, str, type(None))
-        self._names = [name for name, value in self._attributes.items() if name[0] != "_" and isinstance(value, plain)]
-        self._values = self._read()
-
-    def _read(self) -> list[Any]:
-        return [self._attributes[name] for name in self._names]
-
-    def have_changed(self) -> bool:
-        """Return whether one of them has another value than before."""
-        before, self._values = self._values, self._read()
-        return before != self._values
+def constants(optimizer: Any) -> dict[str, Any]:
+    """Return the numbers of a built Keras optimizer that a compiled update contains as constants, such as `epsilon`."""
+    plain = (bool, int, float, str, type(None))
+    return {name: value for name, value in vars(optimizer).items() if name[0] != "_" and isinstance(value, plain)}
 
 
 def has_rules(optimizer: Any) -> bool:

@@ -77,7 +77,7 @@ class RolloutLearner(Learner):
             jit_compile=self.jit_compile,
             on_trace=self.updater.trace_counter("prepare"),
             torch_seed=self.updater.torch_seed,
-            recording=self.algorithm._recording_loss,
+            recording=self.algorithm._reads.recording,
         )
         prepare = self.updater.traced(self._prepared_rows)
         self._prepare = self.strategy.compile_call(prepare, self.variables, options)

@@ -12,6 +12,7 @@ import numpy as np
 from noterl import policies
 from noterl.acting.policy_state import starting_state
 from noterl.algorithm import Algorithm, Defaults, moves_target
+from noterl.backends.reads import frozen
 from noterl.explorer import Explorer
 from noterl.heads import Head
 from noterl.learning import optimizers
@@ -29,7 +30,6 @@ from noterl.policies import Policy
 from noterl.replay import Replay, Triplets
 from noterl.replay.replay import default_capacity
 from noterl.utils.checks import check_int, check_int_or_word, check_word, whole
-from noterl.utils.reads import frozen
 
 # The agent that first used a policy or noise. It alone anneals it and draws from its generator.
 _users: weakref.WeakKeyDictionary[Explorer, weakref.ref[Algorithm]] = weakref.WeakKeyDictionary()

@@ -73,7 +73,7 @@ class Updater:
         self._losses: list[Any] = []  # of the update in progress, one for each `minimize`
         self._groups: dict[tuple[int, ...], tuple[list[Any], Sequence[Any]]] = {}  # variables of groups of networks
         self._scheduled: list[Callable[[int], None]] = []
-        self._constants: list[optimizers.Constants] = []
+        self._constants: list[tuple[Any, dict[str, Any]]] = []  # optimizers and their numbers in the programs
 
     def leave_scope(self) -> None:
         """Make variables and optimizers independent of a scope of TensorFlow in which the agent was made."""
@@ -112,7 +112,7 @@ class Updater:
         trained_by = [*self.optimizers.values(), *([self.reward_model.optimizer] if self.reward_model else [])]
         self._scheduled += [partial(optimizers.update_rules, one) for one in trained_by if optimizers.has_rules(one)]
         if "live_numbers" not in backends.current().capabilities and self.jit_compile is not False:
-            self._constants = [optimizers.Constants(each) for each in trained_by]
+            self._constants = [(each, optimizers.constants(each)) for each in trained_by]
             self._scheduled.append(lambda step: self.check_constants())
         options = UpdateOptions(
             period=self.algorithm.update_period,
@@ -122,20 +122,22 @@ class Updater:
             on_trace=self.trace_counter("update"),
             log_names=self.metric_names,
             torch_seed=self.torch_seed,
-            recording=self.algorithm._recording_loss,
+            recording=self.algorithm._reads.recording,
         )
         return strategy.compile_updates(self.traced(self.step), self.variables, options, axis)
 
     def traced(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function for a program that is traced, which records the attributes of the agent that it reads."""
-        traced: Callable[..., Any] = self.algorithm._traced(function, self.jit_compile)
+        traced: Callable[..., Any] = self.algorithm._reads.traced(function, self.jit_compile)
         return traced
 
     def check_constants(self) -> None:
         """Find numbers of Keras optimizers that the user has set and that compiled updates contain as constants."""
-        for constants in self._constants:
-            if constants.have_changed():
-                self.algorithm._outdate(f"an attribute of the optimizer {constants.name!r}")
+        for optimizer, before in self._constants:
+            if (after := optimizers.constants(optimizer)) != before:
+                self.algorithm._reads.outdate(f"an attribute of the optimizer {optimizer.name!r}")
+                before.clear()
+                before.update(after)
 
     def trace_counter(self, name: str) -> Callable[[], None]:
         """Return a function that counts a trace of the program `name` in the agent's `trace_counts`."""

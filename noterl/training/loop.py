@@ -148,7 +148,7 @@ class Loop:
         """
         lanes, learner = self.lanes, self.learner
         if learner.algorithm._reads.in_place:
-            learner.algorithm._check_reads()
+            learner.algorithm._reads.check()
         idle = lanes.idle()
         while lanes.interrupted:  # after `idle`, which may interrupt some, and before others begin
             self._fire_episode_end(lanes.interrupted.pop(0), False)

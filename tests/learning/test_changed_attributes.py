@@ -14,6 +14,7 @@ from keras import ops
 import noterl
 from noterl import backends, networks
 from noterl.backends import current
+from noterl.imitation import GAIL
 from tests.support.demonstrations import demonstrations
 from tests.support.doubles import CountingEnv
 from tests.support.functional import line
@@ -167,6 +168,26 @@ class TestNumbers:
             with pytest.raises(RuntimeError, match=r"Count assigns count .*keras\.Variable"):
                 train(Count)
 
+    def test_loss_that_changes_contents_is_found(self) -> None:
+        class Counts(program(0)[0]):
+            def __init__(self, env: Any, *, seed: int | None = None) -> None:
+                super().__init__(env, seed=seed)
+                self.counts = {"calls": [np.zeros(())]}
+
+            def loss(self, batch: Any) -> Any:
+                self.counts["calls"][0] += 1
+                return super().loss(batch) * float(self.counts["calls"][0])
+
+        if backends.name() == "torch":
+            with pytest.warns(RuntimeWarning, match="Counts.loss .* runs eagerly"):
+                compiled, losses = train(Counts)
+            eager, expected = train(Counts, jit_compile=False)
+            np.testing.assert_allclose(losses, expected, rtol=1e-5)
+            assert compiled.counts["calls"][0] == eager.counts["calls"][0] == len(losses)
+        else:
+            with pytest.raises(RuntimeError, match=r"Counts assigns counts .*keras\.Variable"):
+                train(Counts)
+
     def test_optimizer_attributes_change_the_next_updates(self) -> None:
         def change(agent: Any) -> None:
             agent.optimizer.global_clipnorm, agent.optimizer.epsilon, agent.optimizer.weight_decay = 1e-3, 1.0, 0.5
@@ -207,6 +228,31 @@ class TestChanges:
             changes.needs_live_updates = True
             found.append(agent.pretrain(experts, TRACED + 6, verbose=0, callbacks=[changes])["loss"])
         np.testing.assert_allclose(found[1], found[0], rtol=1e-4)
+
+
+@pytest.mark.backends("jax")
+@pytest.mark.parametrize("name", ["head", "reward_model"])
+def test_settings_of_other_objects_are_compared_by_the_next_fit(name: str) -> None:
+    class Scaled(noterl.heads.Q):
+        scale = 1.0
+
+    class Headed(program(0)[0]):
+        head = Scaled()
+
+        def loss(self, batch: Any) -> Any:
+            return super().loss(batch) * self.head.scale
+
+    experts = demonstrations(CountingEnv().action_space, observation_space=CountingEnv().observation_space)
+    model = GAIL(experts, hidden=(4,))
+    agent, _ = train(Headed, reward_model=model)
+    agent.fit(steps=2, verbose=0)
+    assert agent.trace_counts["update"] == 1
+    settings, attribute = {"head": (agent.head, "scale"), "reward_model": (model, "weight")}[name]
+    setattr(settings, attribute, 0.0)
+    callback = At([])
+    agent.fit(steps=4, verbose=0, callbacks=[callback])
+    assert agent.trace_counts["update"] == 2 and len(callback.losses) == 4
+    assert name == "reward_model" or max(callback.losses) == 0
 
 
 @pytest.fixture(scope="module")

@@ -18,12 +18,12 @@ import torch
 from torch.utils import _pytree as pytree
 
 from noterl.backends.common import Stack, no_gradient, split_loss
+from noterl.backends.reads import Reading
 from noterl.backends.torch.modules import modules_with
 from noterl.backends.torch.rollback import restoring
 from noterl.backends.torch.seeding import restored_generators
 from noterl.backends.torch.tensors import device_name
 from noterl.random import GLOBAL_GENERATORS
-from noterl.utils.reads import Reading
 
 _traces_in_progress: Stack[Any] = Stack()
 

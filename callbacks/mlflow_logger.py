@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+import warnings
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from noterl.callback import LOGGER, Callback
@@ -20,6 +23,9 @@ class MLflowLogger(Callback):
 
     The agent's `configuration` gives the run's parameters. A restored agent continues the same run; episodes that are
     played again are not logged twice. MLflow's active run is not changed, so a script may log to its own run.
+
+    If the run or its store is removed during training, the logger warns once and continues in a new run. If MLflow
+    cannot write, the logger warns once, keeps the rows, and tries again with the next rows; training goes on.
 
     Args:
         experiment: name of the experiment, which is created if necessary.
@@ -61,6 +67,8 @@ class MLflowLogger(Callback):
         self._unwritten = 0
         self._logged = -1  # the last step in the run
         self._failed = False
+        self._accepted = False  # whether the run accepted what was written last
+        self._warned = False
 
     @property
     def state_key(self) -> str:
@@ -69,13 +77,19 @@ class MLflowLogger(Callback):
 
     def on_train_begin(self, logs: Logs) -> None:
         """Create the run, or reopen the run of an earlier `fit`."""
-        self._failed, self._pending, self._unwritten = False, [], 0
+        self._failed, self._pending, self._unwritten, self._warned = False, [], 0, False
         self._client = self._mlflow.MlflowClient(tracking_uri=self.tracking_uri)
+        logged: list[Any] = []
         if self._id is None:
-            self._id = self._new_run()
+            self._begin()
         else:
-            self._client.update_run(self._id, status="RUNNING")
-        logged = self._client.get_metric_history(self._id, "steps")
+            try:
+                self._client.update_run(self._id, status="RUNNING")
+                logged = self._client.get_metric_history(self._id, "steps")
+            except Exception as error:  # each store of MLflow has its own
+                self._begin()
+                self._warn(error)
+        self._accepted = True
         self._logged = max((point.step for point in logged), default=-1)
 
     def on_episode_end(self, episode: int, logs: Logs) -> None:
@@ -99,10 +113,13 @@ class MLflowLogger(Callback):
 
     def on_train_end(self, logs: Logs) -> None:
         """Write the remaining metrics and close the run."""
-        if self._client is not None:
+        if self._client is not None and self._id is not None:
             self._flush()
-            self._client.set_terminated(self._id, "FAILED" if self._failed else "FINISHED")
-            self._client = None
+            try:
+                self._client.set_terminated(self._id, "FAILED" if self._failed else "FINISHED")
+            except Exception as error:
+                self._warn(error)
+        self._client = None
 
     def get_state(self) -> dict[str, Any]:
         """Write the remaining metrics, because a restored agent continues after them; return the id of the run."""
@@ -114,22 +131,64 @@ class MLflowLogger(Callback):
         """Restore what `get_state` returned."""
         self._id = state["id"]
 
-    def _new_run(self) -> str:
+    def _begin(self) -> None:
+        """Create a run with the agent's parameters."""
         found = self._client.get_experiment_by_name(self.experiment)
         experiment_id = self._client.create_experiment(self.experiment) if found is None else found.experiment_id
         run = self._client.create_run(experiment_id, run_name=self.name)
         parameters = {**self.agent.configuration, **self.parameters}
+        # In a store of files, "network" and "network/q" would be a file and a folder.
         values = [
-            self._mlflow.entities.Param(_allowed(name), str(value)[:_LONGEST]) for name, value in parameters.items()
+            self._mlflow.entities.Param(_allowed(name).replace("/", "."), str(value)[:_LONGEST])
+            for name, value in parameters.items()
         ]
         for start in range(0, len(values), 100):  # MLflow accepts at most 100 parameters per call
             self._client.log_batch(run.info.run_id, params=values[start : start + 100])
-        return str(run.info.run_id)
+        self._id = str(run.info.run_id)
 
     def _flush(self) -> None:
+        """Write the pending metrics; if that fails, continue in a new run, or keep the metrics."""
+        self._unwritten = 0
+        try:
+            self._write()
+        except Exception as error:  # each store of MLflow has its own
+            if self._accepted:
+                self._accepted = False
+                with contextlib.suppress(Exception):
+                    self._make_store()
+                    self._begin()
+                    self._write()
+            self._warn(error)
+
+    def _write(self) -> None:
         for start in range(0, len(self._pending), 1000):  # MLflow accepts at most 1,000 metrics per call
             self._client.log_batch(self._id, metrics=self._pending[start : start + 1000])
-        self._pending, self._unwritten = [], 0
+        self._pending, self._accepted = [], True
+
+    def _make_store(self) -> None:
+        """Make a local store again if it was removed: MLflow keeps a removed SQLite file open."""
+        uri = self._client.tracking_uri
+        if uri.startswith("sqlite:"):
+            from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+
+            engine = SqlAlchemyStore(uri, "mlruns").engine
+            if not (file := Path(engine.url.database)).exists():
+                engine.dispose()
+                file.parent.mkdir(parents=True, exist_ok=True)
+                SqlAlchemyStore(uri, "mlruns")  # makes the tables
+        elif uri.startswith("file:"):
+            folder = Path(self._mlflow.utils.file_utils.local_file_uri_to_path(uri))
+            (folder / ".trash").mkdir(parents=True, exist_ok=True)  # MLflow looks into it
+
+    def _warn(self, error: Exception) -> None:
+        """Say once in a `fit` what MLflow could not do."""
+        if not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"MLflowLogger: MLflow could not write ({error!s:.300}). "
+                + ("Its rows are kept until it can." if self._pending else f"The run {self._id} continues."),
+                stacklevel=2,
+            )
 
 
 def _allowed(name: str) -> str:

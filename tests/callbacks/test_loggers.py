@@ -6,7 +6,6 @@ import csv
 import json
 import math
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from noterl.utils.tables import columns_of, json_text, plain_row, read_columns
 from tests.support.doubles import TogetherVectorEnv
 from tests.support.encoding import same
 from tests.support.states import one_lane
-from tests.support.tape import Tape, rewarded, taped
+from tests.support.tape import Tape, at, rewarded, taped
 from tests.support.worker_envs import CountEnv
 
 pytestmark = pytest.mark.backends("torch")
@@ -51,13 +50,6 @@ def agent() -> noterl.DQN:
 @pytest.fixture(scope="module")
 def beginning(agent: noterl.DQN) -> dict[str, Any]:
     return agent.get_state()
-
-
-def at(episode: int, act: Callable[[], Any]) -> LambdaCallback:
-    """Return a callback that calls `act` after all other callbacks, at the end of episode number `episode`, from 1."""
-    callback = LambdaCallback(on_episode_end=lambda number, logs: act() if number == episode - 1 else None)
-    callback.order = CHECKPOINT
-    return callback
 
 
 class TestFormats:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import re
+import shutil
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -16,7 +18,7 @@ import pytest
 import noterl
 from noterl.callback import CHECKPOINT
 from noterl.callbacks import LambdaCallback, MLflowLogger, OptunaPruning, WandbLogger
-from tests.support.tape import rewarded
+from tests.support.tape import at, rewarded
 
 pytestmark = pytest.mark.backends("torch")
 
@@ -125,6 +127,8 @@ class TestOptunaPruning:
 class Run:
     """The part of a wandb run that the callback uses; stores logged rows in a list."""
 
+    dir = "."
+
     def __init__(self, arguments: dict[str, Any]) -> None:
         self.arguments, self.id = arguments, arguments["id"] or "new"
         self.rows: list[tuple[int, dict[str, Any]]] = []
@@ -194,6 +198,14 @@ class TestWandbLogger:
         assert [(step, row["steps"]) for step, row in first.rows] == [(5, 5), (6, 5), (7, 5), (8, 6), (20, 20)]
         assert [(step, row["steps"]) for step, row in second.rows] == [(21, 20)]
 
+    def test_run_whose_folder_is_removed_is_opened_again(self, runs: list[Run], tmp_path: Path) -> None:
+        def remove() -> None:
+            runs[0].dir = str(tmp_path / "missing")
+
+        rewarded([0]).fit(episodes=4, callbacks=[WandbLogger(), at(2, remove)], verbose=0)
+        assert [(run.arguments["id"], run.exit_code) for run in runs] == [(None, 0), ("new", 0)]
+        assert [[step for step, _ in run.rows] for run in runs] == [[1, 2], [3, 4]]
+
     def test_failed_training_marks_the_run(self, runs: list[Run]) -> None:
         broken = LambdaCallback(on_episode_end=lambda episode, logs: int("no number"))
         with pytest.raises(ValueError, match="no number"):
@@ -231,9 +243,16 @@ class Client:
     """The part of an MLflow client that the callback uses; stores runs by their ids."""
 
     runs: ClassVar[dict[str, Client]] = {}
+    count: ClassVar[int] = 0
+    down: ClassVar[bool] = False
+
+    def check(self) -> None:
+        if self.down:
+            raise OSError("no server")
 
     def __init__(self, tracking_uri: str | None) -> None:
         self.uri = tracking_uri
+        self.tracking_uri = str(tracking_uri)
 
     def get_experiment_by_name(self, name: str) -> Any:
         return SimpleNamespace(experiment_id="7") if name == "known" else None
@@ -242,13 +261,16 @@ class Client:
         return f"new {name}"
 
     def create_run(self, experiment: str, run_name: str | None) -> Any:
-        identity = f"run {len(self.runs)}"
+        self.check()
+        identity = f"run {self.count}"
+        type(self).count += 1
         self.runs[identity] = SimpleNamespace(
             uri=self.uri, experiment=experiment, name=run_name, params={}, metrics=[], writes=0, status="RUNNING"
         )
         return SimpleNamespace(info=SimpleNamespace(run_id=identity))
 
     def log_batch(self, identity: str, metrics: Any = (), params: Any = ()) -> None:
+        self.check()
         assert len(metrics) <= 1000
         assert len(params) <= 100
         self.runs[identity].params.update(params)
@@ -272,6 +294,7 @@ def mlflow_runs(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
     entities = SimpleNamespace(Metric=metric, Param=lambda key, value: (key, value))
     monkeypatch.setattr(Client, "runs", {})
+    monkeypatch.setattr(Client, "count", 0)
     monkeypatch.setitem(sys.modules, "mlflow", SimpleNamespace(MlflowClient=Client, entities=entities))
     return Client.runs
 
@@ -328,6 +351,41 @@ class TestMLflowLogger:
         monkeypatch.setitem(sys.modules, "mlflow", None)
         with pytest.raises(ImportError, match=r'MLflowLogger needs an extra: pip install "noterl\[mlflow\]"'):
             MLflowLogger()
+
+    @pytest.mark.parametrize("last", [False, True], ids=["while training", "at the end"])
+    def test_removed_run_is_begun_again(self, mlflow_runs: dict[str, Any], last: bool) -> None:
+        remove = at(5 if last else 3, lambda: mlflow_runs.__delitem__("run 0"))
+        logger, agent = MLflowLogger(flush_every=2), rewarded([0])
+        with pytest.warns(UserWarning, match=r"MLflow could not write \('run 0'\)\. The run run 1 continues") as caught:
+            agent.fit(episodes=5, callbacks=[logger, remove], verbose=0)
+        assert sum("MLflow" in str(warning.message) for warning in caught) == 1
+        run = mlflow_runs["run 1"]
+        assert [point.value for point in run.metrics if point.key == "episode"] == ([4] if last else [2, 3, 4])
+        assert (run.status, "agent" in run.params) == ("FINISHED", True)
+        del mlflow_runs["run 1"]
+        with pytest.warns(UserWarning, match="MLflow could not write"):
+            agent.fit(episodes=1, callbacks=[logger], verbose=0)
+        assert list(mlflow_runs) == ["run 2"]
+
+    def test_rows_wait_until_mlflow_can_write(self, mlflow_runs: dict[str, Any]) -> None:
+        cut, repair = (at(episode, partial(setattr, Client, "down", down)) for episode, down in ((2, True), (4, False)))
+        with pytest.warns(UserWarning, match=r"\(no server\)\. Its rows are kept until it can") as caught:
+            rewarded([0]).fit(episodes=6, callbacks=[MLflowLogger(flush_every=1), cut, repair], verbose=0)
+        assert sum("MLflow" in str(warning.message) for warning in caught) == 1
+        points = [point.value for point in mlflow_runs["run 0"].metrics if point.key == "episode"]
+        assert points == [*range(6)]
+
+    @pytest.mark.filterwarnings("ignore")
+    def test_removed_store_of_real_mlflow_is_made_again(self, tmp_path: Path) -> None:
+        mlflow = pytest.importorskip("mlflow")
+        uri = f"sqlite:///{tmp_path}/store/runs.db"
+        (tmp_path / "store").mkdir()
+        logger = MLflowLogger("cartpole", tracking_uri=uri, flush_every=1)
+        rewarded([0]).fit(episodes=5, callbacks=[logger, at(3, lambda: shutil.rmtree(tmp_path / "store"))], verbose=0)
+        client = mlflow.MlflowClient(tracking_uri=uri)
+        (run,) = client.search_runs([client.get_experiment_by_name("cartpole").experiment_id])
+        points = client.get_metric_history(run.info.run_id, "episode")
+        assert ([point.value for point in points], run.info.status) == ([3, 4], "FINISHED")
 
     @pytest.mark.filterwarnings("ignore")
     def test_real_mlflow_writes_a_run(self, tmp_path: Path) -> None:

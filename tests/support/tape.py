@@ -20,7 +20,7 @@ from gymnasium import spaces
 import noterl
 from noterl.acting.actor import Actor
 from noterl.backends.common import GroupResult
-from noterl.callback import EVENTS, Callback
+from noterl.callback import CHECKPOINT, EVENTS, Callback, LambdaCallback
 from noterl.learning.replay_learner import ReplayLearner
 from noterl.policies import GreedyQPolicy
 
@@ -290,3 +290,10 @@ def rewarded(rewards: Sequence[float], kind: type[TapeAgent] = TapeAgent, **comp
     settings = {"batch_size": 1, "learning_starts": 0, "update_every": 10**9}
     agent.compile(policy=GreedyQPolicy(), replay=noterl.Replay(100), **{**settings, **compiled})
     return agent
+
+
+def at(episode: int, act: Callable[[], Any]) -> LambdaCallback:
+    """Return a callback that calls `act` after all other callbacks, at the end of episode number `episode`, from 1."""
+    callback = LambdaCallback(on_episode_end=lambda number, logs: act() if number == episode - 1 else None)
+    callback.order = CHECKPOINT
+    return callback

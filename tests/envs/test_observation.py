@@ -10,11 +10,13 @@ import pytest
 from gymnasium import spaces
 
 from noterl.collect import ScalarLanes, VectorLanes
-from noterl.envs import BitFlip, resolve
+from noterl.envs import BitFlip, ClassicEnv, resolve
 from noterl.envs.checking.checker import Checker, InvalidStepError
+from noterl.envs.checking.vector import check_step
+from noterl.envs.multi_agent.parallel import ListEnv, ParallelEnv
 from noterl.envs.observation import ObservationEncoder, at, copy_observation
 from noterl.random import Generators
-from tests.support.doubles import CountingEnv, TogetherVectorEnv
+from tests.support.doubles import CountingEnv, Gym021Env, LeavingTeam, ListTeam, TogetherVectorEnv
 
 pytestmark = pytest.mark.backend_free
 
@@ -299,3 +301,36 @@ class TestBounds:
                 while lanes.actions is not None:
                     lanes.tick(step)
         assert len(caught) == 1
+
+
+@pytest.mark.parametrize("end", ["False", None, b"", np.str_("")])
+def test_end_that_is_no_bool_raises_on_each_path(end: Any) -> None:
+    """Their truth says nothing: "False" would end each episode."""
+
+    class Classic(Gym021Env):
+        def step(self, action: Any) -> Any:
+            observation, reward, _, info = super().step(action)
+            return observation, reward, end, info
+
+    class Parallel(LeavingTeam):
+        def step(self, actions: Any) -> Any:
+            observations, rewards, _, *others = super().step(actions)
+            return observations, rewards, dict.fromkeys(observations, end), *others
+
+    class Listed(ListTeam):
+        def step(self, actions: Any) -> Any:
+            observations, rewards, _, *others = super().step(list(actions))
+            return observations, rewards, [end] * len(rewards), *others
+
+    message = r"must be a bool, got"
+    for env in (ClassicEnv(Classic()), ParallelEnv(Parallel()), ListEnv(Listed())):
+        env.reset(seed=1)
+        with pytest.raises(InvalidStepError, match=message):
+            env.step(env.action_space.sample())
+    for ends in ([end, False], np.array([end, end])):
+        with pytest.raises(InvalidStepError, match=rf"^terminations {message}"):
+            check_step("NextStep", np.zeros(2, bool), np.ones(2), ends, np.zeros(2, bool), {})
+        with pytest.raises(InvalidStepError, match=rf"^truncations {message}"):
+            check_step("NextStep", np.zeros(2, bool), np.ones(2), np.zeros(2, bool), ends, {})
+    with pytest.raises(InvalidStepError, match=rf"^truncated {message}"):
+        Checker(spaces.Discrete(2)).step((0, 1.0, False, end, {}), 0, 1)

@@ -17,7 +17,7 @@ STEP = "(observation, reward, terminated, truncated, info)"
 # Networks and memories hold float32.
 _LARGEST = float(np.finfo(np.float32).max)
 _SMALLEST = -_LARGEST
-# What environments usually return as `terminated` and `truncated`; `_check_end` looks at anything else.
+# What environments usually return as `terminated` and `truncated`; `check_end` looks at anything else.
 _FLAGS = frozenset({bool, np.bool_})
 
 
@@ -35,10 +35,14 @@ def check_step(result: Any) -> None:
     _check_count(result, "step", STEP)
 
 
-def _check_end(name: str, value: Any) -> None:
-    """Raise an `InvalidStepError` if `terminated` or `truncated` is None or a str, whose truth says nothing."""
-    if value is None or isinstance(value, str):
-        raise InvalidStepError(f"{name} must be a bool, got {value!r:.40}")
+def check_end(name: str, values: Any) -> None:
+    """Raise an `InvalidStepError` if `terminated` or `truncated` is None or a str, or an array that holds one.
+
+    Their truth says nothing: that of "False" is true.
+    """
+    for value in np.asarray(values).flat if np.asarray(values).dtype.kind in "USO" else ():
+        if value is None or isinstance(value, str | bytes):
+            raise InvalidStepError(f"{name} must be a bool, got {value!r:.40}")
 
 
 def _check_count(result: Any, name: str, values: str) -> None:
@@ -117,8 +121,8 @@ class Checker:
         if type(reward) is not float or not _SMALLEST <= reward <= _LARGEST:
             self.reward(reward, lane, step)
         if type(terminated) not in _FLAGS or type(truncated) not in _FLAGS:
-            _check_end("terminated", terminated)
-            _check_end("truncated", truncated)
+            check_end("terminated", terminated)
+            check_end("truncated", truncated)
         if type(info) is not dict and not isinstance(info, Mapping):
             info = {}
         return observation, reward, terminated, truncated, info

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import VectorEnv
 
-from noterl.envs.checking.checker import Checker, InvalidStepError
+from noterl.envs.checking.checker import Checker, InvalidStepError, check_end
 from noterl.envs.checking.report import Report
 from noterl.envs.observation import at
 from noterl.envs.snapshots import equal
@@ -97,11 +97,13 @@ def check_step(
         infos: as `step` returned them.
 
     Raises:
-        InvalidStepError: if a shape is wrong, or the step contradicts the autoreset mode.
+        InvalidStepError: if a shape is wrong, an end is None or a str, or the step contradicts the autoreset mode.
     """
     for name, values in (("rewards", rewards), ("terminations", terminations), ("truncations", truncations)):
         if np.shape(values) != before.shape:
             raise InvalidStepError(f"{name} must be an array of shape ({len(before)},), got {show(values)}")
+    check_end("terminations", terminations)
+    check_end("truncations", truncations)
     ends = np.asarray(terminations, bool) | np.asarray(truncations, bool)
     final = infos.get("final_obs")
     if mode == "NextStep" and (final is not None or (ends & before).any()):

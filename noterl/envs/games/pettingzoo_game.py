@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium import spaces
 
+from noterl.envs.checking.checker import check_end
 from noterl.envs.games.game import Array, Game
 from noterl.registry import register
 from noterl.utils.checks import check_positive
@@ -150,7 +151,9 @@ class PettingZooGame(Game):
         for move in moves[len(before) :]:
             env.step(move)
         self._moves = moves
-        over = any(env.terminations.values()) or any(env.truncations.values())
+        ends = [*env.terminations.values(), *env.truncations.values()]
+        check_end("the ends of episodes", ends)
+        over = any(ends)
         player = self._players.index(env.agent_selection)
         seen = env.observe(env.agent_selection)
         return _Position(

@@ -13,6 +13,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from noterl.envs.checking.checker import check_end
 from noterl.envs.multi_agent.team import Team
 from noterl.envs.spaces import is_space, parts_of, show
 from noterl.envs.wrappers.classic import ClassicEnv, accepted_keywords
@@ -164,8 +165,9 @@ class ParallelEnv(TeamEnv):
         present = {name: actions[index] for name, index in self._index.items() if self._present[index]}
         observations, rewards, terminations, _, infos = self.env.step(present)
         earned = np.array([rewards.get(name, 0.0) for name in self._index], np.float64)
-        terminated = np.array([terminations.get(name, False) for name in self._index], np.bool_)
-        return self._by_index(observations), earned, terminated, self._active(), {"agents": infos}
+        ends = [terminations.get(name, False) for name in self._index]
+        check_end("terminations", ends)
+        return self._by_index(observations), earned, np.array(ends, np.bool_), self._active(), {"agents": infos}
 
     def _by_index(self, observations: Mapping[Any, Any]) -> dict[int, Any]:
         return {self._index[name]: observation for name, observation in observations.items()}
@@ -218,6 +220,7 @@ class ListEnv(TeamEnv):
         return self._by_index(observations), earned, terminations, active, named
 
     def _all(self, flags: Any) -> Array:
+        check_end("the ends of episodes", flags)
         return np.broadcast_to(np.asarray(flags, np.bool_), (len(self.team),))
 
     def _by_index(self, observations: Any) -> dict[int, Any]:

@@ -15,6 +15,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from noterl.envs.checking.checker import check_end
 from noterl.envs.spaces import convert
 
 # Old environments pass the seed to RandomState, which accepts 32 bits, or to C code, which may accept 31.
@@ -98,6 +99,7 @@ class ClassicEnv(gymnasium.Env[Any, Any]):
                 return tuple(result)
             if len(result) == 4:
                 observation, reward, over, info = result
+                check_end("done", over)
                 truncated = bool(over) and bool(info.get("TimeLimit.truncated", False))
                 if isinstance(reward, np.ndarray) and reward.size == 1:  # some with continuous actions return arrays
                     reward = float(reward.item())

@@ -18,6 +18,7 @@ import os
 import random
 import resource
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -30,18 +31,29 @@ from tests.faults.readers import READERS
 
 SECONDS, MEGABYTES = 8.0, 500
 LARGEST = 12 * 2**30  # bytes of addresses: a bomb raises a MemoryError instead of ending other processes
+LONGEST = 60  # seconds of CPU time, after which a case is ended
 BATCH = 25  # cases of a process: a crash ends it
+
+
+class Endless(Exception):
+    """A case that did not end."""
+
+
+def end_case(number: int, frame: Any) -> None:
+    raise Endless(f"{LONGEST} s of CPU time are over")
 
 
 def run_batch(reader: Any, first: int, count: int, folder: Path, results: int) -> None:
     """Read some files in a forked process; write a line of JSON for each to the descriptor `results`."""
     warnings.simplefilter("ignore")
     resource.setrlimit(resource.RLIMIT_AS, (LARGEST, LARGEST))
+    signal.signal(signal.SIGVTALRM, end_case)
     sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # until the process ends
     os.chdir(folder)
     for number in range(first, first + count):
         path = reader.write(number, random.Random(number), folder / str(number))
         started, peak = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        signal.setitimer(signal.ITIMER_VIRTUAL, LONGEST)
         try:
             reader.read(path, number)
             outcome = "read"
@@ -50,6 +62,7 @@ def run_batch(reader: Any, first: int, count: int, folder: Path, results: int) -
         except BaseException as error:
             place = traceback.extract_tb(error.__traceback__)[-1]
             outcome = f"RAW {type(error).__name__}: {error!s:.150} at {place.filename}:{place.lineno}"
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak) // 1024
         seconds = time.process_time() - started
         if seconds > SECONDS or grown > MEGABYTES:

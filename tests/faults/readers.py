@@ -108,7 +108,7 @@ class Agents(Reader):
         agent = noterl.load(path)
         try:
             agent.build()
-            agent.evaluate(episodes=1)
+            agent.evaluate(episodes=1, max_steps=1000)  # a file may say that episodes do not end
             if number % 4 == 0:
                 agent.fit(steps=4, verbose=0)
         except (FloatingPointError, RuntimeError) as error:  # from numbers in the file

@@ -191,7 +191,7 @@ class ScalarLanes(Lanes):
             "lanes": lanes,
             "ledger": self.ledger.get_state(),
             "actions": actions,
-            "cursor": self.cursor,
+            "cursor": 0 if actions is None else self.cursor,
             "extra": {} if actions is None else {name: values.copy() for name, values in self._extra.items()},
             "info": self.fields.get_state(),
         }

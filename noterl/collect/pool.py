@@ -669,7 +669,7 @@ class PoolLanes(Lanes):
             "lanes": lanes,
             "ledger": self.ledger.get_state(),
             "actions": None if self.actions is None else np.array(self.actions),
-            "cursor": self.cursor,
+            "cursor": 0 if self.actions is None else self.cursor,
             "extra": {} if self.actions is None else {name: values.copy() for name, values in self._extra.items()},
             "info": {name: np.concatenate([each[name] for each in infos]) for name in self._info_spec},
             "pool": pool,

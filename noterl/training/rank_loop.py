@@ -236,5 +236,7 @@ class RankLoop(Loop):
     def _fire_other(self, number: int, logs: Logs) -> None:
         """Fire the begin and the end of an episode of another process."""
         self.counters.episodes += 1
+        # All processes continue with the chief's count after a resume, and must not use a number again.
+        self.counters.episodes_begun = max(self.counters.episodes_begun, number // self._processes + 1)
         self._fire(self.events.on_episode_begin, number, {})
         self._fire(self.events.on_episode_end, number, logs)

@@ -70,6 +70,13 @@ def test_history_of_the_chief_holds_the_episodes_of_all_ranks(trained: tuple[Pat
     assert sorted(chief["began"]) == sorted(chief["ended"])
 
 
+def test_number_of_an_episode_is_not_used_again_after_a_resume(folder: Path) -> None:
+    """Each process continues with the counts in the file of the chief, also one that had begun more episodes."""
+    for mode in ("train", "rollouts", "sequences", "follow"):
+        for fit in recorded(folder, mode)[0]["fits"]:
+            assert 2 * fit["begun"] > max(fit["numbers"]), mode
+
+
 def test_each_rank_keeps_the_states_of_its_own_episodes(folder: Path) -> None:
     for rank in recorded(folder, "count"):
         assert rank["faults"] == [] and rank["stored"] >= 40

@@ -94,6 +94,7 @@ def summary(agent: noterl.Agent, history: noterl.History) -> dict[str, Any]:
         "reason": history.stop_reason,
         "rank": history.history.get("rank", []),
         "numbers": history.episode,
+        "begun": agent.get_state()["counters"]["episodes_begun"],
         "learning_rate": agent.learning_rate,
     }
 

@@ -134,6 +134,7 @@ def read_parquet(path: Path) -> list[Row]:
         schema = parquet.read_schema(files[0]) if files else []
         words = [field.name for field in schema if arrow.types.is_string(field.type)]
         table = parquet.read_table(path, read_dictionary=words)  # a word that is repeated is in memory once
+        table.validate(full=True)  # such as the places of words in their dictionary
         columns = [_python_values(column) for column in table.columns]
     except arrow.ArrowException as error:
         raise ValueError(f"{path} is not a Parquet file of a logger: {error}") from error

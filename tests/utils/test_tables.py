@@ -68,6 +68,24 @@ def test_parquet_file_of_many_rows_is_refused_before_it_is_read(tmp_path: Path) 
         read_columns(tmp_path / "log.parquet")
 
 
+def test_damaged_pages_of_a_parquet_file_are_read_or_refused(tmp_path: Path) -> None:
+    """The pages hold the numbers of words in a dictionary, which may be larger than the dictionary."""
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "log.parquet"
+    table = pyarrow.table({"word": ["a", "b", "c", "a", "b", "c"]})
+    parquet.write_table(table, path, compression="none", write_statistics=False)
+    content, refused = path.read_bytes(), 0
+    for place in range(4, len(content) - parquet.read_metadata(path).serialized_size - 8):
+        path.write_bytes(content[:place] + b"\xff" + content[place + 1 :])
+        try:
+            words = {None, *read_columns(path)["word"]}
+            assert all(word is None or isinstance(word, str) for word in words), place
+        except (ValueError, OSError):
+            refused += 1
+    assert refused > 10
+
+
 def test_words_of_a_parquet_file_come_back(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     rows = [{"a": "x", "b": 1}, {"a": None, "b": 2}, {"a": "x", "b": 3}]

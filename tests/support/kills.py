@@ -1,7 +1,8 @@
 """Kill training processes at random moments, run them again, and compare the end with an uninterrupted run.
 
 `python -m tests.support.kills --kills 100` does so for each run in turn. The processes are forks of this one, which has
-imported the frameworks, so that a start takes a fraction of a second.
+imported the frameworks, so that a start takes a fraction of a second. The run "ranks" has two processes of
+`noterl launch`: one of them or the launcher is killed.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import argparse
 import os
 import random
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -20,13 +22,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 import noterl
 from noterl import backends, saving
 from noterl.callbacks import BackupAndRestore, Checkpoint, CSVLogger
 from noterl.collect import Workers
 from noterl.replay import Prioritized
+from noterl.utils.tables import read_columns
 from tests.support.space_envs import make
-from tests.support.states import differences, joined
+from tests.support.states import ROOT, differences, joined
 
 
 def eager() -> dict[str, Any]:
@@ -52,6 +57,7 @@ def on_device() -> noterl.PPO:
 
 
 STEPS = 160
+STRATEGIES = {"torch": "ddp", "jax": "data_parallel"}
 RUNS: dict[str, tuple[Callable[[], noterl.Agent], dict[str, Any]]] = {
     "Box": (dqn, {"num_envs": 2}),
     "Dict": (partial(dqn, "Dict"), {"num_envs": 2}),
@@ -61,10 +67,12 @@ RUNS: dict[str, tuple[Callable[[], noterl.Agent], dict[str, Any]]] = {
     "workers": (dqn, {"num_envs": 2, "workers": 2}),
     "workers with a Dict": (partial(dqn, "Dict"), {"num_envs": 2, "workers": Workers(2, collect=4)}),
     "overlap": (ppo, {"num_envs": 2, "workers": Workers(2, overlap=True)}),
+    "ranks": (dqn, {"num_envs": 2, "strategy": STRATEGIES.get(backends.name())}),
     "device": (on_device, {"num_envs": 4}),
 }
-# Workers that collect while the learner learns act with weights that depend on the speed of processes.
-INEXACT = ("overlap",)
+# Workers that collect while the learner learns act with weights that depend on the speed of processes. Of several
+# processes that train together, only the first continues with its memory.
+INEXACT = ("overlap", "ranks")
 
 
 class Slow(noterl.Callback):
@@ -88,8 +96,37 @@ def train(run: str, folder: Path, begun: Path | None = None) -> None:
         BackupAndRestore(folder / "backup.noterl", 13, unit="steps"),
     ]
     agent.fit(steps=STEPS, callbacks=[*callbacks, *([] if begun is None else [Slow(begun)])], verbose=0, **arguments)
-    agent.save(folder / "final.noterl")
+    if is_chief():
+        agent.save(folder / "final.noterl")
     agent.close()
+
+
+def is_chief() -> bool:
+    return os.environ.get("RANK", os.environ.get("KERAS_DISTRIBUTION_PROCESS_ID", "0")) == "0"
+
+
+def launch(folder: Path, begun: Path | None = None) -> subprocess.Popen[bytes]:
+    """Start the run "ranks"."""
+    command = [sys.executable, "-m", "noterl", "launch", "--strategy", STRATEGIES[backends.name()], __file__]
+    command += ["--train", str(folder), *([] if begun is None else [str(begun)])]
+    variables = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "JAX_PLATFORMS": "cpu"}
+    return subprocess.Popen(command, env={**os.environ, **variables}, cwd=ROOT, stdout=subprocess.DEVNULL)
+
+
+def kill_rank(folder: Path, begun: Path, seconds: float) -> bool:
+    """Kill one of the processes of a launched run, and wait for the others; return False if the run has ended."""
+    launcher = launch(folder, begun)
+    while not begun.exists():
+        if launcher.poll() is not None:
+            return False
+        time.sleep(0.01)
+    time.sleep(seconds)
+    processes = [psutil.Process(launcher.pid), *psutil.Process(launcher.pid).children(recursive=True)]
+    processes[int(1e6 * seconds) % len(processes)].kill()
+    failed = launcher.wait() != 0
+    _, left = psutil.wait_procs(processes[1:], 60)
+    assert not left, f"processes are left: {left}"
+    return failed
 
 
 def start(run: str, folder: Path, begun: Path | None = None) -> int:
@@ -112,6 +149,8 @@ def kill(run: str, folder: Path, seconds: float) -> bool:
     """Kill a training this long after its first step; return False if it has ended before."""
     begun = folder / "begun"
     begun.unlink(missing_ok=True)
+    if run == "ranks":
+        return kill_rank(folder, begun, seconds)
     pid = start(run, folder, begun)
     while not begun.exists():
         if os.waitpid(pid, os.WNOHANG)[0]:
@@ -125,7 +164,7 @@ def kill(run: str, folder: Path, seconds: float) -> bool:
 def finish(run: str, folder: Path) -> None:
     """Train to the end in another process."""
     folder.mkdir(exist_ok=True)
-    status = os.waitpid(start(run, folder), 0)[1]
+    status = launch(folder).wait() if run == "ranks" else os.waitpid(start(run, folder), 0)[1]
     assert status == 0, f"{run} ended with the status {status}"
 
 
@@ -152,8 +191,10 @@ def kill_and_compare(run: str, folder: Path, kills: int, rng: random.Random) -> 
     if run not in INEXACT:
         names = [sorted(file.name for file in (each / "files").iterdir()) for each in (whole, killed)]
         found += [] if names[0] == names[1] else [f"files: {names}"]
-    if saving.read(killed / "final.noterl")["state"]["counters"]["steps"] < STEPS:
+    if saving.read(killed / "final.noterl")["state"]["counters"]["steps"] != STEPS:
         found.append("the budget was not spent")
+    numbers = read_columns(killed / "log.csv")["episode"]
+    found += [] if len(set(numbers)) == len(numbers) else [f"episodes: {numbers}"]
     return count, found + [file.name for file in killed.rglob("*.part")]
 
 
@@ -162,11 +203,15 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
-    # The environments on the device need JAX.
-    names = [name for name in RUNS if name != "device" or backends.name() == "jax"]
-    parser.add_argument("--runs", nargs="*", default=names)
+    # The environments on the device need JAX; the servers of TensorFlow need a network that is trusted.
+    missing = {"jax": (), "torch": ("device",), "tensorflow": ("device", "ranks")}[backends.name()]
+    parser.add_argument("--runs", nargs="*", default=[name for name in RUNS if name not in missing])
+    parser.add_argument("--train", nargs="+", type=Path, help=argparse.SUPPRESS)  # a process of the run "ranks"
     options = parser.parse_args()
     warnings.simplefilter("ignore")
+    if options.train:
+        train("ranks", *options.train)
+        return
     rng, total, number, different = random.Random(options.seed), 0, 0, 0
     while total < options.kills:
         run = options.runs[number % len(options.runs)]

@@ -1328,6 +1328,19 @@ def load(path: str | Path, custom_objects: dict[str, type] | None = None) -> Age
 def _load(path: str | Path, custom_objects: dict[str, type] | None, source: Any = None) -> BaseAgent:
     """Return the agent of a file, with the environments of a source; None for those that the file describes."""
     document = saving.read(path)
+    agent = build_from(document, path, custom_objects, source)
+    try:
+        agent.set_document(document)
+    except BaseException:
+        agent.close()
+        raise
+    return agent
+
+
+def build_from(
+    document: dict[str, Any], path: str | Path, custom_objects: dict[str, type] | None, source: Any = None
+) -> Agent:
+    """Return the agent of a document that `noterl.saving.read` returned, without its state; `_load` has the errors."""
     agent_state.check_document(document)
     agent_class = registry.lookup(document["class"], custom_objects)
     if not (isinstance(agent_class, type) and issubclass(agent_class, BaseAgent)):
@@ -1345,9 +1358,4 @@ def _load(path: str | Path, custom_objects: dict[str, type] | None, source: Any 
         raise
     except Exception as error:  # arguments from a file may make a constructor fail in any way
         raise saving.FileError(f"the file's arguments do not fit the class {document['class']}: {error!r}") from error
-    try:
-        agent.set_document(document)
-    except BaseException:
-        agent.close()
-        raise
     return agent

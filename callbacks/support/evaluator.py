@@ -81,17 +81,21 @@ def _main(*arguments: Any) -> None:
 
 def _serve(pipe: Connection, path: str, classes: dict[str, type], arguments: dict[str, Any]) -> None:
     """For each message in the pipe, evaluate the agent in the file, until the pipe is closed."""
-    from noterl.agent import load
+    from noterl import saving
+    from noterl.agent import build_from
 
     agent = None
     with contextlib.suppress(EOFError, OSError):  # the other end was closed
         while True:
             pipe.recv()
             try:
+                document = saving.read(path)
+                # An evaluation needs no optimizer, and a file cannot describe each optimizer, such as one with hooks.
+                document["compile"].pop("optimizer", None)
                 if agent is None:
-                    agent = load(path, classes)
-                else:
-                    agent.restore(path)
+                    agent = build_from(document, path, classes)
+                document["state"]["optimizers"] = agent.get_state()["optimizers"]
+                agent.set_document(document)
                 result: Any = agent.evaluate(**arguments)
             except Exception:
                 result = traceback.format_exc()

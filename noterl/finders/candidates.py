@@ -88,6 +88,7 @@ class CandidateFinder(Finder):
 
         Raises:
             ValueError: if an argument is not one of the allowed values.
+            RuntimeError: if all candidates failed; the message is the error of the first. `results` has the others.
         """
         check_positive("episodes", episodes)
         check_word("metric", metric, METRICS)
@@ -96,6 +97,9 @@ class CandidateFinder(Finder):
         rows = [_row(metric, trial) for trial in self.trials.values()]
         sign = -1 if metric == "reward" else 1
         self.results: list[dict[str, Any]] = sorted(rows, key=lambda row: (math.isnan(row["mean"]), sign * row["mean"]))
+        first = next(iter(self.trials.values()))
+        if all(trial.error for trial in self.trials.values()):
+            raise RuntimeError(f"all candidates failed, the first ({first.name!r}) with the error:\n{first.error}")
         return self.best
 
     @abstractmethod

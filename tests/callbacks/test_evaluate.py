@@ -180,6 +180,25 @@ class TestEvaluate:
         agent.fit(episodes=4, callbacks=[evaluate, LambdaCallback(on_episode_end=interrupt)], verbose=0)
         assert evaluate.results["episodes"] == [1, 2, 3, 4]
 
+    def test_background_evaluates_agents_whose_optimizer_no_file_holds(self, tmp_path: Path) -> None:
+        torch = pytest.importorskip("torch")
+
+        def hooked(parameters: Any) -> Any:
+            optimizer = torch.optim.Adam(parameters, lr=1e-3)
+            optimizer.register_step_pre_hook(lambda *_: None)
+            return optimizer
+
+        agent = noterl.DQN("CartPole-v1", hidden=(4,), seed=1)
+        agent.compile(hooked, learning_starts=8, batch_size=4)
+        evaluate = Evaluate(every=2, episodes=1, on_best=tmp_path / "best.noterl", background=True)
+        agent.fit(episodes=4, callbacks=[evaluate], verbose=0)
+        evaluate.results.pop("steps")
+        assert evaluate.results["episodes"] == [2, 4]
+        assert evaluate.results["reward_mean"][1] == agent.evaluate(**evaluate._arguments)["reward_mean"]
+        with pytest.raises(ValueError, match=r"call agent.restore"):
+            noterl.load(tmp_path / "best.noterl")
+        agent.restore(tmp_path / "best.noterl")
+
     def test_errors_of_the_background_process_raise(self) -> None:
         for factory in (lambda: gymnasium.make("CartPole-v1"), OF_MODULE):  # pickle raises a different error for each
             with pytest.raises(ValueError, match=r"evaluate: the arguments of a process must be picklable"):

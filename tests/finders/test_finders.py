@@ -432,6 +432,25 @@ class TestParallelFinder:
         here.find(episodes=3)
         assert finder.trials["good"].rewards == here.trials["good"].rewards
 
+    def test_optimizers_of_torch_are_tried(self) -> None:
+        torch = pytest.importorskip("torch")
+        agent = noterl.DQN("CartPole-v1", hidden=(4,), seed=1)
+        agent.compile(lambda parameters: torch.optim.SGD(parameters, lr=1e-3), learning_starts=8, batch_size=4)
+        finder = ParallelFinder([agent], [torch.optim.AdamW])
+        finder.find(episodes=2)
+        here = OptFinder(agent, [torch.optim.AdamW])
+        here.find(episodes=2)
+        assert finder.trials["DQN with AdamW"].rewards == here.trials["AdamW"].rewards
+
+    def test_error_of_the_first_candidate_raises_if_all_fail(self) -> None:
+        finder = ParallelFinder({"dying": DyingDQN("CartPole-v1", seed=1)})
+        with pytest.raises(RuntimeError, match=r"(?s)all candidates failed.*'dying'.*dying on purpose"):
+            finder.find(episodes=2)
+        assert (finder.results[0]["name"], finder.best) == ("dying", None)
+        diverging = OptFinder(one_lane(), {"huge": keras.optimizers.SGD(1e30), "larger": keras.optimizers.SGD(1e35)})
+        with pytest.raises(RuntimeError, match=r"(?s)all candidates failed.*'huge'.*not finite"):
+            diverging.find(episodes=5)
+
     def test_error_of_a_candidate_is_reported(self, tmp_path: Path) -> None:
         DyingDQN("CartPole-v1", seed=1).save(tmp_path / "raising.noterl")
         receiver, sender = multiprocessing.Pipe(duplex=False)

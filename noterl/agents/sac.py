@@ -38,9 +38,9 @@ class SAC(Agent):
         env: see `noterl.Agent`.
         hidden: units of each hidden layer, of actor and critics; with images, of the critics only.
         network: the path of a network file, or your own actor `[B, observation] -> [B, 2 A]`, mean and log standard
-            deviation before the tanh, or logits `[B, A]` for Discrete actions; or (actor, critic, critic). Critics are
-            `[B, observation + A] -> [B, 1]`, or `[B, observation] -> [B, A]` for Discrete actions. Their initial
-            weights must differ. The agent builds a network that is None.
+            deviation before the tanh, or logits `[B, A]` for Discrete actions; or (actor, critic, critic), or (actor,
+            critic) with one file for both critics. Critics are `[B, observation + A] -> [B, 1]`, or `[B, observation]
+            -> [B, A]` for Discrete actions. Their initial weights must differ. The agent builds a network that is None.
         gamma: discount factor, 0 to 1. Can be changed during training.
         temperature: weight of the entropy, at least 0; higher makes the policy more random. "auto" learns it. A number
             or schedule sets it, and a number can be changed during training.

@@ -36,8 +36,9 @@ class TD3(Agent):
         env: see `noterl.Agent`.
         hidden: units of each hidden layer, of actor and critics; with images, of the critics only.
         network: the path of a network file, or your own actor `[B, observation] -> [B, A]`, without the final tanh; or
-            (actor, critic, critic). Critics are `[B, observation + A] -> [B, 1]`; their initial weights must differ.
-            The agent builds a network that is None.
+            (actor, critic, critic), or (actor, critic) with one file for both critics. Critics are
+            `[B, observation + A] -> [B, 1]`; their initial weights must differ. The agent builds a network that is
+            None.
         gamma: discount factor, 0 to 1. Can be changed during training.
         policy_delay: number of critic updates for each update of the actor.
         target_noise: standard deviation of the noise on the target's scaled action. Can be changed during training.

@@ -12,12 +12,23 @@ import numpy as np
 
 import noterl
 from noterl import saving
-from noterl.cli import config
+from noterl.cli import catalogue, config
 from noterl.cli.catalogue import columns, printable
 from noterl.cli.environment import environment_of
 from noterl.cli.errors import UsageError, usage_errors
 from noterl.cli.options import Option, options_of, parse_options
-from noterl.cli.train import AGENT_FILE, classes_of, import_module, without_flag
+from noterl.cli.train import (
+    AGENT_FILE,
+    RunOptions,
+    backend_of,
+    choose_backend,
+    classes_of,
+    import_module,
+    noterl_class,
+    options_of_agent,
+    plain_name,
+    without_flag,
+)
 from noterl.saving.codec import Description
 from noterl.training.play import has_display
 from noterl.utils.files import user_path
@@ -30,6 +41,10 @@ _OWN = [
     Option("json", "bool", False, "Whether to print JSON", "run", switch=True),
     Option("quiet", "bool", False, "Whether to print errors only", "run", switch=True),
 ]
+
+
+# The options of `noterl train` that these commands have, too.
+_OF_RUN = ("weights", "backend")
 
 
 def run_play(arguments: Sequence[str]) -> None:
@@ -118,28 +133,65 @@ def agent_file(path: str | Path) -> Path:
 
 
 def _run(method: str, arguments: Sequence[str], skip: Sequence[str], fixed: dict[str, Any]) -> None:
-    """Call a method of the agent in a file, with the options given, and print its result."""
-    own = options_of(getattr(noterl.Agent, method), method, skip=skip)
-    options = [*own, *_OWN]
+    """Call a method of an agent, which a file or its name and weights describe, and print its result."""
     arguments, modules = without_flag(arguments, "--import")
-    path, rest = _file_of(method, arguments, options)
+    choose_backend(backend_of(arguments, {}))  # before the agent's module imports Keras
+    classes: dict[str, type] = {}
+    for module in modules:
+        classes |= classes_of(import_module(module, "--import"))
+    own = options_of(getattr(noterl.Agent, method), method, skip=skip)
+    options = [*own, *_OWN, *(option for option in options_of(RunOptions, "run") if option.key in _OF_RUN)]
+    name = arguments[0] if arguments and _is_agent(arguments[0]) else None
+    if name is None:
+        path, rest = _file_of(method, arguments, options)
+    else:
+        every = options_of_agent(name, options)
+        options = [option for option in every if option.group not in ("compile", "fit")]
+        path, rest = Path(), list(arguments[1:])
     text = "Play episodes of a trained agent and show them." if method == "play" else "Evaluate a trained agent."
     text += " --import MODULE imports classes of your own first."
-    given = parse_options(options, rest, prog=f"noterl {method} FILE", description=text)
+    given = parse_options(options, rest, prog=f"noterl {method} {name or 'FILE'}", description=text)
     values = {key: each.value for key, each in given.items()}
     chosen = {option.key: values[option.key] for option in own if option.key in values}
-    chosen["env"] = _environment(path, values)
     if not values.get("render") and not has_display():
         os.environ["SDL_VIDEODRIVER"] = "dummy"  # pygame prints an error of its own when it finds no display
-    own_classes = [classes_of(import_module(module, "--import")) for module in modules]
-    agent = noterl.load(path, custom_objects={name: kind for found in own_classes for name, kind in found.items()})
+    if name is None:
+        chosen["env"] = _environment(path, values)
+        agent = noterl.load(path, custom_objects=classes)
+    else:
+        chosen["env"] = None
+        agent = _named_agent(name, options, values)
     try:
         with usage_errors():
+            if "weights" in values:
+                agent.load_weights(values["weights"])
             result = getattr(agent, method)(**chosen, **fixed)
     finally:
         agent.close()
     if not values.get("quiet", False):
         print(_text(result, as_json=values.get("json", False)))
+
+
+def _is_agent(text: str) -> bool:
+    """Return whether an argument names an agent, or `module:Class`, and not a file or folder."""
+    return (":" in text or text in catalogue.agents()) and not user_path(text).exists()
+
+
+def _named_agent(name: str, options: Sequence[Option], values: dict[str, Any]) -> Any:
+    """Return a new agent for the environment of `--env`, with the arguments given.
+
+    Raises:
+        UsageError: if an option is missing or wrong.
+    """
+    if "env" not in values or "weights" not in values:
+        raise UsageError(
+            f"{name} is an agent without a file: add --env and --weights, or name a file or folder instead"
+        )
+    arguments = {
+        each.key: values[each.key] for each in options if each.group == plain_name(name) and each.key in values
+    }
+    with usage_errors():
+        return noterl_class(name)(environment_of(values["env"], values.get("wrap", ())), seed=0, **arguments)
 
 
 def _environment(path: Path, values: dict[str, Any]) -> Any:
@@ -166,7 +218,8 @@ def _file_of(command: str, arguments: Sequence[str], options: Sequence[Option]) 
     if {"-h", "--help"} & {*arguments[:1]}:
         parse_options(options, ["--help"], prog=f"noterl {command} FILE", description=f"noterl {command}")
     if not arguments or arguments[0].startswith("-"):
-        raise UsageError(f"a file or the folder of a run must follow `noterl {command}`")
+        also = ", or an agent with --env and --weights" if command != "info" else ""
+        raise UsageError(f"a file or the folder of a run must follow `noterl {command}`{also}")
     return agent_file(arguments[0]), list(arguments[1:])
 
 

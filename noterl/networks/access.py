@@ -90,7 +90,8 @@ def split_networks(network: Any, *roles: str, shareable: bool = False) -> list[A
     A description of layers becomes the `HiddenLayers` of each role, which `network_or_default` builds.
 
     Args:
-        network: the network of the first role, or a list or tuple with all of them, or a description for all.
+        network: the network of the first role, or a list or tuple with all of them, or a description for all. If the
+            last two roles are equal, such as two critics, a description or None in a list may stand for both.
         roles: the roles of the agent's networks, such as "actor" and "critic".
         shareable: whether networks may share layers.
 
@@ -101,10 +102,13 @@ def split_networks(network: Any, *roles: str, shareable: bool = False) -> list[A
         return [_part(network, role, roles, shareable) for role in roles]
     if not isinstance(network, list | tuple):
         return [network, *[None for _ in roles[1:]]]
+    has_pair = roles[-2:] == (roles[-1], roles[-1])
+    if has_pair and len(network) == len(roles) - 1 and isinstance(network[-1], NetworkDescription | None):
+        network = [*network, network[-1]]  # built twice, with different initial weights
     if len(network) != len(roles):
         raise ValueError(
             f"network must be the {roles[0]}, or ({', '.join(roles)}) with None for networks to be built, "
-            f"got {network!r}"
+            f"got {network!r:.200}"
         )
     return [
         _part(entry, role, roles, False) if isinstance(entry, NetworkDescription) else entry

@@ -87,6 +87,7 @@ def tune(
     seeds_per_trial: int = 1,
     storage: str | Path | None = None,
     study: str = "noterl",
+    weights: str | Path | None = None,
     sampler: str = "tpe",
     pruner: str = "median",
     warmup_trials: int = 5,
@@ -119,8 +120,10 @@ def tune(
         steps: environment steps of each training run.
         jobs: number of trials that run at the same time.
         seeds_per_trial: number of training runs in a trial, each with another seed; all trials have the same seeds.
-        storage: path of Optuna's journal, which several processes may share; by default `study.log` in `out`.
-        study: name of the study in the journal.
+        storage: path of Optuna's journal, or the URL of a database, such as "sqlite:///study.db". Several processes may
+            share it. By default `study.log` in `out`.
+        study: name of the study in the storage.
+        weights: path of a file of `Agent.save_weights`, from which each training run starts; None for new weights.
         sampler: "tpe" (a tree-structured Parzen estimator) or "random".
         pruner: "median" ends a trial whose best evaluation so far is below the median of the others at the same point;
             "wilcoxon" ends one whose results over seeds are significantly below the best, which needs
@@ -136,7 +139,8 @@ def tune(
 
     Raises:
         ValueError: if an argument is not one of the allowed values, or the study is that of another search: of another
-            agent, environment, space of names, constant, seed, or number of steps, evaluations, episodes or seeds.
+            agent, environment, space of names, constant, weights, seed, or number of steps, evaluations, episodes or
+            seeds.
         ImportError: if the extra `tune` is not installed.
     """
     optuna = require("optuna", "tune", "tune")
@@ -150,10 +154,12 @@ def tune(
         if limit is not None:
             check_number(name, limit, low=0, above=True)
     check_seed(seed)
+    start = _file_of_weights(weights)
     chosen, constants = search_space(agent, space)
     folder = user_path(out)
     folder.mkdir(parents=True, exist_ok=True)
-    path = user_path(storage or folder / "study.log")
+    is_url = isinstance(storage, str) and "://" in storage
+    path = storage if is_url else user_path(storage or folder / "study.log")
     opened = open_study(optuna, path, study, sampler, pruner, warmup_trials, seed)
     check_same_search(
         opened,
@@ -168,23 +174,30 @@ def tune(
             "episodes": episodes,
             "seeds_per_trial": seeds_per_trial,
             "seed": seed,
+            "weights": start,
         },
     )
     generators = Generators(seed)
     seeds = generators("tune").integers(2**31, size=seeds_per_trial).tolist()
     limits = Limits(memory, time_limit)
     evaluation_seed = int(generators("tune evaluation").integers(2**31))
-    task = Task(agent, env, constants, steps, seeds, evaluations, episodes, evaluation_seed)
+    task = Task(agent, env, constants, steps, seeds, evaluations, episodes, evaluation_seed, start)
     search = Search(optuna, opened, chosen, task, limits, wilcoxon=pruner == "wilcoxon")
     with _quiet(optuna):
         search.run(trials, jobs, verbose)
         new_seeds = generators("tune verdict").integers(2**31, size=seeds_per_trial + 1).tolist()
         result = search.result(folder, replace(task, seeds=new_seeds[1:], evaluation_seed=new_seeds[0]))
-        write_best(result, agent, env, steps, seeds[0])
+        write_best(result, agent, env, steps, seeds[0], start)
         plot(optuna, result)
     if verbose:
         print(describe(result))
     return result
+
+
+def _file_of_weights(path: str | Path | None) -> str | None:
+    if path is None or user_path(path).is_file():
+        return None if path is None else str(user_path(path))
+    raise ValueError(f"weights must be the path of a file of Agent.save_weights, got {str(path)!r}")
 
 
 def check_arguments(trials: int, steps: int, jobs: int, seeds: int, evaluations: int, episodes: int) -> None:
@@ -218,23 +231,28 @@ def search_space(agent: type, space: Space | None) -> tuple[Callable[[Any, int],
     return (lambda trial, steps: {**default(trial, steps), **constants}), constants
 
 
-def open_study(optuna: Any, path: Path, name: str, sampler: str, pruner: str, warmup_trials: int, seed: int) -> Any:
-    """Open or create a study in a journal; trials of processes that no longer run become failed trials.
+def open_study(
+    optuna: Any, path: Path | str, name: str, sampler: str, pruner: str, warmup_trials: int, seed: int
+) -> Any:
+    """Open or create a study in a journal, or in the database of a URL.
+
+    Trials of processes that no longer run become failed trials.
 
     Raises:
-        ValueError: if the journal is damaged.
+        ValueError: if the journal is damaged, or the database cannot be used.
     """
     from optuna.storages import JournalStorage
     from optuna.storages.journal import JournalFileBackend
 
-    path.parent.mkdir(parents=True, exist_ok=True)
+    if isinstance(path, Path):
+        path.parent.mkdir(parents=True, exist_ok=True)
     pruners = {
         "median": lambda: optuna.pruners.MedianPruner(n_startup_trials=warmup_trials),
         "wilcoxon": optuna.pruners.WilcoxonPruner,
         "none": optuna.pruners.NopPruner,
     }
     with _quiet(optuna), _journal_errors(path):
-        storage = JournalStorage(JournalFileBackend(str(path)))
+        storage = JournalStorage(JournalFileBackend(str(path))) if isinstance(path, Path) else path
         study = optuna.create_study(
             storage=storage, study_name=name, direction="maximize", load_if_exists=True, pruner=pruners[pruner]()
         )
@@ -254,19 +272,20 @@ def open_study(optuna: Any, path: Path, name: str, sampler: str, pruner: str, wa
 
 
 @contextlib.contextmanager
-def _journal_errors(path: Path) -> Iterator[None]:
-    """Convert what Optuna raises for a damaged journal into a ValueError that names it."""
+def _journal_errors(path: Path | str) -> Iterator[None]:
+    """Convert what Optuna raises for a damaged journal or database into a ValueError that names it."""
     try:
         yield
     except OSError:
         raise
     except Exception as error:
         raise ValueError(
-            f"storage: {path} is damaged, or not a journal of Optuna; choose another one, or remove it: {error!r:.300}"
+            f"storage: {path} is damaged, or not a journal or database of Optuna; choose another one, or remove it: "
+            f"{error!r:.300}"
         ) from error
 
 
-def check_same_search(study: Any, path: Path, search: dict[str, Any]) -> None:
+def check_same_search(study: Any, path: Path | str, search: dict[str, Any]) -> None:
     """Store in a new study what is searched, by argument of `tune` and name of a constant.
 
     Raises:
@@ -458,7 +477,7 @@ class Search:
         self.limits.check(process, started)
 
 
-def write_best(result: Result, agent: type, env: Any, steps: int, seed: int) -> None:
+def write_best(result: Result, agent: type, env: Any, steps: int, seed: int, weights: str | None = None) -> None:
     """Write `best.toml`, the options of `noterl train` for the best trial.
 
     An environment that is a function has no name there, so `--env` must be given. Other values that a file cannot hold,
@@ -468,6 +487,8 @@ def write_best(result: Result, agent: type, env: Any, steps: int, seed: int) -> 
         return
     named = {"env": env} if isinstance(env, str) else dict(getattr(env, "options", {}))
     table: dict[str, Any] = {"agent": _name(agent), **named, "steps": steps, "seed": seed}
+    if weights is not None:
+        table["weights"] = weights
     comment = f"# the best trial, {result.value:.6g}; the defaults reach {result.default:.6g}\n"
     if not named:
         comment += "# env is missing here: pass the option --env\n"

@@ -31,6 +31,7 @@ class Task:
         evaluations: number of evaluations in a training run, equally spaced; the last one is the result.
         episodes: number of episodes in an evaluation.
         evaluation_seed: the seed of every evaluation.
+        weights: path of a file of weights, from which each training run starts; None for new weights.
     """
 
     agent: type
@@ -41,6 +42,7 @@ class Task:
     evaluations: int
     episodes: int
     evaluation_seed: int
+    weights: str | None = None
 
     def with_values(self, values: Mapping[str, Any]) -> Task:
         """Return a copy with other values."""
@@ -123,7 +125,8 @@ def make_population(task: Task) -> Population | None:
     from noterl.population import Population, find_obstacle  # imports Keras, which the process of `tune` does not need
 
     fitted = split(task.agent, task.values)[2]
-    if len(task.seeds) == 1 or not fitted.keys() <= {"num_envs"}:
+    # Members of a population have weights of their own seeds, not those of a file.
+    if len(task.seeds) == 1 or task.weights is not None or not fitted.keys() <= {"num_envs"}:
         return None
     agent = _make_agent(task, task.seeds[0])
     if find_obstacle(agent) is not None:
@@ -136,6 +139,8 @@ def _make_agent(task: Task, seed: int) -> Any:
     built, compiled, _ = split(task.agent, task.values)
     agent = task.agent(task.env, seed=seed, **built)
     agent.compile(**compiled)
+    if task.weights is not None:
+        agent.load_weights(task.weights)
     return agent
 
 

@@ -14,6 +14,7 @@ import noterl
 from noterl import saving
 from noterl.cli import main
 from noterl.cli.compare import groups_of
+from noterl.cli.environment import environment_of
 from tests.support.doubles import CountingEnv
 
 pytestmark = [pytest.mark.backends("torch"), pytest.mark.filterwarnings("ignore:fit ended without a gradient update")]
@@ -35,6 +36,25 @@ def test_evaluate_prints_the_statistics(run: Path, capsys: pytest.CaptureFixture
     assert len(result["returns"]) == 3 and result["reward_mean"] == pytest.approx(sum(result["returns"]) / 3)
     assert main(["evaluate", str(run / "agent.noterl"), "--episodes", "3", "--seed", "5"]) == 0
     assert f"{result['reward_mean']:.4g}" in capsys.readouterr().out
+
+
+def test_weights_are_evaluated(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    agent = noterl.load(run / "agent.noterl")
+    agent.set_weights({name: -value for name, value in agent.get_weights().items()})
+    path = str(tmp_path / "weights.safetensors")
+    agent.save_weights(path)
+    source = environment_of("CartPole-v1", ("FrameStackObservation(2)", "FlattenObservation()"))
+    expected = agent.evaluate(source, episodes=2, seed=5)["returns"].tolist()
+    wrappers = ["--wrap", "FrameStackObservation(2)", "FlattenObservation()"]
+    named = ["dqn", "--env", "CartPole-v1", *wrappers, "--hidden", "8", "--backend", "torch"]
+    for arguments in ([str(run)], named):
+        assert main(["evaluate", *arguments, "--weights", path, "--episodes", "2", "--seed", "5", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["returns"] == expected
+    assert main(["play", *named, "--weights", path, "--max-steps", "2", "--frame-dir", str(tmp_path / "frames")]) == 0
+    assert main(["evaluate", "dqn", "--env", "CartPole-v1", "--weights", path]) == 2
+    assert "weights" in capsys.readouterr().err
+    assert main(["play", "dqn", "--env", "CartPole-v1"]) == 2
+    assert "add --env and --weights" in capsys.readouterr().err
 
 
 def test_play_writes_video_and_frames(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -154,6 +154,17 @@ class TestToml:
         found = agent.networks()
         assert {name: shapes(found[name]) for name in expected} == expected
 
+    @pytest.mark.parametrize("kind", ["TD3", "SAC"])
+    def test_one_file_describes_both_critics(self, kind: str) -> None:
+        paths = [
+            write(f"{name}.toml", DENSE.replace("16", str(units))) for name, units in (("actor", 16), ("critic", 12))
+        ]
+        networks = getattr(noterl, kind)((VECTOR, BOX), network=tuple(paths), seed=1).networks()
+        assert shapes(networks["actor"])[0] == (4, 16)
+        assert shapes(networks["critics/0"]) == shapes(networks["critics/1"]) == dense(7, 12, 1)
+        with pytest.raises(ValueError, match=r"network must be the actor, or \(actor, critic, critic\)"):
+            getattr(noterl, kind)((VECTOR, BOX), network=(paths[0], noterl.networks.mlp(7, [8], 1)))
+
     def test_several_agents(self) -> None:
         from noterl.envs import Signals
 

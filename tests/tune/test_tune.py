@@ -139,6 +139,19 @@ class TestSearch:
         assert second[:3] == first and len({params["level"] for params in second}) == 5
         assert len(run(tmp_path, space, trials=5).study.trials) == 5
 
+    def test_study_in_a_database_continues(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        pytest.importorskip("sqlalchemy")
+        monkeypatch.chdir(tmp_path)
+        arguments = {"storage": "sqlite:///study.db", "jobs": 2}
+        first = [trial.params for trial in run(Path("out"), {"level": Float(0, 1)}, trials=2, **arguments).study.trials]
+        result = run(Path("out"), {"level": Float(0, 1)}, trials=4, **arguments)
+        assert [trial.params for trial in result.study.trials][:2] == first and states(result) == ["COMPLETE"] * 4
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "study.db"]
+        with pytest.raises(ValueError, match=r"in sqlite:///study.db is that of another search, with seed=0"):
+            run(Path("out"), {"level": Float(0, 1)}, seed=1, **arguments)
+        with pytest.raises(ValueError, match=r"storage: mongo://x is .*not a journal or database of Optuna"):
+            run(Path("out"), {"level": Float(0, 1)}, storage="mongo://x")
+
     def test_trial_of_a_dead_process_becomes_a_failed_one(self, tmp_path: Path) -> None:
         path = tmp_path / "study.log"
         study = open_study(optuna, path, "noterl", "tpe", "none", 5, 0)
@@ -364,6 +377,34 @@ def test_command_tunes_and_its_result_trains(tmp_path: Path) -> None:
     table = tomllib.loads((tmp_path / "best.toml").read_text())
     assert table["agent"] == "dqn" and 0.9 <= table["gamma"] <= 0.99 and table["hidden"] in ([4], [8])
     assert table["batch_size"] == 16
+
+
+def test_training_starts_from_the_weights_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = str(tmp_path / "weights.safetensors")
+    trained = noterl.DQN("CartPole-v1", hidden=(4,), seed=5)
+    trained.save_weights(path)
+    starts: list[Any] = []
+    monkeypatch.setattr(noterl.DQN, "fit", lambda self, **_: starts.append(self.get_weights()))
+    monkeypatch.setattr("noterl.tune.search.Search", InProcess)
+    with pytest.raises(ValueError, match=r"^weights must be the path of a file"):
+        tune(noterl.DQN, "CartPole-v1", out=tmp_path, weights=tmp_path)
+    space = {"gamma": Float(0.9, 0.99), "hidden": (4,)}
+    tune(noterl.DQN, "CartPole-v1", space, steps=4, trials=1, evaluations=1, verbose=0, out=tmp_path, weights=path)
+    assert tomllib.loads((tmp_path / "best.toml").read_text())["weights"] == path
+    task = Task(noterl.DQN, "CartPole-v1", {"hidden": (4,)}, 4, (1,), 1, 1, 0, path)
+    run_trial(Answering(), task)
+    assert all(np.array_equal(value, starts[0][name]) for name, value in trained.get_weights().items())
+    assert make_population(replace(task, seeds=(1, 2))) is None
+
+
+class Answering:
+    """A pipe whose other end lets each trial go on."""
+
+    def send(self, message: Any) -> None:
+        assert message[0] != "error", message
+
+    def recv(self) -> str:
+        return "go"
 
 
 @pytest.mark.parametrize("change", [("trial_id", "x"), ('"op_code":0', '"op_code":99'), ("study_name", "x")])

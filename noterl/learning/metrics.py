@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from noterl import backends
+from noterl.learning.update import NO_VALUE
 
 
 class MetricMeans:
@@ -44,7 +45,7 @@ class MetricMeans:
                     continue
                 # Values are added one by one, so that the grouping of updates does not change the rounding.
                 for value in fetch(values)[:count].tolist():
-                    if value == value:  # not NaN; half the time of math.isnan
+                    if value == value and value != NO_VALUE:  # not NaN; half the time of math.isnan
                         entry = self._sums.setdefault(name, [0.0, 0])
                         entry[0] += value
                         entry[1] += 1

@@ -15,6 +15,7 @@ from noterl import backends
 from noterl.backends.common import GroupResult, NonFiniteError
 from noterl.callback import Handlers
 from noterl.learning.schedule import UpdateSchedule
+from noterl.learning.update import NO_VALUE
 from noterl.types import Counters, Logs, StopRequest
 from noterl.utils.errors import keep_first_error
 
@@ -185,4 +186,5 @@ class UpdateRunner:
             name: np.concatenate([fetch(result.feedback[name])[: result.applied] for result in results])
             for name in memory.feedback_fields
         }
-        memory.feedback(sample, values)
+        # Memories skip NaN.
+        memory.feedback(sample, {name: np.where(value == NO_VALUE, np.nan, value) for name, value in values.items()})

@@ -6,7 +6,6 @@ numbers are the same on every backend and for every size of a compiled call.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -67,10 +66,15 @@ def add_random_numbers(
     return batch._replace(extra=extra)
 
 
+# Stands for a missing value of an update. NaN would stop healthy runs under `jax_debug_nans`, and 0 is a usual value.
+# The mean over processes of a power of two is exact.
+NO_VALUE = -(2.0**100)
+
+
 def fill_missing(
     logs: dict[str, Any], feedback: dict[str, Any], returned: Sequence[Returned], weight: Any
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return logs and feedback with the names of all updates within the period; NaN where this update has no value.
+    """Return logs and feedback with the names of all updates within the period; NO_VALUE where this one has no value.
 
     Args:
         logs: of this update.
@@ -80,8 +84,8 @@ def fill_missing(
     """
     names = sorted(log_names(returned) - logs.keys())
     fields = sorted(frozenset[str]().union(*(each.feedback for each in returned)) - feedback.keys())
-    missing = keras.ops.full_like(weight, math.nan) if fields else None  # [B]; memories skip NaN
-    return {**logs, **dict.fromkeys(names, math.nan)}, {**feedback, **dict.fromkeys(fields, missing)}
+    missing = keras.ops.full_like(weight, NO_VALUE) if fields else None  # [B]
+    return {**logs, **dict.fromkeys(names, NO_VALUE)}, {**feedback, **dict.fromkeys(fields, missing)}
 
 
 def log_names(returned: Sequence[Returned]) -> frozenset[str]:

@@ -214,3 +214,13 @@ def test_compile_with_hard_copies_keeps_tau_of_the_agent() -> None:
     assert float(agent.tau) == 0.5
     agent.compile(target_update=10)  # hard copies use tau = 1 again
     assert float(agent.tau) == 1.0
+
+
+@pytest.mark.backends("jax")
+def test_missing_values_are_no_nan_on_the_device() -> None:
+    import jax
+
+    with jax.debug_nans(True):
+        agent = delayed()
+        agent.fit(steps=20, verbose=0)
+    assert agent.updates > 1

@@ -254,6 +254,14 @@ class BaseAgent(Algorithm):
                 UserWarning,
                 stacklevel=3,  # the caller of compile, which `utils.words` wraps
             )
+        # A new agent that starts at step 0 has none.
+        for text in settings.ended_schedules(self.steps) if self.steps else ():
+            warnings.warn(
+                f"{text} from now on: schedules count all {self.steps:,} steps of the agent, and this one ends before; "
+                "add these steps to its range, or pass a number",
+                UserWarning,
+                stacklevel=3,
+            )
         used_polyak = False
         if self._learner is not None:
             used_polyak = self._learner.schedule.polyak

@@ -2,13 +2,13 @@
 
 A schedule can be passed instead of a number that can be changed during training: a hyperparameter of an agent, a
 number of a policy or noise, or the learning rate of a Keras optimizer. Its step is `Agent.steps`, so it continues in
-the next `fit` and after a restore.
+the next `fit` and after a restore. A later `compile` warns if a schedule, such as that of epsilon, has ended already.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -170,6 +170,22 @@ class Piecewise(Schedule):
                 return part(step - begins)
             begins = boundary
         return self.parts[-1](step - begins)
+
+
+def has_ended(value: Callable[[int], float], step: int) -> bool:
+    """Return whether at most 1 % of the changes of a schedule are left after `step` environment steps.
+
+    Args:
+        value: the value after a number of environment steps.
+        step: the environment steps so far.
+    """
+    try:
+        last = value(10**12)
+        # Closer together at the beginning, where short schedules end.
+        change = max(abs(value(earlier) - last) for earlier in (0, *(step >> k for k in range(30))))
+        return change > 0 and abs(value(step) - last) <= 0.01 * change
+    except Exception:  # a schedule of the user may have no values so late
+        return False
 
 
 def linear(start: float, end: float, steps: int, step: int) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ from noterl.noise import NoiseProcess
 from noterl.policies import Policy
 from noterl.replay import Replay, Triplets
 from noterl.replay.replay import default_capacity
+from noterl.schedules import has_ended
 from noterl.utils.checks import check_int, check_int_or_word, check_word, whole
 
 # The agent that first used a policy or noise. It alone anneals it and draws from its generator.
@@ -111,6 +112,18 @@ class Settings:
             and frozen(self.arguments.get(name)) != frozen(other.arguments.get(name))
             and (name != "replay" or self.replay is not other.replay)
         )
+
+    def ended_schedules(self, step: int) -> list[str]:
+        """Return the schedules that change no more after this environment step, as texts with their last values."""
+        schedules: dict[str, Callable[[int], float]] = {}
+        for name, optimizer in self.optimizers.items():
+            if (rate := optimizers.schedule_of(optimizer)) is not None:
+                schedules[f"learning_rate of {name!r}, {rate!r},"] = rate
+        if hasattr(self.policy, "epsilon"):
+            schedules[f"epsilon of {self.policy!r}"] = self.policy.epsilon
+        for explorer in filter(None, (self.policy, self.noise)):
+            schedules |= {f"{name}, {each!r},": each for name, each in explorer.schedules.items() if name != "eps"}
+        return [f"{text} is {value(step):g}" for text, value in schedules.items() if has_ended(value, step)]
 
     def make_learner(self, algorithm: Algorithm) -> Learner:
         """Return the learner for these settings.

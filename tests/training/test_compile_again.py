@@ -9,6 +9,8 @@ from keras import ops
 
 import noterl
 from noterl import networks
+from noterl.policies import BoltzmannQPolicy, EpsGreedyQPolicy, LinearEpsGreedyPolicy
+from noterl.schedules import Cosine, Exponential, Linear, Piecewise, Schedule
 from tests.support.doubles import CountingEnv
 
 
@@ -45,6 +47,35 @@ class TestCompileAgain:
         agent.fit(steps=16, verbose=0)
         agent.compile(1e-3)
         agent.fit(steps=16, verbose=0)
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize(
+    ("argument", "value", "match"),
+    [
+        ("optimizer", Linear(1e-3, 0.0, steps=60), "learning_rate of 'optimizer', Linear.* is 0 from now on"),
+        ("optimizer", Cosine(1e-3, 1e-4, steps=50), "is 0.0001 from now on"),
+        ("optimizer", Piecewise([5], [Linear(0.0, 1e-3, steps=5), Linear(1e-3, 0.0, steps=9)]), "is 0 from now on"),
+        ("optimizer", Exponential(1e-3, 1.0), "from now on"),
+        ("policy", LinearEpsGreedyPolicy(steps=60), "epsilon of LinearEps.* is 0.05 from now on"),
+        ("policy", EpsGreedyQPolicy(Linear(1.0, 0.1, steps=60)), "epsilon of EpsGreedy.* is 0.1 from now on"),
+        ("policy", BoltzmannQPolicy(Linear(1.0, 0.1, steps=60)), "tau, Linear.* is 0.1 from now on"),
+    ],
+)
+def test_schedule_that_is_over_warns_if_it_is_compiled(argument: str, value: Any, match: str) -> None:
+    agent = trained()
+    with pytest.warns(UserWarning, match=f"{match}: schedules count all 60 steps"):
+        agent.compile(**{argument: value})
+    agent.compile(optimizer=Linear(1e-3, 0.0, steps=100), policy=LinearEpsGreedyPolicy(steps=100))  # no warning
+
+
+@pytest.mark.backends("torch")
+def test_schedule_without_late_values_may_be_compiled() -> None:
+    class Table(Schedule):
+        def value(self, step: int) -> float:
+            return [1e-3, 1e-4][step // 100]
+
+    trained().compile(optimizer=Table())
 
 
 class Own(noterl.Agent):

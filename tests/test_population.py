@@ -110,6 +110,17 @@ def test_evaluation_equals_that_of_a_policy_on_the_host(trained: Any) -> None:
         np.testing.assert_array_equal(value, best.get_weights()[name])
 
 
+def test_best_is_chosen_on_other_episodes_than_evaluate_plays(trained: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    play, seeds = trained.evaluate, []
+    monkeypatch.setattr(trained, "evaluate", lambda episodes, *, seed: seeds.append(seed) or play(episodes, seed=seed))
+    best = trained.best(8)
+    chosen = play(8, seed=seeds[0])
+    assert (chosen["returns"] != play(8)["returns"]).any()
+    number = int(np.argmax(chosen["reward_mean"]))
+    for name, value in trained.member(number).get_weights().items():
+        np.testing.assert_array_equal(value, best.get_weights()[name])
+
+
 def test_evaluation_before_training_does_not_change_it() -> None:
     evaluated, other = noterl.Population(make(), seeds=2), noterl.Population(make(), seeds=2)
     first = evaluated.evaluate(2)

@@ -119,8 +119,9 @@ class Settings:
         for name, optimizer in self.optimizers.items():
             if (rate := optimizers.schedule_of(optimizer)) is not None:
                 schedules[f"learning_rate of {name!r}, {rate!r},"] = rate
-        if hasattr(self.policy, "epsilon"):
-            schedules[f"epsilon of {self.policy!r}"] = self.policy.epsilon
+        epsilon: Callable[[int], float] | None = getattr(self.policy, "epsilon", None)
+        if epsilon is not None:
+            schedules[f"epsilon of {self.policy!r}"] = epsilon
         for explorer in filter(None, (self.policy, self.noise)):
             schedules |= {f"{name}, {each!r},": each for name, each in explorer.schedules.items() if name != "eps"}
         return [f"{text} is {value(step):g}" for text, value in schedules.items() if has_ended(value, step)]

@@ -10,6 +10,7 @@ each time it is sampled. All rewards of an n-step return are recomputed for the 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -87,7 +88,8 @@ class Hindsight(Relabel):
         """Use the functions of an agent (or of any object that has them), or else of its training environment.
 
         Raises:
-            ValueError: if neither has `compute_reward`, or if the source has no environment and cannot make one.
+            ValueError: if neither has `compute_reward`, if it returns a column `[n, 1]`, or if the source has no
+                environment and cannot make one.
         """
         reward, terminated = (_rule(name, agent, source) for name in ("compute_reward", "compute_terminated"))
         if reward is None:
@@ -96,6 +98,8 @@ class Hindsight(Relabel):
                 "the environment defines it"
             )
         self._compute_reward, self._compute_terminated = reward, terminated
+        if source is not None:
+            _refuse_column(reward, source.observation_space)
 
     def bind(self, storage: Storage, observation_space: spaces.Space[Any]) -> None:
         """Use a storage of a goal environment's observations from now on.
@@ -197,6 +201,16 @@ def _rule(name: str, agent: Any, source: EnvSource | None) -> Rule | None:
     """Return the agent's function of this name, or else that of the environment."""
     owner = agent if source is None or hasattr(agent, name) else source.layer_with(name)
     return getattr(owner, name, None)
+
+
+def _refuse_column(reward: Rule, space: Any) -> None:
+    """Raise a ValueError for rewards `[n, 1]` before the first step, which may fail with `float(column)`."""
+    rewards = goals = np.zeros(0)
+    with suppress(Exception):  # `bind` checks the space, and zeros may be goals that never occur
+        goals = np.zeros((2, *space["achieved_goal"].shape), space["achieved_goal"].dtype)
+        rewards = np.asarray(reward(goals, goals, np.array([{}, {}], object)))
+    if rewards.shape == (2, 1):
+        _check_shape("compute_reward", rewards, goals)
 
 
 def _check_shape(name: str, values: Any, goals: Array) -> Array:

@@ -131,6 +131,21 @@ class TestGoals:
         agent.fit(steps=20, verbose=0)
         assert (sample_batch(agent, 1).reward == 5.0).all()
 
+    def test_column_of_rewards_raises_before_training(self) -> None:
+        class Column(BitFlip):
+            def compute_reward(self, achieved_goal: Any, desired_goal: Any, info: Any) -> Any:
+                return -np.any(np.atleast_2d(achieved_goal != desired_goal), axis=-1, keepdims=True).astype(float)
+
+            def step(self, action: Any) -> Any:
+                observation, _, *others = super().step(action)
+                reward = self.compute_reward(observation["achieved_goal"], observation["desired_goal"], {})
+                return observation, float(reward), *others
+
+        agent = bit_agent(lambda: Column(BITS))
+        with pytest.raises(ValueError, match=r"compute_reward must return one number for each goal, .*\[:, 0\]"):
+            agent.fit(steps=20, verbose=0)
+        assert agent.steps == 0
+
     def test_environment_without_goals_raises_before_training(self) -> None:
         agent = noterl.DQN("CartPole-v1", hidden=(8,))
         agent.compile(replay=noterl.Replay(100, relabel=Hindsight()), batch_size=8)

@@ -177,7 +177,6 @@ class Checkpoint(Callback):
         if not self._run or not (self.files or last_run == self._run):
             self._run = secrets.token_hex(16)
         self._saved_at, self._has_score = self.agent.steps, True
-        self._monitor.begin()
         self._write_manifest([file.name for file in self.files])
 
     def on_episode_end(self, episode: int, logs: Logs) -> None:

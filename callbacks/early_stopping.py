@@ -67,10 +67,6 @@ class EarlyStopping(Callback):
         self._best_weights: dict[str, np.ndarray] | None = None
         self._waited = 0
 
-    def on_train_begin(self, logs: Logs) -> None:
-        """Begin to count the comparisons of this `fit`."""
-        self._monitor.begin()
-
     def on_episode_end(self, episode: int, logs: Logs) -> None:
         """Check the moving mean."""
         if not logs.get("complete", True) or not self._monitor.update(logs, self) or not self._monitor.is_full:

@@ -69,7 +69,6 @@ class Export(Callback):
 
     def on_train_begin(self, logs: Logs) -> None:
         """Check that files can be written beside `path`."""
-        self._monitor.begin()
         check_writable(self.path.with_name(f"{self.path.name}.part"))
 
     def on_episode_end(self, episode: int, logs: Logs) -> None:

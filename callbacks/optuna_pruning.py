@@ -62,7 +62,6 @@ class OptunaPruning(Callback):
     def on_train_begin(self, logs: Logs) -> None:
         """Reset the pruned state of an earlier fit."""
         self._pruned = False
-        self._monitor.begin()
 
     def on_episode_end(self, episode: int, logs: Logs) -> None:
         """Add the episode to the mean."""

@@ -88,10 +88,6 @@ class ReduceLROnPlateau(Callback):
         for optimizer in agent.optimizers.values():
             check_without_schedule(optimizer)
 
-    def on_train_begin(self, logs: Logs) -> None:
-        """Begin to count the comparisons of this `fit`."""
-        self._monitor.begin()
-
     def on_episode_end(self, episode: int, logs: Logs) -> None:
         """Update the mean and log the rates."""
         if logs.get("complete", True):

@@ -999,17 +999,18 @@ class BaseAgent(Algorithm):
         """
         reads, session = self._reads, self._session
         if session.is_training and not reads.is_eager:
-            advice = "self.hyperparameter(name, value) in __init__ makes a number that can change at any time"
-            is_copied = name in reads.acting and (session.acts_in_workers or self.searches)
-            if is_copied or self._learner.strategy.processes > 1:
+            reason = None
+            if (
+                name in reads.acting and (session.acts_in_workers or self.searches)
+            ) or self._learner.strategy.processes > 1:
+                reason = "a search or other processes have copied its value"
+            elif len(reads.retraced | {self._counters.updates}) > MOST_RETRACES:
+                reason = f"it is a constant of programs, which this fit has compiled again {MOST_RETRACES} times"
+            if reason is not None:
                 raise RuntimeError(
-                    f"{name} of {type(self).__name__} cannot be changed while fit is running, because a search or "
-                    f"other processes have copied its value: change it between two calls of fit. {advice}"
-                )
-            if len(reads.retraced | {self._counters.updates}) > MOST_RETRACES:
-                raise RuntimeError(
-                    f"{name} of {type(self).__name__} is a constant of compiled programs, and changing it compiles "
-                    f"them again; this is the change number {MOST_RETRACES + 1} in this fit. {advice}"
+                    f"{name} of {type(self).__name__} cannot be changed now, while fit is running, because {reason}: "
+                    "change it between two calls of fit, or make it by self.hyperparameter(name, value) in __init__, "
+                    "which can change at any time"
                 )
             reads.retraced.add(self._counters.updates)
         if name in reads.acting and self._actor is not None:

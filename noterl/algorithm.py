@@ -136,7 +136,7 @@ class Algorithm(Configurable):
             _counters=Counters(),
             hyperparameters={},
             trace_counts=Counter(),
-            _reads=Reads(self, lambda name: _owner(type(self), name) is None, self._on_change),
+            _reads=Reads(self, lambda name: _owner(type(self), name) is None),
         )
         if self.head is not None:
             self.head = bind_head(self)
@@ -190,8 +190,6 @@ class Algorithm(Configurable):
             )
         reads = self.__dict__.get("_reads")
         if reads is not None:
-            if not reads.is_recording:
-                self._before_assignment(name, value)
             reads.assign(name, value)
         super().__setattr__(name, value)
 

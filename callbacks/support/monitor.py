@@ -58,13 +58,12 @@ class Monitor:
         self._steps: int | None = None  # environment steps at the last value
         self._episodes = 0  # of this `fit`
 
-    def begin(self) -> None:
-        """Start a `fit`, in which nothing has been compared."""
-        self.has_compared, self._episodes = False, 0
-
     def end(self, owner: Callback) -> None:
-        """Warn if the `fit` has compared nothing, although episodes have finished."""
-        if self._episodes and not self.has_compared:
+        """Called when a `fit` ends: warn if it has compared nothing, although episodes have finished."""
+        has_only_waited = self._episodes > 0 and not self.has_compared
+        self._episodes = 0
+        self.has_compared = False
+        if has_only_waited:
             warnings.warn(
                 f"{type(owner).__name__} has compared no {self.name!r}: it needs {self._argument}={self.recent.maxlen} "
                 f"values, and has {len(self.recent)}. Train for longer, or set {self._argument}=",

@@ -50,8 +50,6 @@ class Reads:
     Args:
         agent: the agent.
         is_own: whether the attribute with this name is one of the author of the algorithm.
-        on_change: called with the name of an attribute that gets another value; returns whether the programs that have
-            read it must be traced again, or raises.
 
     Attributes:
         version: another number after each change; a program that was traced at an older one is traced again.
@@ -61,8 +59,8 @@ class Reads:
         is_eager: whether an update assigns such an attribute, so that losses must not be traced.
     """
 
-    def __init__(self, agent: Any, is_own: Callable[[str], bool], on_change: Callable[[str], bool]) -> None:
-        self._agent, self._is_own, self._on_change = agent, is_own, on_change
+    def __init__(self, agent: Any, is_own: Callable[[str], bool]) -> None:
+        self._agent, self._is_own = agent, is_own
         self.version: int = 0
         self.acting: set[str] = set()
         self.in_place: set[str] = set()
@@ -73,16 +71,13 @@ class Reads:
         self._reading = Reading()
         self._depth = 0  # of contexts that record
 
-    @property
-    def is_recording(self) -> bool:
-        """Whether a program is traced."""
-        return self._depth > 0
-
     def assign(self, name: str, value: Any) -> None:
         """Called before an attribute is assigned: outdate the programs that have read it."""
         if self._depth:
             self._reading.assigned.add(name)
-        elif name in self._values:
+            return
+        self._agent._before_assignment(name, value)
+        if name in self._values:
             self._compare(name, value)
 
     def check(self) -> int:
@@ -99,7 +94,7 @@ class Reads:
 
     def outdate(self, name: str) -> None:
         """Let the programs be traced again before their next call, because this attribute gets another value."""
-        self.version += self._on_change(name)
+        self.version += self._agent._on_change(name)
 
     def watch(self, name: str, value: Any) -> None:
         """Compare the attributes of this object too, which programs read, at the start of each `fit`."""
@@ -244,11 +239,9 @@ def _containers(value: Any, depth: int = 4) -> Iterator[Any]:
 def _restore(container: Any, content: Any) -> None:
     if isinstance(container, np.ndarray):
         container[...] = content
-    elif isinstance(container, list):
-        container[:] = content
     else:
         container.clear()
-        container.update(content)
+        (container.extend if isinstance(container, list) else container.update)(content)
 
 
 @functools.cache

@@ -205,11 +205,12 @@ def _rule(name: str, agent: Any, source: EnvSource | None) -> Rule | None:
 
 def _refuse_column(reward: Rule, space: Any) -> None:
     """Raise a ValueError for rewards `[n, 1]` before the first step, which may fail with `float(column)`."""
-    rewards = goals = np.zeros(0)
+    rewards: Any = None
+    goals: Any = None
     with suppress(Exception):  # `bind` checks the space, and zeros may be goals that never occur
         goals = np.zeros((2, *space["achieved_goal"].shape), space["achieved_goal"].dtype)
         rewards = np.asarray(reward(goals, goals, np.array([{}, {}], object)))
-    if rewards.shape == (2, 1):
+    if np.shape(rewards) == (2, 1):
         _check_shape("compute_reward", rewards, goals)
 
 

@@ -24,8 +24,8 @@ class MLflowLogger(Callback):
     The agent's `configuration` gives the run's parameters. A restored agent continues the same run; episodes that are
     played again are not logged twice. MLflow's active run is not changed, so a script may log to its own run.
 
-    If the run or its store is removed during training, the logger warns once and continues in a new run. If MLflow
-    cannot write, the logger warns once, keeps the rows, and tries again with the next rows; training goes on.
+    If the run or its store is removed during training, the logger warns and continues in a new run. If MLflow cannot
+    write, the logger warns once, keeps the rows, and tries again with the next rows; training goes on.
 
     Args:
         experiment: name of the experiment, which is created if necessary.
@@ -68,7 +68,6 @@ class MLflowLogger(Callback):
         self._logged = -1  # the last step in the run
         self._failed = False
         self._accepted = False  # whether the run accepted what was written last
-        self._warned = False
 
     @property
     def state_key(self) -> str:
@@ -77,7 +76,7 @@ class MLflowLogger(Callback):
 
     def on_train_begin(self, logs: Logs) -> None:
         """Create the run, or reopen the run of an earlier `fit`."""
-        self._failed, self._pending, self._unwritten, self._warned = False, [], 0, False
+        self._failed, self._pending, self._unwritten = False, [], 0
         self._client = self._mlflow.MlflowClient(tracking_uri=self.tracking_uri)
         logged: list[Any] = []
         if self._id is None:
@@ -115,10 +114,8 @@ class MLflowLogger(Callback):
         """Write the remaining metrics and close the run."""
         if self._client is not None and self._id is not None:
             self._flush()
-            try:
+            with contextlib.suppress(Exception):  # the flush has warned
                 self._client.set_terminated(self._id, "FAILED" if self._failed else "FINISHED")
-            except Exception as error:
-                self._warn(error)
         self._client = None
 
     def get_state(self) -> dict[str, Any]:
@@ -158,7 +155,7 @@ class MLflowLogger(Callback):
                     self._make_store()
                     self._begin()
                     self._write()
-            self._warn(error)
+                self._warn(error)
 
     def _write(self) -> None:
         for start in range(0, len(self._pending), 1000):  # MLflow accepts at most 1,000 metrics per call
@@ -177,18 +174,12 @@ class MLflowLogger(Callback):
                 file.parent.mkdir(parents=True, exist_ok=True)
                 SqlAlchemyStore(uri, "mlruns")  # makes the tables
         elif uri.startswith("file:"):
-            folder = Path(self._mlflow.utils.file_utils.local_file_uri_to_path(uri))
-            (folder / ".trash").mkdir(parents=True, exist_ok=True)  # MLflow looks into it
+            folder = self._mlflow.utils.file_utils.local_file_uri_to_path(uri)
+            Path(folder, ".trash").mkdir(parents=True, exist_ok=True)  # MLflow looks into it
 
     def _warn(self, error: Exception) -> None:
-        """Say once in a `fit` what MLflow could not do."""
-        if not self._warned:
-            self._warned = True
-            warnings.warn(
-                f"MLflowLogger: MLflow could not write ({error!s:.300}). "
-                + ("Its rows are kept until it can." if self._pending else f"The run {self._id} continues."),
-                stacklevel=2,
-            )
+        state = "Its rows are kept until it can" if self._pending else f"The run {self._id} continues"
+        warnings.warn(f"MLflowLogger: MLflow could not write ({error!s:.300}). {state}", stacklevel=2)
 
 
 def _allowed(name: str) -> str:

@@ -376,22 +376,11 @@ class TestMLflowLogger:
         assert points == [*range(6)]
 
     @pytest.mark.filterwarnings("ignore")
-    def test_removed_store_of_real_mlflow_is_made_again(self, tmp_path: Path) -> None:
+    def test_real_mlflow_writes_a_run(self, tmp_path: Path) -> None:
         mlflow = pytest.importorskip("mlflow")
         uri = f"sqlite:///{tmp_path}/store/runs.db"
         (tmp_path / "store").mkdir()
         logger = MLflowLogger("cartpole", tracking_uri=uri, flush_every=1)
-        rewarded([0]).fit(episodes=5, callbacks=[logger, at(3, lambda: shutil.rmtree(tmp_path / "store"))], verbose=0)
-        client = mlflow.MlflowClient(tracking_uri=uri)
-        (run,) = client.search_runs([client.get_experiment_by_name("cartpole").experiment_id])
-        points = client.get_metric_history(run.info.run_id, "episode")
-        assert ([point.value for point in points], run.info.status) == ([3, 4], "FINISHED")
-
-    @pytest.mark.filterwarnings("ignore")
-    def test_real_mlflow_writes_a_run(self, tmp_path: Path) -> None:
-        mlflow = pytest.importorskip("mlflow")
-        uri = f"sqlite:///{tmp_path}/runs.db"
-        logger = MLflowLogger("cartpole", tracking_uri=uri)
         agent = rewarded([4, 5, 6])
         for _ in range(2):
             agent.fit(episodes=2, callbacks=[logger], verbose=0)
@@ -400,6 +389,10 @@ class TestMLflowLogger:
         points = client.get_metric_history(run.info.run_id, "reward")
         assert [(point.step, point.value) for point in points] == [(1, 4.0), (2, 5.0), (3, 6.0), (4, 6.0)]
         assert (run.info.status, run.data.params["agent"]) == ("FINISHED", "TapeAgent")
+        agent.fit(episodes=4, callbacks=[logger, at(7, lambda: shutil.rmtree(tmp_path / "store"))], verbose=0)
+        (run,) = client.search_runs([client.get_experiment_by_name("cartpole").experiment_id])
+        points = client.get_metric_history(run.info.run_id, "episode")
+        assert ([point.value for point in points], run.info.status) == ([7], "FINISHED")
 
 
 def test_config_is_settled_and_rows_have_no_nan(runs: list[Run]) -> None:

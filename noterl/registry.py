@@ -66,7 +66,7 @@ def lookup(name: str, custom_objects: dict[str, type] | None = None) -> type:
     if name not in _registry:
         raise ValueError(
             f"the class {name!r} is not registered: decorate it with @noterl.register, or pass "
-            f"custom_objects={{{name!r}: {name}}}; on the command line, --import MODULE imports the module of the class"
+            f"custom_objects={{{name!r}: ...}}; on the command line, --import MODULE imports the module of the class"
         )
     return _registry[name]
 

@@ -39,6 +39,13 @@ def test_error_for_unknown_name_names_the_remedy() -> None:
         lookup("Nowhere")
 
 
+def test_control_characters_of_a_name_are_not_in_the_message() -> None:
+    """The name may be from a file, and a message goes to the terminal."""
+    with pytest.raises(ValueError, match="is not registered") as raised:
+        lookup("A\x1b[2J")
+    assert "\x1b" not in str(raised.value)
+
+
 def test_custom_objects_take_precedence() -> None:
     class Replay:
         pass

@@ -430,6 +430,8 @@ def check_state(optimizer: Any, state: dict[str, Any], layout: Layout) -> None:
         "rules": dict.fromkeys(_rules(optimizer), float),
     }
     check(state, schema, f"the state of the optimizer {kind}")
+    if any(np.any(value < 0) for value in state["scalars"] if value.dtype.kind == "i"):
+        raise ValueError(f"the state of the optimizer {kind}: its count of updates must be at least 0")
 
 
 def set_state(optimizer: Any, state: dict[str, Any], layout: Layout) -> None:

@@ -264,6 +264,17 @@ def test_updates_go_on_after_the_largest_count_of_updates(name: str) -> None:
         np.testing.assert_array_equal(weights[1][place], values)
 
 
+@pytest.mark.backends("torch")
+def test_negative_count_of_updates_is_refused() -> None:
+    """Adam's bias correction would be infinite."""
+    agent = noterl.DQN(lambda: Corridor(), hidden=(8,), seed=5)
+    agent.build()
+    state = copied(agent.get_state())
+    state["optimizers"]["optimizer"]["scalars"][0] = np.int32(-5)
+    with pytest.raises(ValueError, match=r"the optimizer Adam: its count of updates must be at least 0"):
+        agent.set_state(state)
+
+
 @pytest.mark.backends("jax", "torch")
 def test_larger_count_of_tensorflow_becomes_the_largest_count() -> None:
     agent = noterl.DQN(lambda: Corridor(), hidden=(8,), seed=5)

@@ -102,6 +102,7 @@ class Evaluate(Callback):
         self.every: Every = Every(every, unit, at="episode", name="every")
         self._unlogged: Logs = {}  # of a background evaluation whose result a save has taken
         self._evaluator: Evaluator | None = None
+        self._portable: Any = None  # the source of environments that the process needs, if the file has none
 
     def before_fit(self, agent: Any, budget: Budget) -> None:
         """Check that the agent can be evaluated.
@@ -111,11 +112,12 @@ class Evaluate(Callback):
                 training environment.
         """
         env, own = self._arguments["env"], agent.spaces.source
+        self._portable = own.portable()
         if env is not None:
             source = resolve_like(env, own)
             if source not in (own, env):
                 source.close()
-        elif self.background and not {"id", "maker", "game"} & set(own.describe()):
+        elif self.background and self._portable is None and not {"id", "maker", "game"} & set(own.describe()):
             raise ValueError(
                 "env must be given with background=True, because another process can make the training environment "
                 "only from an id: pass its class, or a function of a module that makes it"
@@ -130,7 +132,10 @@ class Evaluate(Callback):
         if isinstance(self.on_best, str | Path):
             saving.check_writable(self.on_best)
         if self.background:
-            self._evaluator = Evaluator(self.agent, {**self._arguments, "info": dict(self.agent.recorded_info)})
+            env = self._arguments["env"]
+            env = self._portable if env is None else env
+            info = dict(self.agent.recorded_info)
+            self._evaluator = Evaluator(self.agent, {**self._arguments, "env": env, "info": info})
 
     def on_episode_end(self, episode: int, logs: Logs) -> None:
         """Log the result of the background evaluation if it is ready."""

@@ -17,7 +17,7 @@ from noterl.envs.functional_adapters import find_functional
 from noterl.envs.multi_agent.parallel import as_team
 from noterl.envs.packages import named_packages
 from noterl.envs.spaces import show
-from noterl.envs.wrappers.classic import ClassicEnv, is_classic, layers
+from noterl.envs.wrappers.classic import ClassicEnv, copier, is_classic, layers
 from noterl.envs.wrappers.masks import with_masks
 
 Env = gymnasium.Env[Any, Any]
@@ -101,18 +101,20 @@ def call_factory(factory: Callable[..., Any], render_mode: str | None) -> Any:
 
 
 def remake(env: Env, render_mode: str | None) -> Env:
-    """Make another environment by `gymnasium.make(env.spec)`.
+    """Make another environment by `gymnasium.make(env.spec)`, or by that of classic gym.
 
     Raises:
-        NotRemade: if the environment has no spec, or if `gymnasium.make` raises, for example because a wrapper does not
-            record its arguments.
+        NotRemade: if the environment has no spec, or if `make` raises, for example because a wrapper does not record
+            its arguments.
     """
-    if not isinstance(env.spec, EnvSpec):
+    of_gym = copier(env)
+    if of_gym is None and not isinstance(env.spec, EnvSpec):
         raise NotRemade("it has no spec")
     try:
-        return make_registered(env.spec, render_mode)
+        return make_registered(env.spec, render_mode) if of_gym is None else of_gym(render_mode)
     except Exception as error:
-        raise NotRemade(f"gymnasium.make(env.spec) raises {type(error).__name__}: {error}") from error
+        name = "gymnasium" if of_gym is None else "gym"
+        raise NotRemade(f"{name}.make(env.spec) raises {type(error).__name__}: {error}") from error
 
 
 def importable(env_id: str | EnvSpec) -> EnvSpec:

@@ -72,7 +72,8 @@ class ParallelFinder(CandidateFinder):
                         compile_with(agent, optimizer)
                         agent.save(path)
                 custom = {type(agent).__name__: type(agent)}
-                jobs.append((path, custom, name, env, episodes, metric, fit))
+                trained_in = agent._source.portable() if env is None else env
+                jobs.append((path, custom, name, trained_in, episodes, metric, fit))
             return _run_all(jobs, self.processes)
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +15,116 @@ from noterl.envs import ClassicEnv, resolve
 from tests.support.doubles import Gym021Env, Gym026Env
 
 pytestmark = pytest.mark.backend_free
+
+
+class GymWrapper:
+    """The base class of gym 0.26's wrappers: it forwards attributes that it lacks."""
+
+    def __init__(self, env: Any) -> None:
+        self.env = env
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.env, name)
+
+    def reset(self, **keywords: Any) -> Any:
+        return self.env.reset(**keywords)
+
+    def step(self, action: Any) -> Any:
+        return self.env.step(action)
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class OrderEnforcing(GymWrapper):
+    """Added by `gym.make`."""
+
+
+class Doubling(GymWrapper):
+    """A wrapper of the user."""
+
+
+class TimeLimit(GymWrapper):
+    """Truncates an episode as gym 0.26 does."""
+
+    def __init__(self, env: Any, max_episode_steps: int) -> None:
+        super().__init__(env)
+        self._max_episode_steps = max_episode_steps
+
+    def reset(self, **keywords: Any) -> Any:
+        self._elapsed = 0
+        return self.env.reset(**keywords)
+
+    def step(self, action: Any) -> Any:
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        self._elapsed += 1
+        return observation, reward, terminated, truncated or self._elapsed >= self._max_episode_steps, info
+
+
+class EnvSpec(SimpleNamespace):
+    """A spec as gym 0.26 sets it: with the arguments of the environment, without a changed time limit."""
+
+
+def make(spec: EnvSpec, max_episode_steps: int | None = None, render_mode: str | None = None, **keywords: Any) -> Any:
+    """Make an environment as `gym.make` of gym 0.26 does."""
+    env = Gym026Env(**{**spec.kwargs, **keywords})
+    env.spec = EnvSpec(id=spec.id, kwargs={**spec.kwargs, **keywords}, max_episode_steps=spec.max_episode_steps)
+    env.render_mode = render_mode
+    return TimeLimit(OrderEnforcing(env), max_episode_steps or spec.max_episode_steps)
+
+
+@pytest.fixture
+def gym(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return a module like gym 0.26, which is not installed here."""
+    module: Any = ModuleType("gym")
+    module.make, module.EnvSpec, module.TimeLimit, module.OrderEnforcing = make, EnvSpec, TimeLimit, OrderEnforcing
+    for part in (EnvSpec, TimeLimit, OrderEnforcing):
+        monkeypatch.setattr(part, "__module__", "gym")
+    monkeypatch.setitem(sys.modules, "gym", module)
+    return module
+
+
+SPEC = EnvSpec(id="Counting-v0", kwargs={"length": 9}, max_episode_steps=5)
+
+
+def length(env: Any) -> int:
+    env.reset(seed=1)
+    return next(count for count in range(1, 99) if any(env.step(0)[2:4]))
+
+
+class TestCopies:
+    def test_environment_of_gym_is_copied_by_its_spec(self, gym: Any) -> None:
+        own = gym.make(SPEC, truncate=True)
+        source = resolve(own)
+        assert source.make(0).env is own
+        for copy in (source.make(1), source.make_evaluation(render_mode="rgb_array")):
+            assert type(copy.env) is TimeLimit and copy.env is not own
+            assert copy.env.truncate and length(copy) == 5
+        assert copy.render_mode == "rgb_array"
+
+    def test_changed_time_limit_is_copied(self, gym: Any) -> None:
+        assert length(resolve(gym.make(SPEC, max_episode_steps=3)).make_evaluation()) == 3
+        assert length(resolve(gym.make(SPEC, length=2)).make_evaluation()) == 2
+
+    def test_other_processes_make_their_copies(self, gym: Any) -> None:
+        source = resolve(gym.make(SPEC))
+        for other in (source.detached(), source.portable()):
+            assert length(pickle.loads(pickle.dumps(other)).make(0)) == 5
+        assert resolve(Gym026Env()).portable() is None
+
+    def test_environment_with_other_wrappers_is_not_copied(self, gym: Any) -> None:
+        with pytest.raises(ValueError, match=r"no copy of .*has the layers TimeLimit, Gym026Env, not Doubling"):
+            resolve(Doubling(gym.make(SPEC))).make_evaluation()
+
+    def test_inner_layer_is_copied_without_the_outer_ones(self, gym: Any) -> None:
+        """Note_rl's programs call `gym.make(...).env`, which has no time limit."""
+        assert length(resolve(gym.make(SPEC).env).make_evaluation()) == 9
+
+    def test_last_of_several_frames_is_rendered(self) -> None:
+        """gym 0.25 returns a list of frames with render_mode="rgb_array"."""
+        env = Gym026Env()
+        env.render = lambda: [np.zeros((2, 2, 3)), np.ones((2, 2, 3))]
+        assert ClassicEnv(env).render().all()
 
 
 class TestClassic:

@@ -234,6 +234,10 @@ class EnvSource(ABC):
                 `gymnasium.make` cannot make again.
         """
 
+    def portable(self) -> EnvSource | None:
+        """Return the source that another process needs beside the agent's file; None if the file is all it can have."""
+        return None
+
     def make_evaluation(self, *, render_mode: str | None = None) -> Env:
         """Return an environment like those of the lanes, but never one of them. The caller closes it.
 

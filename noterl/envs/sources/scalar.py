@@ -15,6 +15,7 @@ from noterl.envs.making import Builder, Env, as_env, importable, make_registered
 from noterl.envs.sources.base import EnvSource, Opened
 from noterl.envs.sources.maker import MakerSource
 from noterl.envs.vectorized import RegisteredVector
+from noterl.envs.wrappers.classic import copier
 
 
 class _KeptOpen(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -114,9 +115,10 @@ class ScalarSource(EnvSource):
     def detached(self) -> EnvSource:
         """Return a source without an environment; another process that receives the source makes its own."""
         build: Any = self._builder()
-        if self._build is None and self.spec is not None:
+        of_gym = copier(self._env)
+        if self._build is None and (self.spec is not None or of_gym is not None):
             self.make_evaluation().close()  # warns if a copy lacks what the user has changed
-            build = functools.partial(make_registered, importable(self.spec))
+            build = of_gym or functools.partial(make_registered, importable(self.spec))
         elif getattr(build, "func", None) is make_registered:
             build = functools.partial(make_registered, importable(build.args[0]), **build.keywords)
         elif self._build is None:
@@ -125,6 +127,13 @@ class ScalarSource(EnvSource):
                 "as lambda: MyEnv(), as env="
             )
         return ScalarSource(self.observation_space, self.action_space, build=build, team=self.team)
+
+    def portable(self) -> EnvSource | None:
+        """Return a source of copies of an environment of classic gym, which a file does not describe."""
+        build = copier(self._env)
+        if build is None or self._build is not None:
+            return None
+        return ScalarSource(self.observation_space, self.action_space, build=build)
 
     def _builder(self) -> Builder:
         return functools.partial(remake, self._env) if self._build is None else self._build

@@ -1,14 +1,17 @@
 """Environments of classic gym with gymnasium's interface.
 
 gym 0.21 has `seed()`, `reset()` -> observation and `step()` -> 4 values; gym 0.26 has `reset(seed=)` -> 2 values and
-`step()` -> 5 values. Neither is imported. The adapter checks the signature of `reset` and the results of calls, so
-objects that mix both interfaces (gym 0.22 to 0.25, or a user's own) work.
+`step()` -> 5 values. gym is imported only to copy an environment that its `make` has made. The adapter checks the
+signature of `reset` and the results of calls, so objects that mix both interfaces (gym 0.22 to 0.25, or a user's own)
+work.
 """
 
 from __future__ import annotations
 
+import functools
+import importlib
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import gymnasium
@@ -109,7 +112,9 @@ class ClassicEnv(gymnasium.Env[Any, Any]):
 
     def render(self) -> Any:
         """Render the environment, as an array if it can."""
-        return self.env.render(mode="rgb_array") if self._renders_by_mode else self.env.render()
+        result = self.env.render(mode="rgb_array") if self._renders_by_mode else self.env.render()
+        # gym 0.25 returns the frames since the last call.
+        return result[-1] if isinstance(result, list) and result else result
 
     def close(self) -> None:
         """Close the environment if it has a method `close`."""
@@ -132,6 +137,48 @@ def accepted_keywords(env: Any) -> set[str]:
         if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
             return {"seed", "options"} & parameters.keys()
     return {"seed", "options"}
+
+
+# Wrappers that `gym.make` adds for checks and render modes; they change no result.
+_ADDED_BY_MAKE = ("HumanRendering", "OrderEnforcing", "PassiveEnvChecker", "RenderCollection")
+
+
+def copier(env: Any) -> Callable[[str | None], Any] | None:
+    """Return a function that makes a copy of an environment of gym by its spec, in a render mode.
+
+    None if the environment is not one that `gym.make` of gym 0.25 or 0.26 has made. The function can be pickled.
+    """
+    classic = next((layer.env for layer in layers(env) if isinstance(layer, ClassicEnv)), None)
+    spec = getattr(classic, "spec", None)
+    if type(spec).__module__.partition(".")[0] != "gym":
+        return None
+    return functools.partial(_copy_by_spec, spec, _max_episode_steps(classic), _names(classic))
+
+
+def _copy_by_spec(spec: Any, steps: int | None, names: list[str], render_mode: str | None) -> Any:
+    """Return what `gym.make` makes, without its outer layers if the original is an inner one.
+
+    Raises:
+        ValueError: if no layer has the names of the original, because a spec does not hold the wrappers of the user.
+    """
+    keywords = {"max_episode_steps": steps, "render_mode": render_mode}
+    gym = importlib.import_module("gym")
+    copy = gym.make(spec, **{name: value for name, value in keywords.items() if value is not None})
+    found = next((layer for layer in layers(copy) if _names(layer) == names), None)
+    if found is None:
+        copy.close()
+        raise ValueError(f"it has the layers {', '.join(_names(copy))}, not {', '.join(names)}")
+    return found
+
+
+def _names(env: Any) -> list[str]:
+    return [name for layer in layers(env) if (name := type(layer).__name__) not in _ADDED_BY_MAKE]
+
+
+def _max_episode_steps(env: Any) -> int | None:
+    """Return the limit of an episode; the argument `max_episode_steps` of `gym.make` is not part of the spec."""
+    limits = (getattr(layer, "__dict__", {}).get("_max_episode_steps") for layer in layers(env))
+    return next((limit for limit in limits if limit is not None), None)
 
 
 def _silence_checkers(env: Any) -> None:

@@ -280,7 +280,10 @@ class Checkpoint(Callback):
         path = self.path / name
         background = self.background
         if self.save_weights_only:
-            save = partial(saving.write_weights, path, self.agent.get_weights(), run=self._run)
+            from noterl.training.state import weights_of_file  # imports Keras
+
+            agent: Any = self.agent
+            save = partial(saving.write_weights, path, weights_of_file(agent), run=self._run)
         else:
             document = self.agent.get_document(replay=self.save_replay)
             background = background and self._writer.detach(document, path, self.agent)

@@ -635,7 +635,8 @@ class BaseAgent(Algorithm):
             ValueError: if `layout` is neither, or is "torch" and a network is not a module of torch.
         """
         check_word("layout", layout, ("keras", "torch"))
-        saving.write_weights(path, self.get_weights() if layout == "keras" else agent_state.torch_weights(self))
+        in_keras = layout == "keras"
+        saving.write_weights(path, (agent_state.weights_of_file if in_keras else agent_state.torch_weights)(self))
 
     def load_weights(self, path: str | Path, *, allow_nonfinite: bool = False) -> None:
         """Load the weights from a file of `save_weights`, written on any backend.
@@ -648,7 +649,10 @@ class BaseAgent(Algorithm):
             ValueError: if the weights do not fit or are not finite; the agent is then unchanged.
         """
         largest = agent_state.largest_weights(self)
-        self.set_weights(saving.read_weights(path, largest), allow_nonfinite=allow_nonfinite)
+        arrays = saving.read_weights(path, largest)
+        shared = agent_state.shared_weights(self)
+        arrays = {**{name: arrays[first] for name, first in shared.items() if first in arrays}, **arrays}
+        self.set_weights(arrays, allow_nonfinite=allow_nonfinite)
 
     def get_weights(self) -> dict[str, np.ndarray]:
         """Return the weights by "<network>/<position>", and the normalization statistics."""

@@ -308,6 +308,25 @@ def get_weights(algorithm: Algorithm) -> dict[str, np.ndarray]:
     return {**found, **{f"{_NORMALIZERS}{name}": array for name, array in statistics.items()}}
 
 
+def shared_weights(algorithm: Algorithm) -> dict[str, str]:
+    """Return the names of weights that an earlier network also holds, with their names in the first network."""
+    firsts: dict[int, str] = {}
+    shared = {}
+    for name, network in algorithm.networks().items():
+        for position, variable in enumerate(networks.variables(network)):
+            key = f"{name}/{position:03d}"
+            first = firsts.setdefault(id(variable), key)
+            if first != key:
+                shared[key] = first
+    return shared
+
+
+def weights_of_file(algorithm: Algorithm) -> dict[str, np.ndarray]:
+    """Return what `get_weights` returns, with weights that networks share once."""
+    shared = shared_weights(algorithm)
+    return {name: array for name, array in get_weights(algorithm).items() if name not in shared}
+
+
 def largest_weights(algorithm: Algorithm) -> int:
     """Return the most bytes of a file with the weights: float64, with names and the metadata of other programs."""
     return 2**20 + sum(8 * array.size + 512 for array in get_weights(algorithm).values())

@@ -114,6 +114,27 @@ def test_agent_file_and_weights_file_are_not_interchangeable(victim: Any, file: 
                     take(tmp_path / path)
 
 
+@pytest.mark.backends("torch")
+def test_weights_that_networks_share_are_written_once(tmp_path: Path) -> None:
+    agents = [noterl.PPO("CartPole-v1", hidden=(8,), shared=True, seed=seed) for seed in (1, 2, 3)]
+    weights, path = agents[0].get_weights(), tmp_path / "w.safetensors"
+    agents[0].save_weights(path)
+    written = saving.read_weights(path)
+    assert sorted(set(weights) - set(written)) == ["critic/000", "critic/001"]
+    agents[1].load_weights(path)
+    saving.write_weights(path, weights)  # as earlier versions wrote it
+    agents[2].load_weights(path)
+    for agent in agents[1:]:
+        assert not differences(agent.get_weights(), weights)
+    agents[0].fit(steps=4, callbacks=[Checkpoint(tmp_path / "runs", save_weights_only=True)], verbose=0)
+    (last,) = (tmp_path / "runs").glob("*.safetensors")
+    assert saving.read_weights(last).keys() == written.keys()
+    separate = noterl.PPO("CartPole-v1", hidden=(8,), shared=False, seed=1)
+    with unchanged(separate), pytest.raises(ValueError, match="critic/000"):
+        agents[0].save_weights(path)
+        separate.load_weights(path)
+
+
 def test_truncated_file_raises(victim: Any, file: Path, tmp_path: Path) -> None:
     complete, path = file.read_bytes(), tmp_path / "agent.noterl"
     victim.save_weights(tmp_path / "w.safetensors")

@@ -107,14 +107,16 @@ def remake(env: Env, render_mode: str | None) -> Env:
         NotRemade: if the environment has no spec, or if `make` raises, for example because a wrapper does not record
             its arguments.
     """
-    of_gym = copier(env)
-    if of_gym is None and not isinstance(env.spec, EnvSpec):
+    library, build = "gym", copier(env)
+    if isinstance(env.spec, EnvSpec):
+        library, build = "gymnasium", functools.partial(make_registered, env.spec)
+    if build is None:
         raise NotRemade("it has no spec")
     try:
-        return make_registered(env.spec, render_mode) if of_gym is None else of_gym(render_mode)
+        made: Env = build(render_mode)
+        return made
     except Exception as error:
-        name = "gymnasium" if of_gym is None else "gym"
-        raise NotRemade(f"{name}.make(env.spec) raises {type(error).__name__}: {error}") from error
+        raise NotRemade(f"{library}.make(env.spec) raises {type(error).__name__}: {error}") from error
 
 
 def importable(env_id: str | EnvSpec) -> EnvSpec:

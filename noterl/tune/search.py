@@ -158,8 +158,9 @@ def tune(
     chosen, constants = search_space(agent, space)
     folder = user_path(out)
     folder.mkdir(parents=True, exist_ok=True)
-    is_url = isinstance(storage, str) and "://" in storage
-    path = storage if is_url else user_path(storage or folder / "study.log")
+    path: Path | str = user_path(storage or folder / "study.log")
+    if isinstance(storage, str) and "://" in storage:
+        path = storage
     opened = open_study(optuna, path, study, sampler, pruner, warmup_trials, seed)
     check_same_search(
         opened,

@@ -115,10 +115,10 @@ class ScalarSource(EnvSource):
     def detached(self) -> EnvSource:
         """Return a source without an environment; another process that receives the source makes its own."""
         build: Any = self._builder()
-        of_gym = copier(self._env)
-        if self._build is None and (self.spec is not None or of_gym is not None):
+        of_gym, spec = copier(self._env), self.spec
+        if self._build is None and (of_gym is not None or spec is not None):
             self.make_evaluation().close()  # warns if a copy lacks what the user has changed
-            build = of_gym or functools.partial(make_registered, importable(self.spec))
+            build = functools.partial(make_registered, importable(spec)) if spec is not None else of_gym
         elif getattr(build, "func", None) is make_registered:
             build = functools.partial(make_registered, importable(build.args[0]), **build.keywords)
         elif self._build is None:

@@ -66,8 +66,8 @@ test-faults: $(VENV)/.installed-dev $(VENV)/.installed-torch
 	KERAS_BACKEND=torch $(python) -m tests.faults.fuzz --minutes 0.5
 	for repeat in 1 2 3; do \
 	  NOTERL_FAULT_REPEATS=200 KERAS_BACKEND=torch $(python) -m pytest tests/integration/test_worker_leaks.py \
-	    tests/collect/test_pool.py tests/collect/test_env_calls.py tests/collect/test_shared_memory.py \
-	    tests/integration/test_workers.py tests/collect/test_overlap.py tests/integration/test_overlap.py \
+	    tests/collect/workers/test_lanes.py tests/collect/test_env_calls.py tests/collect/workers/test_shared_memory.py \
+	    tests/integration/test_workers.py tests/collect/workers/test_overlap.py tests/integration/test_overlap.py \
 	    tests/integration/test_interrupts.py tests/integration/test_kills.py tests/utils/test_processes.py \
 	    $(PYTEST_ARGS) || exit 1; \
 	done

@@ -412,7 +412,7 @@ def starting(arguments: argparse.Namespace) -> list[Row]:
         begun = time.perf_counter()
         lanes.start(agent._actor)
         seconds.append(time.perf_counter() - begun)
-        memory += [psutil.Process(each.pid).memory_full_info().uss / 2**20 for each in lanes._crew.processes]
+        memory += [psutil.Process(each.pid).memory_full_info().uss / 2**20 for each in lanes._supervisor.processes]
         lanes.close()
     ready, size = float(np.median(seconds)), float(np.median(memory))
     return [

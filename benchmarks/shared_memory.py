@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from noterl.collect.platforms import Handle
-from noterl.collect.shared_memory import ArraySpec, Ring, SharedMemory, SharedWeights
+from noterl.collect.workers.platforms import Handle
+from noterl.collect.workers.shared_memory import ArraySpec, Ring, SharedMemory, SharedWeights
 
 ROOT = Path(__file__).parents[1]
 

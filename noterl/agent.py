@@ -25,7 +25,7 @@ from noterl.callback import Callback
 from noterl.collect import RayWorkers, Workers
 from noterl.collect.env_calls import EnvCall
 from noterl.collect.info import EpisodeInfo, check_info
-from noterl.collect.workers import check_actor, check_workers
+from noterl.collect.workers.settings import check_actor, check_workers
 from noterl.distribute import SINGLE
 from noterl.envs.checking.checker import Checker
 from noterl.envs.observation import fit_dtype

@@ -8,11 +8,11 @@ from noterl.collect.base import Lanes
 from noterl.collect.device import DeviceLanes
 from noterl.collect.fields import check_info_spec
 from noterl.collect.lanes import ScalarLanes
-from noterl.collect.pool import PoolLanes
-from noterl.collect.ray_workers import RayWorkers
+from noterl.collect.ray.settings import RayWorkers
 from noterl.collect.team import TeamLanes
 from noterl.collect.vector import VectorLanes
-from noterl.collect.workers import WorkerError, Workers, WorkerSettings
+from noterl.collect.workers.lanes import PoolLanes
+from noterl.collect.workers.settings import WorkerError, Workers, WorkerSettings
 from noterl.types import InfoSpec
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from noterl.acting.policy_state import NO_STATE, State
 from noterl.collect.action_log import MAX_BYTES, ActionLog
 from noterl.collect.device import check_device_state
 from noterl.collect.info import REDUCTIONS, STATE
-from noterl.collect.rows import INFO, row_specs
+from noterl.collect.workers.transitions import INFO, row_specs
 from noterl.utils.schema import Array, DictOf, Int, ListOf, check
 
 if TYPE_CHECKING:

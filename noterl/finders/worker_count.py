@@ -83,7 +83,7 @@ class _Timer(Callback):
         if (passed > _SECONDS and updates > self._updates) or passed > _LIMIT:
             for child in psutil.Process().children():
                 with contextlib.suppress(psutil.Error):  # one that has ended
-                    if "noterl.collect.worker" in str(child.cmdline()):
+                    if "noterl.collect.workers.worker" in str(child.cmdline()):
                         self.worker_bytes = max(self.worker_bytes, child.memory_full_info().uss)
             self.agent.stop("measured")
         if passed <= _SECONDS:

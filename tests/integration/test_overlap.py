@@ -19,7 +19,7 @@ import noterl
 from noterl import networks, policies
 from noterl.backends import ops
 from noterl.collect import WorkerError, Workers
-from noterl.collect.shared_memory import SharedWeights
+from noterl.collect.workers.shared_memory import SharedWeights
 from noterl.envs import BitFlip
 from noterl.replay import Hindsight, Prioritized
 from tests.integration.test_workers import ROOT, Watcher, _custom_network, dqn, ppo, td3
@@ -236,7 +236,7 @@ class TestRollouts:
 
     @on_torch
     def test_long_rollout_is_collected_during_learning(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("noterl.collect.pool.RING_ROUNDS", 3)
+        monkeypatch.setattr("noterl.collect.workers.lanes.RING_ROUNDS", 3)
         agent, ahead = ppo(), []
 
         class Busy(noterl.Callback):

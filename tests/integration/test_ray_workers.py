@@ -21,7 +21,7 @@ import psutil
 import pytest
 
 from noterl.collect import RayWorkers, WorkerError, Workers
-from noterl.collect.worker import WAKE
+from noterl.collect.workers.worker import WAKE
 from tests.collect.test_spaces_on_each_path import Run
 from tests.collect.test_spaces_on_each_path import dqn as spaces_dqn
 from tests.integration.test_workers import ROOT, Watcher, dqn, ppo, td3
@@ -73,7 +73,7 @@ def nodes_of(made: Pool) -> set[str]:
     """Return the nodes on which the workers of a pool run."""
     from ray._private import state
 
-    found = (state.actors(process.actor._actor_id.hex()) for process in made.lanes._crew.processes)
+    found = (state.actors(process.actor._actor_id.hex()) for process in made.lanes._supervisor.processes)
     return {actor["Address"]["NodeID"] for actor in found}
 
 
@@ -192,7 +192,7 @@ class TestFailures:
             assert len(made.cut) == 1
 
     def test_slow_learner_does_not_take_a_worker_for_hung(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        from noterl.collect.ray_launcher import RayLauncher
+        from noterl.collect.ray.launcher import RayLauncher
 
         pass_on, stall = RayLauncher._pass_on, threading.Event()
 
@@ -204,25 +204,25 @@ class TestFailures:
 
         monkeypatch.setattr(RayLauncher, "_pass_on", stalled)
         with pool(partial(SlowEnv, 0.2), 1, workers(1, collect=9, step_timeout=0.5)) as made:
-            crew = made.lanes._crew
+            supervisor = made.lanes._supervisor
             made.rounds(2)
-            crew.wait_until(lambda: crew.processes[0].seconds_inside() > 0.0)
+            supervisor.wait_until(lambda: supervisor.processes[0].seconds_inside() > 0.0)
             stall.set()
             time.sleep(1.0)
-            crew.handle_messages()  # it must not replace the worker
+            supervisor.handle_messages()  # it must not replace the worker
             stall.clear()
 
     def test_failed_command_fails_the_worker(self, monkeypatch: pytest.MonkeyPatch) -> None:
         with pool(DiscreteWalkEnv, 2, workers()) as made:
             made.rounds(3)
-            process = made.lanes._crew.processes[0]
+            process = made.lanes._supervisor.processes[0]
             monkeypatch.setattr(process, "_number", np.zeros(1))  # the actor cannot hash it
             with pytest.warns(RuntimeWarning, match="worker 0 .*has lost its actor"):
                 made.rounds(40)
             assert made.cut == [0]
 
     def test_full_pipe_does_not_hold_up_the_relay(self) -> None:
-        from noterl.collect.ray_launcher import _LearnerPipe
+        from noterl.collect.ray.launcher import _LearnerPipe
 
         pipe = _LearnerPipe()
         putting = threading.Thread(target=lambda: [pipe.put(message) for message in [b"a", *[WAKE] * 200_000, b"b"]])
@@ -240,7 +240,7 @@ class TestFailures:
 
     @pytest.mark.parametrize("where", ["launch", "receive"])
     def test_error_of_the_relay_reaches_the_learner(self, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        from noterl.collect.ray_launcher import RayWorker
+        from noterl.collect.ray.launcher import RayWorker
 
         def fail(*_: Any) -> None:
             raise OSError("no more memory")
@@ -263,7 +263,7 @@ class TestFailures:
             made.rounds(50)
 
     def test_worker_that_the_cluster_cannot_start_is_an_error(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("noterl.collect.ray_launcher._SLOW_START", 0.2)
+        monkeypatch.setattr("noterl.collect.ray.launcher._SLOW_START", 0.2)
         settings = workers(1, resources={"third": 1}, start_timeout=0.6)
         with (
             pytest.warns(RuntimeWarning, match="has not started it after 0 seconds"),
@@ -280,7 +280,7 @@ class TestFailures:
         assert time.monotonic() - started < 10.0
 
     def test_lost_connection_is_an_error(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        from noterl.collect import ray_launcher
+        from noterl.collect.ray import launcher as ray_launcher
 
         def wait(*arguments: Any, **options: Any) -> Any:
             raise ConnectionError("no cluster")
@@ -383,7 +383,7 @@ def _name(process: psutil.Process) -> str:
 
 class TestConnection:
     def test_last_of_two_ends_ray(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        from noterl.collect import ray_launcher
+        from noterl.collect.ray import launcher as ray_launcher
 
         states = [False]
         monkeypatch.setattr(ray_launcher, "_start_ray", lambda: states.append(True))
@@ -398,7 +398,7 @@ class TestConnection:
         assert states == [False, True, False]
 
     def test_ray_of_the_program_goes_on(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        from noterl.collect import ray_launcher
+        from noterl.collect.ray import launcher as ray_launcher
 
         monkeypatch.setattr(ray_launcher.ray, "is_initialized", lambda: True)
         monkeypatch.setattr(ray_launcher.ray, "shutdown", pytest.fail)
@@ -423,6 +423,6 @@ class TestArguments:
             RayWorkers(**arguments)
 
     def test_without_ray_the_error_names_the_extra(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setitem(sys.modules, "noterl.collect.ray_launcher", None)
+        monkeypatch.setitem(sys.modules, "noterl.collect.ray.launcher", None)
         with pytest.raises(ImportError, match=r'RayWorkers needs an extra: pip install "noterl\[ray\]"'):
             dqn().fit(steps=5, workers=workers(1), verbose=0)

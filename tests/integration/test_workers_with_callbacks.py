@@ -13,7 +13,7 @@ import noterl
 from noterl.callback import Every
 from noterl.callbacks import BackupAndRestore, Checkpoint, Evaluate, RecordVideo
 from noterl.collect import Workers
-from noterl.collect import pool as pool_module
+from noterl.collect.workers import lanes as pool_module
 from noterl.finders import LRFinder, ParallelFinder
 from tests.integration.test_workers import dqn, ppo, td3
 from tests.support.doubles import RandomWalkEnv

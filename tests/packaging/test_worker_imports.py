@@ -16,7 +16,7 @@ MODULES = (
     "noterl.acting.numpy_forward",
     "noterl.acting.numpy_layers",
     "noterl.collect",
-    "noterl.collect.worker",
+    "noterl.collect.workers.worker",
     "noterl.envs",
     "noterl.explorer",
     "noterl.heads",

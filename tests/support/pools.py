@@ -107,7 +107,7 @@ class Pool:
         return [transition for _ in range(count) for transition in self.round()]
 
     def processes(self) -> list[int]:
-        return [process.pid for process in self.lanes._crew.processes]
+        return [process.pid for process in self.lanes._supervisor.processes]
 
 
 @contextmanager
@@ -126,7 +126,7 @@ def children() -> list[int]:
     found = []
     for child in psutil.Process().children(recursive=True):
         try:
-            if child.status() != psutil.STATUS_ZOMBIE and "noterl.collect.worker" in " ".join(child.cmdline()):
+            if child.status() != psutil.STATUS_ZOMBIE and "noterl.collect.workers.worker" in " ".join(child.cmdline()):
                 found.append(child.pid)
         except psutil.NoSuchProcess:
             continue

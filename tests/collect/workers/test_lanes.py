@@ -22,10 +22,11 @@ import pytest
 from gymnasium.envs.registration import WrapperSpec
 from gymnasium.vector import SyncVectorEnv
 
-from noterl.collect import WorkerError, Workers, crew
-from noterl.collect import pool as pool_module
+from noterl.collect import WorkerError, Workers
 from noterl.collect.checks import check_state
 from noterl.collect.env_calls import EnvCall
+from noterl.collect.workers import lanes as pool_module
+from noterl.collect.workers import supervisor
 from tests.support.doubles import StatefulEnv
 from tests.support.pools import Pool, children, descriptors, pool, segments, wait_until_gone
 from tests.support.space_envs import make
@@ -227,7 +228,7 @@ class TestCollecting:
             made.lanes.close()
 
     def test_worker_imports_no_framework(self) -> None:
-        code = "import sys; from noterl.collect import worker; print([m for m in sys.modules if m in " + repr(
+        code = "import sys; from noterl.collect.workers import worker; print([m for m in sys.modules if m in " + repr(
             ["keras", "tensorflow", "jax", "torch", "matplotlib", "noterl.backends"]
         )
         result = subprocess.run([sys.executable, "-c", code + "])"], cwd=ROOT, capture_output=True, text=True)
@@ -302,7 +303,7 @@ class TestState:
             made.rounds(2)
             made.actor.explorer.eps = 0.0
             made.rounds(4)  # the episodes of worker 0 are short
-            assert [bool(changes) for changes in made.lanes._pacing._changes] == [False, True]
+            assert [bool(changes) for changes in made.lanes._phases._changes] == [False, True]
             state, generators, counts = made.lanes.get_state(), made.generators.get_state(), (made.steps, made.episodes)
         other = Pool(UnequalEnv, 2, Workers(2, collect="episode"))
         other.generators.set_state(generators)
@@ -539,7 +540,7 @@ class TestFailures:
     def test_rounds_before_a_failure_are_kept(self) -> None:
         with pool(IdEnv, 1, Workers(1, collect=8)) as made:
             made.round()
-            while made.lanes._pacing.outstanding() != [0]:
+            while made.lanes._phases.outstanding() != [0]:
                 time.sleep(0.01)
             os.kill(made.processes()[0], signal.SIGKILL)
             rest = made.rounds(7)
@@ -605,7 +606,7 @@ class TestFailures:
 
         with pool(partial(FaultyEnv, "sleep", 2), 1, 1) as made:
             deadline = time.monotonic() + 0.2
-            made.lanes._crew.check = check
+            made.lanes._supervisor.check = check
             with pytest.raises(KeyboardInterrupt):
                 made.rounds(5)
             started, pids = time.monotonic(), made.processes()
@@ -677,7 +678,7 @@ class TestEnding:
         assert (tmp_path / "closed").exists() and not children()
 
     def test_environment_that_does_not_close_is_killed(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(crew, "_END_SECONDS", 0.3)
+        monkeypatch.setattr(supervisor, "_END_SECONDS", 0.3)
         made = Pool(partial(_Closing, "", 60.0), 1, 1).start()
         made.rounds(2)
         with pytest.warns(RuntimeWarning, match="worker 0 .* did not close its environments within 0.3"):
@@ -690,7 +691,7 @@ class TestEnding:
 
         made = Pool(partial(_Closing, "", 60.0), 1, 1).start()
         made.rounds(2)
-        made.lanes._crew.check = interrupt
+        made.lanes._supervisor.check = interrupt
         with pytest.raises(KeyboardInterrupt):
             made.lanes.close()
         assert not children()

@@ -1,4 +1,4 @@
-"""`Crew`: the worker processes of a `fit`, and what happens when one of them fails."""
+"""`Supervisor`: the worker processes of a `fit`, and what happens when one of them fails."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from noterl.collect.env_calls import BadCallError, EnvCall
-from noterl.collect.platforms import Pipes
-from noterl.collect.process import Inbox, Launcher, WorkerHandle
-from noterl.collect.sending import dumps
-from noterl.collect.worker import SENT, STOP, WAKE, Job
-from noterl.collect.workers import WorkerError, WorkerSettings
+from noterl.collect.workers.pickling import dumps
+from noterl.collect.workers.platforms import Pipes
+from noterl.collect.workers.process import Inbox, Launcher, WorkerHandle
+from noterl.collect.workers.settings import WorkerError, WorkerSettings
+from noterl.collect.workers.worker import SENT, STOP, WAKE, Job
 
 # The learner sleeps until a worker wakes it, but at most this long: then it looks for hung processes.
 _WAIT_SECONDS = 0.01
@@ -33,14 +33,14 @@ _END_SECONDS = 30.0
 _POLL_SECONDS = 0.002
 
 
-class Crew:
+class Supervisor:
     """Worker processes: starts them, exchanges messages with them, and replaces those that fail.
 
     Args:
         settings: what to do if a process fails.
         own: the lanes of each worker, for messages.
         launcher: starts the processes.
-        control: the control array of each worker; see `noterl.collect.worker`.
+        control: the control array of each worker; see `noterl.collect.workers.worker`.
 
     Attributes:
         processes: the processes by the numbers of the workers.

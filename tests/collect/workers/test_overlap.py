@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from noterl.collect import WorkerError, Workers
-from noterl.collect import pool as pool_module
 from noterl.collect.checks import check_state
+from noterl.collect.workers import lanes as pool_module
 from noterl.learning.schedule import UpdateSchedule
 from tests.support.pools import Pool, children, pool, wait_until_gone
 from tests.support.states import differences
@@ -97,15 +97,15 @@ class TestCollecting:
     def test_first_round_has_the_changed_exploration(self) -> None:
         """Also if a worker begins before the learner sends its next command."""
         with pool(DiscreteWalkEnv, 2, overlapping()) as made:
-            crew: Any = made.lanes._crew
-            send = crew.send
+            supervisor: Any = made.lanes._supervisor
+            send = supervisor.send
 
             def send_slowly(index: int, name: str, *arguments: Any) -> None:
                 send(index, name, *arguments)
                 if name == "run":
                     time.sleep(0.1)
 
-            crew.send = send_slowly
+            supervisor.send = send_slowly
             made.ahead = 12
             made.actor.forward.set(0.0)
             made.actor.explorer.eps = 0.0

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from noterl.collect.process import Inbox
-from noterl.collect.publisher import Publisher
-from noterl.collect.worker import LIMIT, WANTED
+from noterl.collect.workers.process import Inbox
+from noterl.collect.workers.weights import Publisher
+from noterl.collect.workers.worker import LIMIT, WANTED
 from noterl.types import Counters
 
 if TYPE_CHECKING:
     from noterl.callback import Budget
     from noterl.collect.base import LanesLearner
-    from noterl.collect.crew import Crew
+    from noterl.collect.workers.supervisor import Supervisor
 
 # With overlap, a worker wakes the learner after half of this number of rounds at the latest.
 _MAX_AWAITED = 64
@@ -74,7 +74,7 @@ class Phases:
     A phase begins when the loop has consumed all rounds of the last one, or earlier if `begin` is called.
 
     Args:
-        crew: the processes.
+        supervisor: the processes.
         inboxes: the rounds of each worker.
         control: the control array of each worker.
         publisher: publishes the weights.
@@ -84,14 +84,14 @@ class Phases:
 
     def __init__(
         self,
-        crew: Crew,
+        supervisor: Supervisor,
         inboxes: Sequence[Inbox],
         control: Sequence[np.ndarray[Any, Any]],
         publisher: Publisher,
         num_envs: int,
         rounds: Any,
     ) -> None:
-        self.crew: Crew = crew
+        self.supervisor: Supervisor = supervisor
         self.inboxes: Sequence[Inbox] = inboxes
         self.control: Sequence[np.ndarray] = control
         self.publisher: Publisher = publisher
@@ -142,7 +142,7 @@ class Phases:
             ahead = inbox.rows // inbox.count
             missing = max(rounds - ahead, 0)
             self._targets[index] += missing * inbox.count
-            self.crew.send(index, "collect", missing, step + ahead * self._num_envs, changes[index])
+            self.supervisor.send(index, "collect", missing, step + ahead * self._num_envs, changes[index])
 
     def resume(self, index: int, step: int) -> None:
         """Let the process that replaces another one collect the rest of the phase."""
@@ -151,7 +151,7 @@ class Phases:
         if left:
             ahead = inbox.rows // inbox.count
             self.control[index][WANTED] = inbox.ring.published + inbox.count
-            self.crew.send(index, "collect", left, step + ahead * self._num_envs, {})
+            self.supervisor.send(index, "collect", left, step + ahead * self._num_envs, {})
 
     def receive(self, index: int, ended: np.ndarray[Any, Any]) -> None:
         """Called with each round that the loop receives; `ended` holds in which lanes of a worker an episode ends."""
@@ -190,7 +190,7 @@ class EpisodePhases(Phases):
         for index in waiting:
             self._pending[index][:] = True
             own, self._changes[index] = self._changes[index], {}
-            self.crew.send(index, "collect", None, step, own)
+            self.supervisor.send(index, "collect", None, step, own)
 
     def _allowed(self, index: int) -> int:
         """Return the rows of two rounds: a phase may end with any round, so a worker wakes the learner after each."""
@@ -211,7 +211,7 @@ class EpisodePhases(Phases):
         if (self._pending[index] & ~inbox.ended()).any():
             ahead = inbox.rows // inbox.count
             self.control[index][WANTED] = inbox.ring.published + inbox.count
-            self.crew.send(index, "collect", None, step + ahead * self._num_envs, {})
+            self.supervisor.send(index, "collect", None, step + ahead * self._num_envs, {})
 
 
 class Overlap(Phases):
@@ -237,13 +237,13 @@ class Overlap(Phases):
             # After `publish`, so that workers that read this limit also find these weights.
             self.control[index][LIMIT] = self._limits[index]
             if changes[index]:  # first, because a worker collects as soon as it is told to run
-                self.crew.send(index, "change", changes[index])
+                self.supervisor.send(index, "change", changes[index])
             if starts:
-                self.crew.send(index, "run", step + inbox.rows // inbox.count * self._num_envs)
+                self.supervisor.send(index, "run", step + inbox.rows // inbox.count * self._num_envs)
         now = time.monotonic()
         if now >= self._next_look:
             self._next_look = now + _LOOK_SECONDS
-            self.crew.handle_messages()
+            self.supervisor.handle_messages()
 
     def _allowed(self, index: int) -> int:
         inbox = self.inboxes[index]
@@ -255,7 +255,7 @@ class Overlap(Phases):
         self.control[index][WANTED] = inbox.ring.published + inbox.count
         self.control[index][LIMIT] = self._limits[index]
         if self._is_running:
-            self.crew.send(index, "run", step + inbox.rows // inbox.count * self._num_envs)
+            self.supervisor.send(index, "run", step + inbox.rows // inbox.count * self._num_envs)
 
     def publish(self, updates: int) -> None:
         """Publish the newest weights."""

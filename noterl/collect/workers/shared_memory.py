@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from noterl.collect import platforms
-from noterl.collect.platforms import Handle
+from noterl.collect.workers import platforms
+from noterl.collect.workers.platforms import Handle
 
 Array = np.ndarray[Any, Any]
 

@@ -17,11 +17,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from noterl.collect import platforms
-from noterl.collect.rows import Row, RowReader
-from noterl.collect.sending import dumps
-from noterl.collect.shared_memory import Ring, SharedMemory
-from noterl.collect.worker import ENTERED, Job
+from noterl.collect.workers import platforms
+from noterl.collect.workers.pickling import dumps
+from noterl.collect.workers.shared_memory import Ring, SharedMemory
+from noterl.collect.workers.transitions import Row, RowReader
+from noterl.collect.workers.worker import ENTERED, Job
 
 Array = np.ndarray[Any, Any]
 
@@ -29,7 +29,7 @@ Array = np.ndarray[Any, Any]
 # again, so it needs no `if __name__ == "__main__":`.
 _CODE = (
     "import json, sys; sys.path[:], memory, pipe = json.loads(sys.argv[1]); "
-    "from noterl.collect.worker import main; main(memory, pipe)"
+    "from noterl.collect.workers.worker import main; main(memory, pipe)"
 )
 
 # Several workers share the cores, so that threads of one would take the time of another.
@@ -137,7 +137,7 @@ class WorkerHandle(ABC):
 
     Args:
         job: what it does.
-        control: its control array; see `noterl.collect.worker`.
+        control: its control array; see `noterl.collect.workers.worker`.
 
     Attributes:
         job: what it does.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from noterl.collect.shared_memory import SharedWeights
+from noterl.collect.workers.shared_memory import SharedWeights
 from noterl.explorer import Explorer
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import ray
 
-from noterl.collect.shared_memory import Array, ArraySpec, Shapes, SharedWeights
-from noterl.collect.worker import ENTERED, LIMIT, SENT, STOP, WAKE, WANTED, ring_of, serve
+from noterl.collect.workers.shared_memory import Array, ArraySpec, Shapes, SharedWeights
+from noterl.collect.workers.worker import ENTERED, LIMIT, SENT, STOP, WAKE, WANTED, ring_of, serve
 
 # Seconds between two replies to the learner if the worker has only rows to return, and if it has nothing.
 _PAUSE, _HEARTBEAT = 0.005, 0.1

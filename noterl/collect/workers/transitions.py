@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium import spaces
 
 from noterl.collect.info import number_of
-from noterl.collect.shared_memory import ArraySpec
+from noterl.collect.workers.shared_memory import ArraySpec
 from noterl.heads import members
 from noterl.types import InfoSpec, Transition
 

@@ -6,7 +6,7 @@ only step the environments.
 
 Workers that act collect a *phase* of several rounds with the same weights. A phase begins when the loop has consumed
 all rounds of the last one. So the weights of each round do not depend on the speed of the processes, and neither do the
-results. With `overlap`, workers collect while the learner learns: see `noterl.collect.pacing`.
+results. With `overlap`, workers collect while the learner learns: see `noterl.collect.workers.schedule`.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ import numpy as np
 from gymnasium import spaces
 
 from noterl.collect.base import Lanes, LanesLearner
-from noterl.collect.crew import Crew
 from noterl.collect.env_calls import EnvCall
 from noterl.collect.ledger import Ledger, is_ahead, joint_kind, warn_restarted
-from noterl.collect.pacing import EpisodePhases, Lead, Overlap, Phases
-from noterl.collect.process import Inbox
-from noterl.collect.publisher import Publisher, block_shapes
-from noterl.collect.rows import (
+from noterl.collect.workers.process import Inbox
+from noterl.collect.workers.schedule import EpisodePhases, Lead, Overlap, Phases
+from noterl.collect.workers.settings import WorkerError, WorkerSettings
+from noterl.collect.workers.shared_memory import ArraySpec, SharedMemory, SharedWeights
+from noterl.collect.workers.supervisor import Supervisor
+from noterl.collect.workers.transitions import (
     FIELDS,
     OBSERVATION,
     TEAM_FIELDS,
@@ -39,8 +40,8 @@ from noterl.collect.rows import (
     observation_at,
     row_specs,
 )
-from noterl.collect.shared_memory import ArraySpec, SharedMemory, SharedWeights
-from noterl.collect.worker import (
+from noterl.collect.workers.weights import Publisher, block_shapes
+from noterl.collect.workers.worker import (
     CONTROL_SIZE,
     WANTED,
     Acting,
@@ -48,7 +49,6 @@ from noterl.collect.worker import (
     exploration_name,
     ring_of,
 )
-from noterl.collect.workers import WorkerError, WorkerSettings
 from noterl.envs.multi_agent.parallel import rewards_to_learn_from
 from noterl.envs.observation import ObservationEncoder, zeros
 from noterl.heads import members
@@ -131,8 +131,8 @@ class PoolLanes(Lanes):
         self._earned = np.zeros((num_envs, agents))
         self._saved: dict[str, Any] | None = None  # restored at the start
         self._calls: list[EnvCall] = []  # all of this fit
-        self._crew: Any = None  # the processes, between `start` and `close`
-        self._pacing: Any = None
+        self._supervisor: Any = None  # the processes, between `start` and `close`
+        self._phases: Any = None
         self._publisher: Any = None
         self._memory: Any = None
         self._lead: Any = None  # how far workers may be ahead of the loop
@@ -140,7 +140,7 @@ class PoolLanes(Lanes):
     @property
     def has_rounds(self) -> bool:
         """Whether each worker has rounds of its phase left, which an earlier policy may have begun; between rounds."""
-        return self.acts and bool(self._pacing.has_rounds())
+        return self.acts and bool(self._phases.has_rounds())
 
     # Starting and ending
 
@@ -209,11 +209,11 @@ class PoolLanes(Lanes):
         self._encoded = np.zeros((self.num_envs, *self._encoder.space.shape), self._encoder.space.dtype)
         block = SharedWeights(arrays["weights"], arrays["version"], self._shapes) if self.acts else None
         self._publisher = Publisher(actor, block, self._saved_pool().get("seen", []))
-        pacing: type[Phases] = Phases  # a phase is a rollout, or a number of rounds
+        phases: type[Phases] = Phases  # a phase is a rollout, or a number of rounds
         if rollout_steps is None and self.acts:
-            pacing = Overlap if self.overlaps else EpisodePhases if self.settings.collect == "episode" else Phases
+            phases = Overlap if self.overlaps else EpisodePhases if self.settings.collect == "episode" else Phases
         try:
-            self._start_processes(pacing)
+            self._start_processes(phases)
         except BaseException:
             self.kill()
             raise
@@ -223,14 +223,16 @@ class PoolLanes(Lanes):
         """Set what workers may collect ahead of the loop."""
         self._lead = Lead(learner, counters, budget, self.num_envs, self.settings.max_staleness)
 
-    def _start_processes(self, pacing: type[Phases]) -> None:
+    def _start_processes(self, phases: type[Phases]) -> None:
         saved = self._restore_inboxes()
         launcher = self.settings.launcher(self._memory, self._shapes)
-        self._crew = crew = Crew(self.settings, self._own, launcher, self._control)
-        self._pacing = pacing(crew, self._inboxes, self._control, self._publisher, self.num_envs, self.settings.collect)
-        crew.successor_job, crew.on_replaced = self._successor_job, self._resume
-        crew.check = self.guard.check
-        running = self._crew.start([self._job(index, saved) for index in range(self.num_workers)])
+        self._supervisor = supervisor = Supervisor(self.settings, self._own, launcher, self._control)
+        self._phases = phases(
+            supervisor, self._inboxes, self._control, self._publisher, self.num_envs, self.settings.collect
+        )
+        supervisor.successor_job, supervisor.on_replaced = self._successor_job, self._resume
+        supervisor.check = self.guard.check
+        running = self._supervisor.start([self._job(index, saved) for index in range(self.num_workers)])
         for own, inbox, runs_of_own in zip(self._own, self._inboxes, running, strict=True):
             for lane, runs in zip(range(own.start, own.stop), runs_of_own, strict=True):
                 if not runs and not inbox.rows and lane not in self.ledger.over:
@@ -310,21 +312,21 @@ class PoolLanes(Lanes):
     def close(self) -> None:
         """Close the environments and end the processes."""
         try:
-            if self._crew is not None:
-                self._crew.close()
+            if self._supervisor is not None:
+                self._supervisor.close()
         finally:
             self._release()
 
     def kill(self) -> None:
         """End the processes at once."""
         try:
-            if self._crew is not None:
-                self._crew.kill()
+            if self._supervisor is not None:
+                self._supervisor.kill()
         finally:
             self._release()
 
     def _release(self) -> None:
-        self._crew = self._pacing = self._publisher = self._lead = None
+        self._supervisor = self._phases = self._publisher = self._lead = None
         self._inboxes, self._control = [], []
         self._encoded = np.zeros(0)
         if self._memory is not None:
@@ -370,8 +372,8 @@ class PoolLanes(Lanes):
                 if to_reset:
                     self._requested[to_reset] = True
                     self._resets[to_reset] += 1
-                    self._crew.send(index, "reset", [each - own.start for each in to_reset], self._step)
-            self._crew.wait_until(lambda idle=idle: bool(fresh[idle].all()) or bool(self._lost))
+                    self._supervisor.send(index, "reset", [each - own.start for each in to_reset], self._step)
+            self._supervisor.wait_until(lambda idle=idle: bool(fresh[idle].all()) or bool(self._lost))
             self._cut_lost()
         fresh[lane] = self._requested[lane] = False
 
@@ -400,13 +402,13 @@ class PoolLanes(Lanes):
         if self._first is None:
             self._first = max(step, self._actor.learning_starts), updates
         self._end_round()
-        self._pacing.prepare_round(step, updates, rounds)
+        self._phases.prepare_round(step, updates, rounds)
         self._wait_for_rounds(range(self.num_workers))
         rounds_of = [inbox.round() for inbox in self._inboxes]
         if self.settings.collect == "episode":
             for index, own_rows in enumerate(rounds_of):
                 ended = [terminated or truncated for *_, terminated, truncated, _ in own_rows]
-                self._pacing.receive(index, np.array(ended))
+                self._phases.receive(index, np.array(ended))
         rows = [row for own_rows in rounds_of for row in own_rows]
         begun = [row[-1] for row in rows]
         if any(begun):
@@ -444,13 +446,13 @@ class PoolLanes(Lanes):
         if self.overlaps and (rounds := self._lead.next_rollout(updates)):
             self._lead.learner.keep_acting_policy()
             self._end_round()
-            self._pacing.begin(self._lead.counters.steps, self._lead.counters.updates, rounds)
+            self._phases.begin(self._lead.counters.steps, self._lead.counters.updates, rounds)
 
     def learned(self, updates: int) -> None:
         """Called after each compiled call, with the number of gradient updates so far."""
         self._updates = updates
         if self.acts:
-            self._pacing.publish(updates)
+            self._phases.publish(updates)
 
     def begin_round(self, actions: np.ndarray, extra: Mapping[str, np.ndarray] | None = None) -> None:
         """Send the actions of the round, which the learner has chosen, to the workers.
@@ -462,7 +464,7 @@ class PoolLanes(Lanes):
         self.actions, self.cursor = members(actions, self.source.action_space), 0
         self._extra = dict(extra or {})
         for index in range(self.num_workers):
-            self._crew.send(index, "step", self._step)
+            self._supervisor.send(index, "step", self._step)
 
     def tick(self, step: int) -> tuple[Transition, ...]:
         """Return the next lane's transition of the round; () if its worker has failed in the round."""
@@ -547,7 +549,7 @@ class PoolLanes(Lanes):
             ValueError: if the environments do not have it, or the arguments cannot be sent to another process.
             WorkerError: if the method raises.
         """
-        results: list[Any] = self._crew.call(call, self._inboxes)
+        results: list[Any] = self._supervisor.call(call, self._inboxes)
         if call.args is not None and len(self._calls) <= MAX_CALLS:
             self._calls.append(call)
         return results
@@ -567,8 +569,8 @@ class PoolLanes(Lanes):
             inbox, control = self._inboxes[index], self._control[index]
             if inbox.rows:
                 continue
-            control[WANTED] = inbox.ring.published + self._pacing.rows_to_wait_for(index)
-            self._crew.wait_until(lambda inbox=inbox, index=index: inbox.rows or index in self._lost)
+            control[WANTED] = inbox.ring.published + self._phases.rows_to_wait_for(index)
+            self._supervisor.wait_until(lambda inbox=inbox, index=index: inbox.rows or index in self._lost)
             control[WANTED] = 0
 
     # Failures
@@ -585,7 +587,7 @@ class PoolLanes(Lanes):
     def _resume(self, index: int) -> None:
         """Let the successor of a worker go on collecting; if the learner acts, its round is lost."""
         if self.acts:
-            self._pacing.resume(index, self._step)
+            self._phases.resume(index, self._step)
         else:
             self._lost.add(index)
 
@@ -631,12 +633,12 @@ class PoolLanes(Lanes):
             hurry: whether workers end their phase early, because an error has ended the training. The episodes of
                 workers that do not answer in time are lost. Only `close` may follow.
         """
-        if self._crew is None:
+        if self._supervisor is None:
             return self._saved  # before `start`
         self._end_round()
-        states = self._crew.states(self._inboxes, hurry=hurry)
+        states = self._supervisor.states(self._inboxes, hurry=hurry)
         self._end_round()  # it may have found that a worker has failed
-        self._pacing.pause()
+        self._phases.pause()
         lanes: list[dict[str, Any]] = []
         ledgers, infos = [], []
         for index, state in enumerate(states):
@@ -656,7 +658,7 @@ class PoolLanes(Lanes):
             "ledgers": ledgers,
             "explorers": [
                 # An explorer is None if the learner acts, or if the worker has failed.
-                None if state is None or not self.acts else {**state["explorer"], **self._pacing.unsent(index)}
+                None if state is None or not self.acts else {**state["explorer"], **self._phases.unsent(index)}
                 for index, state in enumerate(states)
             ],
             "seen": [

@@ -8,10 +8,10 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from noterl.collect.pacing import Phases
-from noterl.collect.process import Inbox
-from noterl.collect.shared_memory import Ring
-from noterl.collect.worker import CONTROL_SIZE
+from noterl.collect.workers.process import Inbox
+from noterl.collect.workers.schedule import Phases
+from noterl.collect.workers.shared_memory import Ring
+from noterl.collect.workers.worker import CONTROL_SIZE
 
 pytestmark = pytest.mark.backend_free
 
@@ -35,19 +35,19 @@ class LateInbox(Inbox):
 
 def test_phase_does_not_begin_before_the_last_rows_of_another_are_consumed() -> None:
     inbox = LateInbox(Ring({"reward": np.zeros(8)}, np.zeros(2, np.int64)), 1)
-    crew: Any = Mock()
+    supervisor: Any = Mock()
     publisher: Any = Mock()
     publisher.changes.return_value = [{}]
-    phases = Phases(crew, [inbox], [np.zeros(CONTROL_SIZE, np.int64)], publisher, 1, 3)
+    phases = Phases(supervisor, [inbox], [np.zeros(CONTROL_SIZE, np.int64)], publisher, 1, 3)
     phases.prepare_round(0, 0, None)
-    crew.send.assert_called_once_with(0, "collect", 3, 0, {})
+    supervisor.send.assert_called_once_with(0, "collect", 3, 0, {})
     inbox.ring.publish(2)
     inbox.ring.release(2)
     inbox.late = 1  # the worker publishes its last round during the call
     phases.prepare_round(2, 5, None)
-    crew.send.assert_called_once()
+    supervisor.send.assert_called_once()
     inbox.ring.publish(inbox.late)  # if the call has not looked
     inbox.late = 0
     inbox.ring.release(1)
     phases.prepare_round(3, 5, None)
-    assert crew.send.call_args.args == (0, "collect", 3, 3, {}) and crew.send.call_count == 2
+    assert supervisor.send.call_args.args == (0, "collect", 3, 3, {}) and supervisor.send.call_count == 2

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from noterl.collect.publisher import Publisher
+from noterl.collect.workers.weights import Publisher
 from noterl.explorer import Explorer
 from noterl.noise import GaussianWhiteNoiseProcess, OrnsteinUhlenbeckProcess
 from noterl.policies import EpsGreedyQPolicy

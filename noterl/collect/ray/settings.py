@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from noterl.collect.process import Launcher
-from noterl.collect.shared_memory import Shapes, SharedMemory
-from noterl.collect.workers import WorkerSettings
+from noterl.collect.workers.process import Launcher
+from noterl.collect.workers.settings import WorkerSettings
+from noterl.collect.workers.shared_memory import Shapes, SharedMemory
 from noterl.utils.checks import check_int, non_negative, positive
 from noterl.utils.optional import require
 
@@ -61,7 +61,7 @@ class RayWorkers(WorkerSettings):
             ImportError: if Ray is not installed.
             RuntimeError: if Ray cannot be started.
         """
-        launcher: Launcher = require("noterl.collect.ray_launcher", "ray", "RayWorkers").RayLauncher(
+        launcher: Launcher = require("noterl.collect.ray.launcher", "ray", "RayWorkers").RayLauncher(
             self, memory, shapes
         )
         return launcher

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from noterl.collect.shared_memory import ArraySpec, Ring, SharedMemory, SharedWeights
+from noterl.collect.workers.shared_memory import ArraySpec, Ring, SharedMemory, SharedWeights
 from tests.support.pools import segments
 
 pytestmark = pytest.mark.backend_free
@@ -38,8 +38,8 @@ def test_processes_share_arrays_and_leave_nothing(anonymous_file: bool, monkeypa
     memory = SharedMemory(SPECS)
     assert not memory.arrays["row"].any()
     code = """
-from tests.collect.test_shared_memory import SPECS
-from noterl.collect.shared_memory import SharedMemory
+from tests.collect.workers.test_shared_memory import SPECS
+from noterl.collect.workers.shared_memory import SharedMemory
 SharedMemory(SPECS, memory).arrays["sum"][5] = 42
 """
     assert start(code, memory).wait(60) == 0
@@ -81,8 +81,8 @@ def test_no_row_is_lost_or_torn_between_processes() -> None:
     memory = SharedMemory(SPECS)
     code = f"""
 import time
-from tests.collect.test_shared_memory import SPECS
-from noterl.collect.shared_memory import Ring, SharedMemory
+from tests.collect.workers.test_shared_memory import SPECS
+from noterl.collect.workers.shared_memory import Ring, SharedMemory
 arrays = SharedMemory(SPECS, memory).arrays
 ring = Ring({{name: arrays[name] for name in ("row", "sum")}}, arrays["counters"])
 row, total = ring.fields["row"], ring.fields["sum"]
@@ -117,8 +117,8 @@ def test_weights_are_never_mixed() -> None:
     memory = SharedMemory(SharedWeights.specs(SHAPES))
     code = """
 import numpy as np
-from tests.collect.test_shared_memory import SHAPES
-from noterl.collect.shared_memory import SharedMemory, SharedWeights
+from tests.collect.workers.test_shared_memory import SHAPES
+from noterl.collect.workers.shared_memory import SharedMemory, SharedWeights
 arrays = SharedMemory(SharedWeights.specs(SHAPES), memory).arrays
 weights = SharedWeights(arrays["weights"], arrays["version"], SHAPES)
 for number in range(5_000):

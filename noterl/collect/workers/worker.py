@@ -23,14 +23,14 @@ import numpy as np
 
 from noterl.acting.actor import Actor
 from noterl.acting.numpy_layers import Step, run_program
-from noterl.collect import platforms
 from noterl.collect.env_calls import BadCallError, EnvCall
 from noterl.collect.lanes import ScalarLanes
-from noterl.collect.platforms import Handle
-from noterl.collect.rows import RowWriter
-from noterl.collect.sending import dumps
-from noterl.collect.shared_memory import ArraySpec, Ring, SharedMemory, SharedWeights
 from noterl.collect.team import TeamLanes
+from noterl.collect.workers import platforms
+from noterl.collect.workers.pickling import dumps
+from noterl.collect.workers.platforms import Handle
+from noterl.collect.workers.shared_memory import ArraySpec, Ring, SharedMemory, SharedWeights
+from noterl.collect.workers.transitions import RowWriter
 from noterl.envs import EnvSource
 from noterl.envs.multi_agent.parallel import own_rewards
 from noterl.envs.rewards import unclipped

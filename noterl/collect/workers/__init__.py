@@ -1,0 +1,1 @@
+"""Worker processes that step environments, and what they share with the learner."""

@@ -45,6 +45,7 @@ from benchmarks.summaries import summarize_rates
 from noterl import envs
 from noterl.callback import Callback, Every
 from noterl.collect import PoolLanes, ScalarLanes, Workers
+from noterl.collect.workers.rounds import WorkerRounds
 
 FOLDER = RESULTS / "pool"
 LANES = 4  # environments of each worker
@@ -135,8 +136,8 @@ class Stepped:
         lanes, actor, before = self.lanes, self.actor, self.steps
         for lane in lanes.idle():
             lanes.reset(lane, 0, self.steps)
-        if isinstance(lanes, PoolLanes) and lanes.acts:
-            lanes.collect_round(self.steps, None)
+        if isinstance(lanes, PoolLanes) and isinstance(lanes.rounds, WorkerRounds):
+            lanes.rounds.collect(self.steps, None)
         else:
             lanes.begin_round(actor.head.executed(actor.choose_actions(lanes.observations(), self.steps)[0]))
         while lanes.actions is not None:
@@ -412,7 +413,7 @@ def starting(arguments: argparse.Namespace) -> list[Row]:
         begun = time.perf_counter()
         lanes.start(agent._actor)
         seconds.append(time.perf_counter() - begun)
-        memory += [psutil.Process(each.pid).memory_full_info().uss / 2**20 for each in lanes._supervisor.processes]
+        memory += [psutil.Process(each.pid).memory_full_info().uss / 2**20 for each in lanes.supervisor.processes]
         lanes.close()
     ready, size = float(np.median(seconds)), float(np.median(memory))
     return [

@@ -22,6 +22,7 @@ from noterl import envs
 from noterl.collect import TeamLanes, VectorLanes, WorkerError, Workers
 from noterl.collect.env_calls import BadCallError, EnvCall
 from noterl.collect.workers import lanes as pool_module
+from noterl.collect.workers.rounds import WorkerRounds
 from noterl.envs.multi_agent.parallel import own_rewards
 from noterl.random import Generators
 from tests.support.doubles import ListTeam
@@ -71,8 +72,8 @@ class TestAllLanes:
                 lanes = made.lanes
                 for lane in lanes.idle():
                     lanes.reset(lane, lane, 0)
-                if lanes.acts:
-                    lanes.collect_round(0, None, 0)
+                if isinstance(lanes.rounds, WorkerRounds):
+                    lanes.rounds.collect(0, None, 0)
                 else:
                     lanes.begin_round(np.zeros(2, np.int64))
                 first = lanes.tick(0)[0].reward
@@ -102,17 +103,17 @@ class TestAllLanes:
         monkeypatch.setattr(pool_module, "RING_ROUNDS", 3)
         with pool(CountEnv, 2, Workers(1, collect=40)) as made:
             made.rounds(2)
-            made.lanes._supervisor.check = interrupt_after(10.0)
+            made.lanes.supervisor.check = interrupt_after(10.0)
             assert made.lanes.call(EnvCall("take", (bytes(1_000_000),), {})) == [1_000_000] * 2
             assert [each.observation.item() for each in made.rounds(40)[::2]] == list(range(2, 42))
 
     def test_interrupted_call_leaves_workers_that_go_on(self) -> None:
         with pool(CountEnv, 2, Workers(2, collect=4)) as made:
             made.rounds(2)
-            made.lanes._supervisor.check = interrupt_after(0.0)
+            made.lanes.supervisor.check = interrupt_after(0.0)
             with pytest.raises(KeyboardInterrupt):
                 made.lanes.call(EnvCall("take", (b"",), {}))
-            made.lanes._supervisor.check = interrupt_after(10.0)
+            made.lanes.supervisor.check = interrupt_after(10.0)
             assert made.lanes.call(EnvCall("take", (b"four",), {})) == [4, 4]
             assert [each.observation.item() for each in made.rounds(5)[::2]] == list(range(2, 7))
 

@@ -242,7 +242,7 @@ class TestRollouts:
         class Busy(noterl.Callback):
             def on_batch_begin(self, batch: int, logs: Any) -> None:
                 deadline = time.monotonic() + 5
-                inboxes = agent._session.lanes._inboxes
+                inboxes = agent._session.lanes.inboxes
                 while agent.steps < 90 and any(inbox.rows < 10 * inbox.count for inbox in inboxes):
                     assert time.monotonic() < deadline
                     time.sleep(0.002)

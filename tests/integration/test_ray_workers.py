@@ -73,7 +73,7 @@ def nodes_of(made: Pool) -> set[str]:
     """Return the nodes on which the workers of a pool run."""
     from ray._private import state
 
-    found = (state.actors(process.actor._actor_id.hex()) for process in made.lanes._supervisor.processes)
+    found = (state.actors(process.actor._actor_id.hex()) for process in made.lanes.supervisor.processes)
     return {actor["Address"]["NodeID"] for actor in found}
 
 
@@ -204,7 +204,7 @@ class TestFailures:
 
         monkeypatch.setattr(RayLauncher, "_pass_on", stalled)
         with pool(partial(SlowEnv, 0.2), 1, workers(1, collect=9, step_timeout=0.5)) as made:
-            supervisor = made.lanes._supervisor
+            supervisor = made.lanes.supervisor
             made.rounds(2)
             supervisor.wait_until(lambda: supervisor.processes[0].seconds_inside() > 0.0)
             stall.set()
@@ -215,7 +215,7 @@ class TestFailures:
     def test_failed_command_fails_the_worker(self, monkeypatch: pytest.MonkeyPatch) -> None:
         with pool(DiscreteWalkEnv, 2, workers()) as made:
             made.rounds(3)
-            process = made.lanes._supervisor.processes[0]
+            process = made.lanes.supervisor.processes[0]
             monkeypatch.setattr(process, "_number", np.zeros(1))  # the actor cannot hash it
             with pytest.warns(RuntimeWarning, match="worker 0 .*has lost its actor"):
                 made.rounds(40)

@@ -16,6 +16,7 @@ from noterl import envs, heads, policies
 from noterl.acting import numpy_layers
 from noterl.acting.actor import Actor
 from noterl.collect import PoolLanes, ScalarLanes, Workers
+from noterl.collect.workers.rounds import WorkerRounds
 from noterl.envs.observation import copy_observation
 from noterl.random import Generators
 from noterl.types import Transition
@@ -87,8 +88,8 @@ class Pool:
                 self.episodes += 1
             if lanes.interrupted:
                 continue
-            if isinstance(lanes, PoolLanes) and lanes.acts:
-                lanes.collect_round(self.steps, self.ahead)
+            if isinstance(lanes, PoolLanes) and isinstance(lanes.rounds, WorkerRounds):
+                lanes.rounds.collect(self.steps, self.ahead)
             else:
                 lanes.begin_round(self.actor.choose_actions(lanes.observations(), self.steps)[0])
         while lanes.actions is not None:
@@ -107,7 +108,7 @@ class Pool:
         return [transition for _ in range(count) for transition in self.round()]
 
     def processes(self) -> list[int]:
-        return [process.pid for process in self.lanes._supervisor.processes]
+        return [process.pid for process in self.lanes.supervisor.processes]
 
 
 @contextmanager

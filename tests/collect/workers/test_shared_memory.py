@@ -19,7 +19,7 @@ from tests.support.pools import segments
 
 pytestmark = pytest.mark.backend_free
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SPECS = [ArraySpec("row", (96, 3), np.int64), ArraySpec("sum", (96,), np.int64), ArraySpec("counters", (2,), np.int64)]
 SHAPES = [((7, 5), np.float32), ((5,), np.float64), ((), np.float32)]
 

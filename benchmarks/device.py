@@ -153,7 +153,7 @@ def replay_rates(name: str, steps: int) -> dict[str, float]:
             (noterl.DQN, noterl.envs.functional_cartpole) if name == "dqn" else (noterl.SAC, functional_pendulum)
         )
         agent = kind(env(), seed=1)
-        hidden = mock.patch("noterl.agent.runs_on_device", lambda *arguments: False)
+        hidden = mock.patch("noterl.training.fit.runs_on_device", lambda *arguments: False)
         with hidden if side == "vector" else nullcontext():
             agent.fit(steps=agent.defaults().learning_starts + 400, num_envs=REPLAY_LANES, verbose=0)
             begun = time.perf_counter()

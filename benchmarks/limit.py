@@ -290,7 +290,7 @@ def permutations(case: Case, generator: np.random.Generator) -> np.ndarray:
 def prepare(case: Case) -> tuple[Any, dict[str, np.ndarray]]:
     """Return an agent that is ready to learn, and the transitions that it has stored."""
     agent, arrays = make_agent(case), make_arrays(case)
-    learner = agent._build()[0]
+    learner = agent._parts.build()[0]
     fill(learner, case, arrays)
     # As in a long run, because torch does not trace losses in the first updates. At this number it chooses its threads.
     agent._counters.updates = max(128 * case.updates, 1_024)
@@ -301,7 +301,7 @@ def prepare(case: Case) -> tuple[Any, dict[str, np.ndarray]]:
 
 def make_ours(case: Case, agent: Any) -> Callable[[], None]:
     """Return a function that makes a group of noterl's updates."""
-    learner, count, generator = agent._build()[0], case.updates, np.random.default_rng(1)
+    learner, count, generator = agent._parts.build()[0], case.updates, np.random.default_rng(1)
 
     def ours() -> None:
         sample = permutations(case, generator) if case.algorithm == "ppo" else learner.sample(count)
@@ -316,7 +316,7 @@ def make_ours(case: Case, agent: Any) -> Callable[[], None]:
 def make_sides(case: Case) -> tuple[Callable[[], None], Callable[[], None]]:
     """Return functions that make a group of updates: noterl's and the bare program's."""
     agent, arrays = prepare(case)
-    bare, generator = make_bare(case, agent, agent._build()[0]), np.random.default_rng(1)
+    bare, generator = make_bare(case, agent, agent._parts.build()[0]), np.random.default_rng(1)
 
     def theirs() -> None:
         if case.algorithm == "ppo":

@@ -107,7 +107,7 @@ def lanes_rate(
     agent: Any, num_envs: int, workers: Workers | None, seconds: float, warm_up: int = WARM_UP, rounds: int = ROUNDS
 ) -> float:
     """Return the transitions per second of lanes, which the learner would store; the clock is read after `rounds`."""
-    source, actor = envs.resolve(agent._config["env"]), agent._actor
+    source, actor = envs.resolve(agent._config["env"]), agent._parts.built_actor
     if workers is None:
         stepped = Stepped(ScalarLanes(source, num_envs, agent.generators), actor)
         return steady_rate(stepped.one_round, seconds, warm_up)
@@ -150,7 +150,7 @@ class Stepped:
 
 def vector_rate(agent: Any, vector: Any, num_envs: int, seconds: float, observations: Any) -> float:
     """Return the transitions per second of a vector environment with the same actor; it is closed at the end."""
-    actor, steps = agent._actor, 0
+    actor, steps = agent._parts.built_actor, 0
 
     def advance() -> int:
         nonlocal observations, steps
@@ -411,7 +411,7 @@ def starting(arguments: argparse.Namespace) -> list[Row]:
     for _ in range(max(arguments.pairs, 1)):
         lanes = PoolLanes(envs.resolve(agent._config["env"]), 2, agent.generators, Workers(2))
         begun = time.perf_counter()
-        lanes.start(agent._actor)
+        lanes.start(agent._parts.built_actor)
         seconds.append(time.perf_counter() - begun)
         memory += [psutil.Process(each.pid).memory_full_info().uss / 2**20 for each in lanes.supervisor.processes]
         lanes.close()

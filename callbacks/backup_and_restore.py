@@ -128,7 +128,7 @@ class BackupAndRestore(Callback):
         After another error, the current state may differ from that of an uninterrupted run.
         """
         agent: Any = self.agent
-        if not self._over and error is agent._session.guard.deferred:
+        if not self._over and error is agent._parts.session.guard.deferred:
             self._save()
         self._over = True
 

@@ -3,118 +3,52 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import inspect
-import tempfile
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
 import numpy as np
 from gymnasium.spaces import Discrete
 
-from noterl import backends, networks, registry, saving
-from noterl.acting.actor import Actor, split_fields
-from noterl.acting.host_forward import HostForward, Joint
-from noterl.acting.policy_state import NO_STATE, PolicyState, State, read_state, starting_state
+from noterl import networks, saving
+from noterl.acting.actor import Actor
 from noterl.algorithm import Algorithm, Defaults, RunningUpdater, bind_head
-from noterl.backends.reads import frozen
 from noterl.callback import Callback
 from noterl.collect import RayWorkers, Workers
 from noterl.collect.env_calls import EnvCall
-from noterl.collect.info import EpisodeInfo, check_info
-from noterl.collect.workers.settings import check_actor, check_workers
-from noterl.distribute import SINGLE
-from noterl.envs.checking.checker import Checker
-from noterl.envs.observation import fit_dtype
-from noterl.envs.source import from_description, resolve_like
-from noterl.envs.wrappers.classic import layers
-from noterl.explorer import Explorer
-from noterl.export.formats import export_policy
-from noterl.export.names import export_path
-from noterl.export.policy import make_policy
-from noterl.heads import Q, one_of
+from noterl.export.formats import export_agent
 from noterl.history import History
 from noterl.learning import optimizers
-from noterl.learning.device_runner import runs_on_device
-from noterl.learning.dry_run import check_networks, find_forward_fields, naming_network
+from noterl.learning.dry_run import check_networks
 from noterl.learning.gradient_noise import GradientNoise
 from noterl.learning.gradient_values import GradientValues
-from noterl.learning.learner import Learner
 from noterl.learning.settings import Settings
 from noterl.noise import NoiseProcess
 from noterl.policies import Policy
-from noterl.random import Generators, check_seed, construction
+from noterl.random import construction
 from noterl.replay import Replay
+from noterl.training import loading
 from noterl.training import state as agent_state
 from noterl.training.configuration import settled
 from noterl.training.dispatch import CallbackList
-from noterl.training.distribution import check_strategy, distributed, make_loop, resolve_strategy
-from noterl.training.evaluation import STATISTICS, Episode, Player, evaluate, seeds_and_explorer, statistics
-from noterl.training.fit_arguments import (
-    budget_of,
-    check_fit_arguments,
-    check_info_of_fit,
-    check_vectorize,
-    check_verbose,
-    progress_callbacks,
-)
-from noterl.training.play import Animation, Played, Show, Trajectory, View, animation_path
+from noterl.training.evaluation import Evaluation
+from noterl.training.fit import Fit
+from noterl.training.parts import Parts
+from noterl.training.play import Animation, Show, View, animation_path
 from noterl.training.pretraining import pretrain
-from noterl.training.session import Session
-from noterl.types import StopRequest
-from noterl.utils import console
-from noterl.utils.checks import check_bool, check_positive, check_word, whole
-from noterl.utils.masks import read_masks
+from noterl.utils.checks import check_bool, check_word
 from noterl.utils.notebook import table
 from noterl.utils.words import explain_arguments
 
 __all__ = ["Agent", "AgentOptions", "BaseAgent", "Defaults", "load"]
 
-_NAMES_FOR_USERS = {
-    *(
-        "compile",
-        "fit",
-        "pretrain",
-        "evaluate",
-        "act",
-        "play",
-        "animate",
-        "summary",
-        "stop",
-        "stop_training",
-        "stop_reason",
-        "close",
-        "env_call",
-        "env_get",
-    ),
-    *(
-        "save",
-        "restore",
-        "export",
-        "save_weights",
-        "load_weights",
-        "get_weights",
-        "set_weights",
-        "get_state",
-        "set_state",
-    ),
-    *("steps", "updates", "episodes", "history", "networks", "hyperparameters", "get_config", "configuration"),
-    *("optimizer", "optimizers", "learning_rate", "get_rule", "set_rule", "policy", "noise", "replay"),
-    *("observation_space", "action_space", "observation_size", "action_size"),
-}
-
-
-# Declarations that a built agent cannot change: its memory, optimizers and actor depend on them.
-_FIXED = {
-    *("memory", "head", "optimizer_names", "update_period", "rollout_steps", "random_spec", "extra_spec"),
-    *("actor_fields", "state_spec", "supports_replay", "multi_agent", "searches"),
-}
-
-# How often the programs of one `fit` are compiled again because plain attributes change; each takes seconds.
-MOST_RETRACES = 3
+_NAMES_FOR_USERS = (
+    "compile fit pretrain evaluate act play animate summary stop stop_training stop_reason close env_call env_get "
+    "save restore export save_weights load_weights get_weights set_weights get_state set_state steps updates episodes "
+    "history networks hyperparameters get_config configuration optimizer optimizers learning_rate get_rule set_rule "
+    "policy noise replay observation_space action_space observation_size action_size"
+)
 
 
 class AgentOptions(TypedDict, total=False):
@@ -128,23 +62,13 @@ class AgentOptions(TypedDict, total=False):
 class BaseAgent(Algorithm):
     """Base of `Agent` and `noterl.MultiAgent`: everything but `forward`, `act` and the sizes of spaces."""
 
-    _settings: Settings | None
-    _learner: Any  # None before `compile`
-    _actor: Actor | None
-    _session: Session
-    _act_generator: np.random.Generator
+    _parts: Parts
 
     def __init__(
         self, env: Any, *, seed: int | None = None, normalize_observation: bool = False, normalize_reward: bool = False
     ) -> None:
         super().__init__(env, seed=seed, normalize_observation=normalize_observation, normalize_reward=normalize_reward)
-        self._set(
-            _settings=None,
-            _learner=None,
-            _actor=None,
-            _session=self._new_session(),
-            _act_generator=Generators(self.generators.seed)("act"),  # used by `act` and `search`; not saved
-        )
+        self._set(_parts=Parts(self))
 
     @classmethod
     def _initialize(cls, instance: Any, args: tuple, kwargs: dict) -> None:
@@ -175,7 +99,7 @@ class BaseAgent(Algorithm):
         own = {name for base in kind.__mro__ if base.__module__.partition(".")[0] != "noterl" for name in vars(base)}
         own = {name for name in {*own, *vars(self)} if not hasattr(BaseAgent, name)} - {"generators", "trace_counts"}
         own |= inspect.signature(kind).parameters.keys() & vars(self).keys()
-        return sorted(_NAMES_FOR_USERS | {name for name in own if not name.startswith("_")})
+        return sorted({*_NAMES_FOR_USERS.split()} | {name for name in own if not name.startswith("_")})
 
     @explain_arguments
     def compile(
@@ -239,39 +163,7 @@ class BaseAgent(Algorithm):
             ValueError: if an argument is not one of the allowed values; the agent is then unchanged.
             RuntimeError: while `fit` is running.
         """
-        arguments = {name: value for name, value in locals().items() if name != "self" and value is not None}
-        head = bind_head(self)
-        self._refuse_while_training("compile")
-        before, kept = self._settings, self.replay
-        if kept is not None:
-            arguments.setdefault("replay", kept)
-        settings = Settings(self, head, arguments)
-        learner = settings.make_learner(self)
-        if kept is not None and settings.replay is not kept and len(kept):
-            warnings.warn(
-                f"replay: the new memory replaces one with {len(kept):,} transitions, which are lost; without this "
-                "argument, compile keeps the memory",
-                UserWarning,
-                stacklevel=3,  # the caller of compile, which `utils.words` wraps
-            )
-        # A new agent that starts at step 0 has none.
-        for text in settings.ended_schedules(self.steps) if self.steps else ():
-            warnings.warn(
-                f"{text} from now on: schedules count all {self.steps:,} steps of the agent, and this one ends before; "
-                "add these steps to its range, or pass a number",
-                UserWarning,
-                stacklevel=3,
-            )
-        used_polyak = False
-        if self._learner is not None:
-            used_polyak = self._learner.schedule.polyak
-            self._learner.discard_rollout()  # the new learner may have the same memory
-        self._set(_settings=settings, _learner=learner, _actor=None, head=head)
-        if before is not None and (changes := settings.changes_since(before)):
-            self.show_message(f"compile changes {changes}; the rest stays as it was")
-        self._reads.watch("reward_model", settings.reward_model)
-        if used_polyak or learner.schedule.polyak:  # otherwise tau keeps its value: 1, or one that the agent has set
-            self.tau.assign(1.0 if learner.schedule.tau is None else learner.schedule.tau)
+        self._parts.compile({name: value for name, value in locals().items() if name != "self" and value is not None})
 
     def build(self) -> None:
         """Allocate the memory, build the optimizers and compile the updates.
@@ -282,7 +174,7 @@ class BaseAgent(Algorithm):
         Raises:
             ValueError: if the memory needs more bytes than are available, or the agent's methods do not fit together.
         """
-        self._build()
+        self._parts.build()
 
     @explain_arguments
     def fit(
@@ -345,62 +237,12 @@ class BaseAgent(Algorithm):
         Warns:
             UserWarning: if training ended before the agent's first gradient update.
         """
-        self._refuse_while_training("fit")
-        episodes, steps = whole(episodes), whole(steps)
-        user_callbacks = CallbackList(callbacks)
-        verbose = check_fit_arguments(env, episodes, steps, num_envs, verbose, log_every, user_callbacks)
-        check_seed(seed)
-        pool = check_workers(workers)
-        strategy = resolve_strategy(strategy)
-        user_callbacks, verbose = user_callbacks.of_rank(strategy.rank), verbose if strategy.is_chief else 0
-        session = self._session
-        session.verbose = verbose
-        source = session.find_source(env, check_vectorize(vectorize, pool))
-        with session.guard.installed():
-            learner, actor = self._build_to_train()
-            reductions = check_info_of_fit(info, learner, user_callbacks)
-            check_strategy(strategy, learner)
-            check_actor(actor, pool)
-            budget = budget_of(self._counters, episodes, steps)
-            user_callbacks.begin_fit(self)
-            for callback in user_callbacks.callbacks:
-                session.guard.call(callback.before_fit, self, budget)
-            budget.last_step = min(budget.last_step, budget.step_limit)
-            learner, actor = self._build()  # a callback may have restored or compiled the agent
-            restart = seed is not None and not budget.resumed
-            learner.attach(source, session.count(source, num_envs, pool), strategy.processes)
-            needs_host = bool(reductions) or any(callback.needs_host for callback in user_callbacks.callbacks)
-            is_single = pool is None and strategy is SINGLE
-            on_device = is_single and not needs_host and runs_on_device(learner, actor, source)
-            lanes = session.open(
-                source, num_envs, restart=restart, workers=pool, info_spec=self.info_spec, on_device=on_device
-            )
-            session.guard.check()  # the last check before training begins
-            session.fits, session.info = session.fits + 1, reductions
-            lanes.ledger.record_info(reductions)
-            learner.open(lanes.num_envs)
-            actor.attach(lanes)
-            if restart:
-                self._reseed(seed)
-            session.history = history = History()
-            session.stop = StopRequest()
-            progress = progress_callbacks(verbose, log_every, episodes, steps)
-            session.use_callbacks(CallbackList([*user_callbacks.callbacks, history, *progress]), self)
-            with session.training(), distributed(strategy, learner):
-                make_loop(strategy, self._parts(), budget, history).run()
-        if not self.updates and not session.stop.is_set:  # a stop has a reason of its own
-            warnings.warn(
-                f"fit ended without a gradient update, after {self.steps} environment steps: {learner.first_update}",
-                UserWarning,
-                stacklevel=3,  # the caller of fit, which `utils.words` wraps
-            )
-        return history
+        arguments = strategy, CallbackList(callbacks), num_envs, vectorize, workers, verbose, log_every, seed, info
+        return Fit(self._parts, env, episodes, steps, *arguments).run()
 
     def stop(self, reason: str) -> None:
         """End training after the step in progress; `stop_reason` and `History.stop_reason` hold the reason."""
-        if not isinstance(reason, str):
-            raise ValueError(f"reason must be a str, got {reason!r}")
-        self._session.stop.is_set, self._session.stop.reason = True, reason
+        self._parts.session.request_stop(reason)
 
     def env_call(self, name: str, *args: Any, **kwargs: Any) -> list[Any]:
         """Call a method of every training environment between two steps, such as for a curriculum.
@@ -428,7 +270,7 @@ class BaseAgent(Algorithm):
                 cannot be sent to workers. No environment was then called.
             noterl.collect.WorkerError: if the method raises in a worker. Without workers, its own exception is raised.
         """
-        return self._session.call_envs(EnvCall(name, args, kwargs))
+        return self._parts.session.call_envs(EnvCall(name, args, kwargs))
 
     def env_get(self, name: str) -> list[Any]:
         """Return an attribute of every training environment, in order; see `env_call`.
@@ -437,7 +279,7 @@ class BaseAgent(Algorithm):
             RuntimeError: if no `fit` is running.
             ValueError: if the environments have no such attribute, or it is a method.
         """
-        return self._session.call_envs(EnvCall(name, None, {}))
+        return self._parts.session.call_envs(EnvCall(name, None, {}))
 
     @explain_arguments
     def pretrain(
@@ -479,12 +321,7 @@ class BaseAgent(Algorithm):
             NonFiniteError: if a loss or gradient is not finite; the agent holds the last finite state.
             KeyboardInterrupt: after Ctrl-C, when the group of updates in progress has ended.
         """
-        self._refuse_while_training("pretrain")
-        if self.state_spec:
-            raise ValueError(f"pretrain of an agent with a state_spec is not supported yet, got {self.state_spec!r}")
-        user_callbacks, verbose = CallbackList(callbacks), check_verbose(verbose)
-        self._build_to_train()
-        return pretrain(self._parts(), demonstrations, updates, batch_size, optimizer, verbose, user_callbacks)
+        return pretrain(self._parts, demonstrations, updates, batch_size, optimizer, verbose, CallbackList(callbacks))
 
     @explain_arguments
     def evaluate(
@@ -524,17 +361,9 @@ class BaseAgent(Algorithm):
         Raises:
             ValueError: if an argument is not one of the allowed values.
         """
-        seed = self.generators.seed if seed is None else seed
-        reductions = self.recorded_info if info is None else check_info(info, STATISTICS)
-        own = CallbackList(callbacks)
-        own.set_agent(self)
-        running = self._session.events
-        events = running._replace(
-            on_evaluate_begin=(*running.on_evaluate_begin, *own.handlers("on_evaluate_begin")),
-            on_evaluate_end=(*running.on_evaluate_end, *own.handlers("on_evaluate_end")),
+        return Evaluation(self._parts, env, episodes, seed, deterministic, max_steps, num_envs, info).run(
+            CallbackList(callbacks)
         )
-        with self._player(env) as player:
-            return evaluate(player, events, episodes, seed, deterministic, num_envs, reductions, max_steps)
 
     def save(self, path: str | Path, *, replay: bool = True) -> None:
         """Write the agent and its training state to one file, atomically; `replay=False` omits the replay memory.
@@ -549,13 +378,7 @@ class BaseAgent(Algorithm):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> BaseAgent:
         """Return an independent agent with the same state, as `save` and `load` make it; it opens own environments."""
-        try:
-            source = self.spaces.source.detached()
-        except ValueError:  # no second environment can be made, so the copy has the spaces only
-            source = None
-        with tempfile.TemporaryDirectory(prefix="noterl-copy-") as folder:
-            self.save(Path(folder) / "agent.noterl")
-            return _load(Path(folder) / "agent.noterl", {type(self).__name__: type(self)}, source)
+        return loading.copied(self)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Raise: compiled programs and open environments cannot be pickled."""
@@ -572,21 +395,16 @@ class BaseAgent(Algorithm):
             noterl.saving.FileError: if the file is damaged or noterl did not write it; the agent is then unchanged.
             ValueError: if the file does not fit this agent; the agent is then unchanged.
         """
-        self._refuse_while_training("restore")
+        self._parts.session.refuse_while_training("restore")
         self.set_document(saving.read(path))
 
     def get_document(self, *, replay: bool = True) -> dict[str, Any]:
         """Return the document that `save` passes to `noterl.saving.write`; the memory's arrays are views."""
-        return agent_state.document(self._parts(), replay=replay)
+        return agent_state.document(self._parts.declared(), replay=replay)
 
     def set_document(self, document: Any) -> None:
         """Restore a document that `noterl.saving.read` returned; raises the same errors as `restore`."""
-        self._refuse_while_training("set_document")
-        agent_state.check_document(document)
-        if document["class"] != type(self).__name__:
-            raise ValueError(f"the file holds an agent of the class {document['class']}, not {type(self).__name__}")
-        with self._session.guard.closed():
-            agent_state.set_state(self._parts(), document["state"])
+        agent_state.set_document(self._parts, document)
 
     def export(self, path: str | Path, format: str = "keras") -> Path:
         """Write the acting function to files that do not need noterl.
@@ -611,16 +429,7 @@ class BaseAgent(Algorithm):
             ImportError: if an extra is missing.
             OSError: if a file cannot be written.
         """
-        target = export_path(path, format)
-        actor = self._acting()
-        actor.mark_stale()
-        if self.state_spec:
-            raise ValueError(f"export of an agent with a state_spec is not supported yet, got {self.state_spec!r}")
-        if type(actor) is not Actor or self.multi_agent:
-            raise ValueError(f"the agent must act by one network to be exported, and {type(self).__name__} does not")
-        policy = make_policy(type(self).__name__, self.networks().values(), actor, self.spaces.encoder)
-        export_policy(policy, target, format)
-        return target
+        return export_agent(self, self._parts.actor, path, format)
 
     def save_weights(self, path: str | Path, *, layout: str = "keras") -> None:
         """Write the weights and the normalization statistics as a `.safetensors` file.
@@ -663,16 +472,13 @@ class BaseAgent(Algorithm):
 
         If the weights differ, an agent that learns from rollouts discards the steps of the rollout in progress.
         """
-        if self._learner is not None:
-            self._learner.before_new_weights()
+        self._parts.before_new_weights()
         agent_state.set_weights(self, weights, allow_nonfinite=allow_nonfinite)
-        if self._actor is not None:
-            self._actor.mark_stale()
+        self._parts.mark_stale()
 
     def get_state(self) -> dict[str, Any]:
         """Return everything that training depends on, as nested dicts of arrays, numbers and strings."""
-        state = agent_state.get_state(self._parts(), replay=True)
-        return {**state, "replay": copy.deepcopy(state["replay"])}  # the memory returns views of its arrays
+        return agent_state.copied_state(self._parts.declared())
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore a state that `get_state` returned.
@@ -681,15 +487,11 @@ class BaseAgent(Algorithm):
             RuntimeError: while `fit` is running.
             ValueError: if the state does not fit; the agent is then unchanged.
         """
-        self._refuse_while_training("set_state")
-        parts = self._parts()
-        # A learner that is not built keeps the arrays.
-        with self._session.guard.closed():
-            agent_state.set_state(parts, state if parts.learner.is_built else copy.deepcopy(state))
+        agent_state.replace_state(self._parts, state)
 
     def summary(self) -> None:
         """Print the backend, device, spaces, networks and memory."""
-        print(agent_state.summary(self._parts()))
+        print(agent_state.summary(self._parts.declared()))
 
     def play(
         self,
@@ -741,7 +543,7 @@ class BaseAgent(Algorithm):
         """
         path = None if video is None else animation_path("video", video)
         view = View(render, path, frame_dir, frame_frequency, frame_delay, fps, overlay)
-        return self._play(env, episodes, view, max_steps, deterministic, seed, trajectory)
+        return Show(Evaluation(self._parts, env, episodes, seed, deterministic, max_steps), view, trajectory).run()
 
     def animate(
         self,
@@ -760,44 +562,10 @@ class BaseAgent(Algorithm):
         """
         video = animation_path("path", path)
         view = View(video=video, fps=fps, overlay=overlay)
-        result = self._play(env, 1, view, max_steps, deterministic, seed, False)
+        result = Show(Evaluation(self._parts, env, 1, seed, deterministic, max_steps), view).run()
         animation = Animation(result["returns"][0])
         animation.path = video
         return animation
-
-    def _play(
-        self, env: Any, episodes: int, view: View, max_steps: Any, deterministic: bool, seed: Any, trajectory: bool
-    ) -> dict[str, Any]:
-        check_positive("episodes", episodes)
-        check_positive("max_steps", max_steps, none=True)
-        check_bool("deterministic", deterministic)
-        check_seed(seed)
-        trajectories: list[Trajectory] | None = [] if check_bool("trajectory", trajectory) else None
-        with self._player(env) as player:
-            seed = self.generators.seed if seed is None else seed
-            seeds, explorer = seeds_and_explorer(player, seed, episodes, deterministic)
-            played = [Episode(each, info=EpisodeInfo(self.recorded_info)) for each in seeds]
-            values = self._value_function() if view.overlay else None
-            Show(player, view, explorer, max_steps, values, trajectories).play(played)
-        result = statistics(played, self.spaces.source.team)
-        result = Played(result if trajectories is None else {**result, "trajectory": trajectories})
-        result.video = view.video
-        return result
-
-    def _value_function(self) -> Callable[[np.ndarray], np.ndarray] | None:
-        """Return the function from encoded observations `[N, ...]` to values `[N]`.
-
-        It is the method `value` of the algorithm, or the largest action value. None if there is neither.
-        """
-        actor = self._acting()
-        value = getattr(self, "value", None)
-        if callable(value):
-            compiled = self._compile_acting(value, "value")
-        elif isinstance(self.head, Q):
-            compiled = lambda observations: actor.forward(observations).max(axis=-1)  # noqa: E731
-        else:
-            return None
-        return lambda observations: compiled(actor.network_inputs(observations))
 
     def close(self) -> None:
         """Close the environments; a later `fit` opens them again and continues their episodes.
@@ -805,8 +573,8 @@ class BaseAgent(Algorithm):
         Raises:
             RuntimeError: while `fit` is running.
         """
-        self._refuse_while_training("close")
-        self._session.suspend()
+        self._parts.session.refuse_while_training("close")
+        self._parts.session.suspend()
         self.spaces.source.close()
 
     def set_rule(self, rule: str, value: float, optimizer: str | None = None) -> None:
@@ -817,11 +585,7 @@ class BaseAgent(Algorithm):
         Raises:
             ValueError: if the optimizer is unknown, it has no such rule, or the value is out of bounds.
         """
-        by_name = self.optimizers
-        if optimizer is not None and optimizer not in by_name:
-            raise ValueError(f"optimizer must be one of {', '.join(by_name)}, got {optimizer!r}")
-        for name in by_name if optimizer is None else (optimizer,):
-            optimizers.set_rule(by_name[name], rule, float(value))
+        optimizers.set_rules(self.optimizers, rule, float(value), optimizer)
 
     @contextlib.contextmanager
     def preserved(self) -> Iterator[None]:
@@ -833,24 +597,8 @@ class BaseAgent(Algorithm):
         Raises:
             RuntimeError: while `fit` is running.
         """
-        self._refuse_while_training("preserved")
-        state, attributes, actor = self.get_state(), dict(vars(self)), self._actor
-        assert actor is not None
-        actor.generators = copy.deepcopy(self.generators)
-        actor.explorer.generator = actor.generators("exploration")
-        self._set(generators=actor.generators, _act_generator=copy.deepcopy(self._act_generator))
-        self._set(_session=self._new_session())
-        try:
+        with self._parts.preserved():
             yield
-        finally:
-            self._session.close_other()
-            self.__dict__.clear()
-            actor.generators = attributes["generators"]
-            self._set(**attributes)
-            self._set(_session=self._new_session())
-            self.set_state(state)
-            self._set(_session=attributes["_session"])  # last, because set_state closes the session's environments
-            self._reads.check()
 
     def new_environment(self) -> Any:
         """Return a new copy of the training environment."""
@@ -870,25 +618,24 @@ class BaseAgent(Algorithm):
         Raises:
             ValueError: if the agent learns from rollouts of a single transition.
         """
-        return GradientNoise(self._build()[0], samples)
+        return GradientNoise(self._parts.build()[0], samples)
 
     def gradient_values(self) -> GradientValues:
         """Return a function that returns gradients by name, on a batch sampled as for updates."""
-        return GradientValues(self._build()[0])
+        return GradientValues(self._parts.build()[0])
 
     def largest_batch(self, size: int) -> int:
         """Return the size of the largest batch, of at most `size` transitions, that updates can sample now."""
-        return self._build()[0].largest_batch(size)
+        return self._parts.build()[0].largest_batch(size)
 
     def show_message(self, message: str) -> None:
         """Write a line to standard error, unless `fit` was called with `verbose=0`."""
-        if self._session.verbose:
-            console.print_message(f"noterl: {message}")
+        self._parts.session.show_message(message)
 
     @property
     def optimizers(self) -> dict[str, Any]:
         """The optimizers by name."""
-        return self._compiled().optimizers
+        return self._parts.learner.optimizers
 
     @property
     def optimizer(self) -> Any:
@@ -903,294 +650,96 @@ class BaseAgent(Algorithm):
     @property
     def policy(self) -> Policy | None:
         """The exploration policy; None if the agent has none or is not compiled."""
-        return None if self._settings is None else self._settings.policy
+        return self._parts.setting("policy")
 
     @property
     def noise(self) -> NoiseProcess | None:
         """The exploration noise; None if the agent has none or is not compiled."""
-        return None if self._settings is None else self._settings.noise
+        return self._parts.setting("noise")
 
     @property
     def replay(self) -> Any:
         """The replay memory; None if the agent has none or is not compiled."""
-        return None if self._settings is None else self._settings.replay
+        return self._parts.setting("replay")
 
     @property
     def compile_arguments(self) -> dict[str, Any]:
         """The arguments of the last `compile`."""
-        return {} if self._settings is None else dict(self._settings.arguments)
+        return dict(self._parts.setting("arguments") or {})
 
     @property
     def schedule(self) -> Any:
         """The schedule of updates and hard copies to the target; None if the agent is not compiled."""
-        return None if self._settings is None else self._settings.schedule
+        return self._parts.setting("schedule")
 
     @property
     def update_batch_size(self) -> int:
         """Number of transitions in one gradient update."""
-        return self._compiled().batch_size
+        return self._parts.learner.batch_size
 
     @property
     def metric_names(self) -> frozenset[str]:
         """The names of the metrics that updates log; `fit` adds their means to the logs of each episode."""
-        return self._declared()[0].updater.metric_names
+        return self._parts.declared().learner.updater.metric_names
 
     @property
     def configuration(self) -> dict[str, Any]:
         """What determines the run, with all defaults, as numbers and strings by name: for experiment trackers."""
-        return settled(self._parts())
+        return settled(self._parts.declared())
 
     @property
     def callbacks(self) -> Sequence[Callback]:
         """The callbacks of the `fit` in progress, or of the last one, in the order in which they run."""
-        return self._session.callbacks.callbacks
+        return self._parts.session.callbacks.callbacks
 
     @property
     def history(self) -> History | None:
         """The `History` of the last `fit`; None before the first."""
-        return self._session.history
+        return self._parts.session.history
 
     @property
     def fits(self) -> int:
         """Number of `fit` calls in this process that started training."""
-        return self._session.fits
+        return self._parts.session.fits
 
     @property
     def recorded_info(self) -> dict[str, str]:
         """The keys of the step's `info` that the last `fit` logged, with "sum", "mean", "max" or "last"."""
-        return dict(self._session.info)
+        return dict(self._parts.session.info)
 
     @property
     def stop_training(self) -> bool:
         """Whether `stop` was called, or this was set to True."""
-        return self._session.stop.is_set
+        return self._parts.session.stop.is_set
 
     @stop_training.setter
     def stop_training(self, value: bool) -> None:
-        self._session.stop.is_set = check_bool("stop_training", value)
+        self._parts.session.stop.is_set = check_bool("stop_training", value)
         if not value:
-            self._session.stop.reason = None
+            self._parts.session.stop.reason = None
 
     @property
     def stop_reason(self) -> str | None:
         """The reason passed to `stop`, or None."""
-        return self._session.stop.reason
+        return self._parts.session.stop.reason
 
     def _before_assignment(self, name: str, value: Any) -> None:
         """Refuse what an agent that is built cannot change."""
-        learner, current = self.__dict__.get("_learner"), getattr(self, name, None)
-        if learner is not None and learner.is_declared:
-            if name in _FIXED and frozen(value) != frozen(current):
-                raise ValueError(
-                    f"{name} of {type(self).__name__} cannot be changed after the agent was built, got {value!r}: pass "
-                    "it to the constructor of a new agent"
-                )
-            if _ids_of_networks(current) != _ids_of_networks(value):
-                raise ValueError(
-                    f"{name}: the networks and variables of {type(self).__name__} cannot be replaced after the agent "
-                    f"was built, because its optimizers and compiled updates use them. noterl.networks.copy(new, "
-                    f"agent.{name}) copies the weights of another network; `assign` sets a variable. After another "
-                    "`compile`, the attribute can be replaced until the next `fit`"
-                )
-        elif self.__dict__.get("_actor") is not None and _ids_of_networks(current) != _ids_of_networks(value):
-            self._set(_actor=None)
+        if "_parts" in vars(self):  # the constructor of this class has finished
+            self._parts.check_assignment(name, value)
 
     def _on_change(self, name: str) -> bool:
-        """Return whether programs are traced again, at most three times before different updates of one `fit`.
-
-        Raises:
-            RuntimeError: if it is the fourth time, or other processes have copies of the attribute.
-        """
-        reads, session = self._reads, self._session
-        if session.is_training and not reads.is_eager:
-            reason = None
-            if (
-                name in reads.acting and (session.acts_in_workers or self.searches)
-            ) or self._learner.strategy.processes > 1:
-                reason = "a search or other processes have copied its value"
-            elif len(reads.retraced | {self._counters.updates}) > MOST_RETRACES:
-                reason = f"it is a constant of programs, which this fit has compiled again {MOST_RETRACES} times"
-            if reason is not None:
-                raise RuntimeError(
-                    f"{name} of {type(self).__name__} cannot be changed now, while fit is running, because {reason}: "
-                    "change it between two calls of fit, or make it by self.hyperparameter(name, value) in __init__, "
-                    "which can change at any time"
-                )
-            reads.retraced.add(self._counters.updates)
-        if name in reads.acting and self._actor is not None:
-            self._actor.forward.outdate(partial(self._make_forward, bool(self._actor.start)))
-            self._learner.report = ()
-            if not session.is_training:
-                self._set(_actor=None)
+        """Return whether programs are traced again, at most three times before different updates of one `fit`."""
+        self._parts.check_retrace(name)
+        self._parts.outdate_acting(name)
         return super()._on_change(name)
 
-    def _build_to_train(self) -> tuple[Learner, Actor]:
-        """Return the built learner and actor at the start of a training.
-
-        Raises:
-            ValueError: if layers were frozen or unfrozen since the optimizers were built.
-        """
-        self._reads.check()
-        self._reads.retraced.clear()
-        parts = self._build()
-        if set(map(id, self.trained_variables())) != parts[0].trainable:
-            raise ValueError(
-                f"the layers of {type(self).__name__} that can be trained have changed since the agent was built, and "
-                "its optimizers train those of before: call compile again with the same arguments, which keeps the "
-                "replay memory"
-            )
-        return parts
-
-    def _new_session(self) -> Session:
-        team_reward = getattr(self, "team_reward", None)
-        return Session(self._config.get("env"), self.spaces.source, self.generators, team_reward)
-
-    def _compiled(self) -> Learner:
-        if self._settings is None:
-            self.compile()
-        learner: Learner = self._learner
-        return learner
-
     def _own_updater(self) -> RunningUpdater:
-        return super()._own_updater() if self._learner is None else self._learner.updater
-
-    def _acting(self) -> Actor:
-        """Return the actor, which needs no memory and no optimizers."""
-        learner = self._compiled()
-        if self._actor is None:
-            learner.updater.leave_scope()
-            with naming_network(self):
-                self._set(_actor=self._make_actor())
-        assert self._actor is not None
-        return self._actor
-
-    def _declared(self) -> tuple[Learner, Actor]:
-        """Return the learner, whose state can be restored, and the actor; nothing is allocated."""
-        actor = self._acting()
-        learner = self._compiled()
-        if not learner.is_declared:
-            with self._reads.recording() as reading:  # dry runs call the methods of the author
-                reading.is_kept = False
-                learner.declare(actor.forward_fields)
-        return learner, actor
-
-    def _build(self) -> tuple[Learner, Actor]:
-        """Return the built learner and actor."""
-        learner, actor = self._declared()
-        if not learner.is_built:
-            learner.build()
-        if not learner.is_built or learner.report is not actor.forward.report:
-            learner.compile(actor.forward.report)
-        return learner, actor
-
-    def _compile_acting(self, function: Callable[..., Any], name: str) -> Callable[[Any], np.ndarray]:
-        """Return a compiled function of observations; `trace_counts` counts its traces under the name."""
-        assert self._settings is not None
-        compiled: Callable[[Any], np.ndarray] = backends.current().compile_call(
-            self._reads.traced(function, self._settings.jit_compile, acting=True),
-            self._variables(),
-            acting=True,
-            jit_compile=self._settings.jit_compile,
-            on_trace=partial(self.trace_counts.update, [name]),
-        )
-        return compiled
-
-    def _make_actor(self) -> Actor:
-        settings = self._settings
-        assert settings is not None
-        start = starting_state(self.state_spec, getattr(self, "initial_state", None), type(self).__name__)
-        fields = find_forward_fields(self, settings.jit_compile, start)
-        forward = self._make_forward(bool(start))
-        probe = forward.probe(1)
-        outputs = forward.with_state(probe, PolicyState(start, 1).values)[0] if start else forward(probe)
-        outputs, _ = split_fields(outputs, fields)
-        self.head.check(outputs.shape)
-        self.head.check_values(outputs)
-        explorer, starts = settings.policy or settings.noise or Explorer(), settings.schedule.learning_starts
-        parts = self.head, explorer, self.generators, self.observation_dtype, self.spaces.normalizers, starts, fields
-        with self._reads.recording(acting=True) as reading:
-            actor = self._new_actor(forward, *parts)
-            reading.is_kept = actor.searches
-        actor.worker_explorers = settings.worker_explorers
-        actor.start = start
-        return actor
-
-    def _make_forward(self, has_state: bool) -> HostForward:
-        """Return the forward pass for acting, with the current values of the attributes that `forward` reads."""
-        compiled = self._compile_acting(self._forward_with_state if has_state else self._joint_forward, "forward")
-        networks, hyperparameters, trained = self.networks(), self.hyperparameters, self.trained_variables()
-        layout = (self.spaces.encoder.space.shape, self.observation_dtype, self._joint())
-        with self._reads.recording(acting=True) as reading:
-            forward = HostForward(
-                compiled, networks.values(), hyperparameters.values(), trained, *layout, has_state=has_state
-            )
-            if reading.assigned:  # a copy in NumPy would not assign it
-                forward.program, forward.report = None, []
-            reading.is_kept = forward.in_numpy
-        return forward
+        return super()._own_updater() if self._parts.setting("optimizers") is None else self._parts.learner.updater
 
     def _new_actor(self, *parts: Any) -> Actor:
         """Return the actor of these parts, the arguments of `Actor`."""
         return Actor(*parts)
-
-    def _joint(self) -> Joint | None:
-        """Return the layout of a forward pass that several agents share; None for one agent."""
-        return None
-
-    def _parts(self) -> agent_state.Parts:
-        learner, actor = self._declared()
-        assert self._settings is not None
-        return agent_state.Parts(self, self._settings, learner, actor, self._session, self._counters)
-
-    def _reseed(self, seed: int | None) -> None:
-        """Seed every generator again: the agent's own, and those of Keras layers."""
-        learner, actor = self._build()
-        self.generators.reseed(seed)
-        actor.explorer.generator = self.generators("exploration")
-        for variable in learner.variables:
-            if variable.path.endswith("seed_generator_state"):
-                variable.assign(np.array([self.generators("layers").integers(2**31), 0], variable.dtype))
-        self._set(_act_generator=Generators(seed)("act"))
-
-    def _act(
-        self,
-        observations: np.ndarray,
-        deterministic: bool,
-        mask: np.ndarray | None = None,
-        state: State = NO_STATE,
-    ) -> tuple[np.ndarray, State]:
-        """Return actions and states `[N, ...]` for encoded observations `[N, ...]`; training is not affected."""
-        if self._reads.in_place:
-            self._reads.check()
-        actor = self._acting()
-        actor.mark_stale()
-        explorer = None if deterministic else actor.explorer.copy_with_generator(self._act_generator)
-        return actor.act(observations, self._counters.steps, explorer, mask, state)
-
-    @contextlib.contextmanager
-    def _player(self, env: Any) -> Iterator[Player]:
-        """Yield a `Player` for `env`, by default for the training environment; close what was opened for it."""
-        self._reads.check()
-        actor = self._acting()
-        source = self.spaces.source if env is None else resolve_like(env, self.spaces.source)
-        lanes = self._session.lanes
-        in_use = {id(layer) for lane in getattr(lanes, "environments", ()) for layer in layers(lane)}
-        try:
-            # The user's own object, unless it is a lane; without `env`, a copy is preferred.
-            is_free = not any(id(layer) in in_use for layer in layers(source.own_object))
-            source.lend(is_free and (env is not None or source.spec is None))
-            checker = Checker(source.observation_space)
-            yield Player(actor, source, self.spaces.encoder, self._session.team_reward, self._counters.steps, checker)
-        finally:
-            source.lend(False)
-            if source not in (self.spaces.source, env):
-                source.close()
-
-    def _refuse_while_training(self, method: str) -> None:
-        if method in ("fit", "pretrain"):
-            backends.check_gradients()
-        if self._session.is_training:
-            raise RuntimeError(f"{method} cannot be called while fit is running: end training with stop(reason) first")
 
 
 class Agent(BaseAgent):
@@ -1296,34 +845,15 @@ class Agent(BaseAgent):
                 cannot represent a value, or the mask, `state` or `starts` does not fit the shape; if the agent's head
                 takes no masks, or the agent has no state.
         """
-        check_bool("deterministic", deterministic)
-        single = self.spaces.encoder.axes(observation) == 0
-        encoded = self.spaces.encoder(fit_dtype(self.spaces.encoder.original_space, observation))
-        encoded, mask = encoded[None] if single else encoded, None
-        if action_mask is not None:
-            if not self.head.takes_mask:
-                raise ValueError(
-                    f"action_mask must be None for the head {type(self.head).__name__}, got {action_mask!r}"
-                )
-            mask = read_masks([action_mask] if single else action_mask, self.action_space, len(encoded))
-        states = read_state(state, starts, self._acting().start, len(encoded), single)
-        actions, states = self._act(encoded, deterministic, mask, states)
-        actions = one_of(actions, 0, self.action_space) if single else actions
-        if not states:
-            return actions
-        return actions, {name: np.array(value[0] if single else value) for name, value in states.items()}
+        return self._parts.act(observation, state, starts, deterministic, action_mask)
 
 
-def _ids_of_networks(value: Any) -> list[int]:
-    """Return the ids of the networks and variables in the value of an attribute."""
-    return [id(each) for each in networks.find_networks({"": value}).values()]
-
-
-def load(path: str | Path, custom_objects: dict[str, type] | None = None) -> Agent | Any:
+def load(path: str | Path, custom_objects: dict[str, type] | None = None) -> Agent:
     """Build an agent from a file and restore its state.
 
     What only training needs is kept as the arrays of the file until `fit` or `build` allocates it, so that a loaded
-    agent acts without a replay memory and without the state of optimizers. The file may be deleted.
+    agent acts without a replay memory and without the state of optimizers. The file may be deleted. The result of a
+    file with several agents is a `MultiAgent`, which type checkers do not see.
 
     Args:
         path: path of a file written by `Agent.save` or a `Checkpoint`.
@@ -1333,42 +863,5 @@ def load(path: str | Path, custom_objects: dict[str, type] | None = None) -> Age
         noterl.saving.FileError: if the file is damaged or noterl did not write it.
         ValueError: if the file names an unregistered class, or an argument that cannot be stored in a file.
     """
-    if not isinstance(custom_objects, Mapping | None):
-        raise ValueError(f"custom_objects must be a dict of classes by their names, or None, got {custom_objects!r}")
-    return _load(path, custom_objects)
-
-
-def _load(path: str | Path, custom_objects: dict[str, type] | None, source: Any = None) -> BaseAgent:
-    """Return the agent of a file, with the environments of a source; None for those that the file describes."""
-    document = saving.read(path)
-    agent = build_from(document, path, custom_objects, source)
-    try:
-        agent.set_document(document)
-    except BaseException:
-        agent.close()
-        raise
-    return agent
-
-
-def build_from(
-    document: dict[str, Any], path: str | Path, custom_objects: dict[str, type] | None, source: Any = None
-) -> Agent:
-    """Return the agent of a document that `noterl.saving.read` returned, without its state; `_load` has the errors."""
-    agent_state.check_document(document)
-    agent_class = registry.lookup(document["class"], custom_objects)
-    if not (isinstance(agent_class, type) and issubclass(agent_class, BaseAgent)):
-        raise ValueError(f"the file names {document['class']!r} as its agent, which is not a noterl.Agent")
-    try:
-        with networks.size_limit(document["state"].get("variables")):
-            config, arguments = (saving.build(document[name], custom_objects) for name in ("config", "compile"))
-            if "env" in config:  # otherwise the constructor creates the environment
-                config["env"] = from_description(document["environment"]) if source is None else source
-            agent: BaseAgent = agent_class.from_config(config)
-            agent.compile(**arguments)
-    except saving.FileError as error:
-        raise saving.FileError(f"cannot load {str(path)!r}: {error}") from error
-    except (ImportError, ValueError):
-        raise
-    except Exception as error:  # arguments from a file may make a constructor fail in any way
-        raise saving.FileError(f"the file's arguments do not fit the class {document['class']}: {error!r}") from error
+    agent: Agent = loading.load(path, custom_objects)
     return agent

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import reprlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -130,16 +130,35 @@ class AgentView(Protocol):
 
         def __setattr__(self, name: str, value: Any) -> None: ...
 
-    def stop_epochs(self, logs: Logs) -> Any:
+    def stop_epochs(self, logs: dict[str, Any]) -> Any:
         """Return whether an update with these logs ends the updates on a rollout, and is undone; None if none does."""
 
     def show_message(self, message: str) -> None:
         """Write a line to standard error, unless `fit` was called with `verbose=0`."""
 
-    def evaluate(self, env: Any = None, episodes: int = 10, **arguments: Any) -> dict[str, Any]:
+    def evaluate(
+        self,
+        env: Any = None,
+        episodes: int = 10,
+        *,
+        seed: int | None = None,
+        deterministic: bool = True,
+        num_envs: int = 1,
+        callbacks: Iterable[Any] = (),
+        info: Mapping[str, str] | Sequence[str] | None = None,
+        max_steps: int | None = None,
+    ) -> dict[str, Any]:
         """Play whole episodes without learning."""
 
-    def act(self, observation: Any, *, deterministic: bool = True) -> Any:
+    def act(
+        self,
+        observation: Any,
+        state: Any = None,
+        *,
+        starts: Any = None,
+        deterministic: bool = True,
+        action_mask: Any = None,
+    ) -> Any:
         """Return the action for one observation or a batch."""
 
     def animate(
@@ -167,16 +186,16 @@ class AgentView(Protocol):
     def set_document(self, document: Any) -> None:
         """Restore a document that `noterl.saving.read` returned for a file of `save`."""
 
-    def save_weights(self, path: str | Path) -> None:
+    def save_weights(self, path: str | Path, *, layout: str = "keras") -> None:
         """Write the weights into a file."""
 
-    def load_weights(self, path: str | Path) -> None:
+    def load_weights(self, path: str | Path, *, allow_nonfinite: bool = False) -> None:
         """Load the weights from a file."""
 
     def get_weights(self) -> dict[str, np.ndarray]:
         """Return the weights and the statistics of the normalizers."""
 
-    def set_weights(self, weights: Mapping[str, np.ndarray]) -> None:
+    def set_weights(self, weights: Mapping[str, np.ndarray], *, allow_nonfinite: bool = False) -> None:
         """Set weights that `get_weights` returned."""
 
     def networks(self) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from noterl import heads
-from noterl.acting.host_forward import Joint
 from noterl.acting.policy_state import read_state
 from noterl.agent import BaseAgent
 from noterl.backends import ops
@@ -113,15 +112,12 @@ class MultiAgent(BaseAgent):
                 )
             observation = [observation[name] for name in self.names]
         joint = self._team.joined_observations(observation)
-        actions, _ = self._act(np.atleast_2d(joint), deterministic)
+        actions, _ = self._parts.act_encoded(np.atleast_2d(joint), deterministic)
         return self._team.actions(actions[0]) if joint.ndim == 1 else self._team.batched_actions(actions)
 
     def _joint_forward(self, observation: Any) -> Any:
         parts = self._team.split_observations(observation, ops.reshape)
         return ops.concatenate([self.forward(part, agent) for agent, part in enumerate(parts)], axis=-1)
-
-    def _joint(self) -> Joint:
-        return Joint(self._team.observation_columns, [part.size for part in self.head.parts])
 
     def _per_agent_batch(self, batch: Batch) -> Batch:
         extra = dict(batch.extra)

@@ -97,7 +97,7 @@ class Population:
         self.steps: int = 0
         self.failed: dict[int, int] = dict[int, int]()
         self._updates = np.zeros(len(self.seeds), np.int64)
-        self._learner: Any = agent._build()[0]
+        self._learner: Any = agent._parts.build()[0]
         self._members: Members | None = None  # the members on the device, once there are environments
         self._position, self._num_envs = 0, 0
         self._version = 0  # of the attributes that the program of the members has read
@@ -294,7 +294,7 @@ class Population:
             raise ValueError(f"number must be from 0 to {len(self) - 1}, got {number!r}")
         agent = self._copy(self.seeds[number])
         agent.compile(**self.agent.compile_arguments)
-        learner, actor = agent._build()
+        learner, actor = agent._parts.build()
         hyperparameters = {id(each): each for each in agent.hyperparameters.values()}
         state = self._states[number] if self._members is None else self._members.state(number)
         for variable, value in zip(learner.variables, state, strict=True):
@@ -304,14 +304,14 @@ class Population:
                 variable.assign(value)
         actor.mark_stale()
         episodes = 0 if self.history is None else len(self.history.members[number]["reward"])
-        counters = agent._counters
+        counters = agent._parts.counters
         counters.steps, counters.updates = self.steps, int(self._updates[number])
         counters.episodes = counters.episodes_begun = episodes
         agent.generators.set_state(self._generators[number].get_state())
         if self._members is not None:
             lanes = DeviceLanes(agent.spaces.source, self._num_envs, agent.generators)
             lanes.carry, lanes.position = self._members.carry(number), self._position
-            agent._session.restore(lanes.get_state(), {})
+            agent._parts.session.restore(lanes.get_state(), {})
         return agent
 
     def save(self, path: str | Path) -> None:
@@ -333,7 +333,7 @@ def find_obstacle(agent: Agent) -> str | None:
     if agent.state_spec:
         return f"agent: a Population does not support agents with a state_spec yet, got {agent!r}"
     source = agent.spaces.source
-    if source.functions is None or not device.rollouts_run_on_device(agent._build()[0], source):
+    if source.functions is None or not device.rollouts_run_on_device(agent._parts.build()[0], source):
         return (
             "agent must train on the device: a PPO, A2C or TRPO without normalization, replay memory and reward model, "
             f"with a functional environment and the JAX backend; got {agent!r} on {backends.name()}"

@@ -83,7 +83,7 @@ class Learner:
     def learn(self) -> int:
         """Return the number of updates until the error is below `SOLVED`, measured after each group."""
         agent, updates = self.agent, 0
-        learner: Any = agent._build()[0]
+        learner: Any = agent._parts.build()[0]
         fields = agent.replay.feedback_fields
         while updates < LIMIT and self.error() >= SOLVED:
             sample = learner.sample(GROUP)

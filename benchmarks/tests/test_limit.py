@@ -39,7 +39,7 @@ def test_bare_program_makes_the_updates_of_noterl(name: str) -> None:
 
     case = TINY[name]
     agent = limit.make_agent(case)
-    learner: Any = agent._build()[0]
+    learner: Any = agent._parts.build()[0]
     limit.fill(learner, case, limit.make_arrays(case))
     sample = learner.sample(case.updates)
     bare = limit.make_bare(case, agent, learner)

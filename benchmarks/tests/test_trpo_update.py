@@ -41,7 +41,7 @@ def test_update_equals_the_recorded_one(kind: str) -> None:
         noterl.networks.set_weights(network, arrays(weights))
     optimizer = keras.optimizers.Adam(settings["learning_rate"], epsilon=settings["epsilon"])
     agent.compile(optimizer, batch_size="rollout")
-    learner: Any = agent._build()[0]
+    learner: Any = agent._parts.build()[0]
     observation = np.array(case["observation"], np.float32)
     learner.rollout.open(LANES)
     for t in range(STEPS):

@@ -82,7 +82,7 @@ def _main(*arguments: Any) -> None:
 def _serve(pipe: Connection, path: str, classes: dict[str, type], arguments: dict[str, Any]) -> None:
     """For each message in the pipe, evaluate the agent in the file, until the pipe is closed."""
     from noterl import saving
-    from noterl.agent import build_from
+    from noterl.training.loading import build_from
 
     agent = None
     with contextlib.suppress(EOFError, OSError):  # the other end was closed

@@ -211,11 +211,11 @@ class AlphaZero(Agent):
             ValueError: if the game is over, or an argument is not one of these.
         """
         count = self.simulations if simulations is None else check_positive("simulations", simulations)
-        actor = self._acting()
+        actor = self._parts.actor
         actor.mark_stale()
         game: Any = actor.game_of(self.spaces.source)  # type: ignore[attr-defined]
         if self.players == 1:
-            states, single = game.root(state, self._act_generator, action_mask), True
+            states, single = game.root(state, self._parts.act_generator, action_mask), True
         elif action_mask is not None:
             raise ValueError(f"action_mask must be None, because the game has legal_actions, got {action_mask!r}")
         else:
@@ -232,8 +232,8 @@ class AlphaZero(Agent):
 
     def close(self) -> None:
         """Close the environments; a later `fit` opens them again and continues their episodes."""
-        if isinstance(self._actor, SearchActor):
-            self._actor.close()
+        if isinstance(self._parts.built_actor, SearchActor):
+            self._parts.built_actor.close()
         super().close()
 
     def _new_actor(self, *parts: Any) -> SearchActor:

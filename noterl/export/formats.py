@@ -16,11 +16,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from noterl import backends
+from noterl.acting.actor import Actor
+from noterl.algorithm import Algorithm
 from noterl.backends import keras
 from noterl.export.keras_model import keras_model
-from noterl.export.names import ENDINGS
+from noterl.export.names import ENDINGS, export_path
 from noterl.export.numpy_file import numpy_source, numpy_weights
-from noterl.export.policy import Policy, inputs_of, on_cpu
+from noterl.export.policy import Policy, inputs_of, make_policy, on_cpu
 from noterl.export.torch_file import torch_source, torch_weights
 from noterl.networks.graph import Array
 from noterl.utils.files import replacing
@@ -45,6 +47,19 @@ class _Format(NamedTuple):
     write: Callable[[Policy, Path], Function]
     backends: tuple[str, ...]
     on_cpu: bool = False
+
+
+def export_agent(algorithm: Algorithm, actor: Actor, path: str | Path, format: str) -> Path:
+    """Write the acting function of an agent; `Agent.export` documents the arguments and errors."""
+    target = export_path(path, format)
+    actor.mark_stale()
+    name = type(algorithm).__name__
+    if algorithm.state_spec:
+        raise ValueError(f"export of an agent with a state_spec is not supported yet, got {algorithm.state_spec!r}")
+    if type(actor) is not Actor or algorithm.multi_agent:
+        raise ValueError(f"the agent must act by one network to be exported, and {name} does not")
+    export_policy(make_policy(name, algorithm.networks().values(), actor, algorithm.spaces.encoder), target, format)
+    return target
 
 
 def export_policy(policy: Policy, target: Path, format: str) -> None:

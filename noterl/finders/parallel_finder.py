@@ -72,7 +72,7 @@ class ParallelFinder(CandidateFinder):
                         compile_with(agent, optimizer)
                         agent.save(path)
                 custom = {type(agent).__name__: type(agent)}
-                trained_in = agent._source.portable() if env is None else env
+                trained_in = agent.spaces.source.portable() if env is None else env
                 jobs.append((path, custom, name, trained_in, episodes, metric, fit))
             return _run_all(jobs, self.processes)
 

@@ -242,6 +242,18 @@ def _is_torch_class(kind: type) -> bool:
     return any(base.__module__.startswith("torch.optim") for base in kind.__mro__)
 
 
+def set_rules(by_name: Mapping[str, Any], rule: str, value: float, name: str | None) -> None:
+    """Set a rule of the optimizer with this name, or of all if it is None.
+
+    Raises:
+        ValueError: if there is no such optimizer, or `set_rule` refuses the value.
+    """
+    if name is not None and name not in by_name:
+        raise ValueError(f"optimizer must be one of {', '.join(by_name)}, got {name!r}")
+    for optimizer in by_name.values() if name is None else (by_name[name],):
+        set_rule(optimizer, rule, value)
+
+
 def get_rule(optimizer: Any, rule: str) -> float:
     """Return the current value of `learning_rate`, `beta_1`, `beta_2` or `weight_decay`.
 

@@ -316,7 +316,7 @@ def _warn_of_many_updates(schedule: UpdateSchedule) -> None:
             f"updates: {schedule.updates} every {schedule.update_every} steps are {ratio:.3g} per environment step. "
             f"Above {MANY_UPDATES_PER_STEP}, training is slow and often unstable: reduce updates or raise update_every",
             RuntimeWarning,
-            stacklevel=6,
+            stacklevel=7,
         )
 
 

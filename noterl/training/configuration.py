@@ -10,7 +10,7 @@ from noterl import backends, networks
 from noterl.backends import keras
 from noterl.learning import optimizers
 from noterl.registry import Configurable
-from noterl.training.state import Parts
+from noterl.training.parts import Parts
 from noterl.utils.keras_backend import optimizer_config
 from noterl.utils.tables import is_cell
 

@@ -15,9 +15,9 @@ from noterl.history import History
 from noterl.learning.learner import Learner
 from noterl.training.device_loop import DeviceLoop
 from noterl.training.loop import Loop, accept_masks
+from noterl.training.parts import Parts
 from noterl.training.rank_loop import RankLoop
 from noterl.training.ranks import statistics_merger, synchronize
-from noterl.training.state import Parts
 
 
 def resolve_strategy(strategy: Any) -> Strategy:

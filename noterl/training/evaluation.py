@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -12,17 +13,18 @@ import numpy as np
 
 from noterl.acting.actor import Actor
 from noterl.acting.policy_state import State, rows_of, stacked
-from noterl.callback import Events
-from noterl.collect.info import EpisodeInfo
+from noterl.collect.info import EpisodeInfo, check_info
 from noterl.envs import EnvSource
 from noterl.envs.checking.checker import Checker
 from noterl.envs.multi_agent.team import Team
-from noterl.envs.observation import ObservationEncoder
 from noterl.envs.rewards import unclipped
+from noterl.envs.source import resolve_like
+from noterl.envs.wrappers.classic import layers
 from noterl.explorer import Explorer
 from noterl.heads import one_of
-from noterl.random import Generators
-from noterl.training.dispatch import call_handlers
+from noterl.random import Generators, check_seed
+from noterl.training.dispatch import CallbackList, call_handlers
+from noterl.training.parts import Parts
 from noterl.utils.checks import check_bool, check_positive
 from noterl.utils.errors import run_all
 from noterl.utils.interrupts import check_signals
@@ -39,33 +41,31 @@ class Player(NamedTuple):
     """How an agent plays outside of training.
 
     Attributes:
+        parts: the parts of the agent.
         actor: chooses the actions.
         source: makes the environments.
-        encoder: converts observations into arrays for networks.
-        team_reward: `MultiAgent.team_reward` of several agents; None for one agent.
-        step: environment steps of training so far; exploration may depend on it.
         checker: checks the observations and rewards.
     """
 
+    parts: Parts
     actor: Actor
     source: EnvSource
-    encoder: ObservationEncoder
-    team_reward: Callable[..., Any] | None
-    step: int
     checker: Checker
 
     def make_environment(self, render_mode: str | None = None) -> Any:
         """Return an environment to play in; the caller closes it."""
         environment: Any = self.source.make_evaluation(render_mode=render_mode)
-        if self.team_reward is not None:
-            environment.team_reward = self.team_reward
+        if self.parts.session.team_reward is not None:
+            environment.team_reward = self.parts.session.team_reward
         return environment
 
     def act(self, episodes: list[Episode], explorer: Explorer | None = None) -> list[Any]:
         """Return an action for the newest observation of each episode, without exploration if `explorer` is None."""
-        observations = self.encoder.stack([episode.observation for episode in episodes])
+        observations = self.parts.algorithm.spaces.encoder.stack([episode.observation for episode in episodes])
         states: State = stacked([episode.state for episode in episodes])
-        actions, states = self.actor.act(observations, self.step, explorer, self._masks(episodes), states)
+        actions, states = self.actor.act(
+            observations, self.parts.counters.steps, explorer, self._masks(episodes), states
+        )
         for episode, state in zip(episodes, rows_of(states, len(episodes)), strict=True):
             episode.state = state
         return [one_of(actions, row, self.source.action_space) for row in range(len(episodes))]
@@ -157,69 +157,101 @@ class Episode:
     terminated: bool = False
 
 
-def evaluate(
-    player: Player,
-    events: Events,
-    episodes: int,
-    seed: int,
-    deterministic: bool,
-    num_envs: int,
-    info: Mapping[str, str],
-    max_steps: int | None,
-) -> dict[str, Any]:
-    """Play episodes and return the statistics that `Agent.evaluate` documents.
+@dataclass(eq=False)
+class Evaluation:
+    """Whole episodes outside of training; `Agent.evaluate` documents the arguments.
 
-    Episode `i` has the same seed for every number of environments. `info` holds the reductions by key.
+    Episode `i` has the same seed for every number of environments.
 
     Raises:
         ValueError: if an argument is not one of the allowed values.
     """
-    check_positive("episodes", episodes)
-    check_positive("num_envs", num_envs)
-    check_positive("max_steps", max_steps, none=True)
-    check_bool("deterministic", deterministic)
-    seeds, explorer = seeds_and_explorer(player, seed, episodes, deterministic)
-    result: dict[str, Any] = {}
-    to_play = [Episode(seed, info=EpisodeInfo(info)) for seed in seeds]
 
-    def play() -> None:
-        call_handlers(events.on_evaluate_begin, {})
-        _play(player, to_play, min(num_envs, episodes), explorer, max_steps)
-        result.update(statistics(to_play, player.source.team))
+    parts: Parts
+    env: Any
+    episodes: int
+    seed: int | None
+    deterministic: bool
+    max_steps: int | None
+    num_envs: int = 1
+    info: Any = None
 
-    run_all(
-        play,
-        lambda: call_handlers(events.on_evaluate_end, dict(result)),
-        player.actor.mark_stale,  # the hooks may have set other weights for the evaluation
-    )
-    return result
+    def __post_init__(self) -> None:
+        check_positive("episodes", self.episodes)
+        check_positive("num_envs", self.num_envs)
+        check_positive("max_steps", self.max_steps, none=True)
+        check_bool("deterministic", self.deterministic)
+        check_seed(self.seed)
+        self.info = dict(self.parts.session.info) if self.info is None else check_info(self.info, STATISTICS)
 
+    def run(self, callbacks: CallbackList) -> dict[str, Any]:
+        """Play the episodes and return the statistics that `Agent.evaluate` documents."""
+        events = self.parts.session.events
+        callbacks.set_agent(self.parts.algorithm)
+        result: dict[str, Any] = {}
+        with self.player() as player, contextlib.ExitStack() as closing:
 
-def seeds_and_explorer(
-    player: Player, seed: int, episodes: int, deterministic: bool
-) -> tuple[list[int], Explorer | None]:
-    """Return the seed of each episode's environment, and how the agent explores; None if it does not."""
-    generators = Generators(seed)
-    seeds = generators("evaluation").integers(2**31, size=int(episodes)).tolist()
-    if deterministic:
-        return seeds, None
-    return seeds, player.actor.explorer.copy_with_generator(generators("exploration of evaluation"))
+            def play() -> None:
+                call_handlers((*events.on_evaluate_begin, *callbacks.handlers("on_evaluate_begin")), {})
+                count = min(self.num_envs, self.episodes)
+                environments = [
+                    closing.enter_context(contextlib.closing(player.make_environment())) for _ in range(count)
+                ]
+                episodes, steps = self.play(player, environments)
+                deque(steps, maxlen=0)
+                closing.close()
+                result.update(statistics(episodes, player.source.team))
 
+            handlers = (*events.on_evaluate_end, *callbacks.handlers("on_evaluate_end"))
+            run_all(
+                play,
+                lambda: call_handlers(handlers, dict(result)),
+                player.actor.mark_stale,  # the hooks may have set other weights for the evaluation
+            )
+        return result
 
-def _play(
-    player: Player, episodes: list[Episode], num_envs: int, explorer: Explorer | None, max_steps: int | None
-) -> None:
-    """Play the episodes in environments that are stepped together."""
-    player.actor.mark_stale()
-    waiting = iter(episodes)
-    with contextlib.ExitStack() as closing:
-        environments = [closing.enter_context(contextlib.closing(player.make_environment())) for _ in range(num_envs)]
+    @contextlib.contextmanager
+    def player(self) -> Iterator[Player]:
+        """Yield a `Player` in `env`, by default in the training environment; close what was opened for it."""
+        parts, own = self.parts, self.parts.algorithm.spaces.source
+        parts.algorithm._reads.check()
+        actor = parts.actor
+        source = own if self.env is None else resolve_like(self.env, own)
+        in_use = {id(layer) for lane in getattr(parts.session.lanes, "environments", ()) for layer in layers(lane)}
+        try:
+            # The user's own object, unless it is a lane; without `env`, a copy is preferred.
+            is_free = not any(id(layer) in in_use for layer in layers(source.own_object))
+            source.lend(is_free and (self.env is not None or source.spec is None))
+            yield Player(parts, actor, source, Checker(source.observation_space))
+        finally:
+            source.lend(False)
+            if source not in (own, self.env):
+                source.close()
+
+    def play(self, player: Player, environments: Sequence[Any]) -> tuple[list[Episode], Iterator[tuple[Episode, Any]]]:
+        """Return the episodes and an iterator, which plays them in environments that are stepped together.
+
+        The iterator yields an episode after its reset, with None, and after each step, with the action.
+        """
+        generators = Generators(self.parts.algorithm.generators.seed if self.seed is None else self.seed)
+        seeds = generators("evaluation").integers(2**31, size=int(self.episodes)).tolist()
+        explorer = None
+        if not self.deterministic:
+            explorer = player.actor.explorer.copy_with_generator(generators("exploration of evaluation"))
+        episodes = [Episode(seed, info=EpisodeInfo(self.info)) for seed in seeds]
+        return episodes, self._steps(player, environments, episodes, explorer)
+
+    def _steps(
+        self, player: Player, environments: Sequence[Any], episodes: list[Episode], explorer: Explorer | None
+    ) -> Iterator[tuple[Episode, Any]]:
+        player.actor.mark_stale()
+        waiting = iter(episodes)
         playing: dict[int, Episode] = {}
         reset_noise, drop_noise = (getattr(explorer, name, None) for name in ("reset", "remove_lane"))
         if reset_noise is not None:
             reset_noise()  # the copy of the training noise begins again in all lanes
 
-        def begin_next(lane: int) -> None:
+        def begin_next(lane: int) -> Iterator[tuple[Episode, Any]]:
             episode = next(waiting, None)
             if episode is None:
                 if drop_noise is not None:
@@ -231,14 +263,17 @@ def _play(
             episode.lane = lane
             player.begin(episode, environments[lane])
             playing[lane] = episode
+            yield episode, None
 
-        for lane in range(num_envs):
-            begin_next(lane)
+        for lane in range(len(environments)):
+            yield from begin_next(lane)
         while playing:
             actions = player.act(list(playing.values()), explorer)
             for (lane, episode), action in zip(list(playing.items()), actions, strict=True):
-                if player.play_step(episode, environments[lane], action) or episode.length == max_steps:
-                    begin_next(lane)
+                over = player.play_step(episode, environments[lane], action)
+                yield episode, action
+                if over or episode.length == self.max_steps:
+                    yield from begin_next(lane)
 
 
 def statistics(episodes: list[Episode], team: Team | None) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from time import sleep
@@ -19,8 +19,9 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 from noterl import saving
 from noterl.envs.observation import copy_observation
 from noterl.envs.packages import named_packages
-from noterl.explorer import Explorer
-from noterl.training.evaluation import Episode, Player
+from noterl.heads import Q
+from noterl.training.evaluation import Episode, Evaluation, Player, statistics
+from noterl.training.parts import Parts
 from noterl.training.video import annotate, as_bytes, find_encoder, write_video
 from noterl.utils import notebook
 from noterl.utils.checks import check_bool, check_number, check_positive
@@ -130,43 +131,50 @@ class View:
 
 @dataclass(eq=False)
 class Show:
-    """Plays episodes and shows them.
+    """Plays the episodes of an evaluation one after another, and shows them.
 
     Attributes:
-        player: plays in an environment that must support the render mode of `view`.
+        evaluation: the episodes.
         view: how the episodes are shown.
-        explorer: how the agent explores; None to act without exploration.
-        max_steps: number of steps after which an episode is cut off; None for no limit.
-        values: returns the values `[N]` of encoded observations `[N, ...]`, for the overlay; None if there are none.
-        trajectories: the trajectories of the episodes so far; None if they are not recorded.
+        trajectory: whether the trajectories are recorded.
     """
 
-    player: Player
+    evaluation: Evaluation
     view: View
-    explorer: Explorer | None = None
-    max_steps: int | None = None
-    values: Callable[[np.ndarray], np.ndarray] | None = None
-    trajectories: list[Trajectory] | None = None
+    trajectory: bool = False
 
-    def play(self, episodes: list[Episode]) -> None:
-        """Play the episodes one after another.
+    def run(self) -> Played:
+        """Play the episodes and return what `Agent.play` documents.
 
         Raises:
             ValueError: if the environment does not support the render mode.
             OSError: if a file cannot be written, or ffmpeg fails.
         """
         view = self.view
-        with contextlib.ExitStack() as stack:
+        check_bool("trajectory", self.trajectory)
+        self._recorded: list[tuple[list[Any], list[Any], list[float]]] = []
+        with self.evaluation.player() as player, contextlib.ExitStack() as stack:
+            self._values = value_function(player.parts) if view.overlay else None
             stack.enter_context(named_packages("env: the environment cannot be rendered"))
-            environment = stack.enter_context(contextlib.closing(self.player.make_environment(view.render_mode)))
+            environment = stack.enter_context(contextlib.closing(player.make_environment(view.render_mode)))
             window = None
             if view.render and view.render_mode == "rgb_array":
                 window = stack.enter_context(contextlib.closing(_Window(view.fps)))
-            frames = self._shown(self._frames(environment, episodes), window)
+            episodes, steps = self.evaluation.play(player, [environment])
+            frames = self._shown(self._frames(environment, player, steps), window)
             if view.video is None:
                 deque(frames, maxlen=0)
             else:
                 write_video(view.video, frames, view.fps)
+        result = Played(statistics(episodes, player.source.team))
+        result.video = view.video
+        if self.trajectory:
+            space = player.source.observation_space
+            result["trajectory"] = [
+                Trajectory(_stacked(space, observations), np.array(actions), np.array(rewards), episode.terminated)
+                for episode, (observations, actions, rewards) in zip(episodes, self._recorded, strict=True)
+            ]
+        return result
 
     def _shown(self, frames: Iterator[Any], window: _Window | None) -> Iterator[Any]:
         """Yield the frames, after each one was shown and saved."""
@@ -180,38 +188,44 @@ class Show:
                 sleep(view.frame_delay)
             yield frame
 
-    def _frames(self, environment: Any, episodes: list[Episode]) -> Iterator[Any]:
-        """Play the episodes and yield a frame after each reset and step; None if the environment shows itself."""
-        player, space = self.player, self.player.source.observation_space
-        player.actor.mark_stale()
-        for episode in episodes:
-            player.begin(episode, environment)
-            observations, actions, rewards = [copy_observation(space, episode.observation)], [], []
-            over = False
-            yield self._frame(environment, episode)
-            while not over and episode.length != self.max_steps:
-                (action,) = player.act([episode], self.explorer)
-                over = player.play_step(episode, environment, action)
-                if self.trajectories is not None:
-                    observations.append(copy_observation(space, episode.observation))
-                    actions.append(np.array(action))
-                    rewards.append(episode.last_reward)
-                yield self._frame(environment, episode)
-            if self.trajectories is not None:
-                arrays = _stacked(space, observations), np.array(actions), np.array(rewards)
-                self.trajectories.append(Trajectory(*arrays, terminated=episode.terminated))
+    def _frames(self, environment: Any, player: Player, steps: Iterable[tuple[Episode, Any]]) -> Iterator[Any]:
+        """Record the steps and yield a frame after each reset and step; None if the environment shows itself."""
+        for episode, action in steps:
+            if self.trajectory:
+                if action is None:
+                    self._recorded.append(([], [], []))
+                else:
+                    self._recorded[-1][1].append(np.array(action))
+                    self._recorded[-1][2].append(episode.last_reward)
+                self._recorded[-1][0].append(copy_observation(player.source.observation_space, episode.observation))
+            yield self._frame(environment, player, episode)
 
-    def _frame(self, environment: Any, episode: Episode) -> Any:
+    def _frame(self, environment: Any, player: Player, episode: Episode) -> Any:
         if self.view.render_mode != "rgb_array":
             return None
         frame = as_bytes(environment.render())
         if not self.view.overlay:
             return frame
         text = f"step {episode.length}  reward {episode.reward:g}"
-        if self.values is not None:
-            (value,) = self.values(self.player.encoder.stack([episode.observation]))
+        if self._values is not None:
+            (value,) = self._values(player.parts.algorithm.spaces.encoder.stack([episode.observation]))
             text += f"  value {value:.3g}"
         return annotate(frame, text)
+
+
+def value_function(parts: Parts) -> Callable[[np.ndarray], np.ndarray] | None:
+    """Return the function from encoded observations `[N, ...]` to values `[N]`.
+
+    It is the method `value` of the algorithm, or the largest action value. None if there is neither.
+    """
+    actor, value = parts.actor, getattr(parts.algorithm, "value", None)
+    if callable(value):
+        compiled = parts.compile_acting(value, "value")
+    elif isinstance(parts.algorithm.head, Q):
+        compiled = lambda observations: actor.forward(observations).max(axis=-1)  # noqa: E731
+    else:
+        return None
+    return lambda observations: compiled(actor.network_inputs(observations))
 
 
 def _stacked(space: Space[Any], values: list[Any]) -> Any:

@@ -18,7 +18,8 @@ from noterl.learning.expert_data import ExpertData
 from noterl.learning.runner import UpdateRunner
 from noterl.training.dispatch import CallbackList, call_handlers
 from noterl.training.episode_printer import INTERVAL
-from noterl.training.state import Parts
+from noterl.training.fit import check_verbose
+from noterl.training.parts import Parts
 from noterl.types import Counters, StopRequest
 from noterl.utils.checks import check_positive
 from noterl.utils.console import progress_bar
@@ -30,7 +31,7 @@ def pretrain(
     updates: int,
     batch_size: int,
     optimizer: Any,
-    verbose: int,
+    verbose: int | str,
     callbacks: CallbackList,
 ) -> dict[str, list[float]]:
     """Clone the actions of demonstrations and return the losses; `Agent.pretrain` documents the arguments.
@@ -38,9 +39,14 @@ def pretrain(
     Raises:
         ValueError: if an argument is not one of the allowed values; the agent is then unchanged.
     """
+    algorithm, session = parts.algorithm, parts.session
+    session.refuse_while_training("pretrain")
+    if algorithm.state_spec:
+        raise ValueError(f"pretrain of an agent with a state_spec is not supported yet, got {algorithm.state_spec!r}")
+    verbose = check_verbose(verbose)
+    learner, actor = parts.build_to_train()
     check_positive("updates", updates)
     check_positive("batch_size", batch_size)
-    algorithm, learner, actor, session = parts.algorithm, parts.learner, parts.actor, parts.session
     data = ExpertData(algorithm, demonstrations)
     if type(algorithm.head).cloning_loss is Head.cloning_loss:
         raise ValueError(f"pretrain: the head {type(algorithm.head).__name__} defines no cloning_loss(values, action)")

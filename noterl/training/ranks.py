@@ -16,7 +16,8 @@ from noterl.distribute import Strategy, StrategyError
 from noterl.learning import optimizers
 from noterl.learning.learner import Learner
 from noterl.learning.schedule import SETTABLE
-from noterl.training.state import Parts, set_shared_state, shared_state
+from noterl.training.parts import Parts
+from noterl.training.state import set_shared_state, shared_state
 
 _SHARED_RULES = ("learning_rate", "beta_1", "beta_2", "weight_decay")
 

@@ -6,16 +6,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from noterl import envs
+from noterl import backends, envs
+from noterl.algorithm import Algorithm
 from noterl.callback import Events
 from noterl.collect import Lanes, WorkerSettings, open_lanes
 from noterl.collect.env_calls import EnvCall
 from noterl.envs.source import resolve_like
 from noterl.history import History
 from noterl.learning.metrics import MetricMeans
-from noterl.random import Generators
 from noterl.training.dispatch import CallbackList
 from noterl.types import InfoSpec, StopRequest
+from noterl.utils import console
 from noterl.utils.interrupts import InterruptGuard
 
 
@@ -23,12 +24,10 @@ class Session:
     """The environments, callbacks and results of an agent's `fit` calls.
 
     Args:
-        env: the argument `env` of the agent.
-        source: the source of environments that was made from it.
-        generators: the agent's generators, from which environments are seeded.
-        team_reward: `MultiAgent.team_reward` of several agents; None for one agent.
+        algorithm: the agent, from whose generators the environments are seeded.
 
     Attributes:
+        team_reward: `MultiAgent.team_reward` of several agents; None for one agent.
         guard: defers Ctrl-C, SIGTERM and SIGHUP during `fit` and `pretrain`.
         lanes: the open environments; None if they are closed.
         callbacks: those of the last `fit`.
@@ -43,11 +42,11 @@ class Session:
         restored_callbacks: restored states of callbacks, by key, for the next `fit` with such callbacks.
     """
 
-    def __init__(
-        self, env: Any, source: envs.EnvSource, generators: Generators, team_reward: Callable[..., Any] | None = None
-    ) -> None:
-        self._env, self._source, self._generators = env, source, generators
-        self.team_reward: Callable[..., Any] | None = team_reward
+    def __init__(self, algorithm: Algorithm) -> None:
+        self._env = algorithm.get_config().get("env")
+        self._source = algorithm.spaces.source
+        self._generators = algorithm.generators
+        self.team_reward: Callable[..., Any] | None = getattr(algorithm, "team_reward", None)
         self._other: tuple[Any, envs.EnvSource] | None = None  # the environment of the last fit that differs from `env`
         self.guard: InterruptGuard = InterruptGuard()
         self.lanes: Lanes | None = None
@@ -77,6 +76,24 @@ class Session:
             self._end_lanes(hurry=False)
         finally:
             self.events, self.is_training = Events(), False
+
+    def refuse_while_training(self, method: str) -> None:
+        """Raise a RuntimeError if a `fit` is running, or if gradients are off in a method that trains."""
+        if method in ("fit", "pretrain"):
+            backends.check_gradients()
+        if self.is_training:
+            raise RuntimeError(f"{method} cannot be called while fit is running: end training with stop(reason) first")
+
+    def request_stop(self, reason: Any) -> None:
+        """End training after the step in progress; `Agent.stop` documents the errors."""
+        if not isinstance(reason, str):
+            raise ValueError(f"reason must be a str, got {reason!r}")
+        self.stop.is_set, self.stop.reason = True, reason
+
+    def show_message(self, message: str) -> None:
+        """Write a line to standard error, unless `fit` was called with `verbose=0`."""
+        if self.verbose:
+            console.print_message(f"noterl: {message}")
 
     @property
     def acts_in_workers(self) -> bool:

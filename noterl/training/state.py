@@ -5,13 +5,13 @@ Weights and optimizer slots have Keras's layout, so a file does not depend on th
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from noterl import backends, networks, saving
-from noterl.acting.actor import Actor
 from noterl.algorithm import Algorithm
 from noterl.backends import keras
 from noterl.collect.checks import check_state as check_lanes
@@ -20,28 +20,15 @@ from noterl.learning import optimizers
 from noterl.learning.acting_policy import ActingPolicy
 from noterl.learning.info_fields import remove_info, set_info_spec, store_info
 from noterl.learning.learner import Learner
-from noterl.learning.settings import Settings
 from noterl.networks.access import native_modules
 from noterl.networks.config import stored
-from noterl.training.session import Session
-from noterl.types import Counters
+from noterl.training.parts import Parts
 from noterl.utils.checks import check_bool
 from noterl.utils.masks import ACTION_MASK, mask_spec
 from noterl.utils.schema import Array, DictOf, Int, check
 
 _NORMALIZERS = "normalizers/"
 _COUNTERS = ("steps", "updates", "episodes", "episodes_begun")
-
-
-class Parts(NamedTuple):
-    """The parts of an agent whose learner is declared; the state of the agent consists of their states."""
-
-    algorithm: Algorithm
-    settings: Settings
-    learner: Learner
-    actor: Actor
-    session: Session
-    counters: Counters
 
 
 def get_state(parts: Parts, *, replay: bool) -> dict[str, Any]:
@@ -281,6 +268,37 @@ def document(parts: Parts, *, replay: bool) -> dict[str, Any]:
         "threads": update_threads(parts),
         "state": get_state(parts, replay=replay),
     }
+
+
+def copied_state(parts: Parts) -> dict[str, Any]:
+    """Return the whole state, which shares no arrays with the agent."""
+    state = get_state(parts, replay=True)
+    return {**state, "replay": copy.deepcopy(state["replay"])}  # the memory returns views of its arrays
+
+
+def replace_state(parts: Parts, state: dict[str, Any]) -> None:
+    """Restore a state that `copied_state` returned; a learner that is not built gets a copy, because it keeps arrays.
+
+    Raises:
+        RuntimeError: while `fit` is running.
+        ValueError: if the state does not fit; the agent is then unchanged.
+    """
+    parts.session.refuse_while_training("set_state")
+    parts.declared()
+    with parts.session.guard.closed():
+        set_state(parts, state if parts.learner.is_built else copy.deepcopy(state))
+
+
+def set_document(parts: Parts, document: Any) -> None:
+    """Restore a document that `noterl.saving.read` returned; `Agent.restore` documents the errors."""
+    parts.session.refuse_while_training("set_document")
+    check_document(document)
+    name = type(parts.algorithm).__name__
+    if document["class"] != name:
+        raise ValueError(f"the file holds an agent of the class {document['class']}, not {name}")
+    parts.declared()
+    with parts.session.guard.closed():
+        set_state(parts, document["state"])
 
 
 def check_document(file: Any) -> None:

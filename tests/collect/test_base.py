@@ -88,7 +88,7 @@ def test_unknown_kind_trains_as_scalar_lanes_do(monkeypatch: pytest.MonkeyPatch)
     expected, expected_history = trained()
     monkeypatch.setattr(session, "open_lanes", open_listed)
     agent, history = trained()
-    lanes: Any = agent._session.lanes
+    lanes: Any = agent._parts.session.lanes
     assert isinstance(lanes, ListedLanes)
     assert history.history["reward"] == expected_history.history["reward"] and agent.updates == expected.updates == 20
     weights = agent.get_weights()
@@ -100,7 +100,7 @@ def test_unknown_kind_trains_as_scalar_lanes_do(monkeypatch: pytest.MonkeyPatch)
 def test_open_lanes_continue_in_the_next_fit_and_end_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "open_lanes", open_listed)
     agent, _ = trained()
-    lanes: Any = agent._session.lanes
+    lanes: Any = agent._parts.session.lanes
     lengths = list(lanes.ledger.lengths)
     calls: list[Any] = []
 
@@ -112,7 +112,7 @@ def test_open_lanes_continue_in_the_next_fit_and_end_after_an_error(monkeypatch:
 
     with pytest.raises(RuntimeError, match="broken"):
         agent.fit(steps=1, callbacks=[Broken()], verbose=0)
-    assert agent._session.lanes is lanes and lanes.events[-1] == "end True"
+    assert agent._parts.session.lanes is lanes and lanes.events[-1] == "end True"
     assert calls[:2] == [lengths, ["CartPoleEnv"] * 2]
 
 

@@ -31,7 +31,7 @@ agent.compile(batch_size=8)
 agent.fit(steps=32, strategy="data_parallel", verbose=0)
 shapes = {shard.data.shape[1] for array in placed for shard in array.addressable_shards}
 print("devices", len(jax.devices()), "shares", shapes, "updates", agent.updates)
-print("after", {str(variable._value.sharding) for variable in agent._learner.variables})
+print("after", {str(variable._value.sharding) for variable in agent._parts.learner.variables})
 try:
     agent.compile(batch_size=7)
     agent.fit(steps=32, strategy="data_parallel", verbose=0)

@@ -95,7 +95,7 @@ class TestNumpyInterface:
     def test_agents_of_other_backends_step_a_vector_environment(self) -> None:
         agent = noterl.PPO(line(), rollout_steps=4, epochs=1, hidden=(4,), seed=1)
         history = agent.fit(steps=40, num_envs=4, verbose=0)
-        assert isinstance(agent._session.lanes, VectorLanes)
+        assert isinstance(agent._parts.session.lanes, VectorLanes)
         assert agent.steps == 40
         assert max(history.history["length"]) <= 7
 

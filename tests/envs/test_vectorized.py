@@ -35,15 +35,15 @@ class TestFit:
     def test_lanes_are_those_of_the_native_vector_environment(self) -> None:
         agent = small()
         fit(agent, steps=64, num_envs=16, vectorize=True)
-        lanes = agent._session.lanes
+        lanes = agent._parts.session.lanes
         assert isinstance(lanes, VectorLanes) and lanes.num_envs == 16
         assert type(lanes._env).__name__ == "CartPoleVectorEnv"
         fit(agent, steps=64, vectorize=True)
-        assert agent._session.lanes is lanes and agent.steps == 128
+        assert agent._parts.session.lanes is lanes and agent.steps == 128
         fit(agent, steps=64)
-        assert isinstance(agent._session.lanes, ScalarLanes)
+        assert isinstance(agent._parts.session.lanes, ScalarLanes)
         fit(agent, steps=10, num_envs=3, vectorize=True)
-        assert agent._session.lanes.num_envs == 3
+        assert agent._parts.session.lanes.num_envs == 3
         assert agent.evaluate(episodes=2)["returns"].shape == (2,)
         agent.close()
 
@@ -119,7 +119,7 @@ class TestMakers:
 
         agent = small(Mine())
         fit(agent, steps=30, num_envs=2)
-        assert isinstance(agent._session.lanes, VectorLanes)
+        assert isinstance(agent._parts.session.lanes, VectorLanes)
         assert agent.evaluate(episodes=1)["lengths"].min() > 0
         with pytest.raises(ValueError, match=r"workers must be 0 for Mine\(\)"):
             agent.fit(steps=10, workers=1, verbose=0)

@@ -179,7 +179,7 @@ class TestRefused:
     def test_fewer_bits_of_an_accelerator_are_allowed(self) -> None:
         agent = noterl.PPO((VECTOR, BOX), hidden=(8,), seed=1)
         agent.build()
-        made = policy.make_policy("PPO", agent.networks().values(), agent._actor, agent.spaces.encoder)
+        made = policy.make_policy("PPO", agent.networks().values(), agent._parts.built_actor, agent.spaces.encoder)
         assert made.exact  # its network acts in NumPy
         results = {"action": made.actions, "outputs": made.outputs}
         made.check(results, "keras", exact=True)

@@ -46,19 +46,22 @@ class Undisturbed:
         self.agent = agent
 
     def __enter__(self) -> None:
-        self.state, self.attributes = self.agent.get_state(), dict(vars(self.agent))
-        self.lanes, self.actor_generators = lanes_of(self.agent), self.agent._actor.generators
-        self.history, self.stop = self.agent.history, self.agent._session.stop
+        self.state, self.attributes = self.agent.get_state(), self.held()
+        self.lanes, self.actor_generators = lanes_of(self.agent), self.agent._parts.built_actor.generators
+        self.history, self.stop = self.agent.history, self.agent._parts.session.stop
+
+    def held(self) -> dict[str, Any]:
+        return {**vars(self.agent), **vars(self.agent._parts)}
 
     def __exit__(self, *_: Any) -> None:
         assert_same_state(self.agent.get_state(), self.state)
-        after = dict(vars(self.agent))
+        after = self.held()
         assert after.keys() == self.attributes.keys()
-        for name in ("_session", "_learner", "_actor", "_settings", "generators", "head"):
+        for name in ("session", "_learner", "built_actor", "_settings", "generators", "head"):
             assert after[name] is self.attributes[name], name
-        assert self.agent.history is self.history and self.agent._session.stop is self.stop
+        assert self.agent.history is self.history and self.agent._parts.session.stop is self.stop
         assert lanes_of(self.agent) is self.lanes
-        assert self.agent._actor.generators is self.actor_generators is self.agent.generators
+        assert self.agent._parts.built_actor.generators is self.actor_generators is self.agent.generators
 
 
 class TestLRFinder:

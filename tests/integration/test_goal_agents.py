@@ -262,6 +262,6 @@ def test_normalization_counts_achieved_goals() -> None:
     ][0]
     sample = agent.replay.sample(1, 64, generator=np.random.default_rng(0))
     sample.gamma = 0.99
-    received = agent._learner.gather(sample).observation[0][:, 2:]
+    received = agent._parts.learner.gather(sample).observation[0][:, 2:]
     assert len(np.unique(received.round(3), axis=0)) == len(np.unique(goals.round(3), axis=0)) > 5
     assert np.abs(received).max() < 9.0

@@ -74,7 +74,7 @@ def test_images_are_gathered_as_bytes() -> None:
         assert agent.updates > 2
         agents.append(agent)
     assert_same_state(*agents)
-    learner = agents[1]._learner
+    learner = agents[1]._parts.learner
     batch = learner.gather(learner.sample(2))
     assert not isinstance(batch.observation, np.ndarray)
     assert "uint8" in str(batch.observation.dtype)

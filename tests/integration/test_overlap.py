@@ -150,7 +150,7 @@ class TestRollouts:
         monkeypatch.setattr(SharedWeights, "publish", record)
         agent = ppo()
         agent.build()
-        learner = agent._learner
+        learner = agent._parts.learner
         sample = learner.sample
 
         def check(updates: int) -> Any:
@@ -242,7 +242,7 @@ class TestRollouts:
         class Busy(noterl.Callback):
             def on_batch_begin(self, batch: int, logs: Any) -> None:
                 deadline = time.monotonic() + 5
-                inboxes = agent._session.lanes.inboxes
+                inboxes = agent._parts.session.lanes.inboxes
                 while agent.steps < 90 and any(inbox.rows < 10 * inbox.count for inbox in inboxes):
                     assert time.monotonic() < deadline
                     time.sleep(0.002)
@@ -256,14 +256,14 @@ class TestRollouts:
         def save(watcher: Watcher, episode: int) -> None:
             if watcher.agent.updates == 12:
                 watcher.agent.save(tmp_path / "agent.noterl")
-                kept.append(watcher.agent._learner.acting_policy.get_state())
+                kept.append(watcher.agent._parts.learner.acting_policy.get_state())
 
         kept: list[Any] = []
         agent = ppo()
         agent.fit(steps=150, num_envs=3, workers=overlapping(), callbacks=[Watcher(save)], verbose=0)
         resumed = ppo(seed=None)
         resumed.restore(tmp_path / "agent.noterl")
-        assert not differences(resumed._learner.acting_policy.get_state(), kept[-1])
+        assert not differences(resumed._parts.learner.acting_policy.get_state(), kept[-1])
         steps = resumed.steps
         resumed.fit(steps=70, workers=overlapping(), verbose=0)
         assert resumed.steps == steps + 70 and resumed.updates > 12
@@ -276,10 +276,10 @@ class TestRollouts:
     def test_rollout_in_which_the_budget_ends_has_one_policy(self) -> None:
         agent = ppo()
         agent.fit(steps=75, num_envs=3, workers=overlapping(), verbose=0)
-        assert agent._learner.rollout.round == 5 and agent._learner.acting_policy is None
-        alone = agent._learner.discard_old_rollout()
+        assert agent._parts.learner.rollout.round == 5 and agent._parts.learner.acting_policy is None
+        alone = agent._parts.learner.discard_old_rollout()
         agent.fit(steps=15, num_envs=3, verbose=0)
-        assert not alone and agent._learner.rollout.is_full
+        assert not alone and agent._parts.learner.rollout.is_full
 
     @on_torch
     def test_rollout_that_workers_have_begun_is_discarded_without_them(self) -> None:
@@ -293,12 +293,12 @@ class TestRollouts:
                     agent.stop("enough")
 
         agent.fit(steps=900, num_envs=3, workers=overlapping(), callbacks=[Stop()], verbose=0)
-        assert agent._learner.rollout.round == 5 and agent._learner.acting_policy is not None
+        assert agent._parts.learner.rollout.round == 5 and agent._parts.learner.acting_policy is not None
         with pytest.warns(RuntimeWarning, match="collected further"):
             agent.fit(steps=15, num_envs=3, verbose=0)
-        assert agent._learner.rollout.round == 5 and agent._learner.acting_policy is None
+        assert agent._parts.learner.rollout.round == 5 and agent._parts.learner.acting_policy is None
         agent.fit(steps=15, num_envs=3, verbose=0)
-        assert agent._learner.rollout.is_full
+        assert agent._parts.learner.rollout.is_full
 
     @on_torch
     def test_prioritized_rollouts_and_a2c(self) -> None:

@@ -140,7 +140,7 @@ class TestNumbers:
         assert seed or abs(losses[-1] - unchanged[-1]) > 0.1 * unchanged[-1]
         observation = np.random.default_rng(0).normal(size=(32, 2)).astype("float32")
         values = current().fetch(compiled.forward(ops.convert_to_tensor(observation)))
-        np.testing.assert_allclose(compiled._acting().outputs(observation)[0], values, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(compiled._parts.actor.outputs(observation)[0], values, rtol=1e-4, atol=1e-5)
         np.testing.assert_array_equal(eager.act(observation), compiled.act(observation))
 
     def test_loss_that_assigns_an_attribute_is_found(self) -> None:

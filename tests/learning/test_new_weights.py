@@ -26,7 +26,7 @@ def watched(agent: noterl.PPO) -> list[float]:
     """Return a list that receives, for each rollout, the largest error of its log-probabilities."""
     agent.build()
     errors: list[float] = []
-    learner = agent._learner
+    learner = agent._parts.learner
     begin, prepare, acted = learner.begin_round, learner.prepare, [np.zeros(0)] * agent.rollout_steps
 
     def record(observations: Any, actions: Any, fields: Any) -> None:
@@ -66,7 +66,7 @@ def test_new_weights_between_fits_begin_a_new_rollout(change: Any) -> None:
     agent.fit(steps=5, verbose=0)
     change(agent)
     agent.fit(steps=7, verbose=0)
-    assert agent.updates == 0 and agent._learner.rollout.round == 7
+    assert agent.updates == 0 and agent._parts.learner.rollout.round == 7
     agent.fit(steps=9, verbose=0)
     assert agent.updates == 2 and max(errors) < 1e-6
 
@@ -99,10 +99,10 @@ def test_running_returns_of_discarded_steps_are_reset() -> None:
     agent.spaces.normalizers._returns[:] = 5.0
     agent.set_weights(other_weights(normalize_reward=True))
     agent.fit(steps=1, verbose=0)
-    assert agent.spaces.normalizers._returns.tolist() == [0.0] and agent._learner.rollout.round == 1
+    assert agent.spaces.normalizers._returns.tolist() == [0.0] and agent._parts.learner.rollout.round == 1
 
 
 def test_new_weights_before_the_first_fit_change_nothing() -> None:
     agent = ppo()
     agent.set_weights(other_weights())
-    assert agent._learner.acting_policy is None
+    assert agent._parts.learner.acting_policy is None

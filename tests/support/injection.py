@@ -129,7 +129,7 @@ class Interrupted:
     def __init__(self, run: str, folder: Path) -> None:
         self.build, self.arguments = RUNS[run]
         self.agent, self.folder = self.build(), folder
-        self.guard = self.agent._session.guard
+        self.guard = self.agent._parts.session.guard
         self.agent.fit(steps=60, verbose=0, **self.arguments)
         self.lost = self.cut_episodes()
         self.is_exact = True  # whether no second press was raised at once
@@ -172,7 +172,7 @@ class Interrupted:
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
         assert not self.guard.is_open
         assert self.guard.pending is None
-        assert not agent._session.is_training
+        assert not agent._parts.session.is_training
         if agent.replay is not None:
             assert agent.get_state()["replay"]["count"] == agent.steps
         cut = self.cut_episodes()
@@ -191,7 +191,7 @@ class Interrupted:
 
     def _check_observations(self) -> None:
         """Check that each lane's observation is that of its environment."""
-        lanes = self.agent._session.lanes
+        lanes = self.agent._parts.session.lanes
         if lanes is None or self.agent.spaces.source.describe().get("id") != "CartPole-v1":
             return
         for lane, environment in enumerate(lanes.environments):

@@ -15,17 +15,17 @@ from noterl.learning.learner import Learner
 
 def learner_of(agent: noterl.Agent) -> Learner:
     """Return the built learner."""
-    return agent._build()[0]
+    return agent._parts.build()[0]
 
 
 def actor_of(agent: noterl.Agent) -> Actor:
     """Return the built actor."""
-    return agent._build()[1]
+    return agent._parts.build()[1]
 
 
 def lanes_of(agent: noterl.Agent) -> Any:
     """Return the open environments; None if they are closed."""
-    return agent._session.lanes
+    return agent._parts.session.lanes
 
 
 def run_updates(agent: noterl.Agent, batch: Any, count: int) -> GroupResult:

@@ -23,6 +23,7 @@ from noterl.backends.common import GroupResult
 from noterl.callback import CHECKPOINT, EVENTS, Callback, LambdaCallback
 from noterl.learning.replay_learner import ReplayLearner
 from noterl.policies import GreedyQPolicy
+from noterl.training.parts import Parts
 
 # Functions that run when an entry is written, for example to raise an error: (entry, occurrence from 1) -> function.
 Acts = dict[tuple[str, int], Callable[[], None]]
@@ -114,22 +115,19 @@ class TapeForward:
         pass
 
 
-class TapeAgent(noterl.Agent):
-    """Writes "update <count>" and "target" instead of making updates; their logs hold `losses` in order."""
+class TapeParts(Parts):
+    """The parts of a `TapeAgent`."""
 
-    memory, head = "replay", noterl.heads.Q()
+    @property
+    def actor(self) -> Actor:
+        return self.build()[1]
 
-    def __init__(self, env: Any, *, tape: Any, seed: int | None = 0) -> None:
-        super().__init__(env, seed=seed)
-        self.tape = tape
-        self.losses = iter(range(10**6))
-
-    def _build(self) -> tuple[TapeLearner, Actor]:
-        if self._actor is None:
-            self._compiled()
-            settings: Any = self._settings
+    def build(self) -> tuple[TapeLearner, Actor]:
+        algorithm: Any = self.algorithm
+        if self.built_actor is None:
+            settings: Any = self.settings
             learner = TapeLearner(
-                self,
+                algorithm,
                 replay=settings.replay,
                 schedule=settings.schedule,
                 optimizers=settings.optimizers,
@@ -138,17 +136,26 @@ class TapeAgent(noterl.Agent):
             learner.declare_memory()
             learner.build_memory()
             learner.is_declared = learner.is_built = True
-            dtype, generators = self.observation_dtype, self.generators
+            dtype, generators = algorithm.observation_dtype, algorithm.generators
             starts = settings.schedule.learning_starts
-            forward = TapeForward(self.action_size)
-            actor = Actor(
-                forward, self.head, settings.policy, generators=generators, dtype=dtype, learning_starts=starts
+            forward = TapeForward(algorithm.action_size)
+            self.built_actor = Actor(
+                forward, algorithm.head, settings.policy, generators=generators, dtype=dtype, learning_starts=starts
             )
-            self._set(_learner=learner, _actor=actor)
-        return self._learner, self._actor
+            self._learner = learner
+        return self._learner, self.built_actor
 
-    def _acting(self) -> Actor:
-        return self._build()[1]
+
+class TapeAgent(noterl.Agent):
+    """Writes "update <count>" and "target" instead of making updates; their logs hold `losses` in order."""
+
+    memory, head = "replay", noterl.heads.Q()
+
+    def __init__(self, env: Any, *, tape: Any, seed: int | None = 0) -> None:
+        super().__init__(env, seed=seed)
+        self._set(_parts=TapeParts(self))
+        self.tape = tape
+        self.losses = iter(range(10**6))
 
     def feedback(self, batch: Any) -> dict[str, Any]:
         """Return the feedback of updates."""

@@ -112,7 +112,7 @@ def numbers(agent: Any) -> np.ndarray:
     from noterl import backends
 
     fetch = backends.current().fetch
-    return np.concatenate([np.ravel(fetch(variable)).astype(float) for variable in agent._learner.variables])
+    return np.concatenate([np.ravel(fetch(variable)).astype(float) for variable in agent._parts.learner.variables])
 
 
 def compare(names: list[str], word: str, updates: int = UPDATES) -> dict[str, Any]:
@@ -124,16 +124,16 @@ def compare(names: list[str], word: str, updates: int = UPDATES) -> dict[str, An
     found = {}
     for name in names:
         shared, rows = make(name), sequences() if name == "ACER" else batches(name)
-        before, axis = numbers(shared), 1 + shared._learner.batch_axis
+        before, axis = numbers(shared), 1 + shared._parts.learner.batch_axis
         rows = map_arrays(lambda array: array[:updates], rows)
         own = map_arrays(lambda array, axis=axis: np.split(array, strategy.processes, axis)[strategy.rank], rows)
-        shared._learner.use(strategy)
-        with strategy.attached(shared._learner.variables):
-            together = shared._learner._update(own, updates, 0)
+        shared._parts.learner.use(strategy)
+        with strategy.attached(shared._parts.learner.variables):
+            together = shared._parts.learner._update(own, updates, 0)
         if not strategy.is_chief:
             continue
         agent = make(name)
-        alone = agent._learner._update(rows, updates, 0)
+        alone = agent._parts.learner._update(rows, updates, 0)
         logs = [np.abs(np.asarray(alone.logs[key]) - np.asarray(together.logs[key])).max() for key in alone.logs]
         found[name] = {
             "applied": together.applied,

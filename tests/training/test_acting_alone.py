@@ -70,7 +70,7 @@ STEPS = 150  # the last rollout of 32 steps is incomplete
 
 def is_allocated(agent: Any) -> bool:
     """Return whether the agent has a memory with rows, an optimizer with slots, or a full rollout."""
-    learner = agent._learner
+    learner = agent._parts.learner
     names = [agent.replay is not None and agent.replay.nbytes, *(one.built for one in learner.optimizers.values())]
     if learner.reward_model is not None:
         names.append(learner.reward_model.optimizer.built)

@@ -25,7 +25,7 @@ def trained(**compiled: Any) -> noterl.DQN:
 class TestCompileAgain:
     def test_memory_stays_and_other_settings_return(self, capsys: pytest.CaptureFixture[str]) -> None:
         agent = trained()
-        agent._session.verbose = 1
+        agent._parts.session.verbose = 1
         memory = agent.replay
         agent.compile(optimizer=1e-4)
         assert agent.replay is memory and len(memory) == 60

@@ -171,10 +171,10 @@ class TestParity:
         before = agent.get_weights()
         fit(agent, 1)
         after = agent.get_weights()
-        rollout = agent._session.lanes.carry.rollout
+        rollout = agent._parts.session.lanes.carry.rollout
         host = ppo(batch_size="rollout")
         host.set_weights(before)
-        learner, _ = host._build()
+        learner, _ = host._parts.build()
         ended = np.array(rollout.ended, np.float32)
         continues = 1 - ended
         continues[-1] = 0
@@ -202,7 +202,7 @@ class TestParity:
             needs_live_updates = True
 
             def on_step_end(self) -> None:
-                rollout = agent._session.lanes.carry.rollout
+                rollout = agent._parts.session.lanes.carry.rollout
                 rewards.append(np.array(rollout.reward))
                 ends.append(np.array(rollout.ended))
 
@@ -221,7 +221,7 @@ class TestParity:
     def test_minibatches_of_an_epoch_hold_every_row(self) -> None:
         agent = ppo(batch_size=5)
         fit(agent, 1)
-        program = agent._build()[0].device_runner.program
+        program = agent._parts.build()[0].device_runner.program
         indices = np.array(program._indices(np.array([1, 2], np.uint32)))
         assert indices.shape == (6, 5)
         for epoch in indices.reshape(2, 15):
@@ -358,7 +358,7 @@ class TestResume:
         fit(agent, 8)
         agent.set_weights(ppo(seed=4).get_weights())
         fit(agent, SIZE - 8)
-        assert (agent.steps, agent.updates, agent._session.lanes.position) == (SIZE, 0, SIZE - 8)
+        assert (agent.steps, agent.updates, agent._parts.session.lanes.position) == (SIZE, 0, SIZE - 8)
         agent.set_weights(agent.get_weights())
         fit(agent, 8)
         assert agent.updates == 6
@@ -368,7 +368,7 @@ class TestResume:
         fit(agent, 30)
         agent.fit(steps=8, num_envs=LANES - 1, verbose=0)
         assert agent.steps == 38
-        assert agent._session.lanes.position == 0
+        assert agent._parts.session.lanes.position == 0
 
     def test_malformed_state_is_refused(self) -> None:
         agent = ppo()
@@ -397,24 +397,24 @@ def trpo() -> Any:
 class TestAgents:
     def test_a2c_learns_on_the_device(self, a2c: Any) -> None:
         before, agent, _ = a2c
-        assert isinstance(agent._session.lanes, DeviceLanes)
+        assert isinstance(agent._parts.session.lanes, DeviceLanes)
         assert agent.updates == 4
         assert any(not np.array_equal(before[name], value) for name, value in agent.get_weights().items())
 
     def test_box_actions_are_clipped_for_the_environment(self, a2c: Any) -> None:
         _, agent, history = a2c
-        rollout = agent._session.lanes.carry.rollout
+        rollout = agent._parts.session.lanes.carry.rollout
         assert rollout.action.dtype == np.float32
         assert np.abs(rollout.action).max() > 1.0
         assert max(history.history["length"]) <= 4
 
     def test_trpo_learns_on_the_device(self, trpo: Any) -> None:
-        assert isinstance(trpo._session.lanes, DeviceLanes)
+        assert isinstance(trpo._parts.session.lanes, DeviceLanes)
         assert trpo.updates > 0
         assert all(np.isfinite(value).all() for value in trpo.get_weights().values())
 
     def test_dict_observations_are_encoded_as_on_the_host(self, trpo: Any) -> None:
-        carry = trpo._session.lanes.carry
+        carry = trpo._parts.session.lanes.carry
         time = np.array(carry.states[0])
         host = trpo.spaces.encoder({"place": np.stack([time, -time], -1).astype(np.float32), "choice": time % 3})
         np.testing.assert_array_equal(carry.observations, host)
@@ -423,10 +423,10 @@ class TestAgents:
         agent = noterl.DQN(line(), hidden=(4,), seed=1)
         agent.compile(replay=noterl.Replay(100, sampler=noterl.replay.Prioritized()), learning_starts=100)
         fit(agent, 30)
-        assert isinstance(agent._session.lanes, VectorLanes)
+        assert isinstance(agent._parts.session.lanes, VectorLanes)
         normalized = ppo(normalize_observation=True)
         fit(normalized, 24)
-        assert isinstance(normalized._session.lanes, VectorLanes)
+        assert isinstance(normalized._parts.session.lanes, VectorLanes)
 
     def test_evaluate_plays_on_the_host(self, whole: Any) -> None:
         result = whole[0].evaluate(episodes=3)
@@ -438,7 +438,7 @@ class TestAgents:
         fit(first, 30)
         fit(first, 24, seed=8)
         assert first.steps == 54
-        assert first._session.lanes.position == 0
+        assert first._parts.session.lanes.position == 0
 
 
 class Discounting(noterl.Agent):
@@ -479,7 +479,7 @@ class TestPlainDiscount:
         assert losses[-1] == 0.0
         fit(agent, SIZE)
         assert agent.trace_counts["device"] == 2
-        assert isinstance(agent._session.lanes, DeviceLanes)
+        assert isinstance(agent._parts.session.lanes, DeviceLanes)
 
 
 class TestStopsAndFaults:
@@ -495,7 +495,7 @@ class TestStopsAndFaults:
         agent = ppo(batch_size=batch_size)
         fit(agent, SIZE + LANES)
         weights, updates = agent.get_weights(), agent.updates
-        lanes = agent._session.lanes
+        lanes = agent._parts.session.lanes
         rollout = lanes.carry.rollout
         lanes.carry = lanes.carry._replace(rollout=rollout._replace(reward=rollout.reward.at[0, 0].set(np.nan)))
         with pytest.raises(NonFiniteError) as error:
@@ -519,13 +519,15 @@ class TestCallbacksThatNeedTheHost:
         schedule = LearningRateScheduler(lambda updates: 1e-2 / (1 + updates), unit="updates", live=True)
         fit(device, 48, callbacks=[schedule])
         fit(host, 48, callbacks=[schedule, _Hosted()])
-        assert isinstance(device._session.lanes, VectorLanes) and same(device, host)
+        assert isinstance(device._parts.session.lanes, VectorLanes) and same(device, host)
         assert device.learning_rate == pytest.approx(1e-2 / device.updates)
 
     def test_finder_trains_each_point_with_its_own_rate(self) -> None:
         found: list[Any] = []
         agent = ppo()
-        watch = LambdaCallback(on_batch_end=lambda *_: found.append((agent.learning_rate, type(agent._session.lanes))))
+        watch = LambdaCallback(
+            on_batch_end=lambda *_: found.append((agent.learning_rate, type(agent._parts.session.lanes)))
+        )
         LRFinder(agent).find(updates=16, metric="loss", callbacks=[watch], num_envs=LANES)
         rates, kinds = zip(*found, strict=True)
         assert list(rates[:16]) == sorted(set(rates[:16])) and set(kinds) == {VectorLanes}
@@ -538,13 +540,13 @@ class TestCallbacksThatNeedTheHost:
     def test_gradients_on_rollouts_are_written(self, tmp_path: Path) -> None:
         agent = ppo()
         fit(agent, 60, callbacks=[TensorBoard(tmp_path, histograms="updates")])
-        assert isinstance(agent._session.lanes, VectorLanes)
+        assert isinstance(agent._parts.session.lanes, VectorLanes)
 
     def test_they_run_on_the_device_with_a_replay_memory(self) -> None:
         agent = noterl.DQN(line(), hidden=(4,), seed=3)
         agent.compile(replay=noterl.Replay(100), batch_size=4, learning_starts=20)
         history = fit(agent, 60, callbacks=[AdaBatch(2, batch=Scale(min=2, max=8))])
-        assert isinstance(agent._session.lanes, DeviceLanes) and "gradient_noise" in history.history
+        assert isinstance(agent._parts.session.lanes, DeviceLanes) and "gradient_noise" in history.history
 
 
 class _Hosted(Callback):

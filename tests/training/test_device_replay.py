@@ -136,9 +136,9 @@ class TestMemory:
         from noterl.backends.jax.scope import Scope, read_values
 
         agent = whole[0]
-        storage, learner = agent.replay.sampler.storage, agent._learner
+        storage, learner = agent.replay.sampler.storage, agent._parts.learner
         runner = learner.device_runner
-        runner.memory.open(100 % LANES, agent._session.lanes.carry.observations)
+        runner.memory.open(100 % LANES, agent._parts.session.lanes.carry.observations)
         indices = storage.stored_indices()
         slots = (storage.insertion_numbers(indices) + runner.memory._offset) % runner.program.slots
         with Scope(learner.variables, read_values(learner.variables)):
@@ -168,7 +168,7 @@ class TestMemory:
         fit(agent, 30)
         assert len(agent.replay) == 30
         fit(agent, 6)
-        runner = agent._learner.device_runner
+        runner = agent._parts.learner.device_runner
 
         def run(*arguments: Any, ring: Any, **options: Any) -> Any:
             for array in ring:
@@ -197,15 +197,15 @@ class TestMemory:
         fit(agent, 31)
         before = transitions(agent)
         with monkeypatch.context() as patch:
-            patch.setattr("noterl.agent.runs_on_device", lambda *arguments: False)
+            patch.setattr("noterl.training.fit.runs_on_device", lambda *arguments: False)
             with pytest.warns(RuntimeWarning, match="episodes restart"):
                 fit(agent, 30)
-        assert isinstance(agent._session.lanes, VectorLanes)
+        assert isinstance(agent._parts.session.lanes, VectorLanes)
         middle = transitions(agent)
         with pytest.warns(RuntimeWarning, match="on the host"):
             fit(agent, 20)
         after = transitions(agent)
-        assert isinstance(agent._session.lanes, DeviceLanes)
+        assert isinstance(agent._parts.session.lanes, DeviceLanes)
         assert [len(each) for each in (before, middle, after)] == [31, 61, 81]
         for ours, theirs in zip(before + middle[31:], after[:61], strict=True):
             assert all(np.array_equal(one, other) for one, other in zip(ours[:7], theirs[:7], strict=True))
@@ -221,8 +221,8 @@ class TestMemory:
         fit(agent, 30, callbacks=[live])
         assert agent.updates == (30 // 4 - 9 // 4) * 2
         assert len(agent.replay) == 2
-        memory, count = agent._learner.device_runner.memory, agent.replay.sampler.storage.count
-        memory.open(0, agent._session.lanes.carry.observations)
+        memory, count = agent._parts.learner.device_runner.memory, agent.replay.sampler.storage.count
+        memory.open(0, agent._parts.session.lanes.carry.observations)
         assert [memory.sampleable(count + more) for more in (0, 3, 60)] == [(2, 0, 0), (5, 0, 0), (40, 0, 0)]
 
     def test_excluded_transitions_are_not_sampled(self) -> None:
@@ -234,7 +234,7 @@ class TestMemory:
         rewards[3:12] = 0.5  # of the transitions that are kept, and of the two that follow each
         agent.replay.keep([3, 4, 5, *range(20, 31)])
         fit(agent, 60)
-        memory = agent._learner.device_runner.memory
+        memory = agent._parts.learner.device_runner.memory
         np.testing.assert_array_equal(memory.table[:3], memory._slots(np.array([3, 4, 5])))
         assert [memory.sampleable(count) for count in (91, 204, 221)] == [(71, 3, 0), (184, 2, 1), (200, 0, 3)]
         assert agent.replay.num_sampleable() == 74
@@ -246,18 +246,18 @@ class TestUpdates:
         """The weights after a group of two updates are those of the host, from the same weights and batches."""
         agent, host = (self.agent(kind) for _ in range(2))
         fit(agent, 29)
-        before, key = agent.get_weights(), agent._session.lanes.carry.key
+        before, key = agent.get_weights(), agent._parts.session.lanes.carry.key
         assert agent.updates == 0
         fit(agent, 1)
         after = agent.get_weights()
         assert agent.updates == 2
         host.set_weights(before)
-        host._build()[0].update(self.batches(agent, key), 2)
+        host._parts.build()[0].update(self.batches(agent, key), 2)
         for name, value in host.get_weights().items():
             np.testing.assert_allclose(after[name], value, rtol=1e-4, atol=2e-6, err_msg=name)
         changed = {name.split("/")[0] for name in before if not np.array_equal(before[name], after[name])}
         assert changed == ({"q"} if kind == "dqn" else {name.split("/")[0] for name in before})
-        assert kind != "td3" or agent._actor.explorer.n == 30
+        assert kind != "td3" or agent._parts.built_actor.explorer.n == 30
 
     @staticmethod
     def agent(kind: str) -> Any:
@@ -292,7 +292,7 @@ class TestUpdates:
             agent = dqn(target_update=12)
             with monkeypatch.context() as patch:
                 if not on_device:
-                    patch.setattr("noterl.agent.runs_on_device", lambda *arguments: False)
+                    patch.setattr("noterl.training.fit.runs_on_device", lambda *arguments: False)
                 fit(agent, 60, callbacks=[Live(on_step_end=lambda a=agent, r=record: r.append(snapshot(a)))])
         assert [each[:2] for each in device] == [each[:2] for each in host]
         for run in (device, host):
@@ -375,7 +375,7 @@ class TestPositions:
         assert float(agent.gamma) == float(whole[0].gamma) == pytest.approx(0.9 - 0.4 * 96 / 200)
 
     def test_a_number_of_updates_in_one_call_sets_its_rounds(self) -> None:
-        learner = dqn(steps_per_execution=30)._build()[0]
+        learner = dqn(steps_per_execution=30)._parts.build()[0]
         assert rounds_per_call(learner, LANES) == 20
         assert rounds_per_call(learner, 1_000) == 1
 
@@ -479,21 +479,21 @@ class TestChoice:
     )
     def test_others_step_a_vector_environment(self, options: dict[str, Any]) -> None:
         agent = dqn(**options)
-        assert not runs_on_device(*agent._build(), agent.spaces.source)
+        assert not runs_on_device(*agent._parts.build(), agent.spaces.source)
 
     def test_noise_with_a_state_steps_a_vector_environment(self) -> None:
         agent = noterl.DDPG(FakeBrax(), hidden=(4,))
         agent.compile(noise=OrnsteinUhlenbeckProcess(0.15))
-        assert not runs_on_device(*agent._build(), agent.spaces.source)
+        assert not runs_on_device(*agent._parts.build(), agent.spaces.source)
 
     def test_normalization_steps_a_vector_environment(self) -> None:
         agent = noterl.DQN(line(), hidden=(4,), normalize_observation=True)
-        assert not runs_on_device(*agent._build(), agent.spaces.source)
+        assert not runs_on_device(*agent._parts.build(), agent.spaces.source)
 
     def test_default_agents_run_on_the_device(self) -> None:
         for agent in (noterl.DQN(line()), noterl.SAC(FakeBrax()), noterl.SAC(line()), noterl.TD3(FakeBrax())):
             agent.compile(replay=1_000)
-            assert runs_on_device(*agent._build(), agent.spaces.source)
+            assert runs_on_device(*agent._parts.build(), agent.spaces.source)
 
 
 class TestFaults:
@@ -502,7 +502,7 @@ class TestFaults:
         fit(agent, 24)
         weights, updates = agent.get_weights(), agent.updates
         agent.replay.sampler.storage.reward[5:10] = np.nan
-        agent._learner.device_runner.memory.release()
+        agent._parts.learner.device_runner.memory.release()
         with pytest.raises(NonFiniteError) as error:
             fit(agent, 600)
         assert error.value.update == agent.updates >= updates

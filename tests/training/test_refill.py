@@ -27,11 +27,11 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("arguments", [{}, {"num_envs": 2, "workers": 2}])
 def test_updates_wait_for_learning_starts_transitions(path: Path, arguments: Any) -> None:
     agent = noterl.load(path)
-    before, stored, random = agent.updates, [], agent._acting().explorer
+    before, stored, random = agent.updates, [], agent._parts.actor.explorer
     step = LambdaCallback(on_batch_begin=lambda batch, logs: stored.append(len(agent.replay)))
     with pytest.warns(RuntimeWarning, match=r"replay memory is empty after 100 steps.*learning_starts=50"):
         agent.fit(steps=40, callbacks=[step], verbose=0, **arguments)
-    assert (agent.updates, random) == (before, agent._acting().explorer)
+    assert (agent.updates, random) == (before, agent._parts.actor.explorer)
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)
         agent.fit(steps=40, callbacks=[step], verbose=0, **arguments)  # the memory is refilled within this fit

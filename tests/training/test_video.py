@@ -16,6 +16,7 @@ from gymnasium.wrappers import TransformReward
 from PIL import Image
 
 import noterl
+from noterl.training.play import value_function
 from noterl.training.video import write_video
 from tests.support.doubles import CountingEnv
 from tests.support.parts import actor_of
@@ -314,7 +315,7 @@ class TestPlay:
 def test_overlay_shows_the_value_of_the_algorithm(algorithm: str, options: dict[str, Any]) -> None:
     env = "CartPole-v1" if algorithm in ("DQN", "PPO") else "Pendulum-v1"
     agent = getattr(noterl, algorithm)(env, hidden=(4,), seed=1, **options)
-    function = agent._value_function()
+    function = value_function(agent._parts)
     observations = np.random.default_rng(0).normal(size=(3, agent.observation_size)).astype(np.float32)
     values = function(observations)
     assert values.shape == (3,) and len({*values.tolist()}) == 3
@@ -339,7 +340,7 @@ def test_algorithm_without_values_has_none() -> None:
 
     plain = Plain("Pendulum-v1")
     plain.compile(noise=noterl.noise.GaussianWhiteNoiseProcess(sigma=0.1, size=1))
-    assert plain._value_function() is None
+    assert value_function(plain._parts) is None
 
 
 def test_summary_lists_backend_spaces_networks_and_memory(backend: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,352 @@
+"""The parts of an agent: settings, learner, actor and session, each built when it is first needed."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import warnings
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from noterl import backends, networks
+from noterl.acting.actor import Actor, split_fields
+from noterl.acting.host_forward import HostForward, Joint
+from noterl.acting.policy_state import NO_STATE, PolicyState, State, read_state, starting_state
+from noterl.algorithm import Algorithm, bind_head
+from noterl.backends.reads import frozen
+from noterl.envs.observation import fit_dtype
+from noterl.explorer import Explorer
+from noterl.heads import one_of
+from noterl.learning.dry_run import find_forward_fields, naming_network
+from noterl.learning.learner import Learner
+from noterl.learning.settings import Settings
+from noterl.random import Generators
+from noterl.training.session import Session
+from noterl.types import Counters
+from noterl.utils.checks import check_bool
+from noterl.utils.masks import read_masks
+
+# Declarations that a built agent cannot change: its memory, optimizers and actor depend on them.
+_FIXED = {
+    *("memory", "head", "optimizer_names", "update_period", "rollout_steps", "random_spec", "extra_spec"),
+    *("actor_fields", "state_spec", "supports_replay", "multi_agent", "searches"),
+}
+
+# How often the programs of one `fit` are compiled again because plain attributes change; each takes seconds.
+MOST_RETRACES = 3
+
+
+class Parts:
+    """The parts of an agent.
+
+    Args:
+        algorithm: the agent, which has finished its own constructor.
+
+    Attributes:
+        algorithm: the agent.
+        session: environments and callbacks.
+        counters: the steps, updates and episodes so far.
+        built_actor: the actor; None if it is not built.
+        act_generator: of `Agent.act` and `AlphaZero.search`; not saved.
+    """
+
+    def __init__(self, algorithm: Algorithm) -> None:
+        self.algorithm = algorithm
+        self.counters: Counters = algorithm._counters
+        self.session: Session = Session(algorithm)
+        self.act_generator: np.random.Generator = Generators(algorithm.generators.seed)("act")
+        self._settings: Settings | None = None
+        self._learner: Learner | None = None
+        self.built_actor: Actor | None = None
+
+    @property
+    def learner(self) -> Learner:
+        """The learner; an agent that is not compiled is compiled with its defaults."""
+        if self._learner is None:
+            agent: Any = self.algorithm
+            agent.compile()
+        assert self._learner is not None
+        return self._learner
+
+    @property
+    def settings(self) -> Settings:
+        """The settings; as for `learner`."""
+        assert self.learner and self._settings is not None
+        return self._settings
+
+    @property
+    def actor(self) -> Actor:
+        """The actor, which needs no memory and no optimizers."""
+        learner = self.learner
+        if self.built_actor is None:
+            learner.updater.leave_scope()
+            with naming_network(self.algorithm):
+                self.built_actor = self._make_actor()
+        return self.built_actor
+
+    def setting(self, name: str) -> Any:
+        """Return a setting; None if the agent is not compiled."""
+        return None if self._settings is None else getattr(self._settings, name)
+
+    def compile(self, arguments: dict[str, Any]) -> None:
+        """Make the settings and a new learner; `Agent.compile` documents the arguments."""
+        algorithm = self.algorithm
+        head = bind_head(algorithm)
+        self.session.refuse_while_training("compile")
+        before, kept = self._settings, self.setting("replay")
+        if kept is not None:
+            arguments.setdefault("replay", kept)
+        settings = Settings(algorithm, head, arguments)
+        learner = settings.make_learner(algorithm)
+        if kept is not None and settings.replay is not kept and len(kept):
+            warnings.warn(
+                f"replay: the new memory replaces one with {len(kept):,} transitions, which are lost; without this "
+                "argument, compile keeps the memory",
+                UserWarning,
+                stacklevel=4,  # the caller of compile, which `utils.words` wraps
+            )
+        # A new agent that starts at step 0 has none.
+        for text in settings.ended_schedules(self.counters.steps) if self.counters.steps else ():
+            warnings.warn(
+                f"{text} from now on: schedules count all {self.counters.steps:,} steps of the agent, and this one "
+                "ends before; add these steps to its range, or pass a number",
+                UserWarning,
+                stacklevel=4,
+            )
+        used_polyak = False
+        if self._learner is not None:
+            used_polyak = self._learner.schedule.polyak
+            self._learner.discard_rollout()  # the new learner may have the same memory
+        self._settings, self._learner = settings, learner
+        self.built_actor = None
+        algorithm._set(head=head)
+        if before is not None and (changes := settings.changes_since(before)):
+            self.session.show_message(f"compile changes {changes}; the rest stays as it was")
+        algorithm._reads.watch("reward_model", settings.reward_model)
+        if used_polyak or learner.schedule.polyak:  # otherwise tau keeps its value: 1, or one that the agent has set
+            algorithm.tau.assign(1.0 if learner.schedule.tau is None else learner.schedule.tau)
+
+    def declared(self) -> Parts:
+        """Return these parts after the learner can restore a state; nothing is allocated."""
+        actor, learner = self.actor, self.learner
+        if not learner.is_declared:
+            with self.algorithm._reads.recording() as reading:  # dry runs call the methods of the author
+                reading.is_kept = False
+                learner.declare(actor.forward_fields)
+        return self
+
+    def build(self) -> tuple[Learner, Actor]:
+        """Return the built learner and actor."""
+        self.declared()
+        learner, actor = self.learner, self.actor
+        if not learner.is_built:
+            learner.build()
+        if not learner.is_built or learner.report is not actor.forward.report:
+            learner.compile(actor.forward.report)
+        return learner, actor
+
+    def build_to_train(self) -> tuple[Learner, Actor]:
+        """Return the built learner and actor at the start of a training.
+
+        Raises:
+            ValueError: if layers were frozen or unfrozen since the optimizers were built.
+        """
+        self.algorithm._reads.check()
+        self.algorithm._reads.retraced.clear()
+        parts = self.build()
+        if set(map(id, self.algorithm.trained_variables())) != parts[0].trainable:
+            raise ValueError(
+                f"the layers of {type(self.algorithm).__name__} that can be trained have changed since the agent was "
+                "built, and its optimizers train those of before: call compile again with the same arguments, which "
+                "keeps the replay memory"
+            )
+        return parts
+
+    def before_new_weights(self) -> None:
+        """Discard the steps of a rollout in progress, because the weights will differ."""
+        if self._learner is not None:
+            self._learner.before_new_weights()
+
+    def mark_stale(self) -> None:
+        """Let the actor, if there is one, fetch the weights again."""
+        if self.built_actor is not None:
+            self.built_actor.mark_stale()
+
+    def reseed(self, seed: int | None) -> None:
+        """Seed every generator again: the agent's own, and those of Keras layers."""
+        learner, actor = self.build()
+        generators = self.algorithm.generators
+        generators.reseed(seed)
+        actor.explorer.generator = generators("exploration")
+        for variable in learner.variables:
+            if variable.path.endswith("seed_generator_state"):
+                variable.assign(np.array([generators("layers").integers(2**31), 0], variable.dtype))
+        self.act_generator = Generators(seed)("act")
+
+    def act(self, observation: Any, state: Any, starts: Any, deterministic: bool, action_mask: Any) -> Any:
+        """Return the action for one observation or a batch; `Agent.act` documents the arguments and the result."""
+        check_bool("deterministic", deterministic)
+        algorithm, encoder, mask = self.algorithm, self.algorithm.spaces.encoder, None
+        single = encoder.axes(observation) == 0
+        encoded = encoder(fit_dtype(encoder.original_space, observation))
+        encoded = encoded[None] if single else encoded
+        if action_mask is not None:
+            if not algorithm.head.takes_mask:
+                raise ValueError(
+                    f"action_mask must be None for the head {type(algorithm.head).__name__}, got {action_mask!r}"
+                )
+            mask = read_masks([action_mask] if single else action_mask, algorithm.action_space, len(encoded))
+        states = read_state(state, starts, self.actor.start, len(encoded), single)
+        actions, states = self.act_encoded(encoded, deterministic, mask, states)
+        actions = one_of(actions, 0, algorithm.action_space) if single else actions
+        if not states:
+            return actions
+        return actions, {name: np.array(value[0] if single else value) for name, value in states.items()}
+
+    def act_encoded(
+        self, observations: np.ndarray, deterministic: bool, mask: np.ndarray | None = None, state: State = NO_STATE
+    ) -> tuple[np.ndarray, State]:
+        """Return actions and states `[N, ...]` for encoded observations `[N, ...]`; training is not affected."""
+        if self.algorithm._reads.in_place:
+            self.algorithm._reads.check()
+        actor = self.actor
+        actor.mark_stale()
+        explorer = None if deterministic else actor.explorer.copy_with_generator(self.act_generator)
+        return actor.act(observations, self.counters.steps, explorer, mask, state)
+
+    def compile_acting(self, function: Callable[..., Any], name: str) -> Callable[[Any], np.ndarray]:
+        """Return a compiled function of observations; `trace_counts` counts its traces under the name."""
+        algorithm, jit_compile = self.algorithm, self.settings.jit_compile
+        compiled: Callable[[Any], np.ndarray] = backends.current().compile_call(
+            algorithm._reads.traced(function, jit_compile, acting=True),
+            algorithm._variables(),
+            acting=True,
+            jit_compile=jit_compile,
+            on_trace=partial(algorithm.trace_counts.update, [name]),
+        )
+        return compiled
+
+    def _make_actor(self) -> Actor:
+        algorithm, settings = self.algorithm, self.settings
+        start = starting_state(
+            algorithm.state_spec, getattr(algorithm, "initial_state", None), type(algorithm).__name__
+        )
+        fields = find_forward_fields(algorithm, settings.jit_compile, start)
+        forward = self._make_forward(bool(start))
+        probe = forward.probe(1)
+        outputs = forward.with_state(probe, PolicyState(start, 1).values)[0] if start else forward(probe)
+        outputs, _ = split_fields(outputs, fields)
+        algorithm.head.check(outputs.shape)
+        algorithm.head.check_values(outputs)
+        explorer, starts = settings.policy or settings.noise or Explorer(), settings.schedule.learning_starts
+        dtype, normalizers = algorithm.observation_dtype, algorithm.spaces.normalizers
+        parts = algorithm.head, explorer, algorithm.generators, dtype, normalizers, starts, fields
+        with algorithm._reads.recording(acting=True) as reading:
+            agent: Any = algorithm
+            actor: Actor = agent._new_actor(forward, *parts)
+            reading.is_kept = actor.searches
+        actor.worker_explorers = settings.worker_explorers
+        actor.start = start
+        return actor
+
+    def _make_forward(self, has_state: bool) -> HostForward:
+        """Return the forward pass for acting, with the current values of the attributes that `forward` reads."""
+        algorithm, spaces = self.algorithm, self.algorithm.spaces
+        function = algorithm._forward_with_state if has_state else algorithm._joint_forward
+        compiled = self.compile_acting(function, "forward")
+        joint = None
+        if spaces.team is not None:
+            joint = Joint(spaces.team.observation_columns, [part.size for part in algorithm.head.parts])
+        variables = algorithm.networks().values(), algorithm.hyperparameters.values(), algorithm.trained_variables()
+        layout = spaces.encoder.space.shape, algorithm.observation_dtype, joint
+        with algorithm._reads.recording(acting=True) as reading:
+            forward = HostForward(compiled, *variables, *layout, has_state=has_state)
+            if reading.assigned:  # a copy in NumPy would not assign it
+                forward.program, forward.report = None, []
+            reading.is_kept = forward.in_numpy
+        return forward
+
+    def check_assignment(self, name: str, value: Any) -> None:
+        """Refuse what an agent that is built cannot change.
+
+        Raises:
+            ValueError: if it is a declaration that is fixed, or replaces networks or variables.
+        """
+        learner, current, kind = self._learner, getattr(self.algorithm, name, None), type(self.algorithm).__name__
+        if learner is not None and learner.is_declared:
+            if name in _FIXED and frozen(value) != frozen(current):
+                raise ValueError(
+                    f"{name} of {kind} cannot be changed after the agent was built, got {value!r}: pass it to the "
+                    "constructor of a new agent"
+                )
+            if _ids_of_networks(current) != _ids_of_networks(value):
+                raise ValueError(
+                    f"{name}: the networks and variables of {kind} cannot be replaced after the agent was built, "
+                    f"because its optimizers and compiled updates use them. noterl.networks.copy(new, agent.{name}) "
+                    "copies the weights of another network; `assign` sets a variable. After another `compile`, the "
+                    "attribute can be replaced until the next `fit`"
+                )
+        elif self.built_actor is not None and _ids_of_networks(current) != _ids_of_networks(value):
+            self.built_actor = None
+
+    def check_retrace(self, name: str) -> None:
+        """Allow at most three changes of attributes that programs have read, before different updates of one `fit`.
+
+        Raises:
+            RuntimeError: if it is the fourth time, or other processes have copies of the attribute.
+        """
+        reads, session, kind = self.algorithm._reads, self.session, type(self.algorithm).__name__
+        if not session.is_training or reads.is_eager:
+            return
+        reason = None
+        is_copied = name in reads.acting and (session.acts_in_workers or self.algorithm.searches)
+        if is_copied or self.learner.strategy.processes > 1:
+            reason = "a search or other processes have copied its value"
+        elif len(reads.retraced | {self.counters.updates}) > MOST_RETRACES:
+            reason = f"it is a constant of programs, which this fit has compiled again {MOST_RETRACES} times"
+        if reason is not None:
+            raise RuntimeError(
+                f"{name} of {kind} cannot be changed now, while fit is running, because {reason}: change it between "
+                "two calls of fit, or make it by self.hyperparameter(name, value) in __init__, which can change at any "
+                "time"
+            )
+        reads.retraced.add(self.counters.updates)
+
+    def outdate_acting(self, name: str) -> None:
+        """Make the forward pass for acting again if it has read the attribute."""
+        if name in self.algorithm._reads.acting and self.built_actor is not None:
+            self.built_actor.forward.outdate(partial(self._make_forward, bool(self.built_actor.start)))
+            self.learner.report = ()
+            if not self.session.is_training:
+                self.built_actor = None
+
+    @contextlib.contextmanager
+    def preserved(self) -> Iterator[None]:
+        """Restore the agent exactly at the end of the `with` block; see `Agent.preserved`."""
+        agent: Any = self.algorithm
+        self.session.refuse_while_training("preserved")
+        state, attributes, parts, actor = agent.get_state(), dict(vars(agent)), dict(vars(self)), self.actor
+        actor.generators = copy.deepcopy(agent.generators)
+        actor.explorer.generator = actor.generators("exploration")
+        agent._set(generators=actor.generators)
+        self.act_generator, self.session = copy.deepcopy(self.act_generator), Session(agent)
+        try:
+            yield
+        finally:
+            self.session.close_other()
+            vars(agent).clear()
+            actor.generators = attributes["generators"]
+            vars(agent).update(attributes)
+            vars(self).update(parts)
+            self.session = Session(agent)
+            agent.set_state(state)
+            self.session = parts["session"]  # last, because set_state closes the session's environments
+            agent._reads.check()
+
+
+def _ids_of_networks(value: Any) -> list[int]:
+    """Return the ids of the networks and variables in the value of an attribute."""
+    return [id(each) for each in networks.find_networks({"": value}).values()]

@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from noterl.collect.base import Lanes, LanesLearner
+from noterl.collect.base import LanesLearner
 from noterl.collect.env_calls import EnvCall
+from noterl.collect.workers.pool import Pool
 from noterl.collect.workers.process import Inbox
 from noterl.collect.workers.rounds import (
     WORKERS,
@@ -59,7 +60,7 @@ RING_ROUNDS, RING_BYTES = 256, 2**24
 MAX_CALLS = 100_000
 
 
-class PoolLanes(Lanes):
+class PoolLanes(Pool):
     """N lanes in P worker processes.
 
     Worker p has the lanes `p N // P` to `(p + 1) N // P - 1`. Seeds of a lane come from "environment/<lane>", so they
@@ -78,18 +79,7 @@ class PoolLanes(Lanes):
 
     Attributes:
         ledger: the episodes in flight, as far as the loop has consumed them.
-        cursor: the lane whose transition is next in the round.
-        own: the lanes of each worker.
-        generators: the agent's generators.
-        encoder: encodes observations for networks.
-        earned: the return of each agent of a team, `[N, agents]`.
-        step: environment steps so far.
-        resets: how often each lane was reset since its generator was synchronized, `[N]`.
-        rounds: who chooses the actions; None outside of a `fit`. So are the others:
-        supervisor: the processes.
-        memory: shared with the processes.
-        control: the control array of each worker.
-        inboxes: the rounds of each worker that the loop has not consumed.
+        rounds: who chooses the actions; None outside of a `fit`.
         info: the current value of each field of `info_spec`, `[N, ...]`, if the learner chooses the actions.
 
     Raises:
@@ -474,7 +464,7 @@ class PoolLanes(Lanes):
         states = self.supervisor.states(self.inboxes, hurry=hurry)
         self.end_round()  # it may have found that a worker has failed
         self._rounds.phases.pause()
-        return join(self, states, self._extra)
+        return join(self, self._rounds, states, self._extra)
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore the state of `get_state` at the next `start`, or that of `ScalarLanes`; see `PoolState.accept`."""

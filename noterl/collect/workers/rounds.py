@@ -13,6 +13,7 @@ import numpy as np
 from gymnasium import spaces
 
 from noterl.collect.base import Lanes
+from noterl.collect.workers.pool import Pool
 from noterl.collect.workers.schedule import EpisodePhases, Lead, Overlap, Phases
 from noterl.collect.workers.shared_memory import ArraySpec, Shapes, SharedWeights
 from noterl.collect.workers.transitions import OBSERVATION, observation_at
@@ -22,7 +23,6 @@ from noterl.explorer import Explorer
 
 if TYPE_CHECKING:
     from noterl.acting.actor import Actor
-    from noterl.collect.workers.lanes import PoolLanes
 
 WORKERS = "workers"  # in the time split, the time in which the loop waits for worker processes
 
@@ -55,8 +55,8 @@ class Rounds(ABC):
     phases: Phases
     _phases: type[Phases] = Phases
 
-    def __init__(self, lanes: PoolLanes, actor: Actor) -> None:
-        self.lanes: PoolLanes = lanes
+    def __init__(self, lanes: Pool, actor: Actor) -> None:
+        self.lanes: Pool = lanes
         self.actor: Actor = actor
         space: Any = lanes.encoder.space
         self.encoded: np.ndarray = np.zeros((lanes.num_envs, *space.shape), space.dtype)
@@ -235,7 +235,7 @@ class WorkerRounds(Rounds):
     clock = WORKERS
     explorers = ("exploration", "random_actions")
 
-    def __init__(self, lanes: PoolLanes, actor: Actor, rollout_steps: int | None) -> None:
+    def __init__(self, lanes: Pool, actor: Actor, rollout_steps: int | None) -> None:
         super().__init__(lanes, actor)
         self.shapes = block_shapes(actor)
         # A phase is a rollout, a number of rounds, or whole episodes.
@@ -354,7 +354,7 @@ class OverlappedRounds(WorkerRounds):
         rollout_steps: rounds of a rollout, if the agent learns from rollouts.
     """
 
-    def __init__(self, lanes: PoolLanes, actor: Actor, rollout_steps: int | None) -> None:
+    def __init__(self, lanes: Pool, actor: Actor, rollout_steps: int | None) -> None:
         super().__init__(lanes, actor, rollout_steps)
         self._updates = 0
         self._first: tuple[int, int] | None = None  # the steps and updates before the first round of this fit
@@ -411,7 +411,7 @@ class OverlappedRounds(WorkerRounds):
         return {"staleness": int(self._staleness[lane]), "update_ratio": ratio}
 
 
-def make_rounds(lanes: PoolLanes, actor: Actor, rollout_steps: int | None) -> Rounds:
+def make_rounds(lanes: Pool, actor: Actor, rollout_steps: int | None) -> Rounds:
     """Return the rounds of a `fit`: workers choose the actions if the network runs in NumPy and has no other outputs.
 
     Args:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from noterl.collect.ledger import Ledger, is_ahead, joint_kind, warn_restarted
+from noterl.collect.workers.pool import Pool
+from noterl.collect.workers.rounds import Rounds
 from noterl.envs.observation import zeros
-
-if TYPE_CHECKING:
-    from noterl.collect.workers.lanes import PoolLanes
 
 
 class PoolState:
@@ -86,16 +85,17 @@ class PoolState:
         }
 
 
-def join(lanes: PoolLanes, states: Sequence[dict[str, Any] | None], extra: Mapping[str, np.ndarray]) -> dict[str, Any]:
+def join(
+    lanes: Pool, rounds: Rounds, states: Sequence[dict[str, Any] | None], extra: Mapping[str, np.ndarray]
+) -> dict[str, Any]:
     """Return the state of a pool from what the workers have sent; the generators of the agent continue from it.
 
     Args:
         lanes: the pool, between two rounds or within a round whose actions the learner has chosen.
+        rounds: of the `fit`.
         states: of each worker; None for a worker that has failed, whose lanes start new episodes.
         extra: further fields of the actions of the round, `[N, ...]` by name.
     """
-    rounds = lanes.rounds
-    assert rounds is not None
     workers = [_lost_state(lanes, index) if state is None else state for index, state in enumerate(states)]
     for index, state in enumerate(workers):
         for name, values in state["generators"].items():
@@ -129,7 +129,7 @@ def join(lanes: PoolLanes, states: Sequence[dict[str, Any] | None], extra: Mappi
     }
 
 
-def _lost_state(lanes: PoolLanes, index: int) -> dict[str, Any]:
+def _lost_state(lanes: Pool, index: int) -> dict[str, Any]:
     """Return the state of a worker that has failed: its lanes start new episodes."""
     own = lanes.own[index]
     count = own.stop - own.start

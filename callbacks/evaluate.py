@@ -10,7 +10,7 @@ from typing import Any
 
 from noterl import saving
 from noterl.callback import Budget, Callback, Every
-from noterl.envs.checking.checker import InvalidStepError
+from noterl.envs.ends import InvalidStepError
 from noterl.envs.source import resolve_like
 from noterl.random import check_seed, selection_seed
 from noterl.types import Logs

@@ -166,13 +166,12 @@ class MLflowLogger(Callback):
         """Make a local store again if it was removed: MLflow keeps a removed SQLite file open."""
         uri = self._client.tracking_uri
         if uri.startswith("sqlite:"):
-            from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
-
-            engine = SqlAlchemyStore(uri, "mlruns").engine
+            stores = require("mlflow.store.tracking.sqlalchemy_store", "mlflow", "MLflowLogger")
+            engine = stores.SqlAlchemyStore(uri, "mlruns").engine
             if not (file := Path(engine.url.database)).exists():
                 engine.dispose()
                 file.parent.mkdir(parents=True, exist_ok=True)
-                SqlAlchemyStore(uri, "mlruns")  # makes the tables
+                stores.SqlAlchemyStore(uri, "mlruns")  # makes the tables
         elif uri.startswith("file:"):
             folder = self._mlflow.utils.file_utils.local_file_uri_to_path(uri)
             Path(folder, ".trash").mkdir(parents=True, exist_ok=True)  # MLflow looks into it

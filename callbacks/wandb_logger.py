@@ -66,6 +66,9 @@ class WandbLogger(Callback):
     def on_train_begin(self, logs: Logs) -> None:
         """Open the run, or continue it."""
         self._failed = False
+        self._open()
+
+    def _open(self) -> None:
         self.run = self._wandb.init(
             project=self.project,
             name=self.name,
@@ -83,7 +86,7 @@ class WandbLogger(Callback):
         if self.run is not None and logs.get("complete", True):
             if not Path(self.run.dir).exists():  # it was removed, and wandb would write the removed files
                 self.run.finish(exit_code=0)
-                self.on_train_begin({})
+                self._open()
             row = plain_row(logs)
             row.pop("complete", None)
             self._step = max(logs["steps"], self._step + 1)

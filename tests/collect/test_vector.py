@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import noterl
 from noterl.callbacks import LambdaCallback
-from noterl.envs.checking.checker import InvalidStepError
+from noterl.envs.ends import InvalidStepError
 from noterl.policies import GreedyQPolicy
 from tests.support.doubles import BranchingEnv, CountingEnv, NotANumberEnv, TogetherVectorEnv
 from tests.support.parts import actor_of

@@ -11,8 +11,9 @@ from gymnasium import spaces
 
 from noterl.collect import ScalarLanes, VectorLanes
 from noterl.envs import BitFlip, ClassicEnv, resolve
-from noterl.envs.checking.checker import Checker, InvalidStepError
+from noterl.envs.checking.checker import Checker
 from noterl.envs.checking.vector import check_step
+from noterl.envs.ends import InvalidStepError
 from noterl.envs.multi_agent.parallel import ListEnv, ParallelEnv
 from noterl.envs.observation import ObservationEncoder, at, copy_observation
 from noterl.random import Generators

@@ -15,7 +15,7 @@ import noterl
 from noterl import policies
 from noterl.callback import Callback
 from noterl.callbacks import LambdaCallback
-from noterl.envs.checking.checker import InvalidStepError
+from noterl.envs.ends import InvalidStepError
 from noterl.noise import OrnsteinUhlenbeckProcess
 from noterl.training.evaluation import interquartile_mean
 from tests.support.doubles import CountingEnv, StatefulEnv

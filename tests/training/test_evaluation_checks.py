@@ -15,7 +15,7 @@ from gymnasium import spaces
 
 import noterl
 from noterl.callbacks import Evaluate, LambdaCallback
-from noterl.envs.checking.checker import InvalidStepError
+from noterl.envs.ends import InvalidStepError
 from noterl.imitation import record
 from noterl.training import evaluation
 

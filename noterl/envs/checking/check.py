@@ -24,9 +24,10 @@ from gymnasium.spaces import Discrete
 from gymnasium.utils.passive_env_checker import env_reset_passive_checker, env_step_passive_checker
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 
-from noterl.envs.checking.checker import Checker, InvalidStepError
+from noterl.envs.checking.checker import Checker
 from noterl.envs.checking.report import Report
 from noterl.envs.checking.vector import DIFFERS, check_vector, difference
+from noterl.envs.ends import InvalidStepError
 from noterl.envs.making import Env, name_of, vector_builder
 from noterl.envs.snapshots import get_state, has_state_methods, set_state
 from noterl.envs.source import open_env

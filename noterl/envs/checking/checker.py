@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from noterl.envs.ends import InvalidStepError, check_end
 from noterl.envs.observation import fit_dtype
 from noterl.envs.spaces import show
 
@@ -21,10 +22,6 @@ _SMALLEST = -_LARGEST
 _FLAGS = frozenset({bool, np.bool_})
 
 
-class InvalidStepError(ValueError):
-    """An environment returned an invalid observation or reward; the message names the lane and the step."""
-
-
 def check_reset(result: Any) -> None:
     """Raise an `InvalidStepError` if the result of `reset` is not a pair."""
     _check_count(result, "reset", "(observation, info)")
@@ -33,16 +30,6 @@ def check_reset(result: Any) -> None:
 def check_step(result: Any) -> None:
     """Raise an `InvalidStepError` if the result of `step` does not have five values."""
     _check_count(result, "step", STEP)
-
-
-def check_end(name: str, values: Any) -> None:
-    """Raise an `InvalidStepError` if `terminated` or `truncated` is None or a str, or an array that holds one.
-
-    Their truth says nothing: that of "False" is true.
-    """
-    for value in np.asarray(values).flat if np.asarray(values).dtype.kind in "USO" else ():
-        if value is None or isinstance(value, str | bytes):
-            raise InvalidStepError(f"{name} must be a bool, got {value!r:.40}")
 
 
 def _check_count(result: Any, name: str, values: str) -> None:

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import VectorEnv
 
-from noterl.envs.checking.checker import Checker, InvalidStepError, check_end
+from noterl.envs.checking.checker import Checker
 from noterl.envs.checking.report import Report
+from noterl.envs.ends import InvalidStepError, check_end
 from noterl.envs.observation import at
 from noterl.envs.snapshots import equal
 from noterl.envs.spaces import show

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium import spaces
 
-from noterl.envs.checking.checker import check_end
+from noterl.envs.ends import check_end
 from noterl.envs.games.game import Array, Game
 from noterl.registry import register
 from noterl.utils.checks import check_positive

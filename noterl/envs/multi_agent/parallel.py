@@ -13,7 +13,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from noterl.envs.checking.checker import check_end
+from noterl.envs.ends import check_end
 from noterl.envs.multi_agent.team import Team
 from noterl.envs.spaces import is_space, parts_of, show
 from noterl.envs.wrappers.classic import ClassicEnv, accepted_keywords

@@ -18,7 +18,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from noterl.envs.checking.checker import check_end
+from noterl.envs.ends import check_end
 from noterl.envs.spaces import convert
 
 # Old environments pass the seed to RandomState, which accepts 32 bits, or to C code, which may accept 31.

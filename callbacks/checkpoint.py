@@ -280,10 +280,11 @@ class Checkpoint(Callback):
         path = self.path / name
         background = self.background
         if self.save_weights_only:
-            from noterl.training.state import weights_of_file  # imports Keras
+            from noterl.training.state import without_shared  # imports Keras
 
             agent: Any = self.agent
-            save = partial(saving.write_weights, path, weights_of_file(agent), run=self._run)
+            weights = without_shared(agent, self.agent.get_weights())
+            save = partial(saving.write_weights, path, weights, run=self._run)
         else:
             document = self.agent.get_document(replay=self.save_replay)
             background = background and self._writer.detach(document, path, self.agent)

@@ -163,7 +163,9 @@ class BaseAgent(Algorithm):
             ValueError: if an argument is not one of the allowed values; the agent is then unchanged.
             RuntimeError: while `fit` is running.
         """
-        self._parts.compile({name: value for name, value in locals().items() if name != "self" and value is not None})
+        arguments = {name: value for name, value in locals().items() if name != "self" and value is not None}
+        head = bind_head(self)  # first, because it finds a constructor that has not called that of this class
+        self._parts.compile(head, arguments)
 
     def build(self) -> None:
         """Allocate the memory, build the optimizers and compile the updates.
@@ -445,7 +447,8 @@ class BaseAgent(Algorithm):
         """
         check_word("layout", layout, ("keras", "torch"))
         in_keras = layout == "keras"
-        saving.write_weights(path, (agent_state.weights_of_file if in_keras else agent_state.torch_weights)(self))
+        weights = agent_state.without_shared(self, self.get_weights()) if in_keras else agent_state.torch_weights(self)
+        saving.write_weights(path, weights)
 
     def load_weights(self, path: str | Path, *, allow_nonfinite: bool = False) -> None:
         """Load the weights from a file of `save_weights`, written on any backend.

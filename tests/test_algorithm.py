@@ -108,7 +108,7 @@ def built() -> MyDQN:
 def test_reserved_names_are_those_of_agent() -> None:
     assert {name for name in dir(noterl.Agent) if not name.startswith("__")} <= {*RESERVED, *ASSIGNABLE}
     expected = {"fit", "act", "networks", "policy", "noise", "replay", "optimizers", "steps"}
-    assert expected | {"_learner", "_actor", "_session", "_counters"} <= set(RESERVED)
+    assert expected | {"_parts", "_counters"} <= set(RESERVED)
     declarations = {"memory", "head", "optimizer_names", "extra_spec", "random_spec", "update_period", "target_period"}
     assert declarations | {"rollout_steps", "epochs", "stop_training"} <= set(ASSIGNABLE)
 
@@ -139,7 +139,7 @@ def test_attributes_of_the_users_class_may_be_assigned() -> None:
     assert (agent.scale, agent.policy) == (2.0, "greedy")
 
 
-@pytest.mark.parametrize("name", ["policy", "noise", "networks", "fit", "_learner"])
+@pytest.mark.parametrize("name", ["policy", "noise", "networks", "fit", "_parts"])
 def test_assigning_a_name_of_agent_in_the_constructor_raises(name: str) -> None:
     class Colliding(noterl.Agent):
         head = noterl.heads.Q()

@@ -67,6 +67,7 @@ class Lanes(ABC):
         waiting: the lanes `[N]` that the next tick resets instead of stepping; None if lanes never reset themselves.
         interrupted: lanes whose episode was cut because a worker process has failed; the loop empties the list.
         tick_width: the largest number of steps of a tick.
+        copies_policy: whether other processes have copies of the policy, and choose the actions.
         acting_clock: the name of the clock that counts the time of choosing actions.
         stepping_clock: the name of the clock that counts the time of resets and ticks.
     """
@@ -74,6 +75,7 @@ class Lanes(ABC):
     environments: Sequence[Any] = ()
     waiting: np.ndarray | None = None
     tick_width = 1
+    copies_policy = False
     acting_clock = "act"
     stepping_clock = "environment"
 

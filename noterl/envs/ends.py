@@ -16,6 +16,7 @@ def check_end(name: str, values: Any) -> None:
 
     Their truth says nothing: that of "False" is true.
     """
-    for value in np.asarray(values).flat if np.asarray(values).dtype.kind in "USO" else ():
+    ends = np.asarray(values)
+    for value in ends.astype(object).flat if ends.dtype.kind in "USO" else ():
         if value is None or isinstance(value, str | bytes):
             raise InvalidStepError(f"{name} must be a bool, got {value!r:.40}")

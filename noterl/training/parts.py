@@ -15,11 +15,11 @@ from noterl import backends, networks
 from noterl.acting.actor import Actor, split_fields
 from noterl.acting.host_forward import HostForward, Joint
 from noterl.acting.policy_state import NO_STATE, PolicyState, State, read_state, starting_state
-from noterl.algorithm import Algorithm, bind_head
+from noterl.algorithm import Algorithm
 from noterl.backends.reads import frozen
 from noterl.envs.observation import fit_dtype
 from noterl.explorer import Explorer
-from noterl.heads import one_of
+from noterl.heads import Head, one_of
 from noterl.learning.dry_run import find_forward_fields, naming_network
 from noterl.learning.learner import Learner
 from noterl.learning.settings import Settings
@@ -91,10 +91,9 @@ class Parts:
         """Return a setting; None if the agent is not compiled."""
         return None if self._settings is None else getattr(self._settings, name)
 
-    def compile(self, arguments: dict[str, Any]) -> None:
+    def compile(self, head: Head, arguments: dict[str, Any]) -> None:
         """Make the settings and a new learner; `Agent.compile` documents the arguments."""
         algorithm = self.algorithm
-        head = bind_head(algorithm)
         self.session.refuse_while_training("compile")
         before, kept = self._settings, self.setting("replay")
         if kept is not None:

@@ -98,7 +98,7 @@ class Session:
     @property
     def acts_in_workers(self) -> bool:
         """Whether worker processes choose the actions of the `fit` in progress."""
-        return bool(getattr(self.lanes, "acts", False))
+        return self.lanes is not None and self.lanes.copies_policy
 
     def _end_lanes(self, *, hurry: bool) -> None:
         """End the worker processes, if there are any."""

@@ -339,10 +339,10 @@ def shared_weights(algorithm: Algorithm) -> dict[str, str]:
     return shared
 
 
-def weights_of_file(algorithm: Algorithm) -> dict[str, np.ndarray]:
-    """Return what `get_weights` returns, with weights that networks share once."""
+def without_shared(algorithm: Algorithm, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return weights of `get_weights` with those that networks share once."""
     shared = shared_weights(algorithm)
-    return {name: array for name, array in get_weights(algorithm).items() if name not in shared}
+    return {name: array for name, array in arrays.items() if name not in shared}
 
 
 def largest_weights(algorithm: Algorithm) -> int:

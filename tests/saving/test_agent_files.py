@@ -402,7 +402,8 @@ def test_no_module_that_reads_files_uses_pickle() -> None:
     found = {path.relative_to(ROOT).as_posix() for path in files if unsafe_lines(path.read_text())}
     # Through pipes to processes of its own, and never from a file; and exports, which an agent is not loaded from.
     # `processes` only names pickle's error.
-    pipes = {f"noterl/collect/{name}.py" for name in ("supervisor", "ray_actor", "ray_launcher", "sending", "worker")}
+    rooms = {"ray": ("actor", "launcher"), "workers": ("pickling", "supervisor", "worker")}
+    pipes = {f"noterl/collect/{room}/{name}.py" for room, names in rooms.items() for name in names}
     pipes.add("noterl/utils/processes.py")
     assert found == pipes | {f"noterl/export/{name}.py" for name in ("formats", "torch_file")}
     planted = "import pickle\nfrom dill import load\nnp.load(f, allow_pickle=True)\ntorch.load(f)\neval('1')"

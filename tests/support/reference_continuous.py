@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from noterl.learning.update import NO_VALUE
 from tests.support.reference_numpy import Adam, Array, Sequential, mlp
 
 Weights = list[Array]
@@ -122,7 +123,7 @@ class TD3(ActorCritic):
     def update(self, batch, number: int) -> tuple[dict[str, float], Array]:
         """Make update `number`; return the logs and the feedback `[B]`."""
         errors = self.td_errors(batch)
-        logs = {"loss": self.critic_value(batch), "actor_loss": np.nan}
+        logs = {"loss": self.critic_value(batch), "actor_loss": NO_VALUE}
         self.apply("critic", self.critic_names(), self.critic_gradients(batch))
         if number % self.delay == self.delay - 1:
             logs["actor_loss"] = self.actor_value(batch)

@@ -165,7 +165,8 @@ class PoolLanes(Pool):
         """
         rounds = self.rounds = make_rounds(self, actor, rollout_steps)
         self.acting_clock = rounds.clock
-        if isinstance(rounds, LearnerRounds):
+        self.copies_policy = not isinstance(rounds, LearnerRounds)
+        if not self.copies_policy:
             overlap_note = ", and overlap has no effect" if self.settings.overlap else ""
             warnings.warn(
                 f"workers: {why_learner_acts(actor)}, so the learner chooses all actions, and the workers only step "

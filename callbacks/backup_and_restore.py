@@ -93,7 +93,7 @@ class BackupAndRestore(Callback):
                 f"{self.path} was made with other arguments.{_used(changed, document['state'], agent)} Remove the file "
                 "to start again.",
                 UserWarning,
-                stacklevel=6,  # the caller of fit
+                stacklevel=7,  # the caller of fit
             )
         budget.resumed = True
         if saved["fit"]["number"] > agent.fits:

@@ -17,11 +17,9 @@ from noterl import backends
 
 _PLAIN = (bool, int, float, complex, str, bytes, np.generic, type(None))
 
-# Objects of these packages are compared by identity: their state is not plain numbers.
+# Objects of these packages are compared by identity: their state is not plain numbers. Classes of noterl whose numbers
+# losses read have the attribute `read_by_losses`.
 _OPAQUE = ("noterl", "keras", "torch", "tensorflow", "jax", "jaxlib", "gymnasium", "functools", "itertools")
-
-# But these hold numbers that losses read.
-_SETTINGS = ("noterl.heads", "noterl.learning.reward_model")
 
 # Larger arrays and containers are compared by identity, because a copy of each is kept.
 _LARGEST_ARRAY, _LARGEST_CONTAINER = 2**20, 1_000
@@ -213,7 +211,7 @@ def _contents(value: Any) -> Any:
     if isinstance(value, list | tuple | dict | set | frozenset):
         return value if len(value) <= _LARGEST_CONTAINER else None
     module = type(value).__module__
-    is_opaque = module.partition(".")[0] in _OPAQUE and not module.startswith(_SETTINGS)
+    is_opaque = module.partition(".")[0] in _OPAQUE and not hasattr(type(value), "read_by_losses")
     if is_opaque or callable(value) or isinstance(value, ModuleType):
         return None
     return getattr(value, "__dict__", None)

@@ -50,8 +50,10 @@ class Head:
         takes_mask: whether `deterministic`, `explore` and `random` take a further argument `mask`, bool `[N, A]`, and
             return legal actions only. See `noterl.utils.masks` for the layout of a mask.
         action_space: the space that the head is bound to.
+        read_by_losses: see `noterl.backends.reads`.
     """
 
+    read_by_losses: ClassVar[bool] = True
     kinds: ClassVar[tuple[type, ...]]
     outputs: ClassVar[str] = "a number for each value of an action"
     width: ClassVar[int] = 1

@@ -84,6 +84,8 @@ class GAIL(Configurable):
     True
     """
 
+    read_by_losses = True  # see `noterl.backends.reads`
+
     def __init__(
         self,
         demonstrations: ActionData,

@@ -202,7 +202,7 @@ class PoolLanes(Pool):
             inbox.set_state(rows)
         launcher = self.settings.launcher(self.memory, rounds.shapes)
         self.supervisor = Supervisor(self.settings, self.own, launcher, self.control)
-        self.supervisor.successor_job, self.supervisor.on_replaced = self._successor_job, rounds.resume
+        self.supervisor.successor_job, self.supervisor.on_replaced = self._successor_job, self._resume
         self.supervisor.check = self.guard.check
         rounds.open(pool)
         running = self.supervisor.start([self._job(index, restores=True) for index in range(len(self.own))])
@@ -431,6 +431,10 @@ class PoolLanes(Pool):
             )
         self._skip_used_seeds(index)
         return replace(self._job(index, restores=False), calls=tuple(self._calls))
+
+    def _resume(self, index: int) -> None:
+        """Let the process that replaces another one go on. Rounds and processes hold no cycle of references."""
+        self._rounds.resume(index)
 
     def _skip_used_seeds(self, index: int) -> None:
         """Advance the generators of a failed worker, so that its successor does not repeat random numbers."""

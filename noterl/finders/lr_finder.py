@@ -26,7 +26,7 @@ from noterl.utils.checks import check_int, check_number, check_positive, check_w
 # Factors between rates of the metric "loss", from the searches of benchmarks/learning_rates.py with the seeds 0 to 4.
 # A rate just below that of the lowest loss is stable for a short time only. A loss that falls long before it explodes
 # falls by itself, such as from the values of an untrained network.
-BELOW_LOWEST, BELOW_END = 4.0, 1000.0
+BELOW_LOWEST, BELOW_END = 4.0, 600.0
 # Points that `suggestion` skips by default: the first means are over few points, and the last rates are too high.
 SKIP_BEGINNING, SKIP_END = 10, 5
 
@@ -167,7 +167,7 @@ class LRFinder(Finder):
 
         The means must improve by more than noise explains, and make nine tenths of their improvement within a quarter
         of the points after the suggestion. A slower improvement does not depend on one rate. A loss that explodes must
-        do so before the rate is a thousand times the suggestion.
+        do so before the rate is 600 times the suggestion.
         """
         rate = self.suggestion() if self.results else None
         if rate is None:

@@ -29,7 +29,6 @@ from noterl.collect.workers.rounds import (
     Chosen,
     LearnerRounds,
     Rounds,
-    generator_names,
     make_rounds,
     why_learner_acts,
 )
@@ -230,7 +229,8 @@ class PoolLanes(Pool):
         own = self.own[index]
         acting = self._rounds.acting(index, self._state.explorer_of(index) if restores else None)
         lanes = self._state.lanes_of(index) if restores else None
-        names = generator_names(self._rounds, index, range(own.start, own.stop))
+        names = [f"environment/{lane}" for lane in range(own.start, own.stop)]
+        names += [exploration_name(index, name) for name in self._rounds.explorers]
         states = {name: self.generators(name).bit_generator.state for name in names}
         generators = {"seed": self.generators.seed, "states": states}
         lanes_of_worker = index, own.start, own.stop - own.start, self.num_envs, self._detached

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from noterl.collect.workers.schedule import EpisodePhases, Lead, Overlap, Phases
 from noterl.collect.workers.shared_memory import ArraySpec, Shapes, SharedWeights
 from noterl.collect.workers.transitions import OBSERVATION, observation_at
 from noterl.collect.workers.weights import Publisher, block_shapes
-from noterl.collect.workers.worker import Acting, exploration_name
+from noterl.collect.workers.worker import Acting
 from noterl.explorer import Explorer
 
 if TYPE_CHECKING:
@@ -234,6 +234,7 @@ class WorkerRounds(Rounds):
 
     clock = WORKERS
     explorers = ("exploration", "random_actions")
+    _overlaps = False
 
     def __init__(self, lanes: Pool, actor: Actor, rollout_steps: int | None) -> None:
         super().__init__(lanes, actor)
@@ -275,13 +276,8 @@ class WorkerRounds(Rounds):
     def choose_actions(self, actor: Actor, step: int) -> Chosen:
         """Take the next round that workers have collected."""
         assert self.lead is not None
-        actions = self.collect(step, self._rounds_ahead(), self.lead.counters.updates)
+        actions = self.collect(step, self.lead.rounds(self._overlaps), self.lead.counters.updates)
         return None if actions is None else (self.encoded, actions)
-
-    def _rounds_ahead(self) -> float | None:
-        """Return how many rounds workers may be ahead of the loop, the next one included; None for the setting."""
-        assert self.lead is not None
-        return self.lead.rounds(overlap=False)
 
     def collect(self, step: int, rounds: float | None, updates: int = 0) -> np.ndarray | None:
         """Return the actions `[N, ...]` of the next round; None if `interrupted` of the lanes is set.
@@ -354,6 +350,8 @@ class OverlappedRounds(WorkerRounds):
         rollout_steps: rounds of a rollout, if the agent learns from rollouts.
     """
 
+    _overlaps = True
+
     def __init__(self, lanes: Pool, actor: Actor, rollout_steps: int | None) -> None:
         super().__init__(lanes, actor, rollout_steps)
         self._updates = 0
@@ -368,10 +366,6 @@ class OverlappedRounds(WorkerRounds):
         """Expect the reset, and measure the staleness of the episode from zero."""
         super().reset(lane)
         self._staleness[lane] = 0
-
-    def _rounds_ahead(self) -> float | None:
-        assert self.lead is not None
-        return self.lead.rounds(overlap=True)
 
     def collect(self, step: int, rounds: float | None, updates: int = 0) -> np.ndarray | None:
         """Return the actions of the next round; see `WorkerRounds.collect`."""
@@ -429,8 +423,3 @@ def why_learner_acts(actor: Actor) -> str:
     if actor.start:
         return "forward has a state"
     return "forward returns further fields" if actor.forward_fields else "NumPy cannot run this network"
-
-
-def generator_names(rounds: Rounds, index: int, lanes: Sequence[int]) -> list[str]:
-    """Return the names of the generators of a worker: those of its environments and of its exploration."""
-    return [f"environment/{lane}" for lane in lanes] + [exploration_name(index, name) for name in rounds.explorers]

@@ -13,6 +13,8 @@ from tests.support.injection import Interrupted
 pytestmark = [
     pytest.mark.backends("torch"),
     pytest.mark.filterwarnings("ignore:the budget ended within a step of the vector environment:RuntimeWarning"),
+    # Python leaves a file to the garbage collector if Ctrl-C arrives while a `with` statement is about to close it.
+    pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning"),
 ]
 
 TRIES = int(os.environ.get("NOTERL_FAULT_REPEATS", "10"))

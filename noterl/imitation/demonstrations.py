@@ -16,7 +16,7 @@ from noterl.envs.spaces import convert
 from noterl.registry import Configurable, register
 from noterl.replay.columns import action_layout
 from noterl.utils import schema
-from noterl.utils.budget import check_hdf5
+from noterl.utils.budget import LIMITS, check_hdf5, parse
 from noterl.utils.files import FileError, PathLike
 from noterl.utils.optional import require
 
@@ -274,10 +274,11 @@ def _check_minari(folder: Path) -> None:
     """Check the sizes that a data set declares in its files, if there are any: Minari allocates memory for them."""
     files = list(folder.glob("*.hdf5"))
     for path in files:
-        check_hdf5(path, path.stat().st_size)
+        check_hdf5(path)
     description = folder / "metadata.json"
     if files and description.exists():
-        episodes = json.loads(description.read_bytes())["total_episodes"]
+        with description.open("rb") as file:
+            episodes = parse(file.read(LIMITS["bytes of JSON"] + 1), json.loads)["total_episodes"]
         if not 0 <= episodes <= sum(path.stat().st_size for path in files):
             raise ValueError(f"its files are too small for {episodes} episodes")
 

@@ -25,6 +25,7 @@ from noterl.tune import trial as trials_
 from noterl.tune.ranges import RANGES, sample
 from noterl.tune.spaces import SPACES
 from noterl.tune.trial import Task
+from noterl.utils.budget import checked_size
 from noterl.utils.checks import check_int, check_number, check_positive, check_word, is_plain
 from noterl.utils.console import progress_bar
 from noterl.utils.files import replacing, user_path
@@ -253,6 +254,9 @@ def open_study(
         "none": optuna.pruners.NopPruner,
     }
     with _quiet(optuna), _journal_errors(path):
+        if isinstance(path, Path) and path.exists():
+            with path.open("rb") as file:
+                checked_size(file, factor=8)  # Optuna reads lines, and a sparse file may be one line
         storage = JournalStorage(JournalFileBackend(str(path))) if isinstance(path, Path) else path
         study = optuna.create_study(
             storage=storage, study_name=name, direction="maximize", load_if_exists=True, pruner=pruners[pruner]()

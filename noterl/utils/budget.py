@@ -94,14 +94,19 @@ def using(budget: Budget) -> Iterator[None]:
         _current.reset(token)
 
 
-def checked_size(file: BinaryIO, largest: int | None = None) -> int:
+def checked_size(file: BinaryIO, largest: int | None = None, *, factor: int = 1) -> int:
     """Return the bytes of an open file.
 
+    Args:
+        file: the file.
+        largest: the most bytes; None for those that fit in the memory that is free.
+        factor: how many bytes of memory the reader takes for each byte of the file.
+
     Raises:
-        FileError: if there are more than `largest`, or than the memory that is free: the file may be sparse.
+        FileError: if there are more: the file may be sparse.
     """
     size = os.fstat(file.fileno()).st_size
-    limit = available_bytes() if largest is None else largest
+    limit = available_bytes() // factor if largest is None else largest
     if size > limit:
         raise FileError(f"it takes {size:,} bytes, and {limit:,} fit {'in memory' if largest is None else 'the agent'}")
     return size
@@ -142,21 +147,22 @@ def _depth(value: Any) -> int:
     return depth
 
 
-def check_hdf5(path: Path, size: int, largest: int | None = None) -> None:
+def check_hdf5(path: Path, largest: int | None = None) -> None:
     """Check the declared sizes in an HDF5 file before a data set is read.
 
     Args:
         path: of the file.
-        size: bytes of the file.
         largest: the most values of a data set; None for any number.
 
     Raises:
-        FileError: if a data set is too large, or lies outside of the file.
+        FileError: if the file or a data set is too large, or a data set lies outside of the file.
     """
     import h5py
 
+    with path.open("rb") as file:
+        size = checked_size(file)
     budget = Budget("its data sets")
-    budget.spend("unpacked bytes", -UNPACKED_PER_BYTE * size)
+    budget.spend("unpacked bytes", -min(UNPACKED_PER_BYTE * size, available_bytes()))
     budget.spend("chunks", -size // _BYTES_OF_CHUNK)
 
     def check(name: str, entry: Any) -> None:
@@ -175,9 +181,9 @@ def check_hdf5(path: Path, size: int, largest: int | None = None) -> None:
             "chunks", math.prod(-(-n // side) for n, side in zip(entry.shape, entry.chunks or (), strict=False))
         )
 
-    with h5py.File(path, "r") as file:
-        check("/", file)
-        file.visititems(check)
+    with h5py.File(path, "r") as data:
+        check("/", data)
+        data.visititems(check)
 
 
 def count_values(text: bytes) -> int:

@@ -16,11 +16,15 @@ from typing import Any
 
 import numpy as np
 
-from noterl.utils.budget import CELLS_PER_BYTE, UNPACKED_PER_BYTE, Budget
-from noterl.utils.files import replacing, user_path
+from noterl.utils.budget import CELLS_PER_BYTE, UNPACKED_PER_BYTE, Budget, checked_size
+from noterl.utils.files import reading, replacing, user_path
+from noterl.utils.memory import available_bytes
 from noterl.utils.optional import require
 
 Row = dict[str, Any]
+
+_MEMORY_PER_BYTE = 16  # of a text, whose cells take 5 to 10 bytes each
+_BYTES_OF_CELL = 128  # with its place in the dict of a row
 
 
 def plain_row(values: Mapping[str, Any]) -> Row:
@@ -173,15 +177,17 @@ def _complete_lines(path: Path) -> str:
     """Return the text of a file, without a last line that a logger did not complete.
 
     Raises:
-        ValueError: if a complete line is not UTF-8.
+        ValueError: if a complete line is not UTF-8, or the rows do not fit in memory.
     """
-    content = path.read_bytes()
+    with reading(path) as file:
+        content = file.read(checked_size(file, factor=_MEMORY_PER_BYTE))
     return content[: content.rfind(b"\n") + 1].decode()  # the incomplete line may end within a character
 
 
 def _check_size(files: Sequence[Path], cells: int, unpacked: int = 0) -> None:
     """Raise a ValueError if files are too small for a table of so many cells and bytes: most cells are missing."""
-    size = sum(file.stat().st_size for file in files)
+    # The size of a sparse file counts only as far as its cells fit in memory.
+    size = min(sum(file.stat().st_size for file in files), available_bytes() // (CELLS_PER_BYTE * _BYTES_OF_CELL))
     budget = Budget(f"the table in {', '.join(map(str, files)):.200}", ValueError)
     budget.spend("cells", cells - CELLS_PER_BYTE * size)
     budget.spend("unpacked bytes", unpacked - UNPACKED_PER_BYTE * size)

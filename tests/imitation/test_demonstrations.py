@@ -330,6 +330,18 @@ class TestMinari:
         with pytest.raises(ValueError, match=r"dataset: 'noterl/expert-v0'"):
             Demonstrations.from_minari("noterl/expert-v0")
 
+    @pytest.mark.filterwarnings("ignore::UserWarning")
+    @pytest.mark.parametrize("name", ["main_data.hdf5", "metadata.json"])
+    def test_sparse_data_set_is_not_read(
+        self, name: str, minari: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        demonstrations(DISCRETE, observation_space=OBSERVATIONS).to_minari("noterl/expert-v0")
+        monkeypatch.setattr("noterl.utils.budget.available_bytes", lambda: 2**24)
+        with (tmp_path / "noterl" / "expert-v0" / "data" / name).open("r+b") as sparse:
+            sparse.truncate(2**25)
+        with pytest.raises(ValueError, match=r"expert-v0.*(fit in memory|bytes of JSON)"):
+            Demonstrations.from_minari("noterl/expert-v0")
+
 
 def test_missing_minari_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "minari", None)

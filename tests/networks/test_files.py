@@ -517,6 +517,12 @@ class TestHostileFiles:
         ):
             networks.read_network("model.keras")
 
+    def test_sparse_file_is_not_read(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("noterl.utils.budget.available_bytes", lambda: 2**26)
+        _rewrite("model.keras", "model.weights.h5", lambda content: content + bytes(2**25))
+        with pytest.raises(ValueError, match=r"network: model.keras.*it takes .* bytes, and 16,777,216 fit in memory"):
+            networks.read_network("model.keras")
+
     def test_link_in_the_weights_is_refused(self) -> None:
         def change(content: bytes) -> bytes:
             stream = io.BytesIO(content)

@@ -417,6 +417,14 @@ def test_damaged_journal_is_named(change: tuple[str, str], tmp_path: Path) -> No
         open_study(optuna, path, "noterl", "tpe", "none", 5, 0)
 
 
+def test_sparse_journal_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("noterl.utils.budget.available_bytes", lambda: 2**26)
+    with (tmp_path / "study.log").open("wb") as sparse:
+        sparse.truncate(2**25)
+    with pytest.raises(ValueError, match=r"storage: .*study\.log .* bytes, and .* fit in memory"):
+        open_study(optuna, tmp_path / "study.log", "noterl", "tpe", "median", 2, 0)
+
+
 def test_results_in_a_journal_are_numbers(tmp_path: Path) -> None:
     path = tmp_path / "study.log"
     study = open_study(optuna, path, "noterl", "tpe", "none", 5, 0)

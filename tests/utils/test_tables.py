@@ -47,6 +47,31 @@ def test_file_that_is_not_a_table_raises(name: str, content: bytes, message: str
         read_columns(tmp_path / name)
 
 
+@pytest.mark.parametrize("name", ["log.csv", "log.jsonl"])
+def test_sparse_file_is_refused_before_it_is_read(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("noterl.utils.budget.available_bytes", lambda: 2**28)
+    with (tmp_path / name).open("wb") as sparse:
+        sparse.truncate(2**26)
+    with pytest.raises(ValueError, match=rf"{name}.*: it takes 67,108,864 bytes, and 16,777,216 fit in memory"):
+        read_columns(tmp_path / name)
+
+
+def test_size_of_a_sparse_file_allows_no_cells_that_memory_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    monkeypatch.setattr("noterl.utils.tables.available_bytes", lambda: 2**27)
+    path = tmp_path / "log.parquet"
+    parquet.write_table(pyarrow.table({"a": np.zeros(2**22)}), path, compression="zstd")
+    content = path.read_bytes()
+    with path.open("r+b") as file:  # the pages, a hole, and the table of contents
+        file.seek(2**30)
+        file.write(content[-(int.from_bytes(content[-8:-4], "little") + 8) :])
+    with pytest.raises(ValueError, match=r"log.parquet: at most .* cells"):
+        read_columns(path)
+
+
 def test_short_rows_make_no_cells(tmp_path: Path) -> None:
     names = ",".join(f"c{number}" for number in range(50_000))
     (tmp_path / "log.csv").write_text(f"steps,reward,{names}\n" + "1,2.5\n" * 5_000)

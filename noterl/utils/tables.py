@@ -95,12 +95,13 @@ def read_json_lines(path: Path) -> list[Row]:
     """Return the rows of a file of JSON lines, without an incomplete last line.
 
     Raises:
-        ValueError: if a line does not hold an object.
+        ValueError: if a line does not hold a JSON object.
     """
+    text = _complete_lines(path)
     try:
-        rows = [json.loads(line) for line in io.StringIO(_complete_lines(path))]
-    except RecursionError:
-        raise ValueError(f"{path} is nested too deeply") from None
+        rows = [json.loads(line) for line in io.StringIO(text)]
+    except (RecursionError, ValueError) as error:
+        raise ValueError(f"{path} is not a table: {error}") from error
     if not all(isinstance(row, dict) for row in rows):
         raise ValueError(f"each line of {path} must hold an object")
     _check_size([path], len(rows) * len(columns_of(rows)))
@@ -181,7 +182,7 @@ def _complete_lines(path: Path) -> str:
     """
     with reading(path) as file:
         content = file.read(checked_size(file, factor=_MEMORY_PER_BYTE))
-    return content[: content.rfind(b"\n") + 1].decode()  # the incomplete line may end within a character
+        return content[: content.rfind(b"\n") + 1].decode()  # the incomplete line may end within a character
 
 
 def _check_size(files: Sequence[Path], cells: int, unpacked: int = 0) -> None:

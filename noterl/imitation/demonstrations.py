@@ -230,9 +230,10 @@ class Demonstrations(Configurable):
                 observation_space=data.observation_space,
                 action_space=data.action_space,
             )
-        except (ImportError, OSError, MemoryError):
-            raise
         except Exception as error:  # a damaged data set may make Minari and h5py raise anything
+            # An OSError of the system has a number; those of h5py do not name the file.
+            if isinstance(error, ImportError | MemoryError) or getattr(error, "errno", None):
+                raise
             raise ValueError(f"dataset: {dataset!r:.200} is not a Minari data set of episodes: {error}") from error
 
     def to_minari(self, dataset_id: str, *, env: Any = None, **metadata: Any) -> Any:

@@ -141,7 +141,9 @@ def read_parquet(path: Path) -> list[Row]:
         table = parquet.read_table(path, read_dictionary=words)  # a word that is repeated is in memory once
         table.validate(full=True)  # such as the places of words in their dictionary
         columns = [_python_values(column) for column in table.columns]
-    except arrow.ArrowException as error:
+    except (arrow.ArrowException, OSError, UnicodeDecodeError) as error:
+        if getattr(error, "errno", None):  # of the system; those of pyarrow have no number and do not name the file
+            raise
         raise ValueError(f"{path} is not a Parquet file of a logger: {error}") from error
     return [dict(zip(table.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
 

@@ -321,6 +321,7 @@ class TestMinari:
             ("metadata.json", lambda content: content.replace(b'"total_episodes": 2', b'"total_episodes": 3000000000')),
             ("metadata.json", lambda content: b"[]"),
             ("main_data.hdf5", lambda content: content.replace(b"terminations", b"terminatiXns")),
+            ("main_data.hdf5", lambda content: content[:1_000]),
         ],
     )
     def test_damaged_data_set_is_named(self, name: str, change: Any, minari: Any, tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ def test_scalars_become_numbers() -> None:
         ("log.jsonl", b'{"a": ' + b"9" * 5_000 + b"}\n", "log.jsonl is not a table: .*digits"),
         ("log.jsonl", b"".join(b'{"%d": 1}\n' % number for number in range(3_000)), "log.jsonl: at most .* cells"),
         ("log.parquet", b"PAR1", "log.parquet"),
+        ("log.parquet", b"PAR1" + b"\xff" * 16 + (16).to_bytes(4, "little") + b"PAR1", "log.parquet is not a Parquet"),
     ],
 )
 def test_file_that_is_not_a_table_raises(name: str, content: bytes, message: str, tmp_path: Path) -> None:

@@ -12,11 +12,12 @@ class InvalidStepError(ValueError):
 
 
 def check_end(name: str, values: Any) -> None:
-    """Raise an `InvalidStepError` if `terminated` or `truncated` is None or a str, or an array that holds one.
+    """Raise an `InvalidStepError` unless `terminated` or `truncated` is a bool or a number, or an array of these.
 
-    Their truth says nothing: that of "False" is true.
+    The truth of other values says nothing: NaN and "False" are true.
     """
     ends = np.asarray(values)
-    for value in ends.astype(object).flat if ends.dtype.kind in "USO" else ():
-        if value is None or isinstance(value, str | bytes):
+    for value in ends.astype(object).flat if ends.dtype.kind not in "biu" else ():
+        is_number = isinstance(value, bool | int | float | np.generic) and not isinstance(value, str | bytes)
+        if not is_number or value != value:
             raise InvalidStepError(f"{name} must be a bool, got {value!r:.40}")

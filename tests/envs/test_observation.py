@@ -304,7 +304,7 @@ class TestBounds:
         assert len(caught) == 1
 
 
-@pytest.mark.parametrize("end", ["False", None, b"", np.str_("")])
+@pytest.mark.parametrize("end", ["False", None, b"", np.str_(""), float("nan"), {}])
 def test_end_that_is_no_bool_raises_on_each_path(end: Any) -> None:
     """Their truth says nothing: "False" would end each episode."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ import numpy as np
 from noterl.callback import HISTORY, Callback
 from noterl.types import Logs
 from noterl.utils.checks import check_positive
-from noterl.utils.files import naming, user_path
+from noterl.utils.files import replacing
 from noterl.utils.notebook import table
 from noterl.utils.optional import require
 
@@ -89,12 +90,12 @@ class History(Callback):
 
     def to_csv(self, path: str | Path) -> None:
         """Write a CSV file with a row per episode and a column per quantity; missing directories are created."""
-        path = user_path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with naming(path), path.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file)
-            writer.writerow(["episode", *self.history])
-            writer.writerows(zip(self.episode, *self.history.values(), strict=True))
+        text = io.StringIO(newline="")
+        writer = csv.writer(text)
+        writer.writerow(["episode", *self.history])
+        writer.writerows(zip(self.episode, *self.history.values(), strict=True))
+        with replacing(path) as file:
+            file.write(text.getvalue().encode())
 
     def plot(
         self,

@@ -387,6 +387,19 @@ class TestHistory:
             "6,8.0,2,0.25,2,1,1.5,0.1",
         ]
 
+    def test_full_disk_keeps_the_older_table(self, history: History, tmp_path: Path) -> None:
+        resource = pytest.importorskip("resource")
+        history.to_csv(tmp_path / "history.csv")
+        before, limit = (tmp_path / "history.csv").read_text(), resource.getrlimit(resource.RLIMIT_FSIZE)
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (10, limit[1]))
+            with pytest.raises(OSError, match=r"history\.csv"):
+                history.to_csv(tmp_path / "history.csv")
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+        assert (tmp_path / "history.csv").read_text() == before
+        assert [path.name for path in tmp_path.iterdir()] == ["history.csv"]
+
     def test_to_csv_of_a_fit_keeps_exact_numbers(self, tmp_path: Path) -> None:
         history = rewarded([1.5, -2]).fit(episodes=2, verbose=0)
         history.to_csv(str(tmp_path / "history.csv"))

@@ -108,5 +108,8 @@ def _help_of_train() -> str:
 
 
 def _fail(error: object, code: int) -> int:
-    print(f"noterl: error: {error}", file=sys.stderr)
+    from noterl.cli.catalogue import printable
+
+    message = "\n".join(map(printable, str(error).split("\n")))  # errors quote names and values in files
+    print(f"noterl: error: {message}", file=sys.stderr)
     return code

@@ -110,6 +110,14 @@ def test_info_escapes_what_controls_the_terminal(tmp_path: Path, capsys: pytest.
     assert "\\x1b[31mname" in printed
 
 
+def test_errors_escape_what_controls_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "log.csv").write_text("\x1b[31mname,steps\n1,2\n")
+    assert main(["compare", str(tmp_path / "log.csv")]) == 2
+    printed = capsys.readouterr().err
+    assert "\x1b" not in printed and "\\x1b[31mname" in printed
+    assert printed.count("\n") == 1
+
+
 def test_damaged_file_gives_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a.noterl").write_bytes(b"nothing")
     for command in ("info", "evaluate", "play"):

@@ -845,8 +845,8 @@ class Agent(BaseAgent):
 
         Raises:
             ValueError: if the shape is neither that of one observation nor that of a batch, the dtype of the space
-                cannot represent a value, or the mask, `state` or `starts` does not fit the shape; if the agent's head
-                takes no masks, or the agent has no state.
+                cannot represent a value, a value is not finite or not in a Discrete space, or the mask, `state` or
+                `starts` does not fit the shape; if the agent's head takes no masks, or the agent has no state.
         """
         return self._parts.act(observation, state, starts, deterministic, action_mask)
 

@@ -134,7 +134,8 @@ def fit_dtype(space: Space[Any], observation: Any, name: str = "observation") ->
     result is `observation` itself.
 
     Raises:
-        ValueError: if a conversion to the dtype would change a value; the message begins with `name`.
+        ValueError: if a conversion to the dtype, or to float32 for a wider one, would change a value, or a value is not
+            a finite number or not in a Discrete space; the message begins with `name`.
 
     Example:
     >>> from gymnasium.spaces import Discrete
@@ -146,20 +147,29 @@ def fit_dtype(space: Space[Any], observation: Any, name: str = "observation") ->
         parts = {key: fit_dtype(part, observation[key], f"{name}[{key!r}]") for key, part in space.spaces.items()}
         return observation if all(part is observation[key] for key, part in parts.items()) else parts
     dtype, value = np.dtype(space.dtype), np.asarray(observation)
+    if value.dtype.kind not in "biufO":
+        raise ValueError(f"{name} must hold numbers, got {value.dtype}")
+    if isinstance(space, spaces.Discrete) and not ((value >= 0) & (value < space.n)).all():
+        raise ValueError(f"{name} must be in {space}, got {observation!r}")
     is_float = dtype.kind == "f"
-    if value.dtype == dtype or (is_float and dtype.itemsize >= 4):  # float32 is compared with each observation
+    if is_float and dtype.itemsize > 4:
+        dtype = np.dtype(np.float32)  # that of networks and memories
+    if value.dtype == dtype and (not is_float or np.isfinite(value).all()):
         return observation
     with np.errstate(all="ignore"):
-        cast = value.astype(dtype)
-        lost = ~np.isfinite(cast) & np.isfinite(value) if is_float else cast != value
+        cast = value.astype(dtype, copy=False)
+        lost = ~np.isfinite(cast) if is_float else cast != value
         if not lost.any():
             return observation
         rounded = cast if is_float else np.rint(value).astype(dtype)
         if not is_float and (np.abs(rounded.astype(np.float64) - value) <= _ROUNDING).all():
             return rounded[()]
+    wrong = value[lost].flat[0]
+    if is_float and not np.isfinite(wrong):
+        raise ValueError(f"{name} must be finite, got {wrong!r}")
     raise ValueError(
-        f"{name} must fit {dtype}, the dtype of its space {space}, got {value[lost].flat[0]!r}: convert it in the "
-        "environment, or give the space the dtype of the observations"
+        f"{name} must fit {dtype}, the dtype of its space {space}, got {wrong!r}: convert it in the environment, or "
+        "give the space the dtype of the observations"
     )
 
 

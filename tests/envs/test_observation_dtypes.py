@@ -100,6 +100,26 @@ def test_fit_refuses_a_value_that_the_dtype_cannot_represent(name: str, kind: An
         agent.fit(steps=12, verbose=0)
 
 
+FLOATS = spaces.Box(-np.inf, np.inf, (2,), np.float32)
+NOT_NUMBERS: dict[str, tuple[Any, Any]] = {
+    "NaN": (FLOATS, np.array([0.0, np.nan])),
+    "NaN of float32": (FLOATS, np.array([[0.0, 1.0], [np.inf, 0.0]], np.float32)),
+    "beyond float32": (spaces.Box(-np.inf, np.inf, (2,), np.float64), np.array([0.0, 1e39])),
+    "complex": (FLOATS, np.full(2, 1j)),
+    "text": (BYTES, np.full(4, "a")),
+    "part of a Dict": (spaces.Dict({"speed": FLOATS, "gear": spaces.Discrete(3)}), {"speed": [0, np.nan], "gear": 1}),
+    "not in a Discrete": (spaces.Discrete(4), 4),
+    "below a Discrete": (spaces.Discrete(4), np.array([1, -1])),
+}
+
+
+@pytest.mark.parametrize("name", NOT_NUMBERS)
+def test_act_refuses_what_fit_refuses(name: str) -> None:
+    space, observation = NOT_NUMBERS[name]
+    with pytest.raises(ValueError, match=r"^observation.* must (fit|be finite|hold numbers|be in)"):
+        agent_of((space, spaces.Discrete(2))).act(observation)
+
+
 @pytest.mark.parametrize("name", LOST)
 def test_act_check_and_evaluations_refuse_it_too(name: str) -> None:
     space, observation = LOST[name]

@@ -50,6 +50,7 @@ class StackLayout:
         self._leaf, self._size = leaf, shape[-1] // frames
         frame = Leaf(shape[1:] if self.first else (*shape[:-1], self._size), leaf.dtype, leaf.batch_dtype)
         self.layout: Layout = self.with_part(layout, frame)
+        self._padding: Array | None = None  # of the last first observation that did not repeat its frame
 
     def part(self, observations: Any) -> Any:
         """Return the stacked part of an observation, of a batch of observations or of a table."""
@@ -88,7 +89,7 @@ class StackLayout:
             starts: whether the transition starts an episode.
 
         Raises:
-            ValueError: if the next stack does not continue this one, or the first stack is padded with zeros.
+            ValueError: if the next stack does not continue this one, or the first stack repeats another frame.
         """
         if not np.array_equal(frames[1:], following[:-1]):
             axis = "along its first axis" if self.first else "side by side in its last axis"
@@ -96,9 +97,15 @@ class StackLayout:
                 f"frame_stack={self.frames}: an observation is not a stack of the last {self.frames} frames {axis}, "
                 "the newest last; wrap the environment in noterl.envs.FrameStack, or give the axis: stack_axis=0 or -1"
             )
-        if starts and self.frames > 1 and not frames[:-1].any() and frames[-1].any():
+        if not starts or _is_padded(frames) or not _is_padded(frames[:-1]):
+            return
+        # After an interrupted `add`, the second observation may look like the first one. Its padding never comes twice.
+        is_known = self._padding is not None and np.array_equal(self._padding, frames[0])
+        self._padding = frames[0].copy()
+        if is_known or not frames[0].any():
+            padding = "another frame" if frames[0].any() else "zeros"
             raise ValueError(
-                f"frame_stack={self.frames}: a first observation is padded with zeros; it must repeat its frame "
+                f"frame_stack={self.frames}: a first observation is padded with {padding}; it must repeat its frame "
                 "(noterl.envs.FrameStack does, and FrameStackObservation with padding_type='reset')"
             )
 

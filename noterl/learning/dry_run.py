@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 # What memories use of the feedback of an update, `[B]`.
 FEEDBACK = ("td_error", "ratio")
 
+# What the training loop itself logs of each episode.
+EPISODE_LOGS = frozenset({"reward", "length", "steps", "updates", "time", "complete"})
+
 FieldShapes = Mapping[str, tuple[int, ...]]
 
 
@@ -125,6 +128,10 @@ def _call_updates(updater: Updater, forward_fields: FieldShapes, returned: list[
         bad = [name for name in logs if not isinstance(name, str)]
         if bad:
             raise ValueError(f"update must return logs whose names are str, {type(algorithm).__name__} returns {bad!r}")
+        taken = sorted(EPISODE_LOGS & logs.keys())
+        if taken:
+            names = ", ".join(map(repr, taken))
+            raise ValueError(f"update: the logs of an episode already have {names}; give the metric another name")
         unused = [name for name in feedback if name not in {*FEEDBACK, *updater.memory.feedback_fields, *logs}]
         if unused:
             warnings.warn(

@@ -106,6 +106,12 @@ class Unused(Scalars):
         return loss, {"my_errors": feedback["td_error"]}
 
 
+class Taken(Scalars):
+    def loss(self, batch: Any) -> Any:
+        loss, feedback = super().loss(batch)
+        return loss, {**feedback, "reward": loss, "steps": loss}
+
+
 class TestBuildingFindsErrors:
     def test_scalars_of_the_feedback_are_metrics(self) -> None:
         agent = Scalars(CountingEnv, seed=1)
@@ -115,9 +121,13 @@ class TestBuildingFindsErrors:
 
     @pytest.mark.parametrize(
         ("kind", "error", "match"),
-        [(Constant, ValueError, "loss: .*Constant.loss .*gradient"), (Own, NotImplementedError, r"loss\(batch\)")],
+        [
+            (Constant, ValueError, "loss: .*Constant.loss .*gradient"),
+            (Own, NotImplementedError, r"loss\(batch\)"),
+            (Taken, ValueError, "update: .*'reward', 'steps'.* another name"),
+        ],
     )
-    def test_loss_that_is_missing_or_constant_raises_before_the_first_step(
+    def test_loss_that_is_missing_or_wrong_raises_before_the_first_step(
         self, kind: type, error: type[Exception], match: str
     ) -> None:
         agent = kind(CountingEnv, seed=1)

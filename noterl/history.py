@@ -25,6 +25,17 @@ COLUMNS = ("reward", "length", "loss", "steps", "updates", "time")
 _FEW = 50  # values, up to which a plot marks each one
 
 
+def check_logs(episode: int, logs: Logs) -> None:
+    """Raise a ValueError if a callback has replaced a number that the log of a run needs by another value."""
+    for name, kinds in {"reward": "biuf", "time": "biuf", "steps": "iu"}.items():
+        value = np.asarray(logs.get(name, 0))
+        if value.ndim or value.dtype.kind not in kinds:
+            raise ValueError(
+                f"logs: {name!r} of episode {episode} must be {'an int' if kinds == 'iu' else 'a number'}, got "
+                f"{logs[name]!r:.80}: a callback has changed it"
+            )
+
+
 class History(Callback):
     """The record of one `fit`.
 
@@ -71,6 +82,7 @@ class History(Callback):
         """Append the logs of a finished episode; skip one that the end of training cut short."""
         if not logs.get("complete", True):
             return
+        check_logs(episode, logs)
         for name in logs:
             if name not in self.history and name != "complete":
                 self.history[name] = [math.nan] * len(self.episode)

@@ -9,7 +9,7 @@ from typing import Any
 
 from noterl import saving
 from noterl.callback import LOGGER, Callback
-from noterl.history import COLUMNS
+from noterl.history import COLUMNS, check_logs
 from noterl.types import Logs
 from noterl.utils.checks import check_bool, check_positive
 from noterl.utils.files import user_path
@@ -39,7 +39,7 @@ class RowLogger(Callback):
 
     Raises:
         ValueError: if an argument is not one of the allowed values; when training begins, if the file is not a log of
-            this kind.
+            this kind; at an episode's end, if a callback has replaced a number in its logs by another value.
         OSError: when training begins, if the file cannot be written.
     """
 
@@ -123,6 +123,7 @@ class RowLogger(Callback):
         if not logs.get("complete", True):
             return
         row = {"episode": episode, **dict.fromkeys(COLUMNS), **plain_row(logs)}
+        check_logs(episode, row)
         row.pop("complete", None)
         row["time"] += self._seconds
         for name, count in self._offset.items():

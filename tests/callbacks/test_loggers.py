@@ -355,6 +355,21 @@ class TestBadInput:
         with pytest.raises(ValueError, match=r"path: .*log\.csv .*time"):
             rewarded([0]).fit(episodes=1, callbacks=[CSVLogger(path)], verbose=0)
 
+    @pytest.mark.parametrize(
+        "change",
+        [{"reward": "high"}, {"reward": [1.0]}, {"reward": 10**400}, {"steps": 1.5}, {"steps": None}, {"time": None}],
+    )
+    def test_logs_that_the_next_fit_would_refuse_are_not_written(
+        self, change: dict[str, Any], ending: str, tmp_path: Path
+    ) -> None:
+        agent, path = rewarded([1]), tmp_path / f"log.{ending}"
+        wrong = LambdaCallback(on_episode_end=lambda episode, logs: logs.update(change) if episode == 2 else None)
+        with pytest.raises(ValueError, match=f"logs: '{next(iter(change))}' of episode 2 must be an? .*callback"):
+            agent.fit(episodes=4, callbacks=[wrong, KINDS[ending](path, 1)], verbose=0)
+        assert read_columns(path)["episode"] == [0, 1]
+        agent.fit(episodes=1, callbacks=[KINDS[ending](path, 1)], verbose=0)
+        assert read_columns(path)["episode"] == [0, 1, 3]
+
     def test_malformed_state_raises(self, tmp_path: Path) -> None:
         agent, logger = rewarded([0]), JSONLogger(tmp_path / "log.jsonl")
         state = {**logger.get_state(), "pending": ["[" * 10_000]}

@@ -235,7 +235,7 @@ class Decoder:
         except FileError:
             raise
         except Exception as error:
-            reason = f"{type(error).__name__}: {error!s:.200}"
+            reason = f"{error!r:.200}"  # quoted: words of the file may control a terminal
             raise FileError(f"its {key_path(keys, 'tree')} holds a malformed {kind[1:]} ({reason})") from error
 
     def call(self, content: Any, keys: Keys) -> tuple[str, dict[str, Any]]:

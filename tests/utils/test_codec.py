@@ -318,6 +318,7 @@ MALFORMED = [
     (box(low={"$npy": "nine"}), "shape"),
     (box(below={"$npy": "matrix"}), "shape"),
     (box(below={"$npy": "nine"}), "shape"),
+    (box(**{"\x1b[31m": 1}), r"unexpected.*\\x1b\[31m"),  # escaped: the message may be printed to a terminal
 ]
 ARRAYS = {
     "matrix": np.zeros((2, 2)),

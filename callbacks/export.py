@@ -8,7 +8,7 @@ from typing import Any
 from noterl.callback import CHECKPOINT, Callback, Every
 from noterl.export.names import export_path
 from noterl.types import Logs
-from noterl.utils.files import check_writable
+from noterl.utils.files import check_writable_folder
 
 from .support.monitor import Monitor
 
@@ -69,7 +69,7 @@ class Export(Callback):
 
     def on_train_begin(self, logs: Logs) -> None:
         """Check that files can be written beside `path`."""
-        check_writable(self.path.with_name(f"{self.path.name}.part"))
+        check_writable_folder(self.path.parent)
 
     def on_episode_end(self, episode: int, logs: Logs) -> None:
         """Update the score."""

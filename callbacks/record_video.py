@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from noterl import saving
 from noterl.callback import Callback, Every
 from noterl.random import check_seed
 from noterl.types import Logs
 from noterl.utils.checks import check_bool, check_positive, check_word
-from noterl.utils.files import user_path
+from noterl.utils.files import check_writable_folder, user_path
 from noterl.utils.optional import require
 
 
@@ -82,7 +81,7 @@ class RecordVideo(Callback):
 
     def on_train_begin(self, logs: Logs) -> None:
         """Check that files can be written in the directory."""
-        saving.check_writable(self.path / "probe")
+        check_writable_folder(self.path)
 
     def on_due(self, logs: Logs) -> None:
         """Play an episode and write the animation."""

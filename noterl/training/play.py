@@ -25,7 +25,7 @@ from noterl.training.parts import Parts
 from noterl.training.video import annotate, as_bytes, find_encoder, write_video
 from noterl.utils import notebook
 from noterl.utils.checks import check_bool, check_number, check_positive
-from noterl.utils.files import checked_path, user_path
+from noterl.utils.files import check_writable_folder, checked_path, user_path
 from noterl.utils.optional import require
 
 # The smallest height of a window in pixels; smaller frames are magnified by a whole factor.
@@ -119,7 +119,7 @@ class View:
             find_encoder(self.video)
             saving.check_writable(self.video)
         if self.frame_dir is not None:
-            saving.check_writable(user_path(self.frame_dir) / "probe")
+            check_writable_folder(self.frame_dir)
 
     @property
     def render_mode(self) -> str | None:

@@ -120,6 +120,11 @@ def check_writable(path: PathLike) -> None:
         file.flush()
 
 
+def check_writable_folder(path: PathLike) -> None:
+    """Check that files can be written in a folder, which is created if it is missing."""
+    check_writable(user_path(path) / secrets.token_hex(16))  # a name that nothing in the folder has
+
+
 @contextlib.contextmanager
 def reading(path: PathLike) -> Iterator[BinaryIO]:
     """Open `path` for reading. An error that the block raises for malformed bytes becomes a `FileError`.

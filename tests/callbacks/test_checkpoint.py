@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 
 import noterl
 from noterl import saving
-from noterl.callbacks import Checkpoint, EarlyStopping, LambdaCallback
+from noterl.callbacks import Checkpoint, EarlyStopping, Export, LambdaCallback, RecordVideo
 from noterl.callbacks.checkpoint import MANIFEST
 from tests.support.states import assert_same_state, differences
 from tests.support.tape import Recorder, Tape, TapeAgent, rewarded, taped
@@ -371,7 +372,12 @@ class TestResuming:
         assert restored.steps == agent.steps
 
 
-def test_other_folders_in_the_directory_are_ignored(tmp_path: Path) -> None:
-    (tmp_path / "probe").mkdir()
-    rewarded([1]).fit(episodes=1, callbacks=[Checkpoint(tmp_path, 1)], verbose=0)
-    assert Checkpoint.latest(tmp_path) is not None
+@pytest.mark.parametrize(
+    "callback", [partial(Checkpoint, save_freq=1), RecordVideo, lambda folder: Export(folder / "policy", "numpy")]
+)
+def test_other_folders_in_the_directory_are_ignored(callback: Any, tmp_path: Path) -> None:
+    for name in ("probe", "policy.py.part"):
+        (tmp_path / name).mkdir()
+    agent = small()
+    agent.fit(episodes=1, callbacks=[callback(tmp_path)], verbose=0)
+    assert agent.episodes == 1

@@ -262,10 +262,11 @@ class TestPlay:
         assert_same_state(before, agent)
 
     def test_frames_video_and_trajectory_are_combined(self, agent: Any, tmp_path: Path) -> None:
+        (tmp_path / "new" / "probe").mkdir(parents=True)
         result = agent.play(
             episodes=2, video=tmp_path / "a.gif", frame_dir=tmp_path / "new", frame_frequency=4, fps=20, max_steps=3
         )
-        assert [path.name for path in sorted((tmp_path / "new").iterdir())] == ["00000.jpg", "00004.jpg"]
+        assert [path.name for path in sorted((tmp_path / "new").glob("*.*"))] == ["00000.jpg", "00004.jpg"]
         with Image.open(tmp_path / "new" / "00004.jpg") as image:  # the first frame of the second episode
             assert np.abs(np.asarray(image).astype(int)).max() < 3
         assert seconds(tmp_path / "a.gif") == pytest.approx(8 / 20)

@@ -55,10 +55,6 @@ class CSVLogger(RowLogger):
         with replacing(self.path) as file:
             file.write(csv_text(rows, self._columns, header=bool(rows)).encode())
 
-    def keep(self, rows: list[Row]) -> None:
-        """Continue the file, which holds exactly these rows."""
-        self._columns = columns_of(rows)
-
     def append_rows(self, rows: list[Row]) -> None:
         """Append rows; if they have a new column, write the whole file again."""
         if self.is_empty:

@@ -71,9 +71,6 @@ class RowLogger(Callback):
         """Replace the contents of the file with these rows."""
         raise NotImplementedError
 
-    def keep(self, rows: list[Row]) -> None:
-        """Continue the file, which holds exactly these rows."""
-
     def append_rows(self, rows: list[Row]) -> None:
         """Append rows. If the file was removed, or is empty, `begin` it."""
         raise NotImplementedError
@@ -115,7 +112,8 @@ class RowLogger(Callback):
         kept += added
         self._seconds = float(kept[-1]["time"]) if kept else 0.0
         self._pending, self._num_rows = [], len(kept)
-        (self.keep if is_whole else self.rewrite)(kept)
+        if not is_whole:
+            self.rewrite(kept)
         self._last = _identity(kept[-1]) if kept else None
 
     def on_episode_end(self, episode: int, logs: Logs) -> None:

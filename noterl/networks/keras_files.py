@@ -36,9 +36,6 @@ _CONFIG, _WEIGHTS = "config.json", "model.weights.h5"
 # A model may need so many more weights than its file holds, because the weights of normalization are overestimated.
 _SPARE_VALUES = 2**23
 
-# Copies of a file in memory: its bytes, its copy in the temporary folder, the model, and values that are checked.
-_COPIES = 4
-
 # The most values of a data set that is not a weight, such as the state of a generator.
 _LARGEST_OTHER = 2**10
 
@@ -65,8 +62,9 @@ def read_keras_archive(path: Path) -> Any:
     """
     place = f"{path}: {_CONFIG}"
     try:
-        with path.open("rb") as file, zipfile.ZipFile(file) as archive:
-            checked_size(file, factor=_COPIES)
+        # Four copies: the bytes, the file in the temporary folder, the model, and the values that are checked.
+        checked_size(path, factor=4)
+        with zipfile.ZipFile(path) as archive:
             content, weights = (_member(archive, name, path) for name in (_CONFIG, _WEIGHTS))
     except (zipfile.BadZipFile, KeyError, OSError, RuntimeError, EOFError, FileError) as error:
         raise ValueError(f"network: {path} is not a file of keras.Model.save: {error}") from error
@@ -74,11 +72,11 @@ def read_keras_archive(path: Path) -> Any:
     with using(Budget("the model does not fit its weights", NetworkSizeError, weights=limit)):
         model = _Reader(place, content).model()
     with tempfile.TemporaryDirectory() as folder:
-        unpacked = Path(folder, _WEIGHTS)
-        unpacked.write_bytes(weights)
+        file = Path(folder, _WEIGHTS)
+        file.write_bytes(weights)
         try:
-            check_hdf5(unpacked, max(_LARGEST_OTHER, *(weight.size for weight in model.get_weights())))
-            model.load_weights(unpacked)
+            check_hdf5(file, max(_LARGEST_OTHER, *(weight.size for weight in model.get_weights())))
+            model.load_weights(file)
         except Exception as error:  # a damaged file may make h5py and Keras raise anything
             raise ValueError(f"network: {path}: {_WEIGHTS} does not fit the model: {error}") from error
     if not all(np.isfinite(np.asarray(value)).all() for value in model.get_weights()):

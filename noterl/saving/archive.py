@@ -115,7 +115,7 @@ def read(path: PathLike) -> Any:
         OSError: if it does not exist or cannot be read.
     """
     with reading(path) as file:
-        size = checked_size(file)
+        size = checked_size(file.fileno())
         if file.read(10)[8:] == b'{"':
             raise FileError("it is a file of weights, not of an agent: load_weights(path) reads it")
         _check_directory(file, size)

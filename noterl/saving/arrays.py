@@ -107,7 +107,7 @@ def read_weights(path: PathLike, largest: int | None = None) -> dict[str, Array]
         OSError: if it does not exist or cannot be read.
     """
     with reading(path) as file:
-        data = file.read(checked_size(file, largest))
+        data = file.read(checked_size(file.fileno(), largest))
         if data[:2] == b"PK":
             raise FileError("it is the file of an agent, not of weights: noterl.load(path) or restore(path) reads it")
         return unpack_tensors(data)

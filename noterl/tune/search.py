@@ -255,8 +255,7 @@ def open_study(
     }
     with _quiet(optuna), _journal_errors(path):
         if isinstance(path, Path) and path.exists():
-            with path.open("rb") as file:
-                checked_size(file, factor=8)  # Optuna reads lines, and a sparse file may be one line
+            checked_size(path, factor=8)  # Optuna reads lines, and a sparse file may be one line
         storage = JournalStorage(JournalFileBackend(str(path))) if isinstance(path, Path) else path
         study = optuna.create_study(
             storage=storage, study_name=name, direction="maximize", load_if_exists=True, pruner=pruners[pruner]()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from noterl.utils.files import FileError
 from noterl.utils.memory import available_bytes
@@ -94,18 +94,18 @@ def using(budget: Budget) -> Iterator[None]:
         _current.reset(token)
 
 
-def checked_size(file: BinaryIO, largest: int | None = None, *, factor: int = 1) -> int:
-    """Return the bytes of an open file.
+def checked_size(file: int | Path, largest: int | None = None, *, factor: int = 1) -> int:
+    """Return the bytes of a file.
 
     Args:
-        file: the file.
+        file: its path, or the descriptor of an open file.
         largest: the most bytes; None for those that fit in the memory that is free.
         factor: how many bytes of memory the reader takes for each byte of the file.
 
     Raises:
         FileError: if there are more: the file may be sparse.
     """
-    size = os.fstat(file.fileno()).st_size
+    size = os.stat(file).st_size
     limit = available_bytes() // factor if largest is None else largest
     if size > limit:
         raise FileError(f"it takes {size:,} bytes, and {limit:,} fit {'in memory' if largest is None else 'the agent'}")
@@ -159,8 +159,7 @@ def check_hdf5(path: Path, largest: int | None = None) -> None:
     """
     import h5py
 
-    with path.open("rb") as file:
-        size = checked_size(file)
+    size = checked_size(path)
     budget = Budget("its data sets")
     budget.spend("unpacked bytes", -min(UNPACKED_PER_BYTE * size, available_bytes()))
     budget.spend("chunks", -size // _BYTES_OF_CHUNK)
@@ -181,9 +180,9 @@ def check_hdf5(path: Path, largest: int | None = None) -> None:
             "chunks", math.prod(-(-n // side) for n, side in zip(entry.shape, entry.chunks or (), strict=False))
         )
 
-    with h5py.File(path, "r") as data:
-        check("/", data)
-        data.visititems(check)
+    with h5py.File(path, "r") as file:
+        check("/", file)
+        file.visititems(check)
 
 
 def count_values(text: bytes) -> int:

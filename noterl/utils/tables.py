@@ -23,9 +23,6 @@ from noterl.utils.optional import require
 
 Row = dict[str, Any]
 
-_MEMORY_PER_BYTE = 16  # of a text, whose cells take 5 to 10 bytes each
-_BYTES_OF_CELL = 128  # with its place in the dict of a row
-
 
 def plain_row(values: Mapping[str, Any]) -> Row:
     """Return the entries that fit into a cell, with scalars as Python numbers. Arrays and objects are left out.
@@ -183,14 +180,14 @@ def _complete_lines(path: Path) -> str:
         ValueError: if a complete line is not UTF-8, or the rows do not fit in memory.
     """
     with reading(path) as file:
-        content = file.read(checked_size(file, factor=_MEMORY_PER_BYTE))
+        content = file.read(checked_size(path, factor=16))  # a cell takes 5 to 10 bytes of text, and 100 in its row
         return content[: content.rfind(b"\n") + 1].decode()  # the incomplete line may end within a character
 
 
 def _check_size(files: Sequence[Path], cells: int, unpacked: int = 0) -> None:
     """Raise a ValueError if files are too small for a table of so many cells and bytes: most cells are missing."""
-    # The size of a sparse file counts only as far as its cells fit in memory.
-    size = min(sum(file.stat().st_size for file in files), available_bytes() // (CELLS_PER_BYTE * _BYTES_OF_CELL))
+    # The size of a sparse file counts only as far as its cells, of 128 bytes each, fit in memory.
+    size = min(sum(file.stat().st_size for file in files), available_bytes() // (CELLS_PER_BYTE * 128))
     budget = Budget(f"the table in {', '.join(map(str, files)):.200}", ValueError)
     budget.spend("cells", cells - CELLS_PER_BYTE * size)
     budget.spend("unpacked bytes", unpacked - UNPACKED_PER_BYTE * size)

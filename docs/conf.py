@@ -14,8 +14,11 @@ from typing import Any
 
 import latex2mathml.converter
 import matplotlib
+import optuna
 from cycler import cycler
 from docutils import nodes
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
 
 DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
@@ -26,6 +29,7 @@ os.environ.setdefault("MPLBACKEND", "agg")
 import noterl.callbacks  # noqa: E402 - autodoc imports the checkout, not an installed copy
 from benchmarks import learning, report  # noqa: E402
 from noterl import migration, plotting  # noqa: E402
+from noterl.tune import Result, search  # noqa: E402
 from noterl.utils import figures  # noqa: E402
 
 project = "noterl"
@@ -122,7 +126,7 @@ def speed_results() -> list[Path]:
 
 
 def draw_examples(folder: Path) -> None:
-    """Draw what `plot`, `compare` and `tune` show, from the stored evaluations of PPO on CartPole and Pendulum."""
+    """Draw what `plot` and `compare` show, from the stored evaluations of PPO on Pendulum."""
     folder.mkdir(exist_ok=True)
     groups = {}
     for who, name in (("noterl-jax", "noterl"), ("sb3", "Stable-Baselines3")):
@@ -134,6 +138,14 @@ def draw_examples(folder: Path) -> None:
     for number, (steps, reward) in enumerate(zip(*groups["noterl"][0].values(), strict=False)):
         history.on_episode_end(number, {"steps": steps, "reward": reward})
     history.plot("reward", window=3, path=folder / "history.svg")
+
+
+def draw_study(folder: Path) -> None:
+    """Draw what `tune` writes, from the stored study of PPO on CartPole."""
+    folder.mkdir(exist_ok=True)
+    journal = JournalFileBackend(str(report.RESULTS / "tune" / "ppo-cartpole.log"))
+    study = optuna.load_study(study_name="noterl", storage=JournalStorage(journal))
+    search.plot(optuna, Result(study, {}, study.best_value, study.user_attrs["default"], folder))
 
 
 # Browsers ignore MathML's variants of letters, such as blackboard bold; Unicode has a character for each.
@@ -174,6 +186,7 @@ write_benchmark_tables(GENERATED)
 write_word_tables(GENERATED)
 draw_learning_curves(GENERATED / "curves")
 draw_examples(GENERATED / "examples")
+draw_study(GENERATED / "study")
 write_keras_inventory(GENERATED / "keras.inv")
 intersphinx_mapping = {"keras": ("https://keras.io/api", str(GENERATED / "keras.inv"))}
 # The other inventories are downloaded. A build without them lacks only the links to these projects.

@@ -122,7 +122,7 @@ class _Section:
     """One section of a `.cfg` file: a layer."""
 
     def __init__(self, path: str, name: str, options: Mapping[str, str], lines: Mapping[Keys, int]) -> None:
-        self.path, self.name, self.lines = path, name, lines
+        self.path, self.name, self.keys, self.lines = path, name, list(options), lines
         kind = name.partition("-")[0].strip().lower()
         if kind not in _CFG_KEYS:
             raise self.error(None, f"unknown section [{name}]: {explain_name(kind, _CFG_KEYS)}")
@@ -147,11 +147,8 @@ class _Section:
 
     def lines_of(self, place: Keys) -> dict[Keys, int]:
         """Return the lines of this section and its keys, for its place in the document."""
-        found = {place: self.lines[(self.name,)]}
-        for keys, line in self.lines.items():
-            if len(keys) == 2 and keys[0] == self.name:
-                found[(*place, keys[1])] = line
-        return found
+        keys = {(*place, key): self.lines.get((self.name, key)) for key in self.keys}
+        return {place: self.lines[(self.name,)], **{name: line for name, line in keys.items() if line is not None}}
 
     def _flag(self, options: Mapping[str, str], key: str) -> bool:
         value = options.get(key, "0").strip().lower()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import cProfile
 import io
 import itertools
 import json
 import os
+import pstats
 import time
 import zipfile
 from pathlib import Path
@@ -483,6 +485,16 @@ class TestHostileFiles:
         for agent in (noterl.DQN, noterl.PPO):
             with pytest.raises(ValueError, match=f"network: {name}.*at most 1,024 arrays"):
                 agent((VECTOR, DISCRETE), network=name)
+
+    def test_calls_grow_with_the_number_of_sections(self) -> None:
+        def calls(sections: int) -> int:
+            write("many.cfg", "".join(f"[dense-{number}]\nunits=1\n" for number in range(sections)))
+            profile = cProfile.Profile()
+            profile.runcall(networks.read_network, "many.cfg")
+            return int(pstats.Stats(profile).total_calls)  # type: ignore[attr-defined]
+
+        calls(2)
+        assert calls(400) < 3 * calls(200)
 
     def test_number_of_layers_of_keras_is_limited(self) -> None:
         document = json.loads(sequential().to_json())

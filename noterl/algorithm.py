@@ -91,6 +91,8 @@ class Algorithm(Configurable):
     actor_fields: tuple[str, ...] = ()  # the fields of `extra_spec` that the agent's own actor returns
     searches: bool = False  # whether its actor is one that searches
     state_spec: Mapping[str, Any] = {}
+    learner_state_spec: Mapping[str, Any] = {}
+    sequence_length: int | None = None
     info_spec: Mapping[str, tuple[tuple[int, ...], Any, Any]] = {}
     random_spec: Mapping[str, tuple[tuple[int, ...], str]] = {}
     update_period: int = 1

@@ -15,6 +15,10 @@ Logs = dict[str, Any]
 # By name: the shape and dtype of a field of `info`, and its value where `info` lacks it.
 InfoSpec = Mapping[str, tuple[tuple[int, ...], Any, Any]]
 
+# The names under which memories store whether a step is the first one of its episode, and the policy's state before it.
+STARTS = "starts"
+STATE = "state."
+
 
 class Batch(NamedTuple):
     """The argument of `Agent.loss` and `Agent.update`: arrays `[B, ...]`, or `[K, B, ...]` for a group of updates.

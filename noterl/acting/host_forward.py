@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from noterl.acting.numpy_forward import describe
+from noterl.acting.numpy_forward import describe, describe_recurrent
 from noterl.acting.numpy_layers import Step, run_program
 from noterl.acting.policy_state import State
 
@@ -52,7 +52,7 @@ class HostForward:
         shape: of one observation as networks receive it.
         dtype: of observations as networks receive them.
         joint: how several agents share the forward pass; None for one agent.
-        has_state: whether the policy has a state, which only the compiled call passes on.
+        start: the state of the policy before the first step of an episode, `[...]` by name; empty without a state.
         stale: whether weights may have changed outside an update; the next call then fetches all weights.
         program: the NumPy copy, a function of `(observations, weights)` that can be pickled; None if there is none.
         report: the variables whose weights an update should return as one array; empty if the weights are large.
@@ -65,7 +65,7 @@ class HostForward:
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     joint: Joint | None = None
-    has_state: bool = False
+    start: State = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         from noterl import backends
@@ -75,7 +75,8 @@ class HostForward:
         self.report: list[Any] = []
         self._reported: Any = None
         self._variables: list[Any] = []
-        self.program: Step | None = None if self.has_state else self._find_program(self.joint)
+        self._state_widths: dict[str, int] = {name: value.size for name, value in self.start.items()}
+        self.program: Step | None = self._find_recurrent() if self.start else self._find_program(self.joint)
         if self.in_numpy:
             self._prepare_weights()
 
@@ -102,7 +103,7 @@ class HostForward:
         def compiled(inputs: Any) -> Any:
             vars(self).update(vars(make()))
             self.report = []  # updates return no weights before they are compiled for another `fit`
-            return self.compiled(inputs) if self.has_state else self(inputs)
+            return self.compiled(inputs) if self.start else self(inputs)
 
         self.program, self.compiled, self.report = None, compiled, []
 
@@ -114,8 +115,24 @@ class HostForward:
 
     def with_state(self, observations: Any, state: State) -> tuple[np.ndarray, State]:
         """Return the output for observations `[N, ...]` and states `[N, ...]` by name, and the next states."""
-        result: Any = self.compiled((observations, dict(state)))
-        return result
+        if self.program is None:
+            result: Any = self.compiled((observations, dict(state)))
+            return result
+        rows = run_program(self.program, self._rows(observations, state), self.weights())
+        return self._split(rows)
+
+    def _rows(self, observations: np.ndarray, state: State) -> np.ndarray:
+        """Return observations and states side by side, `[N, D + W]`."""
+        return np.concatenate([observations.reshape(len(observations), -1), *(state[name] for name in self.start)], 1)
+
+    def _split(self, rows: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Return the output and the state in rows that hold both, the state last."""
+        place = rows.shape[1] - sum(self._state_widths.values())
+        output, state = rows[:, :place], {}
+        for name, width in self._state_widths.items():
+            state[name] = rows[:, place : place + width]
+            place += width
+        return output, state
 
     def weights(self) -> list[np.ndarray]:
         """Return the current weights of the NumPy copy; on torch, views that show later updates."""
@@ -173,6 +190,26 @@ class HostForward:
                 return None
         return program
 
+    def _find_recurrent(self) -> Step | None:
+        """Return a NumPy function of rows with observations and states; None if there is none."""
+        for network in self.networks:
+            described = describe_recurrent(network, self.shape, self.dtype, self.start)
+            if described is not None:
+                program, self._variables = described
+                size = sum(math.prod(variable.shape) for variable in self._variables)
+                if size <= NUMPY_WEIGHTS_LIMIT and self._agrees(program):
+                    return program
+        return None
+
+    def _expected(self, probe: np.ndarray) -> np.ndarray:
+        """Return the outputs of the compiled call, for rows with observations and states if the policy has a state."""
+        if not self.start:
+            return self.compiled(probe)
+        _, state = self._split(probe)
+        observations = probe[:, : math.prod(self.shape)].reshape(-1, *self.shape)
+        output, after = self.compiled((observations, state))
+        return self._rows(output, after)
+
     def _agrees(self, program: Step, width: int | None = None) -> bool:
         """Return whether the copy gives the outputs of the compiled call, also after the agent's variables change.
 
@@ -206,12 +243,15 @@ class HostForward:
     def _agrees_at_all_scales(self, program: Step, width: int | None) -> bool:
         """Compare for small and large observations, because `forward` may clip observations."""
         probe = self.probe(8)
+        if self.start:
+            states = np.random.default_rng(2).normal(size=(8, sum(self._state_widths.values())))
+            probe = np.concatenate([probe.reshape(8, -1), states.astype(np.float32)], 1)
         weights = [self._backend.fetch(variable) for variable in self._variables]
         scales = (1,) if probe.dtype == np.uint8 else PROBE_SCALES
         return all(self._agrees_on(program, probe * probe.dtype.type(scale), weights, width) for scale in scales)
 
     def _agrees_on(self, program: Step, probe: np.ndarray, weights: list[np.ndarray], width: int | None) -> bool:
-        expected = self.compiled(probe)[..., :width]
+        expected = self._expected(probe)[..., :width]
         try:
             with np.errstate(all="ignore"):  # large probes may overflow, as in the compiled call
                 result = program(probe, weights)

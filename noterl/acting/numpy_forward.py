@@ -5,6 +5,7 @@ The function can be pickled for worker processes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from operator import itemgetter
@@ -14,6 +15,7 @@ import numpy as np
 
 from noterl.acting import numpy_layers
 from noterl.acting.numpy_layers import Operation, Step, run_operations, transposed_dense
+from noterl.acting.policy_state import State
 
 if TYPE_CHECKING:
     from noterl.networks.graph import Graph
@@ -52,6 +54,35 @@ def describe(
     if any(node.kind in _IMAGE_KINDS for node in graph.nodes):
         return None
     return _compile(graph, output, is_vector=len(shape) == 1)
+
+
+def describe_recurrent(network: Any, shape: tuple[int, ...], dtype: Any, state: State) -> tuple[Step, list[Any]] | None:
+    """Return a network with a memory as a function of rows, and the variables of the weights; None as in `describe`.
+
+    A row holds the values of an observation and then of the state. The function returns rows of the output and then of
+    the next state.
+
+    Args:
+        network: the network, a `RecurrentNetwork`.
+        shape: the shape of one observation.
+        dtype: the dtype of observations.
+        state: the state before the first step of an episode, `[...]` by name.
+    """
+    from noterl.networks.graph import Graph, UnsupportedNetworkError, add_recurrent
+
+    if dtype != np.float32 or any(value.dtype != np.float32 or value.ndim != 1 for value in state.values()):
+        return None
+    graph, size = Graph(), math.prod(shape)
+    whole = graph.add("input", name="observation", shape=(size,), dtype=dtype)
+    ends = np.cumsum([size, *(value.size for value in state.values())]).tolist()
+    places = [graph.add("columns", whole, start=a, stop=b) for a, b in zip([0, *ends], ends, strict=False)]
+    try:
+        output, after = add_recurrent(graph, network, places[0], dict(zip(state, places[1:], strict=True)))
+    except UnsupportedNetworkError:
+        return None
+    if any(node.kind in _IMAGE_KINDS for node in graph.nodes):
+        return None
+    return _compile(graph, graph.add("concatenate", [output, *(after[name] for name in state)]), is_vector=True)
 
 
 def run_graph(graph: Graph, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

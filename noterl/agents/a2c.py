@@ -15,7 +15,7 @@ from typing import Any, Unpack
 
 from noterl import losses
 from noterl.agent import Defaults
-from noterl.agents.actor_critic import ActorCritic, ActorCriticOptions
+from noterl.agents.recurrent import RecurrentActorCritic, RecurrentOptions
 from noterl.backends import keras
 from noterl.hyperparameters import Hyperparameter
 from noterl.registry import register
@@ -25,7 +25,7 @@ from noterl.utils.checks import check_bool, check_positive
 
 
 @register
-class A2C(ActorCritic):
+class A2C(RecurrentActorCritic):
     """Advantage actor-critic for Discrete, MultiDiscrete, MultiBinary and Box actions, on vectors and images.
 
     It makes one update on each rollout of all environments. The default optimizer is RMSProp with
@@ -50,6 +50,9 @@ class A2C(ActorCritic):
             an actor.
         activation: of the hidden layers.
         log_std: the initial log standard deviations of Box actions; they do not depend on the observation.
+        recurrent: "gru", "lstm" or a function `inputs -> cell` for a policy with a memory; see `PPO`.
+        recurrent_units: the number of outputs of each cell.
+        sequence_length: steps through which gradients flow; see `PPO`.
         seed: see `noterl.Agent`.
         normalize_observation: see `noterl.Agent`.
         normalize_reward: see `noterl.Agent`.
@@ -78,7 +81,7 @@ class A2C(ActorCritic):
         entropy_coefficient: float | Schedule = 0.0,
         value_coefficient: float | Schedule = 0.5,
         normalize_advantage: bool = False,
-        **options: Unpack[ActorCriticOptions],
+        **options: Unpack[RecurrentOptions],
     ) -> None:
         super().__init__(env, **options)
         self.rollout_steps: int = check_positive("rollout_steps", rollout_steps)
@@ -96,13 +99,13 @@ class A2C(ActorCritic):
 
     def combined_loss(self, batch: Batch) -> tuple[Any, dict[str, Any]]:
         """Return the combined loss of policy, values and entropy, and its metrics."""
+        values, state_values, batch = self.policy_outputs(batch), self.values(batch), self.rows(batch)
         advantage, weight = batch.extra["advantage"], batch.weight
-        values = self.outputs(batch.observation, batch.extra.get("action_mask"))
         if self.normalize_advantage:
             advantage = losses.normalize(advantage, weight)
         policy = -losses.masked_mean(self.head.log_prob(values, batch.action) * advantage, weight)
         entropy = losses.masked_mean(self.head.entropy(values), weight)
-        error = losses.value_error(self.value(batch.observation), batch.extra["target"])
+        error = losses.value_error(state_values, batch.extra["target"])
         value = losses.masked_mean(error, weight)
         loss = policy + self.value_coefficient * value - self.entropy_coefficient * entropy
         return loss, {"policy_loss": policy, "value_loss": value, "entropy": entropy}

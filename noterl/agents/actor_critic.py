@@ -63,6 +63,12 @@ class ActorCritic(Agent):
         **options: Unpack[AgentOptions],
     ) -> None:
         super().__init__(env, **options)
+        self.build_networks(network, hidden, shared, activation, log_std)
+
+    def build_networks(
+        self, network: Any, hidden: Sequence[int], shared: bool | None, activation: str, log_std: float
+    ) -> None:
+        """Set the head and build the networks; the arguments are those of the constructor."""
         continuous = isinstance(self.action_space, spaces.Box)
         actor, critic, *others = networks.split_networks(network, *self.network_roles, shareable=shared is not False)
         if self.head is None:
@@ -152,6 +158,18 @@ class ActorCritic(Agent):
     def log_prob(self, observation: Any, action: Any, mask: Any = None) -> Any:
         """Return the log-probabilities `[B]` of actions `[B, ...]` for observations `[B, ...]`."""
         return self.head.log_prob(self.outputs(observation, mask), action)
+
+    def policy_outputs(self, batch: Batch) -> Any:
+        """Return the input of the head for the observations of a batch, in which illegal actions are excluded."""
+        return self.outputs(batch.observation, batch.extra.get("action_mask"))
+
+    def values(self, batch: Batch) -> Any:
+        """Return the values of the observations of a batch."""
+        return self.value(batch.observation)
+
+    def rows(self, batch: Batch) -> Batch:
+        """Return a batch as rows `[B, ...]`, which `policy_outputs` and `values` refer to."""
+        return batch
 
     def prepare(self, rollout: Batch) -> dict[str, Any]:
         """Return values, log-probabilities, advantages and value targets of a rollout; all `[T, N]`."""

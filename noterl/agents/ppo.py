@@ -18,7 +18,7 @@ from typing import Any, Unpack
 
 from noterl import losses
 from noterl.agent import Defaults
-from noterl.agents.actor_critic import ActorCritic, ActorCriticOptions
+from noterl.agents.recurrent import RecurrentActorCritic, RecurrentOptions
 from noterl.backends import keras, ops
 from noterl.hyperparameters import Hyperparameter
 from noterl.registry import register
@@ -28,7 +28,7 @@ from noterl.utils.checks import check_bool, check_positive
 
 
 @register
-class PPO(ActorCritic):
+class PPO(RecurrentActorCritic):
     """Proximal policy optimization for Discrete, MultiDiscrete, MultiBinary and Box actions, on vectors and images.
 
     The default optimizer is Adam with `global_clipnorm=0.5`. If you pass your own optimizer, it must clip gradients
@@ -63,6 +63,12 @@ class PPO(ActorCritic):
             an actor.
         activation: of the hidden layers.
         log_std: the initial log standard deviations of Box actions; they do not depend on the observation.
+        recurrent: "gru", "lstm" or a function `inputs -> cell` for a policy with a memory; None for none. The cell lies
+            between the convolutions, if there are any, and the hidden layers. Actor and critic have a cell each, unless
+            they are `shared`.
+        recurrent_units: the number of outputs of each cell.
+        sequence_length: steps through which gradients flow, and of which minibatches are made. It divides
+            `rollout_steps` and `batch_size`; by default the largest such number up to 64.
         seed: see `noterl.Agent`.
         normalize_observation: see `noterl.Agent`.
         normalize_reward: see `noterl.Agent`.
@@ -99,7 +105,7 @@ class PPO(ActorCritic):
         normalize_advantage: bool = True,
         target_kl: float | Schedule | None = None,
         optimizers: int = 1,
-        **options: Unpack[ActorCriticOptions],
+        **options: Unpack[RecurrentOptions],
     ) -> None:
         super().__init__(env, **options)
         if check_positive("optimizers", optimizers) > 2:
@@ -126,7 +132,7 @@ class PPO(ActorCritic):
 
     def policy_loss(self, batch: Batch) -> tuple[Any, dict[str, Any]]:
         """Return the clipped surrogate minus the weighted entropy, and its metrics."""
-        values = self.outputs(batch.observation, batch.extra.get("action_mask"))
+        values, batch = self.policy_outputs(batch), self.rows(batch)
         log_prob, old = self.head.log_prob(values, batch.action), batch.extra["log_prob"]
         advantage = batch.extra["advantage"]
         if self.normalize_advantage:
@@ -146,7 +152,8 @@ class PPO(ActorCritic):
 
     def value_loss(self, batch: Batch) -> tuple[Any, dict[str, Any]]:
         """Return the weighted error of the values, and its metrics."""
-        value, old, target = self.value(batch.observation), batch.extra["value"], batch.extra["target"]
+        value, batch = self.values(batch), self.rows(batch)
+        old, target = batch.extra["value"], batch.extra["target"]
         error = losses.masked_mean(losses.value_error(value, target, old, self.value_clip), batch.weight)
         return self.value_coefficient * error, {"value_loss": error, "td_error": target - value}
 

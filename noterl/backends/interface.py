@@ -202,6 +202,17 @@ class Backend(Protocol):
         Unless `jit_compile` is False, a backend may compute shapes instead of values.
         """
 
+    # Loops
+
+    def scan(self, step: Callable[[Any, Any], Any], start: Any, rows: Any, /) -> Any:
+        """Return the values `[T, ...]` that a loop over rows takes: `value = step(value, row)`, from `start` on.
+
+        Args:
+            step: returns the next value, a tensor or a nested dict or tuple of tensors like `start`.
+            start: the value before the first row.
+            rows: tensors `[T, ...]`, nested in the same way; each call receives one row of each.
+        """
+
     # Values
 
     def fetch(self, value: Tensor | Variable, /) -> np.ndarray:

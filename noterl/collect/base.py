@@ -178,9 +178,10 @@ class Lanes(ABC):
         observations = self.observations()
         states = self.ledger.policy_state
         actions, state = actor.choose_actions(observations, step, self.waiting, mask, states.values)
-        if state:
-            states.advance(state)
         self.begin_round(actor.head.executed(actions), actor.fields)
+        if state:
+            actor.fields = {**actor.fields, **self.ledger.fields_of_state()}
+            states.advance(state)
         return observations, actions
 
     @abstractmethod

@@ -7,9 +7,12 @@ from collections.abc import Mapping
 from typing import Any
 from weakref import WeakValueDictionary
 
+import numpy as np
+
 from noterl.acting.policy_state import NO_STATE, PolicyState, State
 from noterl.collect.info import EpisodeInfo
 from noterl.envs.wrappers.classic import layers
+from noterl.types import STARTS, STATE
 
 _LISTS = ("returns", "lengths", "numbers", "running", "over")
 
@@ -55,6 +58,15 @@ class Ledger:
         layout = {name: (value.shape, value.dtype) for name, value in self.policy_state.values.items()}
         if layout == {name: (value.shape, value.dtype) for name, value in before.items()}:
             self.policy_state.values = before
+
+    def fields_of_state(self) -> dict[str, np.ndarray]:
+        """Return what memories store of the policy's state before a step.
+
+        These are "starts" `[N]`, which is 1 on the first step of an episode, and "state.<name>" `[N, ...]`.
+        """
+        starts = np.array([length == 0 for length in self.lengths], np.float32)
+        states = {f"{STATE}{name}": value for name, value in self.policy_state.get_state().items()}
+        return {STARTS: starts, **states}
 
     def begin(self, lane: int, number: int) -> None:
         """Start an episode."""

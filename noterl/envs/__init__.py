@@ -23,6 +23,7 @@ from noterl.envs.vectorized import VectorMaker
 from noterl.envs.wrappers.classic import ClassicEnv
 from noterl.envs.wrappers.frame_stack import FrameStack
 from noterl.envs.wrappers.images import ClipRewards, preprocess
+from noterl.envs.wrappers.memory import PreviousStep, hide
 
 __all__ = [
     "Atari",
@@ -37,6 +38,7 @@ __all__ = [
     "FunctionalVectorEnv",
     "Game",
     "GameEnv",
+    "PreviousStep",
     "Reach2D",
     "Report",
     "Signals",
@@ -49,6 +51,7 @@ __all__ = [
     "functional",
     "functional_cartpole",
     "get_state",
+    "hide",
     "preprocess",
     "replay",
     "resolve",

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from noterl import backends, networks
+from noterl.acting.policy_state import read_spec, starting_state
 from noterl.algorithm import Algorithm, running
 from noterl.backends import keras
 from noterl.learning import optimizers
-from noterl.learning.update import Returned, flatten_prepared, prepared, stored_fields
+from noterl.learning.update import Returned, cut_prepared, flatten_prepared, prepared, stored_fields
 from noterl.replay.columns import action_layout, extra_layout
 from noterl.types import Batch
 
@@ -30,6 +31,16 @@ FEEDBACK = ("td_error", "ratio")
 EPISODE_LOGS = frozenset({"reward", "length", "steps", "updates", "time", "complete"})
 
 FieldShapes = Mapping[str, tuple[int, ...]]
+
+
+def start_of(algorithm: Algorithm) -> dict[str, np.ndarray]:
+    """Return the state of the policy before the first step of an episode, `[...]` by name."""
+    return starting_state(algorithm.state_spec, getattr(algorithm, "initial_state", None), type(algorithm).__name__)
+
+
+def learner_state_of(algorithm: Algorithm) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
+    """Return `learner_state_spec` as name -> (shape, dtype)."""
+    return read_spec(algorithm.learner_state_spec, type(algorithm).__name__)
 
 
 def uses_default_update(algorithm: Algorithm) -> bool:
@@ -120,7 +131,12 @@ def check_networks(updater: Updater) -> None:
 def _call_updates(updater: Updater, forward_fields: FieldShapes, returned: list[Returned]) -> None:
     algorithm = updater.algorithm
     observations = _zeros((2, *algorithm.spaces.encoder.space.shape), algorithm.observation_dtype)
-    rows, *rest = algorithm._joint_forward(observations).shape
+    if algorithm.state_spec:
+        state = {name: _zeros((2, *value.shape), value.dtype) for name, value in start_of(algorithm).items()}
+        outputs, _ = algorithm._forward_with_state((observations, state))
+    else:
+        outputs = algorithm._joint_forward(observations)
+    rows, *rest = outputs.shape
     added = sum(math.prod(shape) for shape in forward_fields.values())
     algorithm.head.check((rows, *rest[:-1], rest[-1] - added) if added else (rows, *rest))
     for index in range(algorithm.update_period):
@@ -181,7 +197,18 @@ def example_batch(algorithm: Algorithm, forward_fields: Iterable[str]) -> Batch:
         return Batch(observation, action, each, observation, each, number, zeros((), np.int32), extra)
     if is_rollout:
         extra.update(continues=number, ended=number)
+    if algorithm.state_spec:
+        extra.update(starts=number)
+        extra["state"] = {name: zeros(value.shape, value.dtype) for name, value in start_of(algorithm).items()}
+        extra["learner_state"] = {
+            name: _zeros((1, *shape), dtype) for name, (shape, dtype) in learner_state_of(algorithm).items()
+        }
     batch = Batch(observation, action, number, observation, number, number, zeros((), np.int32), extra)
     if algorithm.memory == "sequences":
         return prepared(algorithm, batch)
+    if algorithm.state_spec:
+        sequences = cut_prepared(algorithm, batch, 2)
+        return sequences._replace(
+            extra={name: value for name, value in sequences.extra.items() if name != "learner_state"}
+        )
     return flatten_prepared(algorithm, batch) if is_rollout else batch

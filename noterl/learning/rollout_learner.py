@@ -16,19 +16,22 @@ from noterl.algorithm import running
 from noterl.backends.common import CallOptions, GatheredRows
 from noterl.hyperparameters import discount_factor
 from noterl.learning.acting_policy import ActingPolicy
-from noterl.learning.dry_run import example_batch
+from noterl.learning.dry_run import example_batch, learner_state_of, start_of
 from noterl.learning.learner import LARGEST_CALL, Learner, pad
 from noterl.learning.replay_learner import describe_replay
 from noterl.learning.schedule import Due
-from noterl.learning.update import flatten_prepared, stored_fields
+from noterl.learning.update import cut_prepared, flatten_prepared, stored_fields
 from noterl.replay import Replay, Sample
 from noterl.replay.rollout import Rollout
-from noterl.types import Batch, Transition
+from noterl.types import STARTS, STATE, Batch, Transition
 from noterl.utils.checks import check_positive
 
 if TYPE_CHECKING:
     from noterl.algorithm import Algorithm
     from noterl.envs import EnvSource
+
+# The longest sequence by default; gradients through more rows cost time and change little.
+LONGEST_SEQUENCE = 64
 
 FieldSpec = dict[str, tuple[tuple[int, ...], Any]]
 
@@ -42,6 +45,7 @@ class RolloutLearner(Learner):
         **settings: see `Learner`.
 
     Attributes:
+        sequence_length: rows of each sequence of an agent with a state; otherwise 1.
         prepared_rows: the rows `[T N, ...]` of the last rollout, on the device, with the fields of `prepare`.
 
     Raises:
@@ -49,6 +53,7 @@ class RolloutLearner(Learner):
     """
 
     rollout: Rollout
+    gathers_sequences = True
 
     def __init__(self, algorithm: Algorithm, *, least_rows: int = 0, **settings: Any) -> None:
         super().__init__(algorithm, **settings)
@@ -57,14 +62,20 @@ class RolloutLearner(Learner):
         self.memory: Any = self.rollout
         self.updater.memory = self.rollout
         check_positive("epochs", algorithm.epochs)
+        self.sequence_length: int = sequence_length(algorithm, self.schedule.batch_size)
         self._next_policy: ActingPolicy | None = None
         self.prepared_rows: Any = None
 
     def declare_memory(self) -> None:
         """Set the spaces of the rollout; its arrays are allocated when the number of lanes is known."""
-        spec = {name: self.algorithm.extra_spec[name] for name in self.forward_fields}
-        source = self.algorithm.spaces.source
-        self.rollout.build(source.observation_space, source.action_space, spec, stored_fields(self.algorithm, ()))
+        algorithm = self.algorithm
+        spec = {name: algorithm.extra_spec[name] for name in self.forward_fields}
+        start = start_of(algorithm)
+        if start:
+            spec |= {STARTS: ((), np.float32), **{f"{STATE}{name}": (v.shape, v.dtype) for name, v in start.items()}}
+        source, learner_state = algorithm.spaces.source, learner_state_of(algorithm)
+        steps = stored_fields(algorithm, ())
+        self.rollout.build(source.observation_space, source.action_space, spec, steps, learner_state)
 
     def declare_prepared(self) -> None:
         """Check that `forward` and `prepare` return the fields of `extra_spec`."""
@@ -92,6 +103,8 @@ class RolloutLearner(Learner):
         if self.reward_model is not None:
             rollout = self.reward_model.replace_reward(rollout)
         with running(self.updater):
+            if self.algorithm.state_spec:
+                return cut_prepared(self.algorithm, rollout, self.sequence_length)
             return flatten_prepared(self.algorithm, rollout)
 
     def _prepared_fields(self) -> FieldSpec:
@@ -101,7 +114,7 @@ class RolloutLearner(Learner):
             ValueError: if `extra_spec` declares other fields.
         """
         found: FieldSpec = {}
-        if self.algorithm.state_spec:  # `prepare` expects a state, which no memory gathers yet
+        if self.algorithm.state_spec and not self.gathers_sequences:  # `prepare` would expect sequences
             return {name: (shape, np.dtype(np.float32)) for name, shape in self.forward_fields.items()}
 
         def find() -> None:
@@ -109,7 +122,7 @@ class RolloutLearner(Learner):
                 example = example_batch(self.algorithm, self.forward_fields)
             axes = len(example.reward.shape)  # one for rows, two for sequences
             for name, field in example.extra.items():
-                if name not in ("continues", "ended", *self.algorithm.random_spec):
+                if name not in ("continues", "ended", STARTS, "state", *self.algorithm.random_spec):
                     dtype = np.dtype(backends.keras.backend.standardize_dtype(field.dtype))
                     found[name] = tuple(field.shape[axes:]), dtype
 
@@ -155,7 +168,10 @@ class RolloutLearner(Learner):
     def share(self) -> int:
         """Transitions of a minibatch that this process samples, from its own rollout."""
         configured = self.schedule.batch_size
-        return self.num_rows if isinstance(configured, str) else min(self.strategy.share(configured), self.num_rows)
+        if isinstance(configured, str):
+            return self.num_rows
+        length = self.sequence_length  # a callback may set a size that is no multiple of it
+        return min(max(self.strategy.share(configured) // length, 1) * length, self.num_rows)
 
     @property
     def ready(self) -> float:
@@ -207,10 +223,17 @@ class RolloutLearner(Learner):
         self._follow_attributes()
         acting, self.acting_policy, self._next_policy = self.acting_policy, self._next_policy, None
         if acting is None or self.algorithm.learns_in_prepare:
-            return self._prepare(self._normalize_rollout(None))
+            return self._without_learner_state(self._prepare(self._normalize_rollout(None)))
         rollout = self._normalize_rollout(acting.statistics)
         with acting.in_place():
-            return self._prepare(rollout)
+            return self._without_learner_state(self._prepare(rollout))
+
+    def _without_learner_state(self, rows: Batch) -> Batch:
+        """Keep the learner state that `prepare` has returned, and return the other fields."""
+        extra = dict(rows.extra)
+        state = extra.pop("learner_state", {})
+        self.rollout.learner_state = {name: backends.current().fetch(value) for name, value in state.items()}
+        return rows._replace(extra=extra)
 
     def keep_acting_policy(self) -> None:
         """Called before an update if workers collect the next rollout with the current weights meanwhile."""
@@ -254,13 +277,13 @@ class RolloutLearner(Learner):
         return normalizers.normalize_rollout(rollout, gamma, statistics, self.merge_statistics)
 
     def sample(self, updates: int) -> np.ndarray:
-        """Prepare the rollout and return the row indices `[K, B]` of all minibatches.
+        """Prepare the rollout and return the indices `[K, B]` of the rows of all minibatches, or of their sequences.
 
-        Each epoch visits all rows in a new random order. An incomplete last minibatch is filled up with the first rows
-        of another random order.
+        Each epoch visits all of them in a new random order. An incomplete last minibatch is filled up with the first
+        ones of another random order.
         """
         self.prepared_rows = self.prepare()
-        count, size = self.num_rows, self.share
+        count, size = self.num_rows // self.sequence_length, self.share // self.sequence_length
         if size == count:  # the order would change nothing but rounding
             return np.tile(np.arange(count, dtype=np.int32), (self.algorithm.epochs, 1))
         generator = self.algorithm.generators("sampler")
@@ -319,6 +342,27 @@ class RolloutLearner(Learner):
         return f"the first one follows rollout_steps={self.rollout.length} steps of each environment"
 
 
+def sequence_length(algorithm: Algorithm, batch_size: int | str) -> int:
+    """Return the rows of each sequence for an agent with a state; 1 for other agents.
+
+    By default, it is the largest divisor of `rollout_steps`, up to 64, that divides `batch_size`.
+
+    Raises:
+        ValueError: if `sequence_length` does not divide both.
+    """
+    if not algorithm.state_spec:
+        return 1
+    steps, size = algorithm.rollout_steps, 0 if isinstance(batch_size, str) else batch_size
+    if algorithm.sequence_length is None:
+        return max(length for length in range(1, LONGEST_SEQUENCE + 1) if steps % length == size % length == 0)
+    length = check_positive("sequence_length", algorithm.sequence_length)
+    if steps % length:
+        raise ValueError(f"sequence_length must divide rollout_steps={steps}, got {length}")
+    if size % length:
+        raise ValueError(f"batch_size must be a multiple of sequence_length={length}, got {size}")
+    return length
+
+
 class ReplayedRolloutLearner(RolloutLearner):
     """Stores prepared rollouts in a replay memory and samples the minibatches from it.
 
@@ -336,6 +380,7 @@ class ReplayedRolloutLearner(RolloutLearner):
     """
 
     replay: Replay
+    gathers_sequences = False
 
     def __init__(self, algorithm: Algorithm, *, replay: Replay, **settings: Any) -> None:
         super().__init__(algorithm, **settings)

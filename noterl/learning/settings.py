@@ -87,9 +87,8 @@ class Settings:
             self.replay, self.schedule = _from_sequences(arguments, defaults, algorithm)
         else:
             self.schedule = _from_rollouts(arguments, defaults, algorithm.supports_replay)
-        if algorithm.state_spec and self.replay is not None and (self.replay.on_device or self.replay.relabel):
-            argument = "on_device" if self.replay.on_device else "relabel"
-            raise ValueError(f"{argument} is not supported for an agent with a state_spec, got {self.replay!r}")
+        if algorithm.state_spec and self.replay is not None:
+            _check_replay_of_state(self.replay, algorithm)
         self.reward_model: GAIL | None = _check_reward_model(arguments.get("reward_model"), algorithm, self.replay)
         self.jit_compile: Any = arguments.get("jit_compile", "auto")
         if not isinstance(self.jit_compile, bool | str) or self.jit_compile not in ("auto", True, False):
@@ -212,6 +211,17 @@ def _check_state_spec(algorithm: Algorithm) -> None:
     reserved = [field for field in algorithm.extra_spec if field in _NAMES_OF_STATE]
     if reserved:
         raise ValueError(f"extra_spec of {name} must not use the names of the state, got {', '.join(reserved)}")
+
+
+def _check_replay_of_state(replay: Replay, algorithm: Algorithm) -> None:
+    """Raise a ValueError if a replay memory does not support an agent with a state."""
+    if algorithm.memory != "replay":
+        raise ValueError(
+            f"replay is not supported for an agent with a state_spec that learns from rollouts, got {replay!r}"
+        )
+    if replay.on_device or replay.relabel:
+        argument = "on_device" if replay.on_device else "relabel"
+        raise ValueError(f"{argument} is not supported for an agent with a state_spec, got {replay!r}")
 
 
 def _is_spec(value: Any) -> bool:

@@ -113,6 +113,10 @@ def prepared(algorithm: Algorithm, rollout: Batch) -> Batch:
         ValueError: if `prepare` does not return a dict of fields `[T, N, ...]`.
     """
     fields: Any = algorithm.prepare(rollout)
+    learner_state: dict[str, Any] = {}
+    if algorithm.learner_state_spec and isinstance(fields, dict):
+        fields = dict(fields)
+        learner_state = {"learner_state": _checked_state(algorithm, rollout, fields.pop("learner_state", None))}
     if not isinstance(fields, dict):
         raise ValueError(
             f"prepare must return a dict of fields [T, N, ...], {type(algorithm).__name__} returned {fields!r}"
@@ -124,7 +128,60 @@ def prepared(algorithm: Algorithm, rollout: Batch) -> Batch:
                 f"prepare must return fields [T, N, ...], here [{shape[0]}, {shape[1]}, ...], but {name!r} of "
                 f"{type(algorithm).__name__} has the shape {tuple(getattr(field, 'shape', ()))}"
             )
-    return rollout._replace(extra={**rollout.extra, **fields})
+    return rollout._replace(extra={**rollout.extra, **fields, **learner_state})
+
+
+def _checked_state(algorithm: Algorithm, rollout: Batch, state: Any) -> dict[str, Any]:
+    """Return the learner state `[N, ...]` by name that `prepare` returned.
+
+    Raises:
+        ValueError: if `prepare` returned anything else.
+    """
+    expected = {name: tuple(value.shape) for name, value in rollout.extra["learner_state"].items()}
+    shapes = {name: tuple(value.shape) for name, value in state.items()} if isinstance(state, dict) else None
+    if shapes != expected:
+        raise ValueError(
+            f"prepare of {type(algorithm).__name__} must return learner_state, the state after the last row, with the "
+            f"names and shapes {expected}, got {shapes}"
+        )
+    return state
+
+
+def cut_prepared(algorithm: Algorithm, rollout: Batch, length: int) -> Batch:
+    """Return a rollout `[T, N, ...]` with the fields of `prepare`, cut into sequences; backends compile it.
+
+    Args:
+        algorithm: an agent with a `state_spec`.
+        rollout: with the policy's state before each row in `extra["state"]`.
+        length: L, the rows of a sequence; divides T.
+
+    Returns:
+        Sequences `[S, L, ...]`, of which `extra["state"]` holds the state before the first row, `[S, ...]` by name; and
+        `extra["learner_state"]`, if the agent has one, after the last row of the rollout.
+    """
+    states = rollout.extra["state"]
+    first = {name: value[0] for name, value in states.items()}
+    extra = dict(prepared(algorithm, rollout._replace(extra={**rollout.extra, "state": first})).extra)
+    learner_state = extra.pop("learner_state", None)
+    lanes = rollout.reward.shape[1]
+
+    def cut(array: Any) -> Any:
+        blocks = keras.ops.reshape(array, (-1, length, lanes, *array.shape[2:]))
+        return keras.ops.reshape(keras.ops.swapaxes(blocks, 1, 2), (-1, length, *array.shape[2:]))
+
+    sequences: Batch = map_arrays(cut, rollout._replace(extra={**extra, "state": states}))
+    sequences.extra["state"] = {name: value[:, 0] for name, value in sequences.extra["state"].items()}  # type: ignore[index]
+    if learner_state is not None:
+        sequences.extra["learner_state"] = learner_state  # type: ignore[index]
+    return sequences
+
+
+def rows_first(batch: Batch) -> Batch:
+    """Return sequences `[S, L, ...]` as `[L, S, ...]`, the form that `update` receives; the state has no axis L."""
+    state = batch.extra["state"]
+    others = batch._replace(extra={name: value for name, value in batch.extra.items() if name != "state"})
+    turned: Batch = map_arrays(lambda array: keras.ops.swapaxes(array, 0, 1), others)
+    return turned._replace(extra={**turned.extra, "state": state})
 
 
 def flatten_prepared(algorithm: Algorithm, rollout: Batch) -> Batch:

@@ -14,7 +14,7 @@ from noterl.algorithm import running
 from noterl.backends.common import NonFiniteError, Program, UpdateOptions, split_loss
 from noterl.distribute import Strategy
 from noterl.learning import optimizers
-from noterl.learning.update import Returned, fill_missing, log_names
+from noterl.learning.update import Returned, fill_missing, log_names, rows_first
 from noterl.networks import training_mode
 from noterl.types import Batch
 
@@ -222,6 +222,8 @@ class Updater:
         update: Any = algorithm.update
         if algorithm.multi_agent:
             batch = algorithm._per_agent_batch(batch)
+        if algorithm.state_spec:
+            batch = rows_first(batch)
         with running(self), training_mode(self.networks, self.precision) if self.networks else nullcontext():
             result = update(batch) if algorithm.update_period == 1 else update(batch, index)
         is_pair = isinstance(result, tuple) and len(result) == 2

@@ -1,5 +1,6 @@
 """Networks: builders of the default ones, and access to the variables and weights of any network."""
 
+from noterl.networks.access import Composite as Composite
 from noterl.networks.access import Network as Network
 from noterl.networks.access import PolyakAveraging as PolyakAveraging
 from noterl.networks.access import averaging as averaging
@@ -37,5 +38,11 @@ from noterl.networks.layers import ACTIVATIONS as ACTIVATIONS
 from noterl.networks.modes import PRECISIONS as PRECISIONS
 from noterl.networks.modes import training_mode as training_mode
 from noterl.networks.multi_input import multi_input as multi_input
+from noterl.networks.recurrent import Cell as Cell
+from noterl.networks.recurrent import RecurrentNetwork as RecurrentNetwork
+from noterl.networks.recurrent import recurrent as recurrent
+from noterl.networks.recurrent import recurrent_network as recurrent_network
+from noterl.networks.recurrent import step as step
+from noterl.networks.recurrent import unroll as unroll
 from noterl.networks.size_limit import size_limit as size_limit
 from noterl.networks.spaces import Spaces as Spaces

@@ -21,6 +21,20 @@ from noterl.utils.checks import probability
 Network = Any
 
 
+class Composite:
+    """Several networks that are used as one, such as the layers before and after a cell.
+
+    Attributes:
+        parts: the networks, by name; some of them may be composites.
+    """
+
+    parts: dict[str, Network]
+
+    def members(self) -> list[Network]:
+        """Return the networks that are no composites."""
+        return list(find_networks({"": self}).values())
+
+
 class PolyakAveraging:
     """The target updates that are part of an agent's gradient updates.
 
@@ -55,11 +69,15 @@ def variables(network: Network) -> list[keras.Variable]:
         return list(network.variables)
     if isinstance(network, keras.random.SeedGenerator):
         return [network.state]
+    if isinstance(network, Composite):
+        return unique(variable for part in network.members() for variable in variables(part))
     return native_modules().adopt(check_network("network", network))
 
 
 def trainable_variables(network: Network) -> list[keras.Variable]:
     """Return the trainable variables of a network."""
+    if isinstance(network, Composite):
+        return unique(variable for part in network.members() for variable in trainable_variables(part))
     if isinstance(network, keras.layers.Layer):
         variables(network)  # raises unless it is built
         return list(network.trainable_variables)
@@ -318,7 +336,9 @@ def find_networks(attributes: Mapping[str, Any]) -> dict[str, Any]:
     """Return the networks, variables and seed generators in attributes, lists, tuples and dicts, by name."""
     networks: dict[str, Any] = {}
     for name, value in attributes.items():
-        if isinstance(value, list | tuple | dict):
+        if isinstance(value, Composite):
+            networks |= find_networks({f"{name}/{key}": part for key, part in value.parts.items()})
+        elif isinstance(value, list | tuple | dict):
             members = value if isinstance(value, dict) else dict(enumerate(value))
             networks |= find_networks({f"{name}/{key}": member for key, member in members.items()})
         elif is_network(value) and not isinstance(value, Hyperparameter):

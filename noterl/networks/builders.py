@@ -16,7 +16,7 @@ import numpy as np
 from gymnasium import spaces
 
 from noterl import backends
-from noterl.backends import keras
+from noterl.backends import keras, ops
 from noterl.envs.observation import ObservationEncoder, Part
 from noterl.networks.access import Network, get_weights, is_module, set_weights, stacked_layers
 from noterl.networks.description import HiddenLayers
@@ -215,6 +215,34 @@ def _described(
     if log_std is not None:
         last.append(("log_std", finite("log_std", log_std)))
     return _build(_plan([*first, *dense[:-1]], dense[-1:], last, outputs if dueling else None), shape)
+
+
+def default_encoder(space: spaces.Space[Any], gain: float | None) -> tuple[Network, int]:
+    """Return the layers of a default network before its dense layers, and the number F of their outputs.
+
+    Images go through the convolutions of `nature_cnn` and 512 units, or 256 units if a Dict has other parts. Other
+    observations are flattened.
+
+    Args:
+        space: as in `default_network`.
+        gain: of the last layer of the network, as in `mlp`.
+
+    Returns:
+        A network `[B, observation] -> [B, F]`, and F.
+    """
+    encoder = ObservationEncoder(space)
+    shape = tuple(encoder.space.shape)
+    hidden_gain = _hidden_gain(gain)
+    if is_image_shape(shape):
+        scale = pixel_scale(encoder.space)
+        layers = [*_convolutions(shape, scale, hidden_gain), ("dense", 512, "relu", hidden_gain)]
+    elif encoder.is_identity:
+        scale = pixel_scale(encoder.space)
+        layers = [*([] if scale is None else [("scale", scale)]), ("flatten",)]
+    else:
+        layers = _encoders(_parts(encoder), 256, hidden_gain) or [("flatten",)]
+    network = _build(("sequential", layers), shape)
+    return network, int(network(ops.zeros((1, *shape), "float32")).shape[-1])
 
 
 def default_critic(

@@ -13,6 +13,7 @@ from noterl import backends
 from noterl.networks.access import is_module, keras_layout, stacked_layers, variables
 from noterl.networks.config import connections, layer_arguments
 from noterl.networks.layers import ACTIVATION_TABLE, LAYER_TABLE, TORCH_DEFAULTS, stacks
+from noterl.networks.recurrent import Cell, RecurrentNetwork
 from noterl.networks.size_limit import plan_sizes
 
 Array = np.ndarray[Any, Any]
@@ -160,6 +161,62 @@ def add_network(graph: Graph, network: Any, inputs: int) -> int:
     for index, layer in enumerate(layers):
         positions[index] = _add_keras_layer(graph, layer, [positions[place] for place in places[index]])
     return positions[outputs[0]]
+
+
+def add_recurrent(graph: Graph, network: Any, inputs: int, state: Mapping[str, int]) -> tuple[int, dict[str, int]]:
+    """Add the operations of a network with a memory.
+
+    Args:
+        graph: receives the operations.
+        network: a `RecurrentNetwork`.
+        inputs: the position of the encoded observations.
+        state: the positions of the parts of the state, by name.
+
+    Returns:
+        the position of the output, and the positions of the parts of the next state, by name.
+
+    Raises:
+        UnsupportedNetworkError: if an operation is not supported, such as the cell of a user.
+    """
+    if not isinstance(network, RecurrentNetwork) or not isinstance(network.parts["cell"], Cell):
+        raise UnsupportedNetworkError(f"{network!r:.80} has no cell of noterl.networks.recurrent")
+    encoder, cell, output = network.parts.values()
+    features = add_network(graph, cell.parts["inputs"], add_network(graph, encoder, inputs))
+    recurrent = add_network(graph, cell.parts["hidden"], state["hidden"])
+    after = (_add_lstm if cell.kind == "lstm" else _add_gru)(graph, features, recurrent, state, cell.units)
+    return add_network(graph, output, after["hidden"]), after
+
+
+def _add_gru(graph: Graph, inputs: int, recurrent: int, state: Mapping[str, int], units: int) -> dict[str, int]:
+    """Add the operations of `Cell.advance` for "gru"; returns the positions of the next state."""
+
+    def both(first: int, last: int) -> tuple[int, int]:
+        start, stop = first * units, last * units
+        return graph.add("columns", inputs, start=start, stop=stop), graph.add(
+            "columns", recurrent, start=start, stop=stop
+        )
+
+    gates = graph.add("sigmoid", graph.add("add", both(0, 2)))
+    reset = graph.add("columns", gates, start=0, stop=units)
+    update = graph.add("columns", gates, start=units, stop=2 * units)
+    candidate, recurrent_candidate = both(2, 3)
+    gated = graph.add("multiply", (reset, recurrent_candidate))
+    new = graph.add("tanh", graph.add("add", (candidate, gated)))
+    difference = graph.add("subtract", (state["hidden"], new))
+    return {"hidden": graph.add("add", (new, graph.add("multiply", (update, difference))))}
+
+
+def _add_lstm(graph: Graph, inputs: int, recurrent: int, state: Mapping[str, int], units: int) -> dict[str, int]:
+    """Add the operations of `Cell.advance` for "lstm"; returns the positions of the next state."""
+    gates = graph.add("add", (inputs, recurrent))
+
+    def gate(function: str, first: int) -> int:
+        return graph.add(function, graph.add("columns", gates, start=first * units, stop=(first + 1) * units))
+
+    kept = graph.add("multiply", (gate("sigmoid", 1), state["cell"]))
+    added = graph.add("multiply", (gate("sigmoid", 0), gate("tanh", 2)))
+    cell = graph.add("add", (kept, added))
+    return {"hidden": graph.add("multiply", (gate("sigmoid", 3), graph.add("tanh", cell))), "cell": cell}
 
 
 def _weights_of(network: Any) -> list[Weight]:

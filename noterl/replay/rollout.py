@@ -10,7 +10,7 @@ from gymnasium import spaces
 
 from noterl.envs.observation import ObservationEncoder
 from noterl.replay.columns import Array, ExtraSpec, action_layout, extra_layout
-from noterl.types import Batch, Transition
+from noterl.types import STATE, Batch, Transition
 from noterl.utils import schema
 from noterl.utils.checks import check_positive
 
@@ -35,6 +35,7 @@ class Rollout:
     Attributes:
         length: T.
         round: how many rounds are complete, 0 to T. If all are, `begin_round` starts the next rollout.
+        learner_state: the state of networks that learn but do not act, after the last rollout, `[N, ...]` by name.
 
     Raises:
         ValueError: if `length` is not a positive int.
@@ -69,6 +70,8 @@ class Rollout:
         self.round: int = 0
         self.num_envs: int = 0
         self._begun = False  # whether a round is in progress
+        self._learner_state_spec: dict[str, tuple[tuple[int, ...], Any]] = {}
+        self.learner_state: dict[str, Array] = {}
         self._fields: dict[str, tuple[tuple[int, ...], Any]] = {}  # name -> shape and dtype of a lane's step
         # The names of further fields, without the prefix "extra_" of their arrays: of actions, and of steps.
         self._extra: tuple[str, ...] = ()
@@ -89,6 +92,7 @@ class Rollout:
         action_space: spaces.Space[Any],
         extra_spec: ExtraSpec | None = None,
         step_spec: ExtraSpec | None = None,
+        learner_state_spec: ExtraSpec | None = None,
     ) -> None:
         """Set the spaces, which determine the shapes and dtypes of the fields.
 
@@ -97,7 +101,9 @@ class Rollout:
             action_space: of the environment.
             extra_spec: name -> (shape, dtype) of further fields that `begin_round` receives with the actions.
             step_spec: name -> (shape, dtype) of further fields that transitions hold.
+            learner_state_spec: name -> (shape, dtype) of `learner_state`.
         """
+        self._learner_state_spec = dict(learner_state_spec or {})
         self._encoder, action = ObservationEncoder(observation_space), action_layout(action_space)
         observation = self._encoder.space.shape, self._encoder.dtype
         self._fields = {
@@ -146,10 +152,17 @@ class Rollout:
             setattr(self, name, array)
         if not is_same:
             self.num_envs, self.round, self._begun = num_envs, 0, False
+            self._reset_learner_state()
+
+    def _reset_learner_state(self) -> None:
+        self.learner_state = {
+            name: np.zeros((self.num_envs, *shape), dtype) for name, (shape, dtype) in self._learner_state_spec.items()
+        }
 
     def restart(self) -> None:
         """Discard all rounds so far."""
         self.round, self._begun = 0, False
+        self._reset_learner_state()
         if self.num_envs:
             self.valid[:1] = False  # there may be no row after `set_state`
 
@@ -210,7 +223,14 @@ class Rollout:
 
         `weight` is 0 if the lane took no step in the round, otherwise 1. `extra["continues"]` is 1 if the lane's next
         step continues this one, and 0 if the episode or the rollout ends. `extra["ended"]` is 1 if the episode ends.
+        For a policy with a state, `extra["state"]` is the state before each row, by name.
         """
+        extra = {name: getattr(self, f"extra_{name}") for name in (*self._extra, *self._step_extra)}
+        state = {name.removeprefix(STATE): extra.pop(name) for name in list(extra) if name.startswith(STATE)}
+        if state:
+            extra["state"] = state
+        if self.learner_state:
+            extra["learner_state"] = self.learner_state
         continues = np.zeros(self.reward.shape, np.float32)
         continues[:-1] = ~self.ended[:-1] & self.valid[:-1] & self.valid[1:]
         return Batch(
@@ -224,7 +244,7 @@ class Rollout:
             extra={
                 "continues": continues,
                 "ended": self.ended.astype(np.float32),
-                **{name: getattr(self, f"extra_{name}") for name in (*self._extra, *self._step_extra)},
+                **extra,
             },
         )
 
@@ -234,7 +254,15 @@ class Rollout:
         arrays = {name: getattr(self, name)[:rows].copy() for name in self._fields} if self.num_envs and rows else {}
         for name in (*_STEP_FIELDS, *(f"extra_{name}" for name in self._step_extra)) if arrays else ():
             arrays[name][~arrays["valid"]] = 0
-        return {"length": self.length, "num_envs": self.num_envs, "round": self.round, "arrays": arrays}
+        state: dict[str, Any] = {
+            "length": self.length,
+            "num_envs": self.num_envs,
+            "round": self.round,
+            "arrays": arrays,
+        }
+        if self._learner_state_spec:  # so that other files stay as they were
+            state["learner_state"] = {name: value.copy() for name, value in self.learner_state.items()}
+        return state
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restore the state of `get_state`; only its rows take memory before `open`.
@@ -245,15 +273,21 @@ class Rollout:
         round_schema = schema.Int(0, self.length)
         lanes_schema = schema.Int(0, MOST_LANES)
         numbers = {"length": schema.Constant(self.length), "num_envs": lanes_schema, "round": round_schema}
-        schema.check(state, {**numbers, "arrays": dict}, "rollout")
+        further = {"learner_state": dict} if self._learner_state_spec else {}
+        schema.check(state, {**numbers, "arrays": dict, **further}, "rollout")
         num_envs, rounds, arrays = state["num_envs"], state["round"], state["arrays"]
         begun = np.shape(arrays.get("valid"))[:1] == (rounds + 1,)
         rows = rounds + begun if num_envs and rounds < self.length else 0
         fields = self._fields.items() if rows else ()
         shapes = {name: schema.Array(dtype, (rows, num_envs, *shape)) for name, (shape, dtype) in fields}
         schema.check(arrays, shapes, "rollout['arrays']")
+        spec = self._learner_state_spec.items() if num_envs else ()
+        kept = {name: schema.Array(dtype, (num_envs, *shape)) for name, (shape, dtype) in spec}
+        learner_state = state.get("learner_state", {})
+        schema.check(learner_state, kept, "rollout['learner_state']")
         copied = {
             name: arrays[name].copy() if rows else np.empty((0, num_envs, *shape), dtype)
             for name, (shape, dtype) in self._fields.items()
         }
         vars(self).update(copied, num_envs=num_envs, round=rounds, _begun=begun)
+        self.learner_state = {name: value.copy() for name, value in learner_state.items()}

@@ -234,7 +234,7 @@ class Parts:
             algorithm.state_spec, getattr(algorithm, "initial_state", None), type(algorithm).__name__
         )
         fields = find_forward_fields(algorithm, settings.jit_compile, start)
-        forward = self._make_forward(bool(start))
+        forward = self._make_forward(start)
         probe = forward.probe(1)
         outputs = forward.with_state(probe, PolicyState(start, 1).values)[0] if start else forward(probe)
         outputs, _ = split_fields(outputs, fields)
@@ -251,18 +251,20 @@ class Parts:
         actor.start = start
         return actor
 
-    def _make_forward(self, has_state: bool) -> HostForward:
+    def _make_forward(self, start: State) -> HostForward:
         """Return the forward pass for acting, with the current values of the attributes that `forward` reads."""
         algorithm, spaces = self.algorithm, self.algorithm.spaces
-        function = algorithm._forward_with_state if has_state else algorithm._joint_forward
+        function = algorithm._forward_with_state if start else algorithm._joint_forward
         compiled = self.compile_acting(function, "forward")
         joint = None
         if spaces.team is not None:
             joint = Joint(spaces.team.observation_columns, [part.size for part in algorithm.head.parts])
-        variables = algorithm.networks().values(), algorithm.hyperparameters.values(), algorithm.trained_variables()
+        composites = [value for value in vars(algorithm).values() if isinstance(value, networks.Composite)]
+        acting = [*composites, *algorithm.networks().values()]
+        variables = acting, algorithm.hyperparameters.values(), algorithm.trained_variables()
         layout = spaces.encoder.space.shape, algorithm.observation_dtype, joint
         with algorithm._reads.recording(acting=True) as reading:
-            forward = HostForward(compiled, *variables, *layout, has_state=has_state)
+            forward = HostForward(compiled, *variables, *layout, start)
             if reading.assigned:  # a copy in NumPy would not assign it
                 forward.program, forward.report = None, []
             reading.is_kept = forward.in_numpy
@@ -317,7 +319,7 @@ class Parts:
     def outdate_acting(self, name: str) -> None:
         """Make the forward pass for acting again if it has read the attribute."""
         if name in self.algorithm._reads.acting and self.built_actor is not None:
-            self.built_actor.forward.outdate(partial(self._make_forward, bool(self.built_actor.start)))
+            self.built_actor.forward.outdate(partial(self._make_forward, self.built_actor.start))
             self.learner.report = ()
             if not self.session.is_training:
                 self.built_actor = None

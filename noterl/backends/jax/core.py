@@ -56,6 +56,16 @@ def update_threads(variables: Sequence[keras.Variable], batch_size: int) -> int:
     return int(os.environ.get("NPROC") or available_cores())
 
 
+def scan(step: Callable[[Any, Any], Any], start: Any, rows: Any) -> Any:
+    """Return the values that a compiled loop takes."""
+
+    def body(value: Any, row: Any) -> tuple[Any, Any]:
+        value = step(value, row)
+        return value, value
+
+    return jax.lax.scan(body, start, rows)[1]
+
+
 def weights_reader(variables: Sequence[keras.Variable]) -> Callable[[], list[np.ndarray]]:
     """Return a function that returns the current weights as NumPy arrays; on the CPU, views of immutable arrays."""
     return lambda: [np.asarray(variable._value) for variable in variables]

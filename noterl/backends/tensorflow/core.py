@@ -47,6 +47,11 @@ def update_threads(variables: Sequence[keras.Variable], batch_size: int) -> int:
     return int(chosen or available_cores())
 
 
+def scan(step: Callable[[Any, Any], Any], start: Any, rows: Any) -> Any:
+    """Return the values that a compiled loop takes."""
+    return tf.scan(step, rows, start)
+
+
 def weights_reader(variables: Sequence[keras.Variable]) -> Callable[[], list[np.ndarray]]:
     """Return a function that returns the current weights as NumPy arrays."""
     read = tf.raw_ops.ReadVariableOp  # a third of the time of `variable.numpy()`

@@ -27,6 +27,15 @@ T = TypeVar("T")
 capabilities: Capabilities = {"modules": modules, "tables": tensors, "live_numbers": True}
 
 
+def scan(step: Callable[[Any, Any], Any], start: Any, rows: Any) -> Any:
+    """Return the values that a loop takes; a traced loss holds the operations of all rows, one after another."""
+    values = [start]
+    columns = keras.tree.map_structure(torch.unbind, rows)
+    for t in range(len(keras.tree.flatten(rows)[0])):
+        values.append(step(values[-1], keras.tree.map_structure_up_to(rows, lambda column: column[t], columns)))  # noqa: B023
+    return keras.tree.map_structure(lambda *each: torch.stack(each), *values[1:])
+
+
 def weights_reader(variables: Sequence[keras.Variable]) -> Callable[[], list[np.ndarray]]:
     """Return a function that returns the weights as NumPy arrays; on the CPU, views that show later updates."""
     if variables[0].value.device.type == "cpu":

@@ -1,0 +1,138 @@
+"""The base class of PPO and A2C: an actor-critic whose networks may have a memory.
+
+Updates receive sequences, each with the state of the actor that was stored when the step before was taken. The critic
+passes along its own state: `prepare` computes its state before each row of the rollout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Unpack
+
+from gymnasium import spaces
+
+from noterl import losses, networks
+from noterl.agents.actor_critic import ActorCritic, ActorCriticOptions, masks
+from noterl.backends import ops
+from noterl.networks.critics import scalar_values
+from noterl.types import Batch, map_arrays
+from noterl.utils.checks import check_number
+
+# The fields of `prepare` with the critic's state before each row.
+_CRITIC = "critic_"
+
+
+class RecurrentOptions(ActorCriticOptions, total=False):
+    """The keyword arguments of `RecurrentActorCritic`."""
+
+    recurrent: str | Callable[[int], Any] | None
+    recurrent_units: int
+    sequence_length: int | None
+
+
+class RecurrentActorCritic(ActorCritic):
+    """Base of the actor-critics that may have a memory.
+
+    Args:
+        env: see `noterl.Agent`.
+        recurrent: "gru", "lstm" or a function `inputs -> cell`; None for networks without a memory.
+        recurrent_units: the number of outputs of each cell.
+        sequence_length: steps of each sequence; see `PPO`.
+        **options: see `ActorCritic`.
+    """
+
+    def __init__(
+        self,
+        env: Any,
+        *,
+        recurrent: str | Callable[[int], Any] | None = None,
+        recurrent_units: int = 64,
+        sequence_length: int | None = None,
+        **options: Unpack[ActorCriticOptions],
+    ) -> None:
+        if recurrent is None and sequence_length is not None:
+            raise ValueError(f"sequence_length must be None without recurrent, got {sequence_length!r}")
+        self._cell: Any = (recurrent, recurrent_units)
+        super().__init__(env, **options)
+        self.sequence_length = sequence_length
+
+    def build_networks(
+        self, network: Any, hidden: Sequence[int], shared: bool | None, activation: str, log_std: float
+    ) -> None:
+        """Set the head and build the networks; with `recurrent`, those with a cell."""
+        cell, units = self._cell
+        if cell is None:
+            super().build_networks(network, hidden, shared, activation, log_std)
+            return
+        if network is not None:
+            raise ValueError(f"network must be None with recurrent, which may be a cell of your own, got {network!r}")
+        continuous = isinstance(self.action_space, spaces.Box)
+        self.head = self._default_head(None).bind(self.action_space)
+        outputs = self.head.size // 2 if continuous else self.head.size
+        # As in `nature_cnn`, no hidden layers follow the 512 units for images.
+        layers = self.spaces.network_space, cell, units, () if self.is_image else hidden
+        scale = check_number("log_std", log_std) if continuous else None
+        self.actor = networks.recurrent_network(*layers, outputs, activation=activation, gain=0.01, log_std=scale)
+        self.state_spec = self.actor.state_spec
+        if shared:
+            self.critic = self.actor.with_output(1, hidden, activation=activation, gain=1.0)
+        else:
+            self.critic = networks.recurrent_network(*layers, 1, activation=activation, gain=1.0)
+            self.learner_state_spec = self.critic.state_spec
+
+    def forward(self, observation: Any, state: Mapping[str, Any] | None = None) -> Any:
+        """Return the input of the head; with a memory, `(input of the head, next state)`."""
+        return super().forward(observation) if state is None else self.actor(observation, state)
+
+    def policy_outputs(self, batch: Batch) -> Any:
+        """Return the input of the head for each row of a batch, in which illegal actions are excluded."""
+        if not self.state_spec:
+            return super().policy_outputs(batch)
+        outputs, _ = networks.unroll(self.actor, batch.observation, batch.extra["state"], batch.extra["starts"])
+        return self.head.masked(_rows(outputs), *map(_rows, masks(batch) or (None,)))
+
+    def values(self, batch: Batch) -> Any:
+        """Return the values of the observations, one for each row of a batch."""
+        if not self.state_spec:
+            return super().values(batch)
+        state = {name: batch.extra[f"{_CRITIC}{name}"][0] for name in self.learner_state_spec} or batch.extra["state"]
+        values, _ = networks.unroll(self.critic, batch.observation, state, batch.extra["starts"])
+        return scalar_values(_rows(values))
+
+    def rows(self, batch: Batch) -> Batch:
+        """Return a batch as rows `[B, ...]`: those of sequences `[T, S, ...]`, or the batch itself."""
+        if not self.state_spec:
+            return batch
+        extra = {name: value for name, value in batch.extra.items() if name != "state"}
+        rows: Batch = map_arrays(_rows, batch._replace(extra=extra))
+        return rows
+
+    def prepare(self, rollout: Batch) -> dict[str, Any]:
+        """Return values, log-probabilities, advantages and value targets of a rollout; all `[T, N]`.
+
+        With a memory, also the critic's state before each row, `[T, N, ...]`.
+        """
+        if not self.state_spec:
+            return super().prepare(rollout)
+        extra, starts = rollout.extra, rollout.extra["starts"]
+        outputs, _ = networks.unroll(self.actor, rollout.observation, extra["state"], starts)
+        outputs = losses.map_rows(self.head.masked, outputs, *masks(rollout)) if masks(rollout) else outputs
+        log_prob = losses.map_rows(self.head.log_prob, outputs, rollout.action)
+        state = extra["learner_state"] if self.learner_state_spec else extra["state"]
+        value, after = networks.unroll(self.critic, rollout.observation, state, starts)
+        # The return of a truncated episode is bootstrapped from its true last observation.
+        next_value, _ = networks.step(self.critic, rollout.next_observation, after)
+        value, next_value = value[..., 0], next_value[..., 0]
+        decay = rollout.discount * extra["continues"] * self.gae_lambda
+        advantage = losses.gae(rollout.reward, rollout.discount, value, next_value, decay)
+        prepared = {"value": value, "log_prob": log_prob, "advantage": advantage, "target": advantage + value}
+        if self.learner_state_spec:
+            prepared["learner_state"] = {name: values[-1] for name, values in after.items()}
+            for name, values in after.items():
+                prepared[f"{_CRITIC}{name}"] = ops.concatenate([state[name][None], values[:-1]])
+        return prepared
+
+
+def _rows(array: Any) -> Any:
+    """Return an array `[T, S, ...]` as rows `[T S, ...]`; None stays None."""
+    return None if array is None else ops.reshape(array, (-1, *array.shape[2:]))

@@ -1,0 +1,255 @@
+"""Networks with a memory: cells, and the loops that pass the state of a cell along an episode.
+
+A cell is any network that is called as `cell(inputs [B, I], state) -> (output, new_state)`. Its attribute `state_spec`
+gives the shape of each part of the state, by name, as `Agent.state_spec` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from gymnasium import spaces
+
+from noterl import backends
+from noterl.backends import ops
+from noterl.losses import map_rows
+from noterl.networks.access import Composite, Network
+from noterl.networks.builders import default_encoder, mlp
+from noterl.utils.checks import check_int, check_word
+
+Tensor = Any
+State = Mapping[str, Tensor]
+
+KINDS = ("gru", "lstm")
+
+
+class Cell(Composite):
+    """A cell of two dense layers, one for the inputs and one for the state.
+
+    Keras's and torch's own cells order their gates differently and have different numbers of biases, so a file of one
+    backend would not fit another. These layers have the weights of `torch.nn.GRUCell` and `torch.nn.LSTMCell`.
+
+    Args:
+        kind: "gru" or "lstm".
+        inputs: I, the number of inputs.
+        units: U, the number of outputs.
+
+    Attributes:
+        state_spec: `{"hidden": (U,)}`, and for "lstm" also `"cell": (U,)`.
+    """
+
+    def __init__(self, kind: str, inputs: int, units: int) -> None:
+        self.kind: str = check_word("kind", kind, KINDS)
+        self.units: int = check_int("units", units)
+        self.state_spec: dict[str, tuple[int, ...]] = {"hidden": (units,)}
+        if kind == "lstm":
+            self.state_spec["cell"] = (units,)
+        width = (4 if kind == "lstm" else 3) * units
+        self.parts = {
+            "inputs": mlp(check_int("inputs", inputs), [], width, gain=1.0),
+            "hidden": mlp(units, [], width, gain=1.0),
+        }
+
+    def __call__(self, inputs: Tensor, state: State) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the output `[B, U]` for inputs `[B, I]`, and the next state."""
+        state = self.advance(self.project(inputs), state)
+        return state["hidden"], state
+
+    def project(self, inputs: Tensor) -> Tensor:
+        """Return the share of the inputs `[B, I]` in the gates, for many steps at once."""
+        return self.parts["inputs"](inputs)
+
+    def advance(self, projected: Tensor, state: State) -> dict[str, Tensor]:
+        """Return the next state for what `project` returned; its part "hidden" is the output."""
+        function = _lstm if self.kind == "lstm" else _gru
+        return function(projected, self.parts["hidden"](state["hidden"]), state)
+
+
+def _gru(inputs: Tensor, recurrent: Tensor, state: State) -> dict[str, Tensor]:
+    """Return the next state of a gated recurrent unit (Cho et al., 2014), in the form of cuDNN.
+
+    `r = sigmoid(.)`, `z = sigmoid(.)`, `n = tanh(inputs_n + r recurrent_n)` and `h <- (1 - z) n + z h`, in this order.
+    """
+    reset, update, candidate = ops.split(inputs, 3, axis=-1)
+    reset_by, update_by, candidate_by = ops.split(recurrent, 3, axis=-1)
+    new = ops.tanh(candidate + ops.sigmoid(reset + reset_by) * candidate_by)
+    kept = ops.sigmoid(update + update_by)
+    return {"hidden": new + kept * (state["hidden"] - new)}
+
+
+def _lstm(inputs: Tensor, recurrent: Tensor, state: State) -> dict[str, Tensor]:
+    """Return the next state of a long short-term memory (Hochreiter and Schmidhuber, 1997; Gers et al., 2000).
+
+    `c <- sigmoid(f) c + sigmoid(i) tanh(g)` and `h = sigmoid(o) tanh(c)`, with the gates in the order i, f, g, o.
+    """
+    into, forget, candidate, out = ops.split(inputs + recurrent, 4, axis=-1)
+    cell = ops.sigmoid(forget) * state["cell"] + ops.sigmoid(into) * ops.tanh(candidate)
+    return {"hidden": ops.sigmoid(out) * ops.tanh(cell), "cell": cell}
+
+
+def recurrent(kind: str, units: int = 64) -> Callable[[int], Cell]:
+    """Return a function that builds cells from the number of inputs, as the argument `recurrent` of agents takes it.
+
+    Kernels are orthogonal and biases zero.
+
+    Args:
+        kind: "gru" (Cho et al., 2014) or "lstm" (Hochreiter and Schmidhuber, 1997).
+        units: the number of outputs.
+
+    Raises:
+        ValueError: if an argument is not one of these.
+
+    Example:
+    >>> from noterl import networks
+    >>> cell = networks.recurrent("gru", 8)(3)
+    >>> cell.state_spec
+    {'hidden': (8,)}
+    """
+    check_word("kind", kind, KINDS)
+    check_int("units", units)
+    return partial(Cell, kind, units=units)
+
+
+class RecurrentNetwork(Composite):
+    """Layers before a cell, the cell, and the layers after it; called as a cell is.
+
+    Args:
+        encoder: a network `[B, observation] -> [B, I]`.
+        cell: the cell.
+        output: a network `[B, U] -> [B, outputs]`.
+
+    Attributes:
+        state_spec: of the cell.
+    """
+
+    def __init__(self, encoder: Network, cell: Any, output: Network) -> None:
+        self.parts = {"encoder": encoder, "cell": cell, "output": output}
+        self.state_spec: dict[str, Any] = dict(cell.state_spec)
+
+    def __call__(self, observation: Tensor, state: State) -> tuple[Tensor, State]:
+        """Return the outputs `[B, outputs]` for observations `[B, ...]`, and the next state."""
+        features, state = self.parts["cell"](self.parts["encoder"](observation), state)
+        return self.parts["output"](features), state
+
+    def with_output(self, outputs: int, hidden: Sequence[int], **last_layer: Any) -> RecurrentNetwork:
+        """Return a network with other layers after the cell, which shares those up to the cell; see `mlp`."""
+        encoder, cell, _ = self.parts.values()
+        return RecurrentNetwork(encoder, cell, mlp(_num_outputs(cell), hidden, outputs, **last_layer))
+
+
+def recurrent_network(
+    space: spaces.Space[Any],
+    cell: str | Callable[[int], Any],
+    units: int,
+    hidden: Sequence[int],
+    outputs: int,
+    **last_layer: Any,
+) -> RecurrentNetwork:
+    """Build a network of an encoder for observations, a cell, and dense layers.
+
+    Images go through the convolutions and the 512 units of Mnih et al. (2015), as in `nature_cnn`.
+
+    Args:
+        space: of observations; see `default_network`.
+        cell: "gru", "lstm", or a function that returns a cell for a number of inputs.
+        units: of "gru" and "lstm".
+        hidden: units of each layer after the cell.
+        outputs: the number of outputs.
+        **last_layer: `activation`, `gain` and `log_std`, as in `mlp`.
+
+    Raises:
+        ValueError: if the cell is not one of these, or another argument is not one of the allowed values.
+    """
+    encoder, size = default_encoder(space, last_layer.get("gain"))
+    make = recurrent(cell, units) if isinstance(cell, str) else cell
+    if not callable(make):
+        raise ValueError(f'recurrent must be "gru", "lstm" or a function `inputs -> cell`, got {cell!r}')
+    built = make(size)
+    if not isinstance(getattr(built, "state_spec", None), Mapping) or not callable(built):
+        raise ValueError(
+            "recurrent: the function must return a cell, which is called as cell(inputs, state) and has a state_spec "
+            f'such as {{"hidden": (64,)}}, got {built!r:.200}'
+        )
+    return RecurrentNetwork(encoder, built, mlp(_num_outputs(built, size), hidden, outputs, **last_layer))
+
+
+def _num_outputs(cell: Any, inputs: int | None = None) -> int:
+    """Return the number of outputs of a cell; one of a user is called on zeros."""
+    if isinstance(cell, Cell):
+        return cell.units
+    state = {name: ops.zeros((1, *shape)) for name, shape in cell.state_spec.items()}
+    return int(cell(ops.zeros((1, inputs or 1)), state)[0].shape[-1])
+
+
+def unroll(cell: Any, inputs: Tensor, state: State, starts: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return the outputs of a cell along sequences, and its states after each row.
+
+    Args:
+        cell: a cell, or a `RecurrentNetwork`.
+        inputs: `[T, S, ...]`, for S sequences of T rows.
+        state: the state before the first row, `[S, ...]` by name.
+        starts: `[T, S]`, above 0 on the first row of an episode, before which the state is set to zero.
+
+    Returns:
+        outputs `[T, S, ...]`, and states `[T, S, ...]` by name.
+
+    Example:
+    >>> import numpy as np
+    >>> from noterl import networks
+    >>> cell = networks.recurrent("gru", 8)(3)
+    >>> inputs, starts = np.ones((5, 2, 3), "float32"), np.zeros((5, 2), "float32")
+    >>> outputs, states = networks.unroll(cell, inputs, {"hidden": np.zeros((2, 8), "float32")}, starts)
+    >>> tuple(outputs.shape), tuple(states["hidden"].shape)
+    ((5, 2, 8), (5, 2, 8))
+    """
+    scan = backends.current().scan
+    state = {name: ops.convert_to_tensor(value) for name, value in state.items()}
+    starts = ops.convert_to_tensor(starts)
+    if isinstance(cell, RecurrentNetwork):
+        encoder, inner, output = cell.parts.values()
+        features, states = unroll(inner, map_rows(encoder, inputs), state, starts)
+        return map_rows(output, features), states
+    if isinstance(cell, Cell):
+        states = scan(
+            lambda value, row: cell.advance(row[0], _restarted(value, row[1])),
+            state,
+            (map_rows(cell.project, inputs), starts),
+        )
+        return states["hidden"], states
+    inputs = ops.convert_to_tensor(inputs)
+    output, _ = cell(inputs[0], state)  # for its shape
+    return scan(
+        lambda value, row: cell(row[0], _restarted(value[1], row[1])), (ops.zeros_like(output), state), (inputs, starts)
+    )
+
+
+def step(cell: Any, inputs: Tensor, states: State) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return the outputs and next states of one step from each row, all `[T, S, ...]`.
+
+    With `next_observation` and the states that `unroll` returned, these are the outputs for the next observations, also
+    for the last observation of an episode.
+
+    Args:
+        cell: a cell, or a `RecurrentNetwork`.
+        inputs: `[T, S, ...]`.
+        states: `[T, S, ...]` by name.
+    """
+    names = list(states)
+
+    def call(inputs: Tensor, *values: Tensor) -> tuple[Tensor, ...]:
+        output, state = cell(inputs, dict(zip(names, values, strict=True)))
+        return output, *(state[name] for name in names)
+
+    output, *values = map_rows(call, inputs, *states.values())
+    return output, dict(zip(names, values, strict=True))
+
+
+def _restarted(state: State, starts: Tensor) -> dict[str, Tensor]:
+    """Return states `[S, ...]` with zeros in the rows in which an episode starts, which receive no gradient."""
+    restarted = {}
+    for name, value in state.items():
+        is_start = ops.reshape(starts > 0, (-1, *(1 for _ in value.shape[1:])))
+        restarted[name] = ops.where(is_start, ops.zeros_like(value), value)
+    return restarted

@@ -1,7 +1,10 @@
 """The base class of PPO and A2C: an actor-critic whose networks may have a memory.
 
-Updates receive sequences, each with the state of the actor that was stored when the step before was taken. The critic
-passes along its own state: `prepare` computes its state before each row of the rollout.
+Paper: Kapturowski et al., "Recurrent experience replay in distributed reinforcement learning", 2019, section 3: updates
+on sequences start from the state that was stored while acting. Here the sequences are those of a rollout.
+
+Differs: the memory is reset within a sequence where an episode starts, so sequences have one length and need no
+padding. The critic has a memory of its own, whose state before each row `prepare` computes from the whole rollout.
 """
 
 from __future__ import annotations

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from noterl.replay.rollout import Rollout
 
 
+Chosen = tuple[np.ndarray, np.ndarray, Mapping[str, np.ndarray]] | None  # see `Lanes.choose_actions`
+
+
 class LanesLearner(Protocol):
     """What lanes that collect ahead of the loop need of the learner; see `noterl.learning.learner.Learner`."""
 
@@ -166,10 +169,11 @@ class Lanes(ABC):
     def observations(self) -> np.ndarray:
         """Return the current observations, encoded for networks, `[N, ...]`."""
 
-    def choose_actions(self, actor: Actor, step: int) -> tuple[np.ndarray, np.ndarray] | None:
-        """Begin a round; return the observations and the actions, `[N, ...]` each.
+    def choose_actions(self, actor: Actor, step: int) -> Chosen:
+        """Begin a round; return the observations, the actions and their further fields by name, `[N, ...]` each.
 
-        The actions are those before `Head.executed`.
+        The actions are those before `Head.executed`. The fields hold the state of the policy before the step, if it has
+        one.
 
         Returns:
             None if no round has begun, because worker processes have failed: `interrupted` is then set.
@@ -178,11 +182,12 @@ class Lanes(ABC):
         observations = self.observations()
         states = self.ledger.policy_state
         actions, state = actor.choose_actions(observations, step, self.waiting, mask, states.values)
-        self.begin_round(actor.head.executed(actions), actor.fields)
+        fields = actor.fields
+        self.begin_round(actor.head.executed(actions), fields)
         if state:
-            actor.fields = {**actor.fields, **self.ledger.fields_of_state()}
+            fields = {**fields, **self.ledger.fields_of_state()}
             states.advance(state)
-        return observations, actions
+        return observations, actions, fields
 
     @abstractmethod
     def begin_round(self, actions: np.ndarray, extra: Mapping[str, np.ndarray] | None = None) -> None:

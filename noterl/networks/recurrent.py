@@ -7,7 +7,6 @@ gives the shape of each part of the state, by name, as `Agent.state_spec` does.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from gymnasium import spaces
@@ -17,6 +16,7 @@ from noterl.backends import ops
 from noterl.losses import map_rows
 from noterl.networks.access import Composite, Network
 from noterl.networks.builders import default_encoder, mlp
+from noterl.registry import Configurable, register
 from noterl.utils.checks import check_int, check_word
 
 Tensor = Any
@@ -89,7 +89,20 @@ def _lstm(inputs: Tensor, recurrent: Tensor, state: State) -> dict[str, Tensor]:
     return {"hidden": ops.sigmoid(out) * ops.tanh(cell), "cell": cell}
 
 
-def recurrent(kind: str, units: int = 64) -> Callable[[int], Cell]:
+@register
+class Recurrent(Configurable):
+    """Builds cells; `recurrent` returns it."""
+
+    def __init__(self, kind: str, units: int) -> None:
+        self.kind: str = check_word("kind", kind, KINDS)
+        self.units: int = check_int("units", units)
+
+    def __call__(self, inputs: int) -> Cell:
+        """Return a new cell for a number of inputs."""
+        return Cell(self.kind, inputs, self.units)
+
+
+def recurrent(kind: str, units: int = 64) -> Recurrent:
     """Return a function that builds cells from the number of inputs, as the argument `recurrent` of agents takes it.
 
     Kernels are orthogonal and biases zero.
@@ -107,9 +120,7 @@ def recurrent(kind: str, units: int = 64) -> Callable[[int], Cell]:
     >>> cell.state_spec
     {'hidden': (8,)}
     """
-    check_word("kind", kind, KINDS)
-    check_int("units", units)
-    return partial(Cell, kind, units=units)
+    return Recurrent(kind, units)
 
 
 class RecurrentNetwork(Composite):
@@ -163,9 +174,9 @@ def recurrent_network(
         ValueError: if the cell is not one of these, or another argument is not one of the allowed values.
     """
     encoder, size = default_encoder(space, last_layer.get("gain"))
-    make = recurrent(cell, units) if isinstance(cell, str) else cell
-    if not callable(make):
-        raise ValueError(f'recurrent must be "gru", "lstm" or a function `inputs -> cell`, got {cell!r}')
+    if not callable(cell) and cell not in KINDS:
+        raise ValueError(f"recurrent must be 'gru', 'lstm' or a function `inputs -> cell`, got {cell!r}")
+    make = cell if callable(cell) else recurrent(cell, check_int("recurrent_units", units))
     built = make(size)
     if not isinstance(getattr(built, "state_spec", None), Mapping) or not callable(built):
         raise ValueError(

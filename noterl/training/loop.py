@@ -163,7 +163,7 @@ class Loop:
             learner.discard_old_rollout()
         begun = lanes.choose_actions(self.actor, self.counters.steps)
         if begun is not None:
-            learner.begin_round(*begun, self.actor.fields)
+            learner.begin_round(*begun)
         self.clock[lanes.acting_clock] += perf_counter() - started
         return begun is not None
 

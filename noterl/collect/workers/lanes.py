@@ -20,13 +20,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from noterl.collect.base import LanesLearner
+from noterl.collect.base import Chosen, LanesLearner
 from noterl.collect.env_calls import EnvCall
 from noterl.collect.workers.pool import Pool
 from noterl.collect.workers.process import Inbox
 from noterl.collect.workers.rounds import (
     WORKERS,
-    Chosen,
     LearnerRounds,
     Rounds,
     make_rounds,

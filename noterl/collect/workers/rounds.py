@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from gymnasium import spaces
 
-from noterl.collect.base import Lanes
+from noterl.collect.base import Chosen, Lanes
 from noterl.collect.workers.pool import Pool
 from noterl.collect.workers.schedule import EpisodePhases, Lead, Overlap, Phases
 from noterl.collect.workers.shared_memory import ArraySpec, Shapes, SharedWeights
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from noterl.acting.actor import Actor
 
 WORKERS = "workers"  # in the time split, the time in which the loop waits for worker processes
-
-Chosen = tuple[np.ndarray, np.ndarray] | None  # see `Lanes.choose_actions`
 
 
 class Rounds(ABC):
@@ -277,7 +275,7 @@ class WorkerRounds(Rounds):
         """Take the next round that workers have collected."""
         assert self.lead is not None
         actions = self.collect(step, self.lead.rounds(self._overlaps), self.lead.counters.updates)
-        return None if actions is None else (self.encoded, actions)
+        return None if actions is None else (self.encoded, actions, {})
 
     def collect(self, step: int, rounds: float | None, updates: int = 0) -> np.ndarray | None:
         """Return the actions `[N, ...]` of the next round; None if `interrupted` of the lanes is set.
@@ -413,7 +411,7 @@ def make_rounds(lanes: Pool, actor: Actor, rollout_steps: int | None) -> Rounds:
         actor: chooses the actions.
         rollout_steps: rounds of a rollout, if the agent learns from rollouts.
     """
-    if actor.forward.program is None or actor.forward_fields:
+    if actor.forward.program is None or actor.forward_fields or actor.start:
         return LearnerRounds(lanes, actor)
     return (OverlappedRounds if lanes.settings.overlap else WorkerRounds)(lanes, actor, rollout_steps)
 

@@ -1,0 +1,167 @@
+"""Updates of an agent with a state receive sequences of its rollouts, each with the state before its first row."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, ClassVar
+
+import gymnasium
+import keras
+import numpy as np
+import pytest
+
+import noterl
+from tests.support.doubles import TogetherVectorEnv
+from tests.support.stateful import StepNumberEnv
+from tests.support.states import assert_same_state
+
+ops = keras.ops
+
+
+def counted(first: Any, starts: Any) -> tuple[Any, Any]:
+    """Return the counts before the rows of sequences, and after the last row; `first` is the count before row 0."""
+    counts, count = [], first
+    for row in range(starts.shape[0]):
+        count = ops.where(starts[row] > 0, ops.zeros_like(count), count)
+        counts.append(count)
+        count = count + 1
+    return ops.stack(counts), count
+
+
+class RolloutCounter(noterl.Agent):
+    """Its state counts the steps of an episode, and so does the state of its learner; observations show the number.
+
+    Both losses are zero exactly if the states are right. They are 1 per row that is wrong.
+    """
+
+    memory, head = "rollout", noterl.heads.Categorical()
+    state_spec: ClassVar[dict[str, Any]] = {"count": ()}
+    learner_state_spec: ClassVar[dict[str, Any]] = {"seen": ()}
+    epochs = 2
+
+    def __init__(self, env: Any, *, rollout_steps: int = 12, sequence_length: int | None = 4, seed: int = 0) -> None:
+        super().__init__(env, seed=seed)
+        self.rollout_steps, self.sequence_length = rollout_steps, sequence_length
+        self.logits = noterl.networks.mlp(1, [], 3)
+
+    def forward(self, observation: Any, state: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        return self.logits(observation), {"count": state["count"] + 1}
+
+    def prepare(self, rollout: Any) -> dict[str, Any]:
+        seen, after = counted(rollout.extra["learner_state"]["seen"], rollout.extra["starts"])
+        wrong = ops.cast(seen != rollout.observation[..., 0], "float32")
+        last = ops.where(rollout.extra["ended"][-1] > 0, ops.zeros_like(after), after)
+        return {"wrong": wrong, "learner_state": {"seen": last}}
+
+    def loss(self, batch: Any) -> Any:
+        counts, _ = counted(batch.extra["state"]["count"], batch.extra["starts"])
+        wrong = ops.cast(counts != batch.observation[..., 0], "float32")
+        logits = noterl.losses.map_rows(self.logits, batch.observation)
+        return 0.0 * ops.mean(logits) + ops.sum(batch.weight * wrong), {
+            "wrong_learner_state": ops.sum(batch.weight * batch.extra["wrong"]),
+            "started": ops.sum(batch.weight * batch.extra["starts"]),
+            "length": ops.convert_to_tensor(float(batch.reward.shape[0])),
+        }
+
+
+def fit(agent: noterl.Agent, steps: int = 144, **options: Any) -> dict[str, list[float]]:
+    """Train, and return the logs of all updates."""
+    if agent.updates == agent.steps == 0:
+        agent.compile(batch_size=8)
+    logs: dict[str, list[float]] = {}
+
+    def keep(update: int, found: dict[str, float]) -> None:
+        for name, value in found.items():
+            logs.setdefault(name, []).append(value)
+
+    agent.fit(steps=steps, callbacks=[noterl.callbacks.LambdaCallback(on_batch_end=keep)], verbose=0, **options)
+    return logs
+
+
+def together(mode: str) -> Any:
+    return TogetherVectorEnv([StepNumberEnv] * 3, autoreset_mode=mode)
+
+
+PATHS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "one lane": (StepNumberEnv, {}),
+    "three lanes": (StepNumberEnv, {"num_envs": 3}),
+    "lanes of a SyncVectorEnv": (lambda: gymnasium.vector.SyncVectorEnv([StepNumberEnv] * 3), {}),
+    "NextStep": (lambda: together("NextStep"), {}),
+    "SameStep": (lambda: together("SameStep"), {}),
+    "Disabled": (lambda: together("Disabled"), {}),
+    "workers": (StepNumberEnv, {"num_envs": 3, "workers": 2}),
+}
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.filterwarnings(
+    "ignore:workers. forward has a state:RuntimeWarning", "ignore:the budget ended within a step:RuntimeWarning"
+)
+def test_states_are_those_of_the_episodes(path: str) -> None:
+    env, options = PATHS[path]
+    logs = fit(RolloutCounter(env), **options)
+    assert len(logs["loss"]) >= 12
+    assert not any(logs["loss"])
+    assert not any(logs["wrong_learner_state"])
+    assert any(logs["started"])
+    assert set(logs["length"]) == {4.0}
+
+
+def test_states_are_right_on_each_backend() -> None:
+    logs = fit(RolloutCounter(StepNumberEnv), steps=48, num_envs=2)
+    assert not any(logs["loss"])
+    assert not any(logs["wrong_learner_state"])
+
+
+@pytest.mark.backends("torch")
+def test_fits_and_files_continue_the_states(tmp_path: Path) -> None:
+    whole, agent = RolloutCounter(StepNumberEnv, seed=3), RolloutCounter(StepNumberEnv, seed=3)
+    fit(whole, steps=70, num_envs=2)
+    for _ in range(7):
+        logs = fit(agent, steps=10, num_envs=2)
+        assert not any(logs.get("loss", []))
+        assert not any(logs.get("wrong_learner_state", []))
+        agent.save(tmp_path / "agent.noterl")
+        agent = RolloutCounter(StepNumberEnv, seed=3)
+        agent.compile(batch_size=8)
+        agent.restore(tmp_path / "agent.noterl")
+    assert_same_state(agent, whole)
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize(
+    ("rollout_steps", "length", "batch_size", "expected"),
+    [(12, None, 8, 4), (12, 6, 12, 6), (128, None, "rollout", 64), (7, None, 5, 1), (2048, None, 64, 64)],
+)
+def test_default_length_divides_rollout_and_batch(
+    rollout_steps: int, length: int | None, batch_size: Any, expected: int
+) -> None:
+    agent = RolloutCounter(StepNumberEnv, rollout_steps=rollout_steps, sequence_length=length)
+    agent.compile(batch_size=batch_size)
+    assert agent._parts.learner.sequence_length == expected
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize(
+    ("length", "batch_size", "message"),
+    [
+        (5, 10, "sequence_length must divide rollout_steps=12, got 5"),
+        (4, 10, "batch_size must be a multiple of sequence_length=4, got 10"),
+        (0, 8, "sequence_length must be a positive int"),
+    ],
+)
+def test_lengths_that_do_not_divide_are_refused(length: int, batch_size: int, message: str) -> None:
+    agent = RolloutCounter(StepNumberEnv, sequence_length=length)
+    with pytest.raises(ValueError, match=message):
+        agent.compile(batch_size=batch_size)
+
+
+@pytest.mark.backends("torch")
+def test_learner_state_is_checked() -> None:
+    class Forgetful(RolloutCounter):
+        def prepare(self, rollout: Any) -> dict[str, Any]:
+            return {"wrong": np.zeros_like(rollout.reward)}
+
+    with pytest.raises(ValueError, match="prepare of Forgetful must return learner_state"):
+        Forgetful(StepNumberEnv).build()

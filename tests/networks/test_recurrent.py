@@ -1,0 +1,183 @@
+"""Cells, and the loops that pass their states along."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import keras
+import numpy as np
+import pytest
+
+from noterl import backends, networks
+
+ops = keras.ops
+KINDS = ("gru", "lstm")
+INPUTS, UNITS, ROWS, SEQUENCES = 5, 8, 128, 3
+
+
+class OwnCell(keras.layers.Layer):
+    """A cell of a user: a leaky sum of its inputs, whose output has another width than its state."""
+
+    state_spec: ClassVar[dict[str, tuple[int, ...]]] = {"total": (INPUTS,)}
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.output_layer = keras.layers.Dense(2)
+        self.output_layer.build((None, INPUTS))
+        self.built = True
+
+    def call(self, inputs: Any, state: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        total = 0.9 * state["total"] + inputs
+        return self.output_layer(total), {"total": total}
+
+
+CELLS: dict[str, Any] = {
+    **{kind: lambda kind=kind: networks.recurrent(kind, UNITS)(INPUTS) for kind in KINDS},
+    "own": OwnCell,
+}
+
+
+def inputs_of(cell: Any) -> tuple[np.ndarray, dict[str, np.ndarray], np.ndarray]:
+    """Return inputs, a state and random starts for `unroll`."""
+    rng = np.random.default_rng(0)
+    state = {name: rng.normal(size=(SEQUENCES, *shape)).astype("float32") for name, shape in cell.state_spec.items()}
+    starts = (rng.random((ROWS, SEQUENCES)) < 0.1).astype("float32")
+    starts[0, 0] = 1
+    return rng.normal(size=(ROWS, SEQUENCES, INPUTS)).astype("float32"), state, starts
+
+
+def host(value: Any) -> np.ndarray:
+    return backends.current().fetch(ops.stop_gradient(value))
+
+
+@pytest.mark.parametrize("kind", CELLS)
+def test_unrolled_outputs_are_those_of_single_steps(kind: str) -> None:
+    cell = CELLS[kind]()
+    inputs, state, starts = inputs_of(cell)
+    outputs, states = networks.unroll(cell, inputs, state, starts)
+    current = {name: ops.convert_to_tensor(value) for name, value in state.items()}
+    for row in range(ROWS):
+        kept = ops.convert_to_tensor((1 - starts[row])[:, None])
+        output, current = cell(ops.convert_to_tensor(inputs[row]), {name: v * kept for name, v in current.items()})
+        np.testing.assert_allclose(host(outputs[row]), host(output), atol=1e-5)
+        for name, value in current.items():
+            np.testing.assert_allclose(host(states[name][row]), host(value), atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", CELLS)
+def test_step_continues_from_every_row(kind: str) -> None:
+    cell = CELLS[kind]()
+    inputs, state, starts = inputs_of(cell)
+    outputs, states = networks.unroll(cell, inputs, state, np.zeros_like(starts))
+    following, _ = networks.step(cell, inputs[1:], {name: value[:-1] for name, value in states.items()})
+    np.testing.assert_allclose(host(following), host(outputs[1:]), atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", CELLS)
+def test_no_gradient_flows_through_a_start(kind: str) -> None:
+    cell = CELLS[kind]()
+    inputs, state, _ = inputs_of(cell)
+    starts = np.zeros((6, SEQUENCES), "float32")
+    starts[3, 1] = 1
+    first = keras.Variable(inputs[0], name="first")
+
+    def last_output() -> Any:
+        rows = ops.concatenate([first.value[None], inputs[1:6]])
+        outputs, _ = networks.unroll(cell, rows, state, starts)
+        return ops.sum(ops.square(outputs[-1]))
+
+    known = [first, *networks.variables(cell)]
+    gradients: list[np.ndarray] = []
+
+    class Kept:
+        def apply(self, found: Any, variables: Any = None) -> None:
+            gradients.extend(map(host, found))
+
+    backends.current().minimize(last_output, [first], Kept(), (), known=known)
+    assert np.abs(gradients[0][[0, 2]]).min(axis=1).all()
+    assert not gradients[0][1].any()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_cell_computes_what_keras_computes(kind: str) -> None:
+    cell = networks.recurrent(kind, UNITS)(INPUTS)
+    inputs, state, _ = inputs_of(cell)
+    rng = np.random.default_rng(1)
+    kernel, bias, recurrent, recurrent_bias = (
+        rng.normal(size=weight.shape).astype("float32")
+        for part in ("inputs", "hidden")
+        for weight in networks.get_weights(cell.parts[part])
+    )
+    networks.set_weights(cell.parts["inputs"], [kernel, bias])
+    networks.set_weights(cell.parts["hidden"], [recurrent, recurrent_bias])
+    output, after = cell(ops.convert_to_tensor(inputs[0]), {n: ops.convert_to_tensor(v) for n, v in state.items()})
+    if kind == "lstm":
+        other = keras.layers.LSTMCell(UNITS)
+        weights = [kernel, recurrent, bias + recurrent_bias]
+        states = [state["hidden"], state["cell"]]
+    else:
+        other = keras.layers.GRUCell(UNITS)
+
+        def update_first(weight: np.ndarray) -> np.ndarray:  # Keras's order of the gates
+            reset, update, new = np.split(weight, 3, axis=-1)
+            return np.concatenate([update, reset, new], axis=-1)
+
+        weights = [update_first(kernel), update_first(recurrent), update_first(np.stack([bias, recurrent_bias]))]
+        states = [state["hidden"]]
+    other.build((None, INPUTS))
+    other.set_weights(weights)
+    expected, [*expected_states] = other(ops.convert_to_tensor(inputs[0]), [*map(ops.convert_to_tensor, states)])
+    np.testing.assert_allclose(host(output), host(expected), atol=1e-5)
+    for value, other_value in zip(after.values(), expected_states, strict=True):
+        np.testing.assert_allclose(host(value), host(other_value), atol=1e-5)
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("kind", KINDS)
+def test_cell_has_the_weights_of_torch(kind: str) -> None:
+    import torch
+
+    cell = networks.recurrent(kind, UNITS)(INPUTS)
+    inputs, state, _ = inputs_of(cell)
+    other = (torch.nn.GRUCell if kind == "gru" else torch.nn.LSTMCell)(INPUTS, UNITS)
+    names = ("weight_ih", "bias_ih", "weight_hh", "bias_hh")
+    weights = [*networks.variables(cell.parts["inputs"]), *networks.variables(cell.parts["hidden"])]
+    with torch.no_grad():
+        for name, variable in zip(names, weights, strict=True):
+            getattr(other, name).copy_(variable.value)
+    tensors = {name: torch.tensor(value) for name, value in state.items()}
+    found, _ = cell(torch.tensor(inputs[0]), tensors)
+    expected = other(torch.tensor(inputs[0]), tensors["hidden"] if kind == "gru" else tuple(tensors.values()))
+    assert torch.equal(found, expected if kind == "gru" else expected[0])
+
+
+@pytest.mark.backends("torch")
+def test_double_precision_of_a_torch_cell() -> None:
+    import torch
+
+    class Own(torch.nn.Module):
+        state_spec: ClassVar[dict[str, tuple[int, ...]]] = {"hidden": (UNITS,)}
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.cell = torch.nn.GRUCell(INPUTS, UNITS)
+
+        def forward(self, inputs: Any, state: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+            hidden = self.cell(inputs, state["hidden"])
+            return hidden, {"hidden": hidden}
+
+    cell = Own().double()
+    inputs, state, starts = inputs_of(cell)
+    rows, hidden = torch.tensor(inputs).double(), torch.tensor(state["hidden"]).double()
+    outputs, _ = networks.unroll(cell, rows, {"hidden": hidden}, starts)
+    for row in range(ROWS):
+        hidden = cell.cell(rows[row], hidden * (1 - torch.tensor(starts[row])[:, None]).double())
+        torch.testing.assert_close(outputs[row], hidden, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.backends("torch")
+class TestErrors:
+    @pytest.mark.parametrize(("kind", "units", "argument"), [("rnn", 8, "kind"), ("gru", 0, "units")])
+    def test_recurrent_names_the_argument(self, kind: str, units: int, argument: str) -> None:
+        with pytest.raises(ValueError, match=f"^{argument} must"):
+            networks.recurrent(kind, units)

@@ -204,7 +204,7 @@ class ESSWindow(Callback):
         if self.by is None and self.trim == "oldest":
             replay.drop_oldest(sizes[0] - kept[0])
             return
-        storage = replay.sampler.storage
+        storage = replay.storage
         indices = storage.unmasked_indices()
         keys = np.arange(len(indices), 0, -1.0)  # the newest transitions have the smallest keys
         if self.trim == "sampled":

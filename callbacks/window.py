@@ -103,13 +103,13 @@ def check_by(by: Any) -> str | None:
 
 def window_size(replay: Any) -> int:
     """Return the number of stored transitions, without those that are excluded from sampling."""
-    return int(replay.sampler.storage.num_unmasked)
+    return int(replay.storage.num_unmasked)
 
 
 def keep_only(replay: Any, indices: np.ndarray) -> None:
     """Exclude all stored transitions but these from sampling, and drop those that are older than all of them."""
     if len(indices):
-        storage = replay.sampler.storage
+        storage = replay.storage
         ages = storage.insertion_numbers(indices) - storage.begin
         replay.keep(indices)
         replay.drop_oldest(int(ages.min()))

@@ -62,7 +62,7 @@ class DeviceMemory:
             self.release()
         if self.replay.pending_load is self._load:
             return None
-        storage = self.replay.sampler.storage
+        storage = self.replay.storage
         if self.ring is None or self._version[1:] != _version(storage)[1:]:
             return self._copy(storage, position, observations)
         self._version, self._begin = _version(storage), storage.begin  # `drop_oldest` needs no copy
@@ -143,7 +143,7 @@ class DeviceMemory:
 
         A call that raises, such as one that runs out of memory, has destroyed the ring. Its transitions are then lost.
         """
-        storage = self.replay.sampler.storage
+        storage = self.replay.storage
         if self._program.is_destroyed(self.ring):
             lost, self.ring = min(self.count - storage.count, storage.capacity), None
             for lane in range(self._program.num_envs):

@@ -49,7 +49,7 @@ class DeviceObservations:
 
     def _updated(self) -> Storage:
         """Copy what has been added since the last call, and return the storage."""
-        storage = self._replay.sampler.storage
+        storage = self._replay.storage
         epoch, self._epoch = self._epoch, -1  # if an exception follows, the next call copies everything again
         try:
             self._copy_since(storage.begin if storage.epoch != epoch else max(self._count, storage.begin), storage)

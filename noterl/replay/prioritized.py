@@ -13,8 +13,8 @@ import numpy as np
 
 from noterl.registry import Configurable, register
 from noterl.replay.columns import Array
+from noterl.replay.ring import Ring
 from noterl.replay.samplers import Sampler
-from noterl.replay.storage import Storage
 from noterl.replay.sum_tree import SumTree
 from noterl.utils import schema
 from noterl.utils.checks import check_count, check_number
@@ -167,7 +167,7 @@ class Prioritized(Sampler):
             return self._beta
         return self._beta + (1 - self._beta) * min(1.0, self.storage.count / self.beta_steps)
 
-    def bind(self, storage: Storage) -> None:
+    def bind(self, storage: Ring) -> None:
         """Use a storage from now on, and allocate the scores and the tree.
 
         Raises:

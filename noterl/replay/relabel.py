@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from noterl.envs import EnvSource
 
 
-class Relabel(StorageUser):
+class Relabel(StorageUser[Storage]):
     """Changes the contents of a batch; subclass it for a rule of your own.
 
     Attributes:

@@ -160,6 +160,11 @@ class Replay(Configurable):
         """Bytes allocated; 0 before `build`, or before an agent trains with the memory."""
         return 0 if self._storage is None else self._storage.nbytes
 
+    @property
+    def storage(self) -> Storage:
+        """The ring buffer of transitions, which is allocated if it is not."""
+        return self._built()
+
     def __len__(self) -> int:
         if self._kept is not None:
             return int(self._kept["count"] - self._kept["begin"])

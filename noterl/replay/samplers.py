@@ -15,8 +15,9 @@ import numpy as np
 from noterl.registry import register
 from noterl.replay.columns import Array
 from noterl.replay.relabel import Relabel
+from noterl.replay.ring import Ring
 from noterl.replay.sources import Sources
-from noterl.replay.storage import Storage, StorageUser
+from noterl.replay.storage import StorageUser
 
 
 @dataclass(slots=True, eq=False)
@@ -55,7 +56,7 @@ class Sample:
         return replace(self, indices=indices, weight=weight, choices=choices)
 
 
-class Sampler(StorageUser):
+class Sampler(StorageUser[Ring]):
     """Chooses indices; subclass it for a rule of your own.
 
     Attributes:
@@ -67,7 +68,7 @@ class Sampler(StorageUser):
     feedback_fields: tuple[str, ...] = ()
     settable: tuple[str, ...] = ()
 
-    def bind(self, storage: Storage) -> None:
+    def bind(self, storage: Ring) -> None:
         """Use a storage from now on.
 
         Raises:
@@ -197,7 +198,7 @@ class Selection:
         relabel: of the memory.
     """
 
-    def __init__(self, sampler: Sampler, storage: Storage, relabel: Relabel | None) -> None:
+    def __init__(self, sampler: Sampler, storage: Ring, relabel: Relabel | None) -> None:
         self._sampler, self._storage, self._relabel = sampler, storage, relabel
         self._all = relabel is None and storage.frames == 1
         # An eviction removes a transition, and a frame that up to k - 1 later transitions need for their stacks.

@@ -78,7 +78,7 @@ class Sequences:
 
         A step whose stack of frames is incomplete does not count as present.
         """
-        storage = self.replay.sampler.storage
+        storage = self.replay.storage
         complete = storage.sampleable(indices.reshape(-1))
         if complete is not None:
             present = present & complete.reshape(present.shape)
@@ -90,7 +90,7 @@ class Sequences:
         `extra["continues"]` is 1 if the next step of the sequence belongs to the same episode, otherwise 0.
         """
         batch, present = self.replay.gather(sample, gamma=gamma), sample.weight > 0
-        following = self.replay.sampler.storage.successor.take(sample.indices[:, :-1])
+        following = self.replay.storage.successor.take(sample.indices[:, :-1])
         continues = np.zeros(sample.weight.shape, np.float32)
         continues[:, :-1] = (following == sample.indices[:, 1:]) & present[:, :-1] & present[:, 1:]
         return batch._replace(extra={**batch.extra, "continues": continues})
@@ -123,7 +123,7 @@ class Sequences:
 
     def _update(self) -> None:
         """Link the steps that were stored since the last call to those before them."""
-        storage = self.replay.sampler.storage
+        storage = self.replay.storage
         if self._epoch != storage.epoch:
             self._newest, self._count = {}, storage.begin
         first = max(self._count, storage.begin)

@@ -6,9 +6,8 @@ Each observation is stored once. For the transition at an index, `successor` loc
 - `successor[index] = -1 - slot`: `final_observations[slot]`. This is the last observation of an episode, the last one
   before an interruption, or the newest one of a running lane.
 
-A transition's insertion number counts the transitions inserted before it; its index is `insertion_number % capacity`.
-The insertion numbers `begin <= number < count` are stored. A transition is evicted before its index is overwritten, so
-an exception or Ctrl-C within `add` leaves a consistent memory, which lacks at most the oldest transition.
+`Ring` describes the insertion numbers of transitions. A transition is evicted before its index is overwritten, so an
+exception or Ctrl-C within `add` leaves a consistent memory, which lacks at most the oldest transition.
 """
 
 from __future__ import annotations
@@ -17,29 +16,32 @@ import os
 import shutil
 import tempfile
 import warnings
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 
 from noterl.registry import Configurable
 from noterl.replay.columns import Allocate, Array, Layout, Leaf, Table, allocate, gather, scatter
 from noterl.replay.episodes import Episodes
+from noterl.replay.ring import Ring
 from noterl.utils import budget
 from noterl.utils.files import user_path
 
 FIRST_SLOTS = 16
 
+Entries = TypeVar("Entries", bound=Ring)
 
-class StorageUser(Configurable):
-    """Base class of samplers and relabelings: the parts of a memory that use its storage."""
 
-    _storage: Storage | None = None
+class StorageUser(Configurable, Generic[Entries]):
+    """Base class of samplers and relabelings: the parts of a memory that use its entries."""
+
+    _storage: Entries | None = None
 
     @property
-    def storage(self) -> Storage:
-        """The storage of the memory.
+    def storage(self) -> Entries:
+        """The entries: the `Storage` of the memory or, for samplers, the sequences of an agent with a state.
 
         Raises:
             RuntimeError: if the memory is not built.
@@ -49,13 +51,13 @@ class StorageUser(Configurable):
             raise RuntimeError(f"this {type(self).__name__} has no memory yet: call Replay.build first")
         return storage if storage.pending_load is None else storage.loaded()
 
-    def _use(self, storage: Storage, argument: str) -> None:
+    def _use(self, storage: Entries, argument: str) -> None:
         if self._storage not in (None, storage):
             raise ValueError(f"{argument} must belong to one memory only, got the {type(self).__name__} of another")
         self._storage = storage
 
 
-class Storage:
+class Storage(Ring):
     """A ring buffer of transitions in preallocated arrays.
 
     Args:
@@ -66,17 +68,10 @@ class Storage:
         empty: allocates the large arrays from a shape and a dtype.
 
     Attributes:
-        begin: the oldest stored insertion number.
-        count: transitions ever inserted; the newest insertion number is one less.
-        epoch: increases when the contents are cleared or replaced; insertion numbers of another epoch are meaningless.
         layouts: by name, the layouts of all columns.
-        mask_version: increases when `mask` is called.
         newest_index: lane -> index of its newest transition, if the episode is running.
         free_slots: slots of `final_observations` that can be used again.
         num_slots: how many slots of `final_observations` have been used so far.
-        frames: how many frames an observation stacks; 1 without stacks.
-        pending_load: adds transitions that were collected elsewhere, and is called before the next use; see
-            `Replay.load_later`.
     """
 
     # Columns that stay in RAM if the other columns are on disk. Rewards in batches are float32.
@@ -87,7 +82,6 @@ class Storage:
         "lane": np.dtype(np.int32),
         "successor": np.dtype(np.int64),
     }
-    frames = 1
     reward: Array
     terminated: Array
     truncated: Array
@@ -102,7 +96,7 @@ class Storage:
         extra: Mapping[str, Leaf],
         empty: Allocate = np.empty,
     ) -> None:
-        self.capacity: int = capacity
+        super().__init__(capacity)
         self._empty = empty
         self.observation_layout: Layout = observation
         self.action_layout: Leaf = action
@@ -116,15 +110,6 @@ class Storage:
         self.extra: dict[str, Any] = {name: allocate(leaf, capacity, empty) for name, leaf in extra.items()}
         for name, dtype in self.BOOKKEEPING.items():
             setattr(self, name, np.zeros(capacity, dtype))
-        self.pending_load: Callable[[], None] | None = None
-        self.begin: int = 0
-        self.count: int = 0
-        self.epoch: int = 0
-        # Excluded by `Replay.keep`. `add` does not update the mask: later insertion numbers are not in `_masked`.
-        self.mask_version: int = 0
-        self._masked = np.empty(0, np.int64)  # insertion numbers, ascending
-        self._unmasked: Array | None = None  # by index; None if nothing is masked
-        self._unmasked_to = 0  # the first insertion number that `_unmasked` does not cover
         self._episodes: Episodes | None = None
         self.newest_index: dict[int, int] = {}
         self.free_slots: list[int] = []
@@ -137,53 +122,6 @@ class Storage:
         self._truncated_cells: Any = memoryview(self.truncated)  # type: ignore[arg-type]
         self._lane_cells: Any = memoryview(self.lane)  # type: ignore[arg-type]
         self._successor_cells: Any = memoryview(self.successor)  # type: ignore[arg-type]
-
-    def loaded(self) -> Storage:
-        """Return this storage, after it has received the transitions of `pending_load`."""
-        load = self.pending_load
-        if load is not None:
-            self.pending_load = None
-            try:
-                load()
-            except BaseException:
-                self.pending_load = load
-                raise
-        return self
-
-    @property
-    def length(self) -> int:
-        """How many transitions are stored."""
-        return self.count - self.begin
-
-    def mask(self, numbers: Array) -> None:
-        """Mask these insertion numbers (ascending) and no others."""
-        self._unmasked, self._unmasked_to, self.mask_version = None, self.count, self.mask_version + 1
-        self._masked = numbers
-        if len(numbers):
-            self._unmasked = np.ones(self.capacity, np.bool_)
-            self._unmasked[numbers % self.capacity] = False
-
-    @property
-    def masked(self) -> Array:
-        """The masked insertion numbers that are stored, ascending."""
-        return self._masked[self._masked.searchsorted(self.begin) :]
-
-    @property
-    def unmasked(self) -> Array | None:
-        """By index, whether a stored transition is not masked; None if no transition is masked."""
-        if self._unmasked is None or self._masked[-1] < self.begin:
-            self._unmasked, self._masked = None, self._masked[:0]
-        elif self._unmasked_to < self.count:
-            first = max(self._unmasked_to, self.count - self.capacity)
-            self._unmasked[np.arange(first, self.count) % self.capacity] = True
-            self._unmasked_to = self.count
-        return self._unmasked
-
-    @property
-    def num_unmasked(self) -> int:
-        """How many stored transitions are not masked."""
-        length = self.count - self.begin
-        return length if self._unmasked is None else length - len(self.masked)
 
     @property
     def episodes(self) -> Episodes:
@@ -291,45 +229,6 @@ class Storage:
         self.successor[self.successor < 0] = 0
         self.free_slots.clear()
         self.num_slots = 0
-
-    def insertion_numbers(self, indices: Array) -> Array:
-        """Return the insertion numbers of stored transitions."""
-        return self.begin + (indices - self.begin) % self.capacity
-
-    def sample_stored(self, count: int, generator: np.random.Generator) -> Array:
-        """Return `count` indices of stored transitions, uniform and independent.
-
-        They are sampled by age, so the ages do not depend on where in the ring the oldest transition is.
-        """
-        first = self.begin % self.capacity
-        last = first + self.count - self.begin
-        indices = generator.integers(first, last, count)
-        if last > self.capacity:
-            np.subtract(indices, self.capacity, out=indices, where=indices >= self.capacity)
-        return indices
-
-    def slices(self, start: int, stop: int) -> list[slice]:
-        """Return the slices of the ring for the insertion numbers from `start` up to `stop`, at most `capacity`."""
-        first = start % self.capacity
-        last = first + stop - start
-        parts = [slice(first, min(last, self.capacity)), slice(0, max(0, last - self.capacity))]
-        return [part for part in parts if part.start < part.stop]
-
-    def stored_indices(self) -> Array:
-        """Return the indices `[n]` of the stored transitions, the oldest first."""
-        first = self.begin % self.capacity
-        indices = np.arange(first, first + self.length)
-        indices[self.capacity - first :] -= self.capacity
-        return indices
-
-    def unmasked_indices(self) -> Array:
-        """Return the indices `[n]` of the transitions that are not masked, the oldest first."""
-        indices, unmasked = self.stored_indices(), self.unmasked
-        return indices if unmasked is None else indices[unmasked[indices]]
-
-    def sampleable(self, indices: Array) -> Array | None:
-        """Return which of the stored transitions `[n]` have complete observations (bool); None if all have."""
-        return None
 
     def before(self, indices: Array) -> Array:
         """Return how many transitions with complete observations precede each transition `[n]` in its episode."""

@@ -214,7 +214,7 @@ def _memories(learner: Learner) -> list[tuple[Any, dict[str, Any]]]:
     replay = learner.replay
     found: list[Any] = [learner.rollout]
     if replay is not None:
-        found += [replay, replay.sampler, replay.relabel, replay.sampler.storage if replay.nbytes else None]
+        found += [replay, replay.sampler, replay.relabel, replay.storage if replay.nbytes else None]
     return [(part, dict(vars(part))) for part in found if part is not None]
 
 

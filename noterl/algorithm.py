@@ -76,6 +76,7 @@ class Defaults(NamedTuple):
     noise: NoiseProcess | None = None
     optimizer: Any = None
     n_step: int = 1
+    sampler: Any = None
 
 
 class Algorithm(Configurable):
@@ -93,6 +94,8 @@ class Algorithm(Configurable):
     state_spec: Mapping[str, Any] = {}
     learner_state_spec: Mapping[str, Any] = {}
     sequence_length: int | None = None
+    burn_in: int = 0
+    state_every: int | None = None
     info_spec: Mapping[str, tuple[tuple[int, ...], Any, Any]] = {}
     random_spec: Mapping[str, tuple[tuple[int, ...], str]] = {}
     update_period: int = 1

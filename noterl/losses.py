@@ -68,6 +68,36 @@ def td_target(reward: Tensor, discount: Tensor, next_value: Tensor) -> Tensor:
     return ops.stop_gradient(reward + discount * next_value)
 
 
+def n_step_target(reward: Tensor, discount: Tensor, next_value: Tensor, continues: Tensor, n: int) -> Tensor:
+    """Return n-step targets within sequences, without a gradient.
+
+    `r_t + d_t r_{t+1} + ... + d_t ... d_{t+m-1} V(s_{t+m})` with m = n, or fewer steps if the episode or the sequence
+    ends: Sutton, "Learning to predict by the methods of temporal differences", 1988.
+
+    Args:
+        reward: `[T, S]`.
+        discount: `[T, S]`, gamma * (1 - terminated).
+        next_value: `[T, S]`, of the true next observations. At a truncation, the target is bootstrapped from it.
+        continues: `[T, S]`, 1 if the next row of the sequence belongs to the same episode, else 0.
+        n: the largest number of rewards.
+
+    Returns:
+        `[T, S]`.
+
+    Example:
+    >>> import numpy as np
+    >>> from noterl import losses
+    >>> ones, continues = np.ones((3, 1), "float32"), np.array([[1], [1], [0]], "float32")
+    >>> losses.n_step_target(ones, 0.5 * ones, 4 * ones, continues, n=2)[:, 0].tolist()
+    [2.5, 2.5, 3.0]
+    """
+    target = one_step = reward + discount * next_value
+    for _ in range(n - 1):
+        following = ops.concatenate([target[1:], one_step[-1:]])
+        target = ops.where(continues > 0, reward + discount * following, one_step)
+    return ops.stop_gradient(target)
+
+
 def huber(error: Tensor, delta: float = 1.0) -> Tensor:
     """Return the Huber loss of each error (Huber, 1964): quadratic up to `delta`, then linear.
 
@@ -102,6 +132,15 @@ def map_rows(function: Callable[..., Tensor], *arrays: Tensor) -> Tensor:
 
     rows = function(*(ops.reshape(array, (steps * lanes, *array.shape[2:])) for array in arrays))
     return tuple(map(divided, rows)) if isinstance(rows, tuple) else divided(rows)
+
+
+def sequence_mean(values: Tensor, weight: Tensor) -> Tensor:
+    """Return `sum(weight * values)`, divided by the number of rows of weight above 0; all `[T, S]`.
+
+    If replicas share the batch, the divisor is the mean of their numbers.
+    """
+    rows = ops.sum(ops.cast(weight > 0, "float32"))
+    return ops.sum(weight * values) / ops.maximum(mean_over_replicas(rows), 1.0)
 
 
 def masked_mean(values: Tensor, weight: Tensor) -> Tensor:

@@ -4,10 +4,13 @@ Paper: Mnih et al., "Human-level control through deep reinforcement learning", N
 Hasselt, Guez and Silver, "Deep reinforcement learning with double Q-learning" (2016), equation 4. `dueling=True`: Wang
 et al., "Dueling network architectures" (2016), equation 9.
 
+`recurrent=`: Kapturowski et al., "Recurrent experience replay in distributed reinforcement learning" (2019), with
+stored states and burn-in.
+
 Differs: Adam instead of RMSProp, as in Stable-Baselines3 and CleanRL, and `double=True` by default. For vector
 observations, the network is a multi-layer perceptron. The defaults for them were tuned on small tasks and use 3-step
 returns (benchmarks/first_programs.py). Rewards and gradients are not clipped: the Huber loss bounds the gradient of the
-error, as the paper's clipping does.
+error, as the paper's clipping does. With a memory, values are not rescaled, and there is one actor.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from noterl.backends import keras, ops
 from noterl.hyperparameters import Hyperparameter
 from noterl.policies import LinearEpsGreedyPolicy
 from noterl.registry import register
+from noterl.replay import Prioritized
 from noterl.schedules import Schedule
 from noterl.types import Batch
 from noterl.utils.checks import check_bool, check_word
@@ -39,6 +43,11 @@ class DQN(Agent):
         dueling: whether the network has a value and an advantage stream.
         hidden: units of each hidden layer for vector observations; images use the network of the Nature paper.
         network: the path of a network file, or your own network `[B, observation] -> [B, actions]`.
+        recurrent: "gru", "lstm" or a function `inputs -> cell` for a network with a memory; None for none. The cell
+            lies between the convolutions, if there are any, and the hidden layers. A batch then counts sequences.
+        recurrent_units: the number of outputs of the cell.
+        sequence_length: steps of each sequence through which gradients flow; by default 32.
+        burn_in: steps before these that only compute the state of the memory.
         gamma: discount factor, 0 to 1; near 1 for long tasks. Can be changed during training.
         loss: "huber", or "squared" for 0.5 e^2.
         normalize_observation: see `noterl.Agent`.
@@ -71,6 +80,10 @@ class DQN(Agent):
         network: Any = None,
         gamma: float | Schedule = 0.99,
         loss: str = "huber",
+        recurrent: str | Callable[[int], Any] | None = None,
+        recurrent_units: int = 64,
+        sequence_length: int | None = None,
+        burn_in: int = 0,
         **options: Unpack[AgentOptions],
     ) -> None:
         super().__init__(env, **options)
@@ -82,12 +95,17 @@ class DQN(Agent):
         if dueling and network is not None and not isinstance(network, networks.HiddenLayers):
             raise ValueError("dueling must be False with a network of your own, which is used as it is")
         space = self.spaces.network_space
-        self.q: networks.Network = networks.network_or_default(
-            network,
-            hidden,
-            lambda layers: networks.default_network(space, layers, self.action_size, dueling=dueling),
-            self.observation_shape,
-        )
+
+        def build(layers: Any) -> networks.Network:
+            if recurrent is None:
+                return networks.default_network(space, layers, self.action_size, dueling=dueling)
+            sizes = recurrent_units, () if self.is_image else layers, self.action_size
+            return networks.recurrent_network(space, recurrent, *sizes, dueling=dueling)
+
+        networks.check_memory(recurrent, network, sequence_length=sequence_length, burn_in=burn_in or None)
+        self.q: networks.Network = networks.network_or_default(network, hidden, build, self.observation_shape)
+        self.state_spec = self.q.state_spec if recurrent is not None else {}
+        self.sequence_length, self.burn_in = sequence_length, burn_in
         self.target_q: networks.Network = networks.clone(self.q)
         self.gamma = self.hyperparameter("gamma", gamma, minimum=0.0, maximum=1.0)
 
@@ -97,17 +115,7 @@ class DQN(Agent):
         For images, they are the Nature paper's, with the learning rate of Stable-Baselines3. For vectors, they were
         tuned on small tasks.
         """
-        if self.is_image:
-            return Defaults(
-                learning_rate=1e-4,
-                capacity=1_000_000,
-                batch_size=32,
-                learning_starts=50_000,
-                update_every=4,
-                target_update=10_000,
-                policy=LinearEpsGreedyPolicy(1.0, 0.1, steps=1_000_000),
-            )
-        return Defaults(
+        defaults = Defaults(
             # Rainbow's epsilon is 1.5e-4. With Keras's 1e-7, the greedy return on CartPole reaches 500 and then drops.
             optimizer=keras.optimizers.Adam(1e-3, epsilon=1e-4),
             capacity=100_000,
@@ -119,23 +127,55 @@ class DQN(Agent):
             target_update=0.01,
             policy=LinearEpsGreedyPolicy(1.0, 0.05, steps=10_000),
         )
+        if self.is_image:
+            defaults = Defaults(
+                learning_rate=1e-4,
+                capacity=1_000_000,
+                batch_size=32,
+                learning_starts=50_000,
+                update_every=4,
+                target_update=10_000,
+                policy=LinearEpsGreedyPolicy(1.0, 0.1, steps=1_000_000),
+            )
+        if not self.state_spec:
+            return defaults
+        updates = 1 if self.is_image else 4  # each has 16 times as many rows
+        sampler = Prioritized(alpha=0.9, beta=0.6)
+        return defaults._replace(batch_size=32, n_step=3, updates=updates, sampler=sampler)
 
-    def forward(self, observation: Any) -> Any:
-        """Return the action values `[B, A]`."""
-        return self.q(observation)
+    def forward(self, observation: Any, *state: Any) -> Any:
+        """Return the action values `[B, A]`; with a memory, `(action values, next state)`."""
+        return self.q(observation, *state)
 
     def loss(self, batch: Batch) -> tuple[Any, dict[str, Any]]:
         """Return the mean loss of the temporal-difference errors, and the errors `[B]`."""
+        if self.state_spec:
+            return self.sequence_loss(batch)
         q = losses.take(self.q(batch.observation), batch.action)  # [B]
-        legal = batch.extra.get("next_action_mask")  # None if the environment reports no masks
-        next_q = self.head.masked(self.target_q(batch.next_observation), legal)  # [B, A]
-        if self.double:
-            best = ops.argmax(self.head.masked(self.q(batch.next_observation), legal), axis=-1)
-            next_value = losses.take(next_q, best)
-        else:
-            next_value = ops.max(next_q, axis=-1)
+        next_value = self.next_value(batch, self.q(batch.next_observation), self.target_q(batch.next_observation))
         td_error = q - losses.td_target(batch.reward, batch.discount, next_value)
         return losses.weighted_mean(self.error_loss(td_error), batch.weight), {"td_error": td_error}
+
+    def sequence_loss(self, batch: Batch) -> tuple[Any, dict[str, Any]]:
+        """Return the mean loss and the errors of sequences, `[T, S]`; both networks start from the stored states."""
+        state, starts = batch.extra["state"], batch.extra["starts"]
+        q, states = networks.unroll(self.q, batch.observation, state, starts, self.burn_in)  # [T, S, A]
+        _, target_states = networks.unroll(self.target_q, batch.observation, state, starts)
+        next_q, _ = networks.step(self.q, batch.next_observation, states)
+        target_q, _ = networks.step(self.target_q, batch.next_observation, target_states)
+        next_value = self.next_value(batch, next_q, target_q)
+        continues, n_step = batch.extra["continues"], self.replay.n_step
+        target = losses.n_step_target(batch.reward, batch.discount, next_value, continues, n_step)
+        td_error = losses.take(q, batch.action) - target
+        return losses.sequence_mean(self.error_loss(td_error), batch.weight), {"td_error": td_error}
+
+    def next_value(self, batch: Batch, q: Any, target_q: Any) -> Any:
+        """Return the values of the next observations, from the action values `[..., A]` of both networks for them."""
+        legal = batch.extra.get("next_action_mask")  # None if the environment reports no masks
+        next_q = self.head.masked(target_q, legal)
+        if not self.double:
+            return ops.max(next_q, axis=-1)
+        return losses.take(next_q, ops.argmax(self.head.masked(q, legal), axis=-1))
 
     def update_target(self) -> None:
         """Update the target network: a hard copy, or Polyak averaging."""

@@ -53,8 +53,7 @@ class RecurrentActorCritic(ActorCritic):
         sequence_length: int | None = None,
         **options: Unpack[ActorCriticOptions],
     ) -> None:
-        if recurrent is None and sequence_length is not None:
-            raise ValueError(f"sequence_length must be None without recurrent, got {sequence_length!r}")
+        networks.check_memory(recurrent, options.get("network"), sequence_length=sequence_length)
         self._cell: Any = (recurrent, recurrent_units)
         super().__init__(env, **options)
         self.sequence_length = sequence_length
@@ -67,8 +66,6 @@ class RecurrentActorCritic(ActorCritic):
         if cell is None:
             super().build_networks(network, hidden, shared, activation, log_std)
             return
-        if network is not None:
-            raise ValueError(f"network must be None with recurrent, which may be a cell of your own, got {network!r}")
         continuous = isinstance(self.action_space, spaces.Box)
         self.head = self._default_head(None).bind(self.action_space)
         outputs = self.head.size // 2 if continuous else self.head.size

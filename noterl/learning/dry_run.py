@@ -18,7 +18,9 @@ from noterl.backends import keras
 from noterl.learning import optimizers
 from noterl.learning.update import Returned, cut_prepared, flatten_prepared, prepared, stored_fields
 from noterl.replay.columns import action_layout, extra_layout
+from noterl.replay.state_sequences import SequenceSpec
 from noterl.types import Batch
+from noterl.utils.checks import check_int
 
 if TYPE_CHECKING:
     from noterl.learning.updater import Updater
@@ -29,6 +31,9 @@ FEEDBACK = ("td_error", "ratio")
 
 # What the training loop itself logs of each episode.
 EPISODE_LOGS = frozenset({"reward", "length", "steps", "updates", "time", "complete"})
+
+# The rows of a sequence by default, without its burn-in.
+SEQUENCE_LENGTH = 32
 
 FieldShapes = Mapping[str, tuple[int, ...]]
 
@@ -41,6 +46,19 @@ def start_of(algorithm: Algorithm) -> dict[str, np.ndarray]:
 def learner_state_of(algorithm: Algorithm) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
     """Return `learner_state_spec` as name -> (shape, dtype)."""
     return read_spec(algorithm.learner_state_spec, type(algorithm).__name__)
+
+
+def sequence_spec(algorithm: Algorithm) -> SequenceSpec:
+    """Return the sequences that an agent with a state learns from.
+
+    Raises:
+        ValueError: if `sequence_length`, `burn_in` or `state_every` is not allowed.
+    """
+    default = SEQUENCE_LENGTH if algorithm.sequence_length is None else algorithm.sequence_length
+    length, burn_in = check_int("sequence_length", default), check_int("burn_in", algorithm.burn_in, least=0)
+    every = max(1, length // 2) if algorithm.state_every is None else algorithm.state_every
+    state = {name: (value.shape, value.dtype) for name, value in start_of(algorithm).items()}
+    return SequenceSpec(burn_in + length, burn_in, check_int("state_every", every), state)
 
 
 def uses_default_update(algorithm: Algorithm) -> bool:
@@ -177,11 +195,17 @@ def _zeros(shape: tuple[int, ...], dtype: Any) -> Any:
 
 
 def example_batch(algorithm: Algorithm, forward_fields: Iterable[str]) -> Batch:
-    """Return a batch of zeros as tensors with two rows; for rollouts and sequences, two prepared steps of one lane."""
+    """Return a batch of zeros as tensors with two rows; for rollouts and sequences, two prepared steps of one lane.
+
+    For a replay agent with a state, these are two sequences.
+    """
     is_rollout = algorithm.memory != "replay"
+    leading: tuple[int, ...] = (2, 1) if is_rollout else (2,)
+    if algorithm.state_spec and not is_rollout:
+        leading = 2, sequence_spec(algorithm).length
 
     def zeros(shape: tuple[int, ...], dtype: Any) -> Any:
-        return _zeros((2, 1, *shape) if is_rollout else (2, *shape), dtype)
+        return _zeros((*leading, *shape), dtype)
 
     spaces = algorithm.spaces
     observation, number = zeros(spaces.encoder.space.shape, spaces.network_dtype), zeros((), np.float32)
@@ -197,6 +221,10 @@ def example_batch(algorithm: Algorithm, forward_fields: Iterable[str]) -> Batch:
         return Batch(observation, action, each, observation, each, number, zeros((), np.int32), extra)
     if is_rollout:
         extra.update(continues=number, ended=number)
+    if algorithm.state_spec and not is_rollout:
+        extra.update(continues=number, starts=number)
+        extra["state"] = {name: _zeros((2, *value.shape), value.dtype) for name, value in start_of(algorithm).items()}
+        return Batch(observation, action, number, observation, number, number, _zeros((2,), np.int32), extra)
     if algorithm.state_spec:
         extra.update(starts=number)
         extra["state"] = {name: zeros(value.shape, value.dtype) for name, value in start_of(algorithm).items()}

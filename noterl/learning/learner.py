@@ -66,7 +66,6 @@ class Learner(UpdateSource):
         strategy: how devices or processes share updates; `use` sets it.
         report: variables whose weights each call of updates returns, for acting.
         merge_statistics: merges the statistics of the normalizers with those of other processes, or None.
-        gathers_sequences: whether updates of an agent with a state receive sequences; other learners cannot learn.
         acting_policy: the policy that collects the rollout, if the weights have changed since it was begun; else None.
     """
 
@@ -74,7 +73,6 @@ class Learner(UpdateSource):
     rollout: Rollout | None = None
     acting_policy: ActingPolicy | None = None
     memory: Any
-    gathers_sequences = False
     batch_axis = 0  # of a batch, along which replicas share it
 
     def __init__(
@@ -128,9 +126,8 @@ class Learner(UpdateSource):
             if dry_run.uses_default_update(self.algorithm):
                 updater.trained = dry_run.find_trained(self.algorithm, self.optimizers)
                 trained[self.algorithm.optimizer_names[0]] = list(updater.trained)
-            cannot_learn = self.algorithm.state_spec and not self.gathers_sequences
-            if cannot_learn or isinstance(getattr(self.replay, "relabel", None), Triplets):
-                # `update` expects sequences, which this memory does not gather; or batches with a further axis
+            if isinstance(getattr(self.replay, "relabel", None), Triplets):
+                # `update` expects batches with a further axis
                 trained.update(dict.fromkeys(self.optimizers, self.algorithm.trained_variables()))
             else:
                 updater.returned = dry_run.run_update(updater, self.forward_fields)

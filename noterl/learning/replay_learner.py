@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ import numpy as np
 from noterl import backends
 from noterl.hyperparameters import discount_factor
 from noterl.learning.device_observations import DeviceObservations
+from noterl.learning.dry_run import sequence_spec
 from noterl.learning.learner import Learner, pad
 from noterl.learning.schedule import Due
 from noterl.learning.update import stored_fields
@@ -61,6 +62,8 @@ class ReplayLearner(Learner):
         spec = stored_fields(algorithm, self.actor_fields)
         spaces = source.observation_space, source.action_space
         self.replay.build(*spaces, extra_spec=spec, agents=agents, allocate=False)
+        if algorithm.state_spec:
+            self.replay.store_sequences(sequence_spec(algorithm))
 
     def build_memory(self) -> None:
         """Allocate the replay memory.
@@ -125,9 +128,16 @@ class ReplayLearner(Learner):
         self._count = self.replay.num_sampleable
         return self._count(at_most)
 
+    def begin_round(self, observations: np.ndarray, actions: np.ndarray, fields: Mapping[str, np.ndarray]) -> None:
+        """Keep the states of the policy before the round, for the sequences that start in it."""
+        if self.replay.sequences is not None:
+            self.replay.sequences.begin_round(fields)
+
     def add(self, transition: Transition) -> None:
         """Store a transition, and update the statistics of the normalizers with it."""
         self.replay.add(*transition)
+        if self.replay.sequences is not None:
+            self.replay.sequences.add(transition.lane, self.replay.storage.count - 1)
         normalizers = self.algorithm.spaces.normalizers
         if normalizers is not None:
             encoder, relabel = self.algorithm.spaces.encoder, self.replay.relabel

@@ -53,7 +53,6 @@ class RolloutLearner(Learner):
     """
 
     rollout: Rollout
-    gathers_sequences = True
 
     def __init__(self, algorithm: Algorithm, *, least_rows: int = 0, **settings: Any) -> None:
         super().__init__(algorithm, **settings)
@@ -114,8 +113,6 @@ class RolloutLearner(Learner):
             ValueError: if `extra_spec` declares other fields.
         """
         found: FieldSpec = {}
-        if self.algorithm.state_spec and not self.gathers_sequences:  # `prepare` would expect sequences
-            return {name: (shape, np.dtype(np.float32)) for name, shape in self.forward_fields.items()}
 
         def find() -> None:
             with running(self.updater):
@@ -380,7 +377,6 @@ class ReplayedRolloutLearner(RolloutLearner):
     """
 
     replay: Replay
-    gathers_sequences = False
 
     def __init__(self, algorithm: Algorithm, *, replay: Replay, **settings: Any) -> None:
         super().__init__(algorithm, **settings)

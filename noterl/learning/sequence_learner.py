@@ -45,7 +45,6 @@ class SequenceLearner(RolloutLearner):
 
     replay: Replay
     sequences: Sequences
-    gathers_sequences = False
     batch_axis = 1  # the sequences of a batch `[T, N, ...]`
 
     def __init__(self, algorithm: Algorithm, *, replay: Replay, **settings: Any) -> None:

@@ -16,7 +16,7 @@ from noterl.backends.reads import frozen
 from noterl.explorer import Explorer
 from noterl.heads import Head
 from noterl.learning import optimizers
-from noterl.learning.dry_run import uses_default_update
+from noterl.learning.dry_run import sequence_spec, uses_default_update
 from noterl.learning.learner import Learner
 from noterl.learning.replay_learner import ReplayLearner
 from noterl.learning.reward_model import GAIL
@@ -88,7 +88,7 @@ class Settings:
         else:
             self.schedule = _from_rollouts(arguments, defaults, algorithm.supports_replay)
         if algorithm.state_spec and self.replay is not None:
-            _check_replay_of_state(self.replay, algorithm)
+            _check_replay_of_state(self.replay, algorithm, self.schedule)
         self.reward_model: GAIL | None = _check_reward_model(arguments.get("reward_model"), algorithm, self.replay)
         self.jit_compile: Any = arguments.get("jit_compile", "auto")
         if not isinstance(self.jit_compile, bool | str) or self.jit_compile not in ("auto", True, False):
@@ -213,11 +213,18 @@ def _check_state_spec(algorithm: Algorithm) -> None:
         raise ValueError(f"extra_spec of {name} must not use the names of the state, got {', '.join(reserved)}")
 
 
-def _check_replay_of_state(replay: Replay, algorithm: Algorithm) -> None:
+def _check_replay_of_state(replay: Replay, algorithm: Algorithm, schedule: UpdateSchedule) -> None:
     """Raise a ValueError if a replay memory does not support an agent with a state."""
     if algorithm.memory != "replay":
         raise ValueError(
             f"replay is not supported for an agent with a state_spec that learns from rollouts, got {replay!r}"
+        )
+    spec, size = sequence_spec(algorithm), schedule.batch_size
+    most = replay.capacity // spec.every
+    if isinstance(size, int) and size > most:
+        raise ValueError(
+            f"batch_size must be at most the number of sequences in the replay memory, {most}, got {size}: an agent "
+            f"with a state learns from sequences of {spec.length} steps"
         )
     if replay.on_device or replay.relabel:
         argument = "on_device" if replay.on_device else "relabel"
@@ -290,7 +297,7 @@ def _replay_of(capacity: int, defaults: Defaults, algorithm: Algorithm, learns_r
     if algorithm.memory == "rollout":  # it has none by default
         return Replay(capacity)
     n_step = 1 if learns_rewards or algorithm.memory == "sequences" else defaults.n_step
-    return Replay(capacity, n_step=n_step, frame_stack=_frame_stack(algorithm))
+    return Replay(capacity, n_step=n_step, frame_stack=_frame_stack(algorithm), sampler=defaults.sampler)
 
 
 def _frame_stack(algorithm: Algorithm) -> int | None:

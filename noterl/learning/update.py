@@ -55,9 +55,10 @@ def add_random_numbers(
         return batch
     extra, generators = dict(batch.extra), generators or algorithm.generators
     updates, *steps, size = batch.reward.shape[:3] if algorithm.memory == "sequences" else batch.reward.shape[:2]
+    rows = batch.reward.shape[2:3] if algorithm.state_spec else ()  # of sequences [K, S, T]
     for name in missing:
         shape, distribution = algorithm.random_spec[name]
-        everywhere = (count, *steps, size * strategy.processes, *shape)
+        everywhere = (count, *steps, size * strategy.processes, *rows, *shape)
         numbers = DISTRIBUTIONS[distribution](generators(f"{SHARED}{name}"), everywhere)
         numbers = np.split(numbers, strategy.processes, axis=1 + len(steps))[strategy.rank]
         if count < updates:
@@ -170,6 +171,7 @@ def cut_prepared(algorithm: Algorithm, rollout: Batch, length: int) -> Batch:
         return keras.ops.reshape(keras.ops.swapaxes(blocks, 1, 2), (-1, length, *array.shape[2:]))
 
     sequences: Batch = map_arrays(cut, rollout._replace(extra={**extra, "state": states}))
+    sequences = sequences._replace(index=sequences.index[:, 0])
     sequences.extra["state"] = {name: value[:, 0] for name, value in sequences.extra["state"].items()}  # type: ignore[index]
     if learner_state is not None:
         sequences.extra["learner_state"] = learner_state  # type: ignore[index]
@@ -177,11 +179,14 @@ def cut_prepared(algorithm: Algorithm, rollout: Batch, length: int) -> Batch:
 
 
 def rows_first(batch: Batch) -> Batch:
-    """Return sequences `[S, L, ...]` as `[L, S, ...]`, the form that `update` receives; the state has no axis L."""
-    state = batch.extra["state"]
-    others = batch._replace(extra={name: value for name, value in batch.extra.items() if name != "state"})
+    """Return sequences `[S, L, ...]` as `[L, S, ...]`, the form that `update` receives.
+
+    State and index have no axis L.
+    """
+    state, index = batch.extra["state"], batch.index
+    others = batch._replace(index={}, extra={name: value for name, value in batch.extra.items() if name != "state"})
     turned: Batch = map_arrays(lambda array: keras.ops.swapaxes(array, 0, 1), others)
-    return turned._replace(extra={**turned.extra, "state": state})
+    return turned._replace(index=index, extra={**turned.extra, "state": state})
 
 
 def flatten_prepared(algorithm: Algorithm, rollout: Batch) -> Batch:

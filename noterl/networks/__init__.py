@@ -40,6 +40,7 @@ from noterl.networks.modes import training_mode as training_mode
 from noterl.networks.multi_input import multi_input as multi_input
 from noterl.networks.recurrent import Cell as Cell
 from noterl.networks.recurrent import RecurrentNetwork as RecurrentNetwork
+from noterl.networks.recurrent import check_memory as check_memory
 from noterl.networks.recurrent import recurrent as recurrent
 from noterl.networks.recurrent import recurrent_network as recurrent_network
 from noterl.networks.recurrent import step as step

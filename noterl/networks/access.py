@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy as python_copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -178,6 +179,8 @@ def check_network(name: str, network: Any) -> Network:
         ValueError: if `network` is not a network, or is compiled by `torch.compile`; the message contains the argument,
             `name`.
     """
+    if isinstance(network, Composite):
+        return network
     if not is_network(network):
         raise ValueError(
             f"{name} must be a Keras model, the path of a network file or, with the torch backend, a torch.nn.Module, "
@@ -205,6 +208,10 @@ def clone(network: Network) -> Network:
         ValueError: for a Keras model that is neither Sequential nor Functional and has no `get_config`.
     """
     variables(network)  # raises unless it is a built network
+    if isinstance(network, Composite):
+        copied = python_copy.copy(network)
+        copied.parts = {name: clone(part) for name, part in network.parts.items()}
+        return copied
     if is_module(network):
         return native_modules().clone(network)
     recipe = getattr(network, "noterl_recipe", None)

@@ -15,7 +15,7 @@ from noterl import backends
 from noterl.backends import ops
 from noterl.losses import map_rows
 from noterl.networks.access import Composite, Network
-from noterl.networks.builders import default_encoder, mlp
+from noterl.networks.builders import default_encoder, dueling_mlp, mlp
 from noterl.registry import Configurable, register
 from noterl.utils.checks import check_int, check_word
 
@@ -156,6 +156,8 @@ def recurrent_network(
     units: int,
     hidden: Sequence[int],
     outputs: int,
+    *,
+    dueling: bool = False,
     **last_layer: Any,
 ) -> RecurrentNetwork:
     """Build a network of an encoder for observations, a cell, and dense layers.
@@ -168,6 +170,7 @@ def recurrent_network(
         units: of "gru" and "lstm".
         hidden: units of each layer after the cell.
         outputs: the number of outputs.
+        dueling: whether a value and an advantage stream follow, as in `dueling_mlp`.
         **last_layer: `activation`, `gain` and `log_std`, as in `mlp`.
 
     Raises:
@@ -183,7 +186,21 @@ def recurrent_network(
             "recurrent: the function must return a cell, which is called as cell(inputs, state) and has a state_spec "
             f'such as {{"hidden": (64,)}}, got {built!r:.200}'
         )
-    return RecurrentNetwork(encoder, built, mlp(_num_outputs(built, size), hidden, outputs, **last_layer))
+    build = dueling_mlp if dueling else mlp
+    return RecurrentNetwork(encoder, built, build(_num_outputs(built, size), hidden, outputs, **last_layer))
+
+
+def check_memory(recurrent: Any, network: Any, **arguments: Any) -> None:
+    """Check that an agent has no arguments for a memory without `recurrent`, and no `network` with it.
+
+    Raises:
+        ValueError: if an argument is not None.
+    """
+    if recurrent is not None and network is not None:
+        raise ValueError(f"network must be None with recurrent, which may be a cell of your own, got {network!r}")
+    for name, value in arguments.items():
+        if recurrent is None and value is not None:
+            raise ValueError(f"{name} must be left out without recurrent, got {value!r}")
 
 
 def _num_outputs(cell: Any, inputs: int | None = None) -> int:
@@ -194,7 +211,9 @@ def _num_outputs(cell: Any, inputs: int | None = None) -> int:
     return int(cell(ops.zeros((1, inputs or 1)), state)[0].shape[-1])
 
 
-def unroll(cell: Any, inputs: Tensor, state: State, starts: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+def unroll(
+    cell: Any, inputs: Tensor, state: State, starts: Tensor, burn_in: int = 0
+) -> tuple[Tensor, dict[str, Tensor]]:
     """Return the outputs of a cell along sequences, and its states after each row.
 
     Args:
@@ -202,6 +221,7 @@ def unroll(cell: Any, inputs: Tensor, state: State, starts: Tensor) -> tuple[Ten
         inputs: `[T, S, ...]`, for S sequences of T rows.
         state: the state before the first row, `[S, ...]` by name.
         starts: `[T, S]`, above 0 on the first row of an episode, before which the state is set to zero.
+        burn_in: rows at the start that only compute the state and get no gradient.
 
     Returns:
         outputs `[T, S, ...]`, and states `[T, S, ...]` by name.
@@ -215,6 +235,13 @@ def unroll(cell: Any, inputs: Tensor, state: State, starts: Tensor) -> tuple[Ten
     >>> tuple(outputs.shape), tuple(states["hidden"].shape)
     ((5, 2, 8), (5, 2, 8))
     """
+    if burn_in:
+        before, states_before = unroll(cell, inputs[:burn_in], state, starts[:burn_in])
+        state = {name: ops.stop_gradient(values[-1]) for name, values in states_before.items()}
+        outputs, states = unroll(cell, inputs[burn_in:], state, starts[burn_in:])
+        return ops.concatenate([ops.stop_gradient(before), outputs]), {
+            name: ops.concatenate([ops.stop_gradient(states_before[name]), values]) for name, values in states.items()
+        }
     scan = backends.current().scan
     state = {name: ops.convert_to_tensor(value) for name, value in state.items()}
     starts = ops.convert_to_tensor(starts)

@@ -13,8 +13,8 @@ import numpy as np
 
 from noterl.registry import Configurable, register
 from noterl.replay.columns import Array
-from noterl.replay.ring import Ring
 from noterl.replay.samplers import Sampler
+from noterl.replay.storage import Ring
 from noterl.replay.sum_tree import SumTree
 from noterl.utils import schema
 from noterl.utils.checks import check_count, check_number

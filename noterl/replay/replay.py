@@ -32,7 +32,8 @@ from noterl.replay.relabel import Relabel
 from noterl.replay.returns import Observations, gather_team_transitions, gather_transitions, reshape_group, team_layout
 from noterl.replay.samplers import Sample, Sampler, Selection, Uniform
 from noterl.replay.sources import Sources
-from noterl.replay.storage import Storage, allocator_on_disk, check_folder, free_bytes
+from noterl.replay.state_sequences import SequenceSpec, StateSequences
+from noterl.replay.storage import Ring, Storage, allocator_on_disk, check_folder, free_bytes
 from noterl.types import Batch
 from noterl.utils.checks import check_bool, check_count, check_int, check_positive
 from noterl.utils.memory import available_bytes, total_bytes
@@ -132,6 +133,8 @@ class Replay(Configurable):
         self._kept: Mapping[str, Any] | None = None  # the restored state of a memory that is not allocated
         self._interrupted: list[int] = []  # lanes, before the memory is allocated
         self._selection: Selection | None = None
+        self._sequence_spec: SequenceSpec | None = None
+        self.sequences: StateSequences | None = None
         self._owner: Any = None  # a weak reference
         self.sources: Sources | None = None
 
@@ -158,7 +161,8 @@ class Replay(Configurable):
     @property
     def nbytes(self) -> int:
         """Bytes allocated; 0 before `build`, or before an agent trains with the memory."""
-        return 0 if self._storage is None else self._storage.nbytes
+        sequences = 0 if self.sequences is None else self.sequences.nbytes
+        return 0 if self._storage is None else self._storage.nbytes + sequences
 
     @property
     def storage(self) -> Storage:
@@ -181,6 +185,8 @@ class Replay(Configurable):
         if self._selection is None:
             return 0
         self._built()
+        if self.sequences is not None:
+            self.sequences.evict()
         return self._selection.count(at_most)
 
     def set_owner(self, agent: Any, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> None:
@@ -234,6 +240,18 @@ class Replay(Configurable):
         if allocate:
             self.allocate()
 
+    def store_sequences(self, spec: SequenceSpec) -> None:
+        """Sample sequences instead of transitions, for an agent with a state; called before the memory is allocated.
+
+        Raises:
+            ValueError: if the memory is built for other sequences, or cannot hold one.
+        """
+        if spec.length > self.capacity:
+            raise ValueError(f"replay must hold a sequence of {spec.length} steps, got a capacity of {self.capacity}")
+        if self._storage is not None and spec != self._sequence_spec:
+            raise ValueError(f"replay was built for sequences of {self._sequence_spec}, not of {spec}; use a new one")
+        self._sequence_spec = spec
+
     def allocate(self) -> None:
         """Allocate the memory and restore the state of `restore_later`; a second call changes nothing.
 
@@ -255,12 +273,17 @@ class Replay(Configurable):
         if self.relabel:
             assert self._observation_space is not None
             self.relabel.bind(storage, self._observation_space)
-        self.sampler.bind(storage)
+        entries: Ring = storage
+        if self._sequence_spec is not None:
+            entries = self.sequences = StateSequences(storage, self._sequence_spec)
+            if state is not None:
+                self.sequences.set_state(state["sequences"])
+        self.sampler.bind(entries)
         if state is not None:
             self.sampler.set_state(state["sampler"])
         self._storage, self._kept = storage, None  # last, so that an interruption loses nothing
-        self._selection = Selection(self.sampler, storage, self.relabel)
-        self._position = np.zeros(self.capacity if self.feedback_fields else 0, np.int64)  # scratch of `feedback`
+        self._selection = Selection(self.sampler, entries, self.relabel)
+        self._position = np.zeros(entries.capacity if self.feedback_fields else 0, np.int64)  # scratch of `feedback`
 
     def add_fields(self, spec: Mapping[str, tuple[tuple[int, ...], Any, Any]]) -> None:
         """Add further fields, name -> (shape, dtype, default), to a memory with spaces.
@@ -382,6 +405,8 @@ class Replay(Configurable):
             `gamma**m * (1 - terminated)`. `index` holds the sample's indices.
         """
         storage, indices = self._built(), sample.indices.reshape(-1)
+        if self.sequences is not None:
+            return self.sequences.gather(sample, gamma)
         if self.relabel:
             choices = {name: array.reshape(-1, *array.shape[2:]) for name, array in sample.choices.items()}
             batch = self.relabel.gather(indices, choices, gamma, self.n_step)
@@ -435,7 +460,9 @@ class Replay(Configurable):
             return
         if not isinstance(sample, Sample):
             raise ValueError(f"sample must be what Replay.sample or sample_pass returned, got {type(sample).__name__}")
-        storage, shape, indices = self._built(), sample.indices.shape, sample.indices.reshape(-1)
+        storage, shape, indices = self._entries(), sample.indices.shape, sample.indices.reshape(-1)
+        if self.sequences is not None:
+            values = {name: self.sequences.priority(np.asarray(value)) for name, value in values.items()}
         if sample.epoch != storage.epoch:
             return
         order = np.arange(len(indices))
@@ -482,6 +509,8 @@ class Replay(Configurable):
         Raises:
             ValueError: if one of them is not the index of a stored transition.
         """
+        if self.sequences is not None:
+            raise ValueError("keep: single transitions of a memory of sequences cannot be excluded")
         storage, kept = self._built(), np.asarray(indices)
         if kept.ndim != 1 or (kept.size and kept.dtype.kind not in "iu"):
             raise ValueError(f"indices must be ints [n], got {kept.dtype}{list(kept.shape)}")
@@ -532,6 +561,8 @@ class Replay(Configurable):
         if self._storage is not None:
             self._storage.pending_load = None
             self._storage.clear()
+            if self.sequences is not None:
+                self.sequences.clear()
             self.sampler.clear()
 
     def get_state(self) -> dict[str, Any]:
@@ -540,7 +571,8 @@ class Replay(Configurable):
         The arrays are views of the memory: save or copy them before the next `add`.
         """
         if self._storage is not None:
-            return {**storage_state.get_state(self._built()), "sampler": self.sampler.get_state()}
+            sequences = {} if self.sequences is None else {"sequences": self.sequences.get_state()}
+            return {**storage_state.get_state(self._built()), **sequences, "sampler": self.sampler.get_state()}
         if self._layouts is None:
             return {}
         state = self._empty_state() if self._kept is None else self._kept
@@ -573,14 +605,23 @@ class Replay(Configurable):
             return
         storage = self._storage
         layouts = storage or self._new_storage(1, *self._spaces())
-        storage_state.check_state(layouts, state, self.capacity)
-        self.sampler.check_state(state["sampler"], state["count"] - state["begin"])
+        transitions = {name: value for name, value in state.items() if name != "sequences"}
+        storage_state.check_state(layouts, transitions, self.capacity)
+        sampled: Any = state
+        if self._sequence_spec is not None:
+            sampled = state.get("sequences")
+            one = StateSequences(layouts, self._sequence_spec)
+            one.capacity = max(1, self.capacity // self._sequence_spec.every)
+            one.check_state(sampled, state["begin"], state["count"])
+        self.sampler.check_state(state["sampler"], sampled["count"] - sampled["begin"])
         if storage is None:
             for name in self.sampler.settable:
                 setattr(self.sampler, name, state["sampler"][name])
             self._kept = state
             return
         storage_state.set_state(storage, state)
+        if self.sequences is not None:
+            self.sequences.set_state(state["sequences"])
         self.sampler.clear()
         self.sampler.set_state(state["sampler"])
 
@@ -589,7 +630,10 @@ class Replay(Configurable):
         storage = self._new_storage(1, *self._spaces())
         sampler = copy.copy(self.sampler)
         sampler.bind(storage)
-        return {**storage_state.get_state(storage), "capacity": self.capacity, "sampler": sampler.get_state()}
+        state = {**storage_state.get_state(storage), "capacity": self.capacity, "sampler": sampler.get_state()}
+        if self._sequence_spec is not None:
+            state["sequences"] = StateSequences(storage, self._sequence_spec).get_state()
+        return state
 
     def _spaces(self) -> tuple[Any, ...]:
         """Return the layouts of observations, actions and extra fields.
@@ -609,6 +653,11 @@ class Replay(Configurable):
         assert storage is not None
         return storage if storage.pending_load is None else storage.loaded()
 
+    def _entries(self) -> Ring:
+        """Return what is sampled: the transitions or the sequences."""
+        storage = self._built()
+        return storage if self.sequences is None else self.sequences
+
     def _trim(self, trim: Callable[[], None]) -> None:
         if self._pending_trims is None:
             trim()
@@ -627,11 +676,11 @@ class Replay(Configurable):
 
     def _sample_of(self, indices: Array, generator: np.random.Generator) -> Sample:
         """Return the sample of these indices, with weights and random choices."""
-        storage, weight, choices = self._built(), self.sampler.weights(indices), {}
+        entries, weight, choices = self._entries(), self.sampler.weights(indices), {}
         if self.relabel is not None:
             made = self.relabel.sample_choices(indices.reshape(-1), generator)
             choices = {name: reshape(array, indices.shape) for name, array in made.items()}
-        return Sample(indices, weight, choices, next_insertion=storage.count, epoch=storage.epoch)
+        return Sample(indices, weight, choices, next_insertion=entries.count, epoch=entries.epoch)
 
     def _new_storage(self, capacity: int, observation: Layout, *others: Any) -> Storage:
         """Return a storage for these layouts; `others` are the further arguments of `Storage`."""

@@ -15,9 +15,8 @@ import numpy as np
 from noterl.registry import register
 from noterl.replay.columns import Array
 from noterl.replay.relabel import Relabel
-from noterl.replay.ring import Ring
 from noterl.replay.sources import Sources
-from noterl.replay.storage import StorageUser
+from noterl.replay.storage import Ring, StorageUser
 
 
 @dataclass(slots=True, eq=False)

@@ -222,11 +222,6 @@ class Loop:
     def _learn(self, updates: int) -> None:
         """Run a group of updates."""
         learner = self.learner
-        if learner.algorithm.state_spec and not learner.gathers_sequences:
-            raise NotImplementedError(
-                f"an update of {type(learner.algorithm).__name__} is due, but updates of agents with a state_spec are "
-                "not supported yet: compile(update_every=10**9) to act and evaluate only"
-            )
         learner.updater.update_schedules(self.counters.steps)
         self.lanes.before_updates(updates)
         self.runner.run(updates)

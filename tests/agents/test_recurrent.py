@@ -122,7 +122,7 @@ def test_agent_learns_on_every_kind_of_environment(tmp_path: Path, kind: str) ->
         ({"recurrent": 3}, "recurrent must be 'gru', 'lstm' or a function"),
         ({"recurrent": lambda inputs: None}, "recurrent: the function must return a cell"),
         ({"recurrent": "gru", "recurrent_units": 0}, "recurrent_units must be a positive int"),
-        ({"sequence_length": 4}, "sequence_length must be None without recurrent"),
+        ({"sequence_length": 4}, "sequence_length must be left out without recurrent"),
         ({"recurrent": "gru", "network": networks.mlp(4, [], 2)}, "network must be None with recurrent"),
     ],
 )

@@ -9,33 +9,16 @@ import sys
 from pathlib import Path
 from typing import Any, ClassVar
 
-import gymnasium
 import numpy as np
 import pytest
 
 import noterl
 from noterl import callbacks, imitation
 from noterl.population import Population
-from tests.support.doubles import TogetherVectorEnv
-from tests.support.stateful import ACTIONS, StartsAtTwo, StepCounter, StepNumberEnv, counter, stored_faults
+from tests.support.stateful import ACTIONS, PATHS, StartsAtTwo, StepCounter, StepNumberEnv, counter, stored_faults
 from tests.support.states import ROOT, assert_same_state
 
 pytestmark = pytest.mark.backends("torch")
-
-
-def together(mode: str) -> Any:
-    return TogetherVectorEnv([StepNumberEnv] * 3, autoreset_mode=mode)
-
-
-PATHS: dict[str, tuple[Any, dict[str, Any]]] = {
-    "one lane": (StepNumberEnv, {}),
-    "three lanes": (StepNumberEnv, {"num_envs": 3}),
-    "lanes of a SyncVectorEnv": (lambda: gymnasium.vector.SyncVectorEnv([StepNumberEnv] * 3), {}),
-    "NextStep": (lambda: together("NextStep"), {}),
-    "SameStep": (lambda: together("SameStep"), {}),
-    "Disabled": (lambda: together("Disabled"), {}),
-    "workers": (StepNumberEnv, {"num_envs": 3, "workers": 2}),
-}
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -254,14 +237,6 @@ class TestRefusals:
     def test_what_has_no_state_yet_refuses(self, tmp_path: Path, call: Any, word: str) -> None:
         with pytest.raises((ValueError, NotImplementedError), match=word):
             call(counter(), tmp_path)
-
-    def test_update_that_falls_due_raises_and_keeps_the_run(self) -> None:
-        agent = counter(learning_starts=10, update_every=1, batch_size=4)
-        with pytest.raises(NotImplementedError, match="state_spec"):
-            agent.fit(steps=30, verbose=0)
-        assert agent.updates == 0
-        assert 10 <= agent.steps < 20
-        agent.evaluate(episodes=1)
 
     @pytest.mark.parametrize(
         "spec", [{"a": 3}, {"a": (-1,)}, {"a": ((2,), "no dtype")}, {3: (2,)}, (2,), {"a": [2]}, {"a": ((2,), "f4", 0)}]

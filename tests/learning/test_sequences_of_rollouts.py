@@ -5,27 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, ClassVar
 
-import gymnasium
 import keras
 import numpy as np
 import pytest
 
 import noterl
-from tests.support.doubles import TogetherVectorEnv
-from tests.support.stateful import StepNumberEnv
+from tests.support.stateful import PATHS, StepNumberEnv, counted, logs_of_updates
 from tests.support.states import assert_same_state
 
 ops = keras.ops
-
-
-def counted(first: Any, starts: Any) -> tuple[Any, Any]:
-    """Return the counts before the rows of sequences, and after the last row; `first` is the count before row 0."""
-    counts, count = [], first
-    for row in range(starts.shape[0]):
-        count = ops.where(starts[row] > 0, ops.zeros_like(count), count)
-        counts.append(count)
-        count = count + 1
-    return ops.stack(counts), count
 
 
 class RolloutCounter(noterl.Agent):
@@ -65,32 +53,10 @@ class RolloutCounter(noterl.Agent):
 
 
 def fit(agent: noterl.Agent, steps: int = 144, **options: Any) -> dict[str, list[float]]:
-    """Train, and return the logs of all updates."""
-    if agent.updates == agent.steps == 0:
+    """Train an agent, and return the logs of all updates."""
+    if not agent.steps:
         agent.compile(batch_size=8)
-    logs: dict[str, list[float]] = {}
-
-    def keep(update: int, found: dict[str, float]) -> None:
-        for name, value in found.items():
-            logs.setdefault(name, []).append(value)
-
-    agent.fit(steps=steps, callbacks=[noterl.callbacks.LambdaCallback(on_batch_end=keep)], verbose=0, **options)
-    return logs
-
-
-def together(mode: str) -> Any:
-    return TogetherVectorEnv([StepNumberEnv] * 3, autoreset_mode=mode)
-
-
-PATHS: dict[str, tuple[Any, dict[str, Any]]] = {
-    "one lane": (StepNumberEnv, {}),
-    "three lanes": (StepNumberEnv, {"num_envs": 3}),
-    "lanes of a SyncVectorEnv": (lambda: gymnasium.vector.SyncVectorEnv([StepNumberEnv] * 3), {}),
-    "NextStep": (lambda: together("NextStep"), {}),
-    "SameStep": (lambda: together("SameStep"), {}),
-    "Disabled": (lambda: together("Disabled"), {}),
-    "workers": (StepNumberEnv, {"num_envs": 3, "workers": 2}),
-}
+    return logs_of_updates(agent, steps, **options)
 
 
 @pytest.mark.backends("torch")

@@ -204,7 +204,7 @@ def assert_counts(replay, lanes):
     assert storage.next_observations(rows)[:, 0].tolist() == expected
 
 
-def stopped_at_line(stop_at, work, files=("ring.py", "storage.py",)):
+def stopped_at_line(stop_at, work, files=("storage.py",)):
     """Call `work`, but raise KeyboardInterrupt at line `stop_at` of these files; return whether it was raised."""
     passed = 0
 

@@ -11,6 +11,7 @@ from gymnasium import spaces
 
 import noterl
 from noterl.policies import GreedyQPolicy
+from tests.support.doubles import TogetherVectorEnv
 
 ops = keras.ops
 
@@ -44,6 +45,45 @@ class StepNumberEnv(gymnasium.Env):
         over = self.number == self.length
         is_even = self.length % 2 == 0
         return self._observation(), reward, over and is_even, over and not is_even, {}
+
+
+def counted(first: Any, starts: Any) -> tuple[Any, Any]:
+    """Return the counts before the rows of sequences, and after the last row; `first` is the count before row 0."""
+    counts, count = [], first
+    for row in range(starts.shape[0]):
+        count = ops.where(starts[row] > 0, ops.zeros_like(count), count)
+        counts.append(count)
+        count = count + 1
+    return ops.stack(counts), count
+
+
+def together(mode: str) -> Any:
+    """Return a vector environment of three, with an autoreset mode."""
+    return TogetherVectorEnv([StepNumberEnv] * 3, autoreset_mode=mode)
+
+
+# The ways on which steps are collected: an environment, and arguments of `fit`.
+PATHS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "one lane": (StepNumberEnv, {}),
+    "three lanes": (StepNumberEnv, {"num_envs": 3}),
+    "lanes of a SyncVectorEnv": (lambda: gymnasium.vector.SyncVectorEnv([StepNumberEnv] * 3), {}),
+    "NextStep": (lambda: together("NextStep"), {}),
+    "SameStep": (lambda: together("SameStep"), {}),
+    "Disabled": (lambda: together("Disabled"), {}),
+    "workers": (StepNumberEnv, {"num_envs": 3, "workers": 2}),
+}
+
+
+def logs_of_updates(agent: noterl.Agent, steps: int, **options: Any) -> dict[str, list[float]]:
+    """Train, and return the logs of all updates."""
+    logs: dict[str, list[float]] = {}
+
+    def keep(update: int, found: dict[str, float]) -> None:
+        for name, value in found.items():
+            logs.setdefault(name, []).append(value)
+
+    agent.fit(steps=steps, callbacks=[noterl.callbacks.LambdaCallback(on_batch_end=keep)], verbose=0, **options)
+    return logs
 
 
 class StepCounter(noterl.Agent):
@@ -85,9 +125,7 @@ def counter(env: Any = StepNumberEnv, seed: int | None = 5, kind: type = StepCou
 
 def stored_faults(agent: noterl.Agent, skip: int = 1) -> list[tuple[int, int]]:
     """Return the pairs (step number, action) of stored transitions, after `skip`, whose action is wrong."""
-    batch = agent.replay.gather(
-        agent.replay.sample_pass(len(agent.replay), generator=np.random.default_rng(0)), gamma=1.0
-    )
-    order = np.argsort(batch.index[0])
-    rows = zip(batch.observation[0][order, 0].astype(int).tolist(), batch.action[0][order].tolist(), strict=True)
+    storage = agent.replay.storage
+    stored = storage.stored_indices()
+    rows = zip(storage.observation[stored, 0].astype(int).tolist(), storage.action[stored].tolist(), strict=True)
     return [(number, action) for number, action in list(rows)[skip:] if action != number % ACTIONS]

@@ -1,0 +1,150 @@
+"""Updates of a replay agent with a state receive sequences of its memory, with the state before their first rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, ClassVar
+
+import keras
+import numpy as np
+import pytest
+
+import noterl
+from noterl.policies import GreedyQPolicy
+from noterl.replay import Prioritized, Replay
+from tests.support.stateful import PATHS, StepNumberEnv, counted, logs_of_updates
+from tests.support.states import assert_same_state
+
+ops = keras.ops
+LENGTH, BURN_IN, EVERY, SEQUENCES = 6, 2, 4, 5
+
+
+class ReplayCounter(noterl.Agent):
+    """Its state counts the steps of an episode; its loss is 0 only if the counts are right in every row."""
+
+    memory, head = "replay", noterl.heads.Q()
+    state_spec: ClassVar[dict[str, Any]] = {"count": ()}
+    sequence_length, burn_in, state_every = LENGTH, BURN_IN, EVERY
+
+    def __init__(self, env: Any, *, seed: int = 0) -> None:
+        super().__init__(env, seed=seed)
+        self.q = noterl.networks.mlp(1, [], 3)
+
+    def forward(self, observation: Any, state: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        return self.q(observation), {"count": state["count"] + 1}
+
+    def loss(self, batch: Any) -> Any:
+        counts, _ = counted(batch.extra["state"]["count"], batch.extra["starts"])
+        wrong = ops.cast(counts != batch.observation[..., 0], "float32")
+        following = batch.next_observation[:-1, :, 0] == batch.observation[1:, :, 0]
+        lost = batch.extra["continues"][:-1] * ops.cast(~following, "float32")
+        q = noterl.losses.map_rows(self.q, batch.observation)
+        return 0.0 * ops.mean(q) + ops.sum(wrong) + ops.sum(lost), {
+            "started": ops.sum(batch.extra["starts"]),
+            "burned_in": ops.sum(batch.weight[:BURN_IN]),
+            "weight": ops.max(batch.weight[BURN_IN:]),
+            "rows": ops.convert_to_tensor(float(batch.reward.shape[0])),
+            "sequences": ops.convert_to_tensor(float(batch.index.shape[0])),
+            "td_error": batch.observation[..., 0] - 1.0,
+        }
+
+
+def compiled(env: Any = StepNumberEnv, capacity: int = 60, sampler: Any = None, **arguments: Any) -> ReplayCounter:
+    agent = ReplayCounter(env, **arguments)
+    replay = Replay(capacity, sampler=sampler)
+    agent.compile(replay=replay, policy=GreedyQPolicy(), batch_size=SEQUENCES, learning_starts=4, update_every=8)
+    return agent
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.filterwarnings(
+    "ignore:workers. forward has a state:RuntimeWarning", "ignore:the budget ended within a step:RuntimeWarning"
+)
+def test_states_are_those_of_the_episodes(path: str) -> None:
+    env, options = PATHS[path]
+    logs = logs_of_updates(compiled(env), 160, **options)
+    assert len(logs["loss"]) > 8
+    assert not any(logs["loss"])
+    assert any(logs["started"])
+    assert not any(logs["burned_in"])
+    assert set(logs["weight"]) == {1.0}
+    assert set(logs["rows"]) == {LENGTH + BURN_IN}
+    assert set(logs["sequences"]) == {SEQUENCES}
+
+
+def test_states_are_right_on_each_backend() -> None:
+    logs = logs_of_updates(compiled(sampler=Prioritized()), 100, num_envs=2)
+    assert len(logs["loss"]) > 3
+    assert not any(logs["loss"])
+
+
+@pytest.mark.backends("torch")
+def test_priority_is_that_of_the_largest_and_the_mean_error() -> None:
+    agent = compiled(sampler=Prioritized(alpha=1.0), capacity=1_000)
+    agent.fit(steps=400, verbose=0)
+    sequences, scores = agent.replay.sequences, agent.replay.sampler.get_state()["scores"]
+    storage = agent.replay.storage
+    numbers = storage.observation[sequences.get_state()["rows"][:, BURN_IN:], 0]
+    errors = np.abs(numbers - 1.0)
+    expected = 0.9 * errors.max(1) + 0.1 * errors.mean(1)
+    learned = np.isclose(scores, expected, rtol=1e-5)
+    assert learned.mean() > 0.8  # the newest have the largest score so far
+
+
+@pytest.mark.backends("torch")
+def test_sequences_start_at_multiples_and_are_evicted_with_their_steps() -> None:
+    agent = compiled(capacity=60)
+    agent.fit(steps=200, num_envs=2, verbose=0)
+    agent.replay.num_sampleable()
+    state, storage = agent.replay.sequences.get_state(), agent.replay.storage
+    assert len(state["rows"]) > 5
+    assert (state["rows"][:, 0] >= storage.begin).all()
+    assert (state["rows"] < storage.count).all()
+    assert (np.diff(state["rows"], axis=1) == 2).all()  # two lanes
+    assert set(state["rows"][:, 0] // 2 % EVERY) == {0}
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("sampler", [None, Prioritized()])
+def test_fits_and_files_continue_bit_for_bit(tmp_path: Path, sampler: Any) -> None:
+    build = lambda: compiled(seed=3, sampler=None if sampler is None else Prioritized())  # noqa: E731
+    whole, agent = build(), build()
+    whole.fit(steps=93, num_envs=2, verbose=0)
+    for _ in range(3):
+        logs = logs_of_updates(agent, 31, num_envs=2)
+        assert not any(logs.get("loss", []))
+        agent.save(tmp_path / "agent.noterl")
+        agent = build()
+        agent.restore(tmp_path / "agent.noterl")
+    assert_same_state(agent, whole)
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize(
+    ("name", "value"), [("sequence_length", 0), ("burn_in", -1), ("state_every", 0)], ids=lambda value: str(value)
+)
+def test_declarations_are_checked(name: str, value: int) -> None:
+    agent = ReplayCounter(StepNumberEnv)
+    setattr(agent, name, value)
+    with pytest.raises(ValueError, match=f"^{name} must be"):
+        agent.build()
+
+
+@pytest.mark.backends("torch")
+def test_memory_that_is_too_small_for_a_sequence_is_refused() -> None:
+    with pytest.raises(ValueError, match="replay must hold a sequence of 8 steps"):
+        compiled(capacity=7).build()
+
+
+@pytest.mark.backends("torch")
+def test_state_of_other_sequences_is_refused() -> None:
+    agent = compiled()
+    agent.fit(steps=60, verbose=0)
+    state = agent.get_state()
+    state["replay"]["sequences"]["rows"] = state["replay"]["sequences"]["rows"] + 1_000
+    with pytest.raises(ValueError, match="sequences"):
+        agent.set_state(state)
+    del state["replay"]["sequences"]
+    with pytest.raises(ValueError, match="sequences"):
+        agent.set_state(state)

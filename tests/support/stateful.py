@@ -105,7 +105,7 @@ class StepCounter(noterl.Agent):
         return q, {"count": count + 1, "trace": state["trace"] + ops.convert_to_tensor([0.5, 1.5])}
 
     def loss(self, batch: Any) -> Any:
-        return ops.mean(self.q(batch.observation))
+        return ops.mean(noterl.losses.map_rows(self.q, batch.observation))
 
 
 class StartsAtTwo(StepCounter):

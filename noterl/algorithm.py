@@ -481,6 +481,11 @@ class Algorithm(Configurable):
         return batch
 
 
+def composites(algorithm: Algorithm) -> list[Any]:
+    """Return the networks of several parts that an algorithm holds as attributes, such as those with a cell."""
+    return [value for value in vars(algorithm).values() if isinstance(value, networks.Composite)]
+
+
 def moves_target(algorithm: Algorithm) -> bool:
     """Return whether the algorithm's class defines `update_target`."""
     return type(algorithm).update_target is not Algorithm.update_target

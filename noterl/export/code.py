@@ -9,6 +9,7 @@ from collections.abc import Callable
 import numpy as np
 
 from noterl.networks.graph import Graph, Node
+from noterl.types import STATE
 
 # Writes the right side of an assignment, for an operation, its position and the variables of its inputs.
 Writer = Callable[[Node, int, list[str]], str]
@@ -23,8 +24,14 @@ Inputs of {function}:
 Results, by name:
     action: the best action of each row, as the environment receives it
     outputs: the outputs of the network, from which the action follows
-
+{states}
 '''
+
+
+_STATES = """    next_state.<name>: the inputs state.<name> of the episode's next step
+
+At the first step of an episode, the state is the agent's initial state, usually zeros.
+"""
 
 
 def common_code(graph: Graph, name: str, write: Writer, indent: str) -> dict[str, str]:
@@ -49,6 +56,7 @@ def common_code(graph: Graph, name: str, write: Writer, indent: str) -> dict[str
         "identity": identity(graph),
         "inputs": "\n".join(inputs),
         "body": "\n".join(assignments),
+        "states": _STATES if any(key.startswith(STATE) for key in graph.inputs()) else "",
         "results": ", ".join(f'"{key}": x{position}' for key, position in graph.outputs.items()),
     }
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from noterl import backends
 from noterl.acting.actor import Actor
-from noterl.algorithm import Algorithm
+from noterl.algorithm import Algorithm, composites
 from noterl.backends import keras
 from noterl.export.keras_model import keras_model
 from noterl.export.names import ENDINGS, export_path
@@ -54,11 +54,10 @@ def export_agent(algorithm: Algorithm, actor: Actor, path: str | Path, format: s
     target = export_path(path, format)
     actor.mark_stale()
     name = type(algorithm).__name__
-    if algorithm.state_spec:
-        raise ValueError(f"export of an agent with a state_spec is not supported yet, got {algorithm.state_spec!r}")
     if type(actor) is not Actor or algorithm.multi_agent:
         raise ValueError(f"the agent must act by one network to be exported, and {name} does not")
-    export_policy(make_policy(name, algorithm.networks().values(), actor, algorithm.spaces.encoder), target, format)
+    found = algorithm.networks().values() if not algorithm.state_spec else composites(algorithm)
+    export_policy(make_policy(name, found, actor, algorithm.spaces.encoder), target, format)
     return target
 
 

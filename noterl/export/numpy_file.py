@@ -13,6 +13,7 @@ import numpy as np
 from noterl.acting import numpy_layers
 from noterl.export.code import DOCSTRING, common_code, identity
 from noterl.networks.graph import Graph, Node, array_name
+from noterl.types import STATE
 
 _TEMPLATE = '''`act(observation)` returns the action for one observation of the environment, or the actions for a batch.
 """
@@ -40,9 +41,11 @@ def run(inputs):
     return {{{results}}}
 
 
-def act(observation):
+{act}'''
+
+_ACT = '''def act(observation):
     """Return the action for one observation, or the actions for a batch of observations."""
-    inputs = {{}}
+    inputs = {}
     for name, (shape, dtype) in INPUTS.items():
         value = observation
         for key in KEYS.get(name, ()):
@@ -50,9 +53,33 @@ def act(observation):
         inputs[name] = np.asarray(value, dtype)
     single = all(inputs[name].ndim == len(shape) for name, (shape, _) in INPUTS.items())
     if single:
-        inputs = {{name: value[None] for name, value in inputs.items()}}
+        inputs = {name: value[None] for name, value in inputs.items()}
     action = run(inputs)["action"]
     return action[0] if single else action
+'''
+
+_ACT_WITH_STATE = '''def act(observation, state=None):
+    """Return the action and the next state for one observation, or for a batch of observations.
+
+    At the first step of an episode, the state is None; afterwards it is the one of the step before.
+    """
+    inputs = {}
+    for name, (shape, dtype) in INPUTS.items():
+        value = observation
+        for key in KEYS.get(name, ()):
+            value = value[key]
+        if not name.startswith("state."):
+            inputs[name] = np.asarray(value, dtype)
+            single = inputs[name].ndim == len(shape)
+            inputs[name] = inputs[name][None] if single else inputs[name]
+    count = len(next(iter(inputs.values())))
+    for name, (shape, dtype) in INPUTS.items():
+        if name.startswith("state."):
+            value = np.zeros((count, *shape), dtype) if state is None else np.asarray(state[name[6:]], dtype)
+            inputs[name] = value.reshape(count, *shape)
+    results = run(inputs)
+    after = {name[11:]: value[0] if single else value for name, value in results.items() if name[:11] == "next_state."}
+    return (results["action"][0] if single else results["action"]), after
 '''
 
 
@@ -72,6 +99,7 @@ def numpy_source(graph: Graph, name: str, keys: Mapping[str, tuple[str, ...]]) -
         input_specs=specs,
         keys=dict(keys),
         functions="\n" + _sources({node.kind for node in graph.nodes}),
+        act=_ACT_WITH_STATE if any(key.startswith(STATE) for key in specs) else _ACT,
     )
 
 

@@ -17,11 +17,12 @@ from noterl.acting.numpy_forward import run_graph
 from noterl.envs.observation import ObservationEncoder, Part
 from noterl.export.code import identifier
 from noterl.heads import Bernoulli, Categorical, Deterministic, Gaussian, Head, PolicyValue, Q, SquashedGaussian
-from noterl.networks.graph import Graph, UnsupportedNetworkError, add_network
+from noterl.networks.graph import Graph, UnsupportedNetworkError, add_network, add_recurrent
 from noterl.normalization import CLIP, EPSILON, Normalizers
+from noterl.types import STATE
 
-# The outputs of a policy.
-ACTION, OUTPUTS = "action", "outputs"
+# The outputs of a policy. With a memory, its state is an input, and the next state an output.
+ACTION, OUTPUTS, NEXT_STATE = "action", "outputs", "next_state."
 
 # Number of random observations for which an export is compared with the agent; images are larger.
 _PROBES, _IMAGE_PROBES = 256, 32
@@ -38,6 +39,7 @@ class Policy:
         head: converts outputs into actions.
         inputs: observations as inputs of the graph, by name.
         outputs: the outputs of the agent's network for these inputs, `[N, W]`.
+        next_state: the next state of a policy with a memory, `[N, ...]` by the names of the results; else empty.
         actions: the agent's actions for these inputs, `[N, ...]`.
         exact: whether the agent computed in float32, and not with the fewer bits of an accelerator.
     """
@@ -48,6 +50,7 @@ class Policy:
     head: Head
     inputs: dict[str, np.ndarray]
     outputs: np.ndarray
+    next_state: dict[str, np.ndarray]
     actions: np.ndarray
     exact: bool
 
@@ -79,6 +82,8 @@ class Policy:
         else:
             clear = _is_clear(self.head, self.outputs, tolerance).reshape(self.actions.shape)
             agrees &= bool((action == self.actions)[clear].all())
+        for name, expected in self.next_state.items():
+            agrees &= bool(np.allclose(results[name], expected, rtol=scale * 1e-5, atol=scale * 1e-6))
         if not agrees:
             raise ValueError(
                 f"format {format!r}: the exported policy and the agent differ by up to {difference.max():.3g} in the "
@@ -101,14 +106,18 @@ def make_policy(name: str, networks: Iterable[Any], actor: Any, encoder: Observa
     head = actor.head
     probes = _probes(encoder, actor.normalizers)
     encoded = encoder(_nested(encoder, probes))
-    outputs = np.asarray(actor.outputs(encoded)[0])
+    state = _state_probes(actor.start, len(encoded))
+    outputs, after = actor.outputs(encoded, state)
+    outputs = np.asarray(outputs)
+    probes |= {f"{STATE}{name}": value for name, value in state.items()}
+    next_state = {f"{NEXT_STATE}{name}": np.asarray(value) for name, value in after.items()}
     reasons = []
     for network in networks:
         graph = Graph()
         start = _add_inputs(graph, encoder)
         start = _add_normalization(graph, actor.normalizers, start)
         try:
-            end = graph.outputs[OUTPUTS] = add_network(graph, network, start)
+            end = graph.outputs[OUTPUTS] = _add_network(graph, network, start, state)
             graph = graph.with_values()
             results = run_graph(graph, probes)
         except UnsupportedNetworkError as error:
@@ -119,9 +128,34 @@ def make_policy(name: str, networks: Iterable[Any], actor: Any, encoder: Observa
         if results[OUTPUTS].shape == outputs.shape and np.allclose(results[OUTPUTS], outputs, rtol=1e-2, atol=1e-2):
             graph.outputs[ACTION] = _add_head(graph, head, end)
             actions = head.executed(head.deterministic(outputs))
-            return Policy(name, graph, encoder, head, probes, outputs, actions, actor.forward.in_numpy or on_cpu())
+            exact = actor.forward.in_numpy or on_cpu()
+            return Policy(name, graph, encoder, head, probes, outputs, next_state, actions, exact)
+    if actor.start and not reasons:
+        reasons = ["its state_spec is not that of a network with a cell of noterl.networks.recurrent"]
     reason = f": {'; '.join(dict.fromkeys(reasons))}" if reasons else ""
     raise ValueError(f"forward of {name} is not a network that can be exported{reason}")
+
+
+def _add_network(graph: Graph, network: Any, start: int, state: dict[str, np.ndarray]) -> int:
+    """Add a network, and the inputs and outputs of its state; return the position of its output.
+
+    Raises:
+        ValueError: if an operation is not supported.
+    """
+    if not state:
+        return add_network(graph, network, start)
+    places = {}
+    for name, value in state.items():
+        places[name] = graph.add("input", name=f"{STATE}{name}", shape=value.shape[1:], dtype="float32")
+    end, after = add_recurrent(graph, network, start, places)
+    graph.outputs |= {f"{NEXT_STATE}{name}": position for name, position in after.items()}
+    return end
+
+
+def _state_probes(start: dict[str, np.ndarray], count: int) -> dict[str, np.ndarray]:
+    """Return random states `[count, ...]` of a policy, by name."""
+    rng = np.random.default_rng(1)
+    return {name: rng.uniform(-1, 1, (count, *value.shape)).astype(value.dtype) for name, value in start.items()}
 
 
 class Input(NamedTuple):

@@ -15,7 +15,7 @@ from noterl import backends, networks
 from noterl.acting.actor import Actor, split_fields
 from noterl.acting.host_forward import HostForward, Joint
 from noterl.acting.policy_state import NO_STATE, PolicyState, State, read_state, starting_state
-from noterl.algorithm import Algorithm
+from noterl.algorithm import Algorithm, composites
 from noterl.backends.reads import frozen
 from noterl.envs.observation import fit_dtype
 from noterl.explorer import Explorer
@@ -259,8 +259,7 @@ class Parts:
         joint = None
         if spaces.team is not None:
             joint = Joint(spaces.team.observation_columns, [part.size for part in algorithm.head.parts])
-        composites = [value for value in vars(algorithm).values() if isinstance(value, networks.Composite)]
-        acting = [*composites, *algorithm.networks().values()]
+        acting = [*composites(algorithm), *algorithm.networks().values()]
         variables = acting, algorithm.hyperparameters.values(), algorithm.trained_variables()
         layout = spaces.encoder.space.shape, algorithm.observation_dtype, joint
         with algorithm._reads.recording(acting=True) as reading:

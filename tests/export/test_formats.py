@@ -149,3 +149,74 @@ def test_folder_that_holds_other_files_is_not_replaced(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="nothing but a SavedModel"):
             formats._replace_folder(made, path)
     assert (target / "notes.txt").read_text() == (tmp_path / "file").read_text() == "mine"
+
+
+@cache
+def recurrent(kind: str) -> Any:
+    """Return an agent with a memory, whose normalizer has seen observations."""
+    made = noterl.PPO(
+        "Pendulum-v1",
+        recurrent=kind,
+        recurrent_units=6,
+        hidden=(8,),
+        rollout_steps=16,
+        normalize_observation=True,
+        seed=3,
+    )
+    made.compile(batch_size=16)
+    made.fit(steps=32, verbose=0)
+    return made
+
+
+def read_with_state(path: Path, format: str) -> Function:
+    """Return the function in an exported file of a policy with a memory, as `read` does for other policies."""
+    if format == "keras":
+        model = keras.models.load_model(path)
+        return lambda inputs: {name: np.asarray(value) for name, value in model.predict(inputs, verbose=0).items()}
+    if format == "onnx":
+        import onnxruntime
+
+        session = onnxruntime.InferenceSession(str(path))
+        names = [output.name for output in session.get_outputs()]
+        return lambda inputs: dict(zip(names, session.run(names, inputs), strict=True))
+    if format == "saved_model":
+        import tensorflow as tf
+
+        loaded = tf.saved_model.load(str(path))
+        return lambda inputs: {name: value.numpy() for name, value in loaded.serve(inputs).items()}
+    return read(path, format)
+
+
+@pytest.mark.parametrize("format", ["keras", "saved_model", "onnx", "torch", "numpy"])
+@pytest.mark.parametrize("kind", representatives(["gru", "lstm"], "lstm"))
+def test_exported_memory_acts_like_the_agent_across_episodes(kind: str, format: str, tmp_path: Path) -> None:
+    if module := {"onnx": "onnxruntime", "torch": "torch"}.get(format):
+        pytest.importorskip(module)
+    if format not in FORMATS[backends.name()]:
+        pytest.skip(f"{backends.name()} does not write {format}")
+    exported, rng = recurrent(kind), np.random.default_rng(7)
+    run = read_with_state(exported.export(tmp_path / "policy", format), format)
+    state = None
+    inputs = {f"state.{name}": np.zeros((50, 6), np.float32) for name in exported.state_spec}
+    for _ in range(20):
+        observations, starts = rng.normal(size=(50, 3)).astype("float32"), rng.random(50) < 0.1
+        expected, state = exported.act(observations, state, starts=starts)
+        for values in inputs.values():
+            values[starts] = 0
+        results = run({"observation": observations, **inputs})
+        np.testing.assert_allclose(results["action"], expected, rtol=1e-5, atol=1e-5)
+        inputs = {name: np.array(results[f"next_{name}"]) for name in inputs}
+
+
+@pytest.mark.backends("torch")
+def test_numpy_file_keeps_a_memory_for_a_thousand_steps(tmp_path: Path) -> None:
+    exported, rng = recurrent("lstm"), np.random.default_rng(8)
+    act = module_of(exported.export(tmp_path / "policy", "numpy")).act
+    state = other = None
+    for step in range(1_000):
+        if step % 90 == 0:
+            state = other = None
+        observation = rng.normal(size=3).astype("float32")
+        action, state = act(observation, state)
+        expected, other = exported.act(observation, other)
+        np.testing.assert_allclose(action, expected, rtol=1e-5, atol=1e-5)

@@ -141,7 +141,7 @@ class DQN(Agent):
             return defaults
         updates = 1 if self.is_image else 4  # each has 16 times as many rows
         sampler = Prioritized(alpha=0.9, beta=0.6)
-        return defaults._replace(batch_size=32, n_step=3, updates=updates, sampler=sampler)
+        return defaults._replace(n_step=3, updates=updates, sampler=sampler)
 
     def forward(self, observation: Any, *state: Any) -> Any:
         """Return the action values `[B, A]`; with a memory, `(action values, next state)`."""

@@ -247,6 +247,8 @@ _REPLAYING: dict[str, Any] = {
 
 # `compile` warns above this number of gradient updates per environment step.
 MANY_UPDATES_PER_STEP = 4
+# The sequences of a batch by default.
+SEQUENCES = 32
 _SCHEDULED = ("batch_size", "learning_starts", "update_every", "updates", "target_update", "target_unit")
 
 
@@ -255,6 +257,8 @@ def _from_replay(arguments: dict[str, Any], defaults: Defaults, algorithm: Algor
     if replay is None:
         replay = _default_replay(defaults, algorithm, "reward_model" in arguments)
     scheduled = {name: arguments.get(name, getattr(defaults, name)) for name in _SCHEDULED}
+    if algorithm.state_spec and "batch_size" not in arguments:  # which counts sequences
+        scheduled["batch_size"] = max(1, min(SEQUENCES, replay.capacity // sequence_spec(algorithm).every))
     schedule = UpdateSchedule(**scheduled)
     if arguments.get("target_update") is not None and not moves_target(algorithm):
         raise ValueError(

@@ -133,8 +133,16 @@ def test_declarations_are_checked(name: str, value: int) -> None:
 
 @pytest.mark.backends("torch")
 def test_memory_that_is_too_small_for_a_sequence_is_refused() -> None:
+    agent = ReplayCounter(StepNumberEnv)
+    agent.compile(replay=Replay(7), batch_size=1)
     with pytest.raises(ValueError, match="replay must hold a sequence of 8 steps"):
-        compiled(capacity=7).build()
+        agent.build()
+
+
+@pytest.mark.backends("torch")
+def test_batch_of_more_sequences_than_the_memory_holds_is_refused() -> None:
+    with pytest.raises(ValueError, match="batch_size must be at most the number of sequences in the replay memory, 4"):
+        compiled(capacity=16)
 
 
 @pytest.mark.backends("torch")

@@ -18,6 +18,7 @@ from noterl.envs.spaces import check_spaces
 from noterl.envs.tasks.cartpole import functional_cartpole
 from noterl.envs.tasks.cliffwalk import BlindCliffwalk
 from noterl.envs.tasks.goals import BitFlip, Reach2D
+from noterl.envs.tasks.memory import RepeatPrevious, TMaze, functional_repeat_previous, functional_t_maze
 from noterl.envs.tasks.signals import Signals
 from noterl.envs.vectorized import VectorMaker
 from noterl.envs.wrappers.classic import ClassicEnv
@@ -40,8 +41,10 @@ __all__ = [
     "GameEnv",
     "PreviousStep",
     "Reach2D",
+    "RepeatPrevious",
     "Report",
     "Signals",
+    "TMaze",
     "VectorMaker",
     "autoreset_mode",
     "check",
@@ -50,6 +53,8 @@ __all__ = [
     "from_description",
     "functional",
     "functional_cartpole",
+    "functional_repeat_previous",
+    "functional_t_maze",
     "get_state",
     "hide",
     "preprocess",

@@ -99,7 +99,7 @@ class DQN(Agent):
         def build(layers: Any) -> networks.Network:
             if recurrent is None:
                 return networks.default_network(space, layers, self.action_size, dueling=dueling)
-            sizes = recurrent_units, () if self.is_image else layers, self.action_size
+            sizes = recurrent_units, layers, self.action_size
             return networks.recurrent_network(space, recurrent, *sizes, dueling=dueling)
 
         networks.check_memory(recurrent, network, sequence_length=sequence_length, burn_in=burn_in or None)

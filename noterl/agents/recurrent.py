@@ -69,13 +69,12 @@ class RecurrentActorCritic(ActorCritic):
         continuous = isinstance(self.action_space, spaces.Box)
         self.head = self._default_head(None).bind(self.action_space)
         outputs = self.head.size // 2 if continuous else self.head.size
-        # As in `nature_cnn`, no hidden layers follow the 512 units for images.
-        layers = self.spaces.network_space, cell, units, () if self.is_image else hidden
+        layers = self.spaces.network_space, cell, units, hidden
         scale = check_number("log_std", log_std) if continuous else None
         self.actor = networks.recurrent_network(*layers, outputs, activation=activation, gain=0.01, log_std=scale)
         self.state_spec = self.actor.state_spec
         if shared:
-            self.critic = self.actor.with_output(1, hidden, activation=activation, gain=1.0)
+            self.critic = self.actor.with_output(1, () if self.is_image else hidden, activation=activation, gain=1.0)
         else:
             self.critic = networks.recurrent_network(*layers, 1, activation=activation, gain=1.0)
             self.learner_state_spec = self.critic.state_spec

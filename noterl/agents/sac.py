@@ -10,7 +10,7 @@ the authors' code. Training starts with 1,000 random steps in all tasks.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Unpack
 
 import numpy as np
@@ -48,6 +48,10 @@ class SAC(Agent):
             `normalize_reward`, use about 0.01. With 1, the entropy outweighs them for tens of thousands of updates.
         target_entropy: the entropy of the policy that a learned temperature maintains. The default is minus the number
             of values in an action, or 0.98 times the maximum entropy for Discrete actions.
+        recurrent: "gru", "lstm" or a function `inputs -> cell` for networks with a memory; see `DQN`.
+        recurrent_units: the number of outputs of each cell.
+        sequence_length: steps of each sequence through which gradients flow; by default 32.
+        burn_in: steps before these that only compute the state of the memories; critics start from zeros.
         normalize_observation: see `noterl.Agent`.
         normalize_reward: see `noterl.Agent`.
         seed: see `noterl.Agent`.
@@ -80,6 +84,10 @@ class SAC(Agent):
         temperature: float | Schedule | str = "auto",
         initial_temperature: float = 1.0,
         target_entropy: float | None = None,
+        recurrent: str | Callable[[int], Any] | None = None,
+        recurrent_units: int = 64,
+        sequence_length: int | None = None,
+        burn_in: int = 0,
         **options: Unpack[AgentOptions],
     ) -> None:
         super().__init__(env, **options)
@@ -90,14 +98,25 @@ class SAC(Agent):
         self.random_spec: Any = {} if self.discrete else dict.fromkeys(("noise", "next_noise"), ((size,), "normal"))
         space, outputs = self.spaces.network_space, size if self.discrete else 2 * size
         actor, *critics = networks.split_networks(network, "actor", "critic", "critic")
+        networks.check_memory(recurrent, network, sequence_length=sequence_length, burn_in=burn_in or None)
+        self.sequence_length, self.burn_in = sequence_length, burn_in
+
+        def build(layers: Any, outputs: int, actions: int = 0) -> networks.Network:
+            if recurrent is not None:
+                return networks.recurrent_network(space, recurrent, recurrent_units, layers, outputs, actions=actions)
+            if actions:
+                return networks.default_critic(space, layers, actions)
+            return networks.default_network(space, layers, outputs)
+
         shape = self.observation_shape
         self.actor: networks.Network = networks.network_or_default(
-            actor, hidden, lambda layers: networks.default_network(space, layers, outputs), shape
+            actor, hidden, lambda layers: build(layers, outputs), shape
         )
-        build_critic = networks.default_network if self.discrete else networks.default_critic
+        self.state_spec = self.actor.state_spec if recurrent is not None else {}
         inputs = shape if self.discrete else (self.observation_size + size,)
+        sizes = (size,) if self.discrete else (1, size)
         self.critics: list[networks.Network] = critic_pair(
-            critics, hidden, lambda layers: build_critic(space, layers, size), inputs
+            critics, hidden, lambda layers: build(layers, *sizes), inputs
         )
         self.target_critics: list[networks.Network] = [networks.clone(critic) for critic in self.critics]
         self.gamma = self.hyperparameter("gamma", gamma, minimum=0.0, maximum=1.0)
@@ -115,20 +134,19 @@ class SAC(Agent):
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "temperature" and self.__dict__.get("learns_temperature", False):
-            raise ValueError(
-                f"temperature cannot be set to {value!r}, because it is learned; give it to the constructor"
-            )
+            raise ValueError(f"temperature cannot be {value!r}, because it is learned; give it to the constructor")
         super().__setattr__(name, value)
 
     def defaults(self) -> Defaults:
         """Return the paper's settings (its table 1), and 1,000 random steps."""
-        return Defaults(
-            learning_rate=3e-4, capacity=1_000_000, batch_size=256, learning_starts=1_000, target_update=0.005
-        )
+        defaults = Defaults(learning_rate=3e-4, capacity=1_000_000, batch_size=256, target_update=0.005)
+        return (
+            defaults._replace(update_every=4) if self.state_spec else defaults
+        )  # a batch then has four times the rows
 
-    def forward(self, observation: Any) -> Any:
-        """Return mean and log standard deviation before the tanh, `[B, 2 A]`, or logits `[B, A]`."""
-        return self.actor(observation)
+    def forward(self, observation: Any, *state: Any) -> Any:
+        """Return the input of the head, `[B, 2 A]` or logits `[B, A]`; with a memory, also the next state."""
+        return self.actor(observation, *state)
 
     def value(self, observation: Any) -> Any:
         """Return the smaller critic's values `[B]` of the mean action; its expectations under a discrete policy."""
@@ -144,64 +162,89 @@ class SAC(Agent):
         actor_loss, log_probability = self.minimize(self.actor_loss, self.actor, "actor", batch)
         logs = {"loss": loss, "actor_loss": actor_loss, "temperature": self.entropy_weight()}
         if self.learns_temperature:
-            legal = (batch.extra["action_mask"],) if "action_mask" in batch.extra else ()
-            self.minimize(self.temperature_loss, self.log_temperature, "temperature", log_probability, *legal)
+            self.minimize(self.temperature_loss, self.log_temperature, "temperature", log_probability, batch)
         return logs, feedback
 
     def critic_loss(self, batch: Batch) -> tuple[Any, dict[str, Any]]:
         """Return the sum of both critics' mean squared errors, and the mean of the absolute errors `[B]`."""
-        next_q, log_probability = self._evaluate(self.target_critics, batch.next_observation, batch, "next_")
+        next_q, log_probability = self._evaluate(self.target_critics, batch, "next_")
         soft_value = next_q - self.entropy_weight() * log_probability  # equation 3
-        target = losses.td_target(batch.reward, batch.discount, soft_value)  # [B]
-        errors = [q - target for q in self._taken_values(batch)]
-        loss = sum(losses.weighted_mean(losses.squared(error), batch.weight) for error in errors)
+        soft_value = ops.reshape(soft_value, batch.reward.shape)
+        # Without sequences, the memory has summed the rewards of several steps.
+        steps = (batch.extra["continues"], self.replay.n_step) if self.state_spec else (None, 1)
+        target = losses.n_step_target(batch.reward, batch.discount, soft_value, *steps)
+        errors = [ops.reshape(q, batch.reward.shape) - target for q in self._taken_values(batch)]
+        mean = losses.sequence_mean if self.state_spec else losses.weighted_mean
+        loss = sum(mean(losses.squared(error), batch.weight) for error in errors)
         return loss, {"td_error": 0.5 * (ops.abs(errors[0]) + ops.abs(errors[1]))}
 
     def actor_loss(self, batch: Batch) -> tuple[Any, Any]:
         """Return the mean of `temperature * log pi - Q` (equation 7), and the log-probabilities `[B]`."""
-        q, log_probability = self._evaluate(self.critics, batch.observation, batch)
-        return ops.mean(ops.stop_gradient(self.entropy_weight()) * log_probability - q), ops.stop_gradient(
-            log_probability
-        )
+        q, log_probability = self._evaluate(self.critics, batch)
+        objective = ops.stop_gradient(self.entropy_weight()) * log_probability - q
+        return self._mean(objective, batch), ops.stop_gradient(log_probability)
 
-    def temperature_loss(self, log_probability: Any, mask: Any = None) -> Any:
+    def temperature_loss(self, log_probability: Any, batch: Batch) -> Any:
         """Return the loss that moves the entropy to its target (equation 18).
 
         With a mask `[B, A]` of n legal actions, the target is `target_entropy * log(n) / log(A)`, which is possible.
         """
         target = self.target_entropy
-        if mask is not None:
-            legal = ops.sum(ops.cast(mask, "float32"), axis=-1)
-            target = target * ops.log(ops.maximum(legal, 1.0)) / math.log(max(self.action_size, 2))
-        return -ops.mean(self.log_temperature * (log_probability + target))
+        if "action_mask" in batch.extra:
+            legal = ops.sum(ops.cast(batch.extra["action_mask"], "float32"), axis=-1)
+            target = target * ops.log(ops.maximum(ops.reshape(legal, (-1,)), 1.0)) / math.log(max(self.action_size, 2))
+        return -self._mean(self.log_temperature * (log_probability + target), batch)
 
     def update_target(self) -> None:
         """Update the target networks."""
-        for critic, target in zip(self.critics, self.target_critics, strict=True):
-            networks.copy(critic, target)
+        for pair in zip(self.critics, self.target_critics, strict=True):
+            networks.copy(*pair)
 
     def entropy_weight(self) -> Any:
         """Return the temperature as a tensor."""
         return ops.exp(self.log_temperature) if self.learns_temperature else ops.convert_to_tensor(self.temperature)
 
-    def _evaluate(self, critics: Sequence[Any], observation: Any, batch: Batch, prefix: str = "") -> tuple[Any, Any]:
+    def _evaluate(self, critics: Sequence[Any], batch: Batch, prefix: str = "") -> tuple[Any, Any]:
         """Return the minimum of both critics' values of the policy's action, and its log-probability, `[B]` each.
 
         A continuous action is sampled. For discrete actions, both results are expectations under the policy. `prefix`
-        is that of the noise and the mask in `batch.extra`.
+        is "next_" for the next observations; noise and masks in `batch.extra` have it, too.
         """
-        values = self.actor(observation)
+        features, layers = self._features(self.actor, batch, prefix)
+        values = layers(features)
         if not self.discrete:
-            action, log_probability = self.head.sample(values, batch.extra[f"{prefix}noise"])
-            return ops.minimum(*q_values(critics, observation, action)), log_probability
+            noise = ops.reshape(batch.extra[f"{prefix}noise"], (-1, self.action_size))
+            action, log_probability = self.head.sample(values, noise)
+            return ops.minimum(*(self._q(critic, batch, prefix, action) for critic in critics)), log_probability
         legal = batch.extra.get(f"{prefix}action_mask")  # None if the environment reports no masks
+        legal = legal if legal is None else ops.reshape(legal, (-1, self.action_size))
         log_policy = ops.log_softmax(self.head.masked(values, legal), axis=-1)  # [B, A]
         policy = ops.exp(log_policy)
-        q = ops.minimum(*(action_values(critic(observation), self.action_size) for critic in critics))
+        q = ops.minimum(*(self._q(critic, batch, prefix) for critic in critics))
         return ops.sum(policy * q, axis=-1), ops.sum(policy * log_policy, axis=-1)
 
     def _taken_values(self, batch: Batch) -> list[Any]:
         """Return each critic's values of the taken actions, `[B]` each."""
         if self.discrete:
-            return [losses.take(critic(batch.observation), batch.action) for critic in self.critics]
-        return q_values(self.critics, batch.observation, self.head.scale(batch.action))
+            return [losses.take(self._q(each, batch), ops.reshape(batch.action, (-1,))) for each in self.critics]
+        taken = self.head.scale(ops.reshape(batch.action, (-1, *batch.action.shape[len(batch.reward.shape) :])))
+        return [self._q(critic, batch, "", taken) for critic in self.critics]
+
+    def _q(self, critic: Any, batch: Batch, prefix: str = "", action: Any = None) -> Any:
+        """Return a critic's values of actions, `[B]`; of all discrete actions, `[B, A]`."""
+        features, layers = self._features(critic, batch, prefix)
+        if action is None:
+            return action_values(layers(features), self.action_size)
+        return q_values([layers], features, action)[0]
+
+    def _features(self, network: Any, batch: Batch, prefix: str) -> tuple[Any, Any]:
+        """Return the observations, or what a memory makes of them, as rows `[B, ...]`, and the layers that follow."""
+        if not self.state_spec:
+            return (batch.next_observation if prefix else batch.observation), network
+        state = batch.extra["state"] if network is self.actor else None  # the memory of a critic starts from zeros
+        return network.batch_features(batch, state, self.burn_in, following=bool(prefix)), network.parts["output"]
+
+    def _mean(self, values: Any, batch: Batch) -> Any:
+        """Return the mean over rows `[B]`, or over those of sequences that count."""
+        counts = ops.reshape(ops.cast(batch.weight > 0, "float32"), (-1,))
+        return losses.masked_mean(values, counts) if self.state_spec else ops.mean(values)

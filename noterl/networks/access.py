@@ -31,6 +31,16 @@ class Composite:
 
     parts: dict[str, Network]
 
+    def clone(self) -> Composite:
+        """Return an untrainable copy with the same weights."""
+        copied = python_copy.copy(self)
+        copied.parts = {name: self.clone_part(name) for name in self.parts}
+        return copied
+
+    def clone_part(self, name: str) -> Network:
+        """Return an untrainable copy of a part."""
+        return clone(self.parts[name])
+
     def members(self) -> list[Network]:
         """Return the networks that are no composites."""
         return list(find_networks({"": self}).values())
@@ -209,9 +219,7 @@ def clone(network: Network) -> Network:
     """
     variables(network)  # raises unless it is a built network
     if isinstance(network, Composite):
-        copied = python_copy.copy(network)
-        copied.parts = {name: clone(part) for name, part in network.parts.items()}
-        return copied
+        return network.clone()
     if is_module(network):
         return native_modules().clone(network)
     recipe = getattr(network, "noterl_recipe", None)

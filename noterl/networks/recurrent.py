@@ -7,16 +7,18 @@ gives the shape of each part of the state, by name, as `Agent.state_spec` does.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from gymnasium import spaces
 
 from noterl import backends
-from noterl.backends import ops
+from noterl.backends import keras, ops
 from noterl.losses import map_rows
-from noterl.networks.access import Composite, Network
-from noterl.networks.builders import default_encoder, dueling_mlp, mlp
+from noterl.networks.access import Composite, Network, get_weights, set_weights
+from noterl.networks.builders import default_encoder, dueling_mlp, is_image_shape, mlp
 from noterl.registry import Configurable, register
+from noterl.types import Batch
 from noterl.utils.checks import check_int, check_word
 
 Tensor = Any
@@ -130,13 +132,15 @@ class RecurrentNetwork(Composite):
         encoder: a network `[B, observation] -> [B, I]`.
         cell: the cell.
         output: a network `[B, U] -> [B, outputs]`.
+        make_cell: returns another cell of the same kind, for copies.
 
     Attributes:
         state_spec: of the cell.
     """
 
-    def __init__(self, encoder: Network, cell: Any, output: Network) -> None:
+    def __init__(self, encoder: Network, cell: Any, output: Network, make_cell: Callable[[], Any]) -> None:
         self.parts = {"encoder": encoder, "cell": cell, "output": output}
+        self._make_cell = make_cell
         self.state_spec: dict[str, Any] = dict(cell.state_spec)
 
     def __call__(self, observation: Tensor, state: State) -> tuple[Tensor, State]:
@@ -144,10 +148,48 @@ class RecurrentNetwork(Composite):
         features, state = self.parts["cell"](self.parts["encoder"](observation), state)
         return self.parts["output"](features), state
 
+    def clone_part(self, name: str) -> Network:
+        """Return an untrainable copy of a part; Keras copies models only, so the cell of a user is made again."""
+        part = self.parts[name]
+        if not isinstance(part, keras.layers.Layer) or isinstance(part, keras.Model):
+            return super().clone_part(name)
+        copied = self._make_cell()
+        set_weights(copied, get_weights(part))
+        copied.trainable = False
+        return copied
+
+    def features(
+        self, observations: Tensor, state: State, starts: Tensor, burn_in: int = 0
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the outputs of the cell along sequences, and its states; arguments and results as in `unroll`."""
+        return unroll(self.parts["cell"], map_rows(self.parts["encoder"], observations), state, starts, burn_in)
+
+    def next_features(self, observations: Tensor, states: State) -> Tensor:
+        """Return the outputs of the cell for one step from each row; arguments as in `step`."""
+        return step(self.parts["cell"], map_rows(self.parts["encoder"], observations), states)[0]
+
+    def batch_features(self, batch: Batch, state: State | None, burn_in: int, *, following: bool) -> Tensor:
+        """Return the outputs of the cell for the observations of sequences, as rows `[T S, U]`.
+
+        Args:
+            batch: sequences `[T, S, ...]`.
+            state: before the first row, `[S, ...]` by name; None for zeros.
+            burn_in: see `unroll`.
+            following: whether to return the outputs for the next observations.
+        """
+        starts = batch.extra["starts"]
+        if state is None:
+            state = {name: ops.zeros((starts.shape[1], *shape)) for name, shape in self.state_spec.items()}
+        features, states = self.features(batch.observation, state, starts, burn_in)
+        if following:
+            features = self.next_features(batch.next_observation, states)
+        return ops.reshape(features, (-1, features.shape[-1]))
+
     def with_output(self, outputs: int, hidden: Sequence[int], **last_layer: Any) -> RecurrentNetwork:
         """Return a network with other layers after the cell, which shares those up to the cell; see `mlp`."""
         encoder, cell, _ = self.parts.values()
-        return RecurrentNetwork(encoder, cell, mlp(_num_outputs(cell), hidden, outputs, **last_layer))
+        output = mlp(_num_outputs(cell), hidden, outputs, **last_layer)
+        return RecurrentNetwork(encoder, cell, output, self._make_cell)
 
 
 def recurrent_network(
@@ -158,6 +200,7 @@ def recurrent_network(
     outputs: int,
     *,
     dueling: bool = False,
+    actions: int = 0,
     **last_layer: Any,
 ) -> RecurrentNetwork:
     """Build a network of an encoder for observations, a cell, and dense layers.
@@ -168,8 +211,9 @@ def recurrent_network(
         space: of observations; see `default_network`.
         cell: "gru", "lstm", or a function that returns a cell for a number of inputs.
         units: of "gru" and "lstm".
-        hidden: units of each layer after the cell.
+        hidden: units of each layer after the cell; as in `nature_cnn`, none follow for images.
         outputs: the number of outputs.
+        actions: the values of an action that the layers after the cell receive beside its outputs.
         dueling: whether a value and an advantage stream follow, as in `dueling_mlp`.
         **last_layer: `activation`, `gain` and `log_std`, as in `mlp`.
 
@@ -187,7 +231,9 @@ def recurrent_network(
             f'such as {{"hidden": (64,)}}, got {built!r:.200}'
         )
     build = dueling_mlp if dueling else mlp
-    return RecurrentNetwork(encoder, built, build(_num_outputs(built, size), hidden, outputs, **last_layer))
+    hidden = () if is_image_shape(space.shape or ()) else hidden
+    inputs = _num_outputs(built, size) + actions
+    return RecurrentNetwork(encoder, built, build(inputs, hidden, outputs, **last_layer), partial(make, size))
 
 
 def check_memory(recurrent: Any, network: Any, **arguments: Any) -> None:
@@ -246,9 +292,8 @@ def unroll(
     state = {name: ops.convert_to_tensor(value) for name, value in state.items()}
     starts = ops.convert_to_tensor(starts)
     if isinstance(cell, RecurrentNetwork):
-        encoder, inner, output = cell.parts.values()
-        features, states = unroll(inner, map_rows(encoder, inputs), state, starts)
-        return map_rows(output, features), states
+        features, states = cell.features(inputs, state, starts)
+        return map_rows(cell.parts["output"], features), states
     if isinstance(cell, Cell):
         states = scan(
             lambda value, row: cell.advance(row[0], _restarted(value, row[1])),

@@ -152,8 +152,9 @@ def test_discrete_sac_averages_over_legal_actions() -> None:
     mask[:, 1] = True
     tensor, fetch = keras.ops.convert_to_tensor, current().fetch
     observation = tensor(batch.observation[0])
-    row = batch._replace(extra={"next_action_mask": tensor(mask)})
-    found = [fetch(each) for each in agent._evaluate(agent.critics, observation, row, "next_")]
+    masks = {"next_action_mask": tensor(mask), "action_mask": tensor(mask)}
+    row = batch._replace(next_observation=observation, extra=masks)
+    found = [fetch(each) for each in agent._evaluate(agent.critics, row, "next_")]
     logits = np.where(mask, fetch(agent.actor(observation)).astype(np.float64), -np.inf)
     policy = np.exp(logits - logits.max(axis=1, keepdims=True))
     policy /= policy.sum(axis=1, keepdims=True)
@@ -161,7 +162,7 @@ def test_discrete_sac_averages_over_legal_actions() -> None:
     entropy = -(policy * np.log(np.where(policy > 0, policy, 1.0))).sum(axis=1)
     np.testing.assert_allclose(found[0], (policy * q).sum(axis=1), rtol=1e-4, atol=2e-6)
     np.testing.assert_allclose(found[1], -entropy, rtol=1e-4, atol=2e-6)
-    loss = fetch(agent.temperature_loss(tensor(found[1]), tensor(mask)))
+    loss = fetch(agent.temperature_loss(tensor(found[1]), row))
     target = 0.98 * np.log(mask.sum(axis=1))
     expected = -np.mean(fetch(agent.log_temperature.value) * (found[1] + target))
     np.testing.assert_allclose(loss, expected, rtol=1e-4, atol=1e-6)

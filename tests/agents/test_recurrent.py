@@ -60,7 +60,8 @@ def test_agent_with_a_cell_that_forgets_equals_the_memoryless_one(build: Any) ->
 
 
 def host(variable: Any) -> np.ndarray:
-    return noterl.backends.current().fetch(variable)
+    value = variable.value if isinstance(variable, keras.Variable) else variable
+    return noterl.backends.current().fetch(keras.ops.stop_gradient(value))
 
 
 @pytest.mark.parametrize("kind", ["gru", "lstm"])
@@ -112,6 +113,81 @@ def test_agent_learns_on_every_kind_of_environment(tmp_path: Path, kind: str) ->
     assert_same_state(agent, whole)
     assert any((host(w) != old).any() for w, old in zip(networks.variables(agent.actor), before, strict=True))
     assert agent.evaluate(episodes=1)["lengths"][0] > 0
+
+
+def off_policy(kind: str, env: Any, recurrent: Any = "lstm", **options: Any) -> Any:
+    agent = getattr(noterl, kind)(
+        env, recurrent=recurrent, recurrent_units=6, hidden=(8,), sequence_length=8, seed=4, **options
+    )
+    agent.compile(replay=300, batch_size=4, learning_starts=20, update_every=8, updates=1)
+    return agent
+
+
+OFF_POLICY: dict[str, tuple[str, Any, dict[str, Any]]] = {
+    "DQN": ("DQN", "CartPole-v1", {}),
+    "DQN, dueling, burn-in": ("DQN", "CartPole-v1", {"dueling": True, "double": False, "burn_in": 3}),
+    "DQN, masks": ("DQN", MaskedWalk, {}),
+    "DQN, images": ("DQN", lambda: ImageEnv((36, 36, 1)), {}),
+    "SAC, Box": ("SAC", "Pendulum-v1", {"burn_in": 3}),
+    "SAC, Discrete": ("SAC", "CartPole-v1", {}),
+    "SAC, masks": ("SAC", MaskedWalk, {"temperature": 0.1}),
+    "SAC, normalized": ("SAC", "Pendulum-v1", {"normalize_observation": True, "normalize_reward": True}),
+}
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("case", OFF_POLICY)
+def test_replay_agent_learns_and_resumes_bit_for_bit(tmp_path: Path, case: str) -> None:
+    kind, env, options = OFF_POLICY[case]
+    whole, agent = (off_policy(kind, env, **options) for _ in range(2))
+    actor = agent.q if kind == "DQN" else agent.actor
+    before = [host(weight) for weight in networks.variables(actor)]
+    whole.fit(steps=170, num_envs=2, verbose=0)
+    agent.fit(steps=85, num_envs=2, verbose=0)
+    agent.save(tmp_path / "agent.noterl")
+    agent.restore(tmp_path / "agent.noterl")
+    agent.fit(steps=85, num_envs=2, verbose=0)
+    assert_same_state(agent, whole)
+    assert agent.updates > 3
+    assert any((host(w) != old).any() for w, old in zip(networks.variables(actor), before, strict=True))
+    assert np.isfinite(agent.evaluate(episodes=1)["returns"]).all()
+
+
+@pytest.mark.parametrize("kind", ["DQN", "SAC"])
+def test_loss_of_sequences_equals_that_of_rows_for_a_cell_that_forgets(kind: str) -> None:
+    env = "CartPole-v1" if kind == "DQN" else "Pendulum-v1"
+    fixed = {} if kind == "DQN" else {"temperature": 0.1}
+    agent, usual = off_policy(kind, env, Forgets, **fixed), getattr(noterl, kind)(env, hidden=(8,), seed=4, **fixed)
+    agent.fit(steps=120, num_envs=2, verbose=0)
+    usual.build()
+    sample = agent.replay.sample(1, 4, generator=np.random.default_rng(0))
+    sequences = agent.replay.gather(sample, gamma=0.9)
+    rng = np.random.default_rng(1)
+    noise = {f"{prefix}noise": rng.normal(size=(8, 4, 1)).astype(np.float32) for prefix in ("", "next_")}
+    tensor = keras.ops.convert_to_tensor
+    turned = noterl.types.map_arrays(
+        lambda array: tensor(np.swapaxes(array[0], 0, 1)), sequences._replace(index={}, extra={})
+    )
+    extra = {name: tensor(np.swapaxes(sequences.extra[name][0], 0, 1)) for name in ("starts", "continues")}
+    state = {name: tensor(value[0]) for name, value in sequences.extra["state"].items()}
+    batch = turned._replace(extra={**extra, "state": state, **noise})
+    rows = noterl.types.map_arrays(lambda array: keras.ops.reshape(array, (32, *array.shape[2:])), turned)
+    rows = rows._replace(extra={name: value.reshape(32, 1) for name, value in noise.items()})
+    names = ("q", "target_q") if kind == "DQN" else ("actor", "critics", "target_critics")
+    for name in names:  # the same weights
+        ours, theirs = getattr(agent, name), getattr(usual, name)
+        pairs = zip(ours, theirs, strict=True) if isinstance(ours, list) else [(ours, theirs)]
+        for one, other in pairs:
+            for source, target in zip(networks.variables(one), networks.variables(other), strict=True):
+                target.assign(source)
+    loss = "loss" if kind == "DQN" else "critic_loss"
+    expected, expected_feedback = getattr(usual, loss)(rows)
+    agent.replay.n_step = 1
+    found, feedback = getattr(agent, loss)(batch)
+    np.testing.assert_allclose(host(found), host(expected), rtol=1e-5)
+    np.testing.assert_allclose(
+        host(feedback["td_error"]).reshape(32), host(expected_feedback["td_error"]), rtol=1e-4, atol=1e-5
+    )
 
 
 @pytest.mark.backends("torch")

@@ -18,6 +18,7 @@ from tests.support.states import ROOT
 # Each process is a fork of this one.
 pytestmark = [
     pytest.mark.backends("torch"),
+    pytest.mark.filterwarnings("ignore:observations of the shape .* are flattened:UserWarning"),
     pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork"),
     # `tests/callbacks/test_backup_and_restore.py` kills two runs each time.
     pytest.mark.skipif("NOTERL_FAULT_REPEATS" not in os.environ, reason="takes a minute: make test-faults runs it"),

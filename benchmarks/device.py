@@ -172,9 +172,9 @@ def population_seconds(members: int, steps: int) -> dict[str, list[float]]:
 
     begun = time.perf_counter()
     population = noterl.Population(solving_agent(1), seeds=members)
-    population.fit(steps=steps, num_envs=LANES)
+    population.fit(steps=steps, num_envs=LANES, verbose=0)
     middle = time.perf_counter()
-    population.fit(steps=steps)
+    population.fit(steps=steps, verbose=0)
     together = [middle - begun, time.perf_counter() - middle]
     apart = [0.0, 0.0]
     for seed in population.seeds:

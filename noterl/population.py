@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from time import perf_counter
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from noterl import backends, networks
+from noterl import backends
 from noterl.agent import Agent, BaseAgent
-from noterl.backends.on_device import DeviceProgram, Members, Report
-from noterl.collect.device import DeviceLanes
+from noterl.backends.on_device import Members
+from noterl.callback import Callback
 from noterl.envs.functional import new_keys
+from noterl.history import History
 from noterl.learning import device
 from noterl.random import Generators, check_seed, selection_seed
+from noterl.training.device_loop import train_members
+from noterl.training.dispatch import CallbackList, call_handlers
+from noterl.training.fit import Fit, check_verbose, progress_callbacks
 from noterl.utils.checks import check_count, check_int, check_number, check_positive
 from noterl.utils.files import user_path
 from noterl.utils.interrupts import InterruptGuard
@@ -33,9 +40,11 @@ class PopulationHistory:
     Attributes:
         members: for each member a dict of lists, with an entry for each finished episode: `reward` (the return),
             `length`, and the member's `steps` and `updates` at its end.
+        stop_reasons: why the last `fit` of each member ended.
     """
 
     def __init__(self, members: int) -> None:
+        self.stop_reasons: list[str | None] = [None] * members
         self.members: list[dict[str, list[Any]]] = [{name: [] for name in COLUMNS} for _ in range(members)]
 
     def __getitem__(self, name: str) -> list[list[Any]]:
@@ -51,6 +60,56 @@ class PopulationHistory:
         from noterl import plotting
 
         return plotting.compare(self.members, what, **options)
+
+
+class _Progress:
+    """Records the episodes of all members and shows their sums, as `fit` shows those of one agent.
+
+    Args:
+        population: with a history.
+        callbacks: show the progress.
+    """
+
+    def __init__(self, population: Population, callbacks: Sequence[Callback]) -> None:
+        assert population.history is not None
+        self._agents: list[Any] = population._agents  # they have a history while they train
+        self._history = population.history
+        self._firsts = [len(member["reward"]) for member in self._history.members]
+        self._started = perf_counter()
+        self._sums: Any = SimpleNamespace(episodes=sum(self._firsts), history=History())
+        shown = CallbackList(callbacks)
+        shown.set_agent(self._sums)
+        self._events = shown.bind()
+
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        """Show the progress inside the context."""
+        self._count()
+        call_handlers(self._events.on_train_begin, {})
+        try:
+            yield
+        finally:
+            call_handlers(self._events.on_train_end, {})
+
+    def update(self) -> None:
+        """Record and show the episodes that have ended."""
+        self._count()
+        for agent, record, first in zip(self._agents, self._history.members, self._firsts, strict=True):
+            known = len(record["reward"])
+            for name, values in record.items():
+                values += agent.history.history[name][known - first :]
+            for reward in record["reward"][known:]:
+                self._sums.episodes += 1
+                logs = {"reward": reward, "steps": self._sums.steps, "time": perf_counter() - self._started}
+                call_handlers(self._events.on_episode_end, self._sums.episodes, logs)
+        self._history.stop_reasons = reasons = [agent.history.stop_reason for agent in self._agents]
+        self._sums.history.stop_reason = reasons[0] if len(set(reasons)) == 1 else None
+        call_handlers(self._events.on_step_end)
+
+    def _count(self) -> None:
+        self._sums.steps, self._sums.updates = (
+            sum(getattr(agent, name) for agent in self._agents) for name in ("steps", "updates")
+        )
 
 
 class Population:
@@ -74,7 +133,6 @@ class Population:
         agent: the agent of the constructor.
         seeds: the seed of each member.
         history: the record of all `fit` calls; None before the first.
-        steps: environment steps of each member so far.
         failed: a dict from each member whose loss or gradient was not finite to its number of updates before that.
     """
 
@@ -94,15 +152,16 @@ class Population:
         self.seeds: list[int] = _check_seeds(seeds, agent)
         self._check_untrained()
         self.history: PopulationHistory | None = None
-        self.steps: int = 0
         self.failed: dict[int, int] = dict[int, int]()
-        self._updates = np.zeros(len(self.seeds), np.int64)
-        self._learner: Any = agent._parts.build()[0]
-        self._members: Members | None = None  # the members on the device, once there are environments
-        self._position, self._num_envs = 0, 0
+        self._learner: Any = agent._parts.build()[0]  # traces the program of the members
+        self._members: Members | None = None  # makes their calls, once there are environments
+        self._num_envs = 0
         self._version = 0  # of the attributes that the program of the members has read
-        self._generators = [Generators(seed) for seed in self.seeds]
-        self._states = self._initial_states(_check_hyperparameters(hyperparameters or {}, agent, len(self.seeds)))
+        values = _check_hyperparameters(hyperparameters or {}, agent, len(self.seeds))
+        self._agents: list[Agent] = [
+            self._make_member(seed, {name: float(numbers[number]) for name, numbers in values.items()})
+            for number, seed in enumerate(self.seeds)
+        ]
 
     def __len__(self) -> int:
         return len(self.seeds)
@@ -126,131 +185,156 @@ class Population:
                 "they were changed, such as by pretrain, restore or load_weights: pass a new agent"
             )
 
-    def _initial_states(self, values: dict[int, np.ndarray]) -> list[list[np.ndarray]]:
-        """Return the variables of each member; `values` holds those of hyperparameters `[S]`, by id."""
-        shared = [backends.current().fetch(variable) for variable in self._learner.variables]
-        states = []
-        for number, seed in enumerate(self.seeds):
-            own = self._variables(self._copy(seed))
-            for position, variable in enumerate(self._learner.variables):
-                if id(variable) in values:
-                    own[position] = values[id(variable)][number]
-            states.append([own.get(position, value) for position, value in enumerate(shared)])
-        return states
+    @property
+    def steps(self) -> int:
+        """The largest number of environment steps of a member so far."""
+        return max(agent.steps for agent in self._agents)
+
+    def _make_member(self, seed: int, values: Mapping[str, float]) -> Agent:
+        """Return a compiled copy of the agent with these values of hyperparameters."""
+        member = self._copy(seed)
+        member.compile(**self.agent.compile_arguments)
+        member._parts.build()
+        for name, value in values.items():
+            if name == "learning_rate":
+                member.set_rule(name, value)
+            else:
+                member.hyperparameters[name].assign(value)
+        return member
 
     def _copy(self, seed: int) -> Agent:
         config = {**self.agent.get_config(), "env": self.agent.spaces.source, "seed": seed}
         agent: Agent = type(self.agent).from_config(config)
         return agent
 
-    def _variables(self, agent: Agent) -> dict[int, np.ndarray]:
-        """Return the initial network variables of a copy, by their positions in the learner's list."""
-        positions = {id(variable): position for position, variable in enumerate(self._learner.variables)}
-        pairs = zip(self.agent.networks().values(), agent.networks().values(), strict=True)
-        fetch = backends.current().fetch
-        return {
-            positions[id(ours)]: fetch(theirs)
-            for one, other in pairs
-            for ours, theirs in zip(networks.variables(one), networks.variables(other), strict=True)
-        }
-
-    def fit(self, *, steps: float, num_envs: int | None = None) -> PopulationHistory:
+    def fit(
+        self,
+        *,
+        steps: float,
+        num_envs: int | None = None,
+        callbacks: Callable[[int], Iterable[Any]] | None = None,
+        verbose: int | str = "auto",
+    ) -> PopulationHistory:
         """Train every member; a second call continues.
 
         Args:
             steps: environment steps of each member, an int or a float without a fraction.
             num_envs: environments of each member; by default that of the last call, or 1. Another number restarts the
                 episodes.
+            callbacks: a function of a member's number that returns the callbacks of this member, as for `Agent.fit`:
+                `lambda member: [CSVLogger(f"{member}.csv")]`. They are attached to the member's own agent. A member
+                that a callback stops does not change any more in this call, and the others train on. Callbacks can
+                change hyperparameters and learning rates of their member.
+            verbose: as for `Agent.fit`; episodes and steps are those of all members together.
 
         Returns:
             The record of all calls.
 
         Raises:
-            ValueError: if an argument is not one of the allowed values.
+            ValueError: if an argument is not one of the allowed values; if a callback must run on the host, as those
+                with `needs_host`, or changes what the compiled program of all members contains.
             KeyboardInterrupt: after Ctrl-C, when the call in progress has ended; a later `fit` continues.
 
         Warns:
-            RuntimeWarning: if a loss or gradient of a member is not finite. It keeps its weights from before that
-                rollout until the call on the device ends, and the others train on. The next call trains it again.
+            RuntimeWarning: if a loss or gradient of a member is not finite. The member keeps its weights from before
+                that update, and the others train on. The next `fit` trains it again.
         """
-        budget = check_count("steps", steps)
-        self._open(check_positive("num_envs", num_envs, none=True) or self._num_envs or 1)
-        if self.history is None:
-            self.history = PopulationHistory(len(self))
-        last, guard = self.steps + budget, InterruptGuard()
-        schedules = device.scheduled(self._learner)
-        with guard.installed():
-            while self.steps < last:
-                self._call(last, schedules)
-                guard.check()
+        budget, verbose = check_count("steps", steps), check_verbose(verbose)
+        num_envs = check_positive("num_envs", num_envs, none=True) or self._num_envs or 1
+        lists = self._check_callbacks(callbacks)
+        self.history = self.history or PopulationHistory(len(self))
+        progress = _Progress(self, progress_callbacks(verbose, None, budget * len(self), 10 * len(self)))
+        guard = InterruptGuard()
+        with guard.installed(), progress.shown():
+            self._train(lists, budget, num_envs, guard, progress)
         return self.history
 
-    def _open(self, num_envs: int) -> None:
-        """Make the program, and start the environments unless they continue."""
+    def _check_callbacks(self, callbacks: Any) -> list[CallbackList]:
+        """Return the callbacks of each member.
+
+        Raises:
+            ValueError: if they are not a function, or if two members share a callback.
+        """
+        if callbacks is not None and not callable(callbacks):
+            raise ValueError(
+                "callbacks must be a function of a member's number that returns the callbacks of this member, because "
+                f"members do not share them: write callbacks=lambda member: [...]; got {callbacks!r}"
+            )
+        lists = [CallbackList(callbacks(number) if callbacks else ()) for number in range(len(self))]
+        owners: dict[int, int] = {}
+        for number, each in enumerate(lists):
+            for callback in each.callbacks:
+                if owners.setdefault(id(callback), number) != number:
+                    raise ValueError(
+                        f"callbacks: the members {owners[id(callback)]} and {number} have the same {callback!r}: make "
+                        "a new one for each member inside of the function"
+                    )
+        return lists
+
+    def _train(
+        self, callbacks: list[CallbackList], steps: int, num_envs: int, guard: InterruptGuard, progress: _Progress
+    ) -> None:
+        """Train the members, whose loops call the callbacks."""
+        options = {"env": None, "episodes": None, "steps": steps, "num_envs": num_envs, "vectorize": False, "info": ()}
+        options |= {"strategy": None, "workers": 0, "verbose": 0, "log_every": None, "seed": None}
+        fits = [
+            Fit(agent._parts, callbacks=each, **options) for agent, each in zip(self._agents, callbacks, strict=True)
+        ]
+        for fit in fits:
+            fit.parts.session.guard = guard
+            fit.check_arguments()
+        members = self._open(num_envs)
+        budgets = [fit.begin() for fit in fits]
+        for number, fit in enumerate(fits):
+            hosted = [callback for callback in fit.callbacks.callbacks if callback.needs_host]
+            if hosted:
+                raise ValueError(
+                    f"callbacks of member {number}: {', '.join(map(repr, hosted))} must act between all updates or "
+                    "read rollouts, which members of a Population make in one call on the device: leave it out"
+                )
+        with ExitStack() as stack:
+            loops: list[Any] = [
+                stack.enter_context(fit.loop(budget)) for fit, budget in zip(fits, budgets, strict=True)
+            ]
+            train_members(loops, members, self.agent._reads, after_call=progress.update, on_failure=self._warn)
+
+    def _warn(self, member: int) -> None:
+        """Record and warn that a member's loss or gradient is not finite."""
+        updates = self._agents[member].updates
+        if self.failed.setdefault(member, updates) == updates:
+            warnings.warn(
+                f"a loss or gradient of member {member} (seed {self.seeds[member]}) is not finite: it keeps its "
+                f"weights after {updates} updates",
+                RuntimeWarning,
+                stacklevel=9,  # the caller of fit
+            )
+
+    def _open(self, num_envs: int) -> Members:
+        """Return what makes the calls of the members in a number of environments."""
         self._learner.updater.check_constants()
         version = self.agent._reads.check()
-        if num_envs == self._num_envs:
-            if version != self._version:
-                raise ValueError(
-                    "agent: an attribute has changed that the compiled program of its members contains; pass the "
-                    "changed agent to a new Population, or use hyperparameters="
-                )
-            return
-        self._version = version
-        self._learner.attach(self.agent.spaces.source, num_envs)
+        if num_envs != self._num_envs:
+            self._version, self._num_envs = version, num_envs
+            self._learner.attach(self.agent.spaces.source, num_envs)
+            # Shorter calls answer Ctrl-C sooner; longer ones have less overhead.
+            self._members = self._make_members(num_envs, max(1, len(self) // 8))
+        if version != self._version:
+            raise ValueError(
+                "agent: an attribute has changed that the compiled program of its members contains; pass the "
+                "changed agent to a new Population, or use hyperparameters="
+            )
+        assert self._members is not None
+        return self._members
+
+    def _make_members(self, num_envs: int, shorter: int = 1) -> Members:
         self._learner.open(num_envs)
-        # Shorter calls answer Ctrl-C sooner; longer ones have less overhead.
-        program = device.make_program(self._learner, self.agent.spaces.source, max(1, len(self) // 8))
-        if self._members is not None:
-            self._states = [self._members.state(number) for number in range(len(self))]
-        keys = np.stack([new_keys(each("environment/device")) for each in self._generators])
-        self._members = backends.current().capabilities["device_programs"].make_members(program, self._states, keys)
-        self._num_envs, self._position = num_envs, 0
+        program = device.make_program(self._learner, self.agent.spaces.source, shorter)
+        return backends.current().capabilities["device_programs"].make_members(program, len(self))
 
     def _untrained(self) -> Members:
-        """Return the members before their first `fit`, with as many environments as a minibatch needs."""
+        """Return what plays before the first `fit`, with as many environments as a minibatch needs."""
         size = self._learner.schedule.batch_size
-        self._learner.open(1 if isinstance(size, str) else math.ceil(size / self._learner.rollout.length))
-        program = device.make_program(self._learner, self.agent.spaces.source)
-        keys = np.zeros((len(self), 2), np.uint32)
-        return backends.current().capabilities["device_programs"].make_members(program, self._states, keys)
-
-    def _call(self, last: int, schedules: list[Any]) -> None:
-        """Make one call on the device and record its episodes."""
-        assert self._members is not None
-        program = self._members.program
-        begin = self._position
-        end = min(program.rollouts * program.size, begin + last - self.steps)
-        first = self.steps - begin
-        values = device.scheduled_values(schedules, [first + program.size * (k + 1) for k in range(program.rollouts)])
-        reports = self._members.run(begin, end, values)
-        self.steps, self._position = first + end, end % program.size
-        self._record(program, reports, first, end // program.size)
-
-    def _record(self, program: DeviceProgram, reports: list[Report], first: int, learned: int) -> None:
-        """Add the episodes of a call to the history."""
-        assert self.history is not None
-        for member, (lists, report) in enumerate(zip(self.history.members, reports, strict=True)):
-            ends = np.flatnonzero(report.ended)
-            returns, compensation = (
-                each.reshape(-1)[ends].astype(np.float64) for each in (report.returns, report.compensation)
-            )
-            applied = report.applied[:learned].astype(np.int64)
-            before = self._updates[member] + np.concatenate([[0], np.cumsum(applied)])
-            lists["reward"] += (returns + compensation).tolist()
-            lists["length"] += report.lengths.reshape(-1)[ends].tolist()
-            lists["steps"] += (first + ends + 1).tolist()
-            lists["updates"] += before[(ends + 1) // program.size].tolist()
-            self._updates[member] = before[-1]
-            short = (applied < program.updates) & ~report.stopped[:learned]
-            if short.any() and member not in self.failed:
-                self.failed[member] = int(before[-1])
-                warnings.warn(
-                    f"a loss or gradient of member {member} (seed {self.seeds[member]}) is not finite: it keeps its "
-                    f"weights after {before[-1]} updates",
-                    RuntimeWarning,
-                    stacklevel=4,
-                )
+        return self._make_members(1 if isinstance(size, str) else math.ceil(size / self._learner.rollout.length))
 
     def evaluate(self, episodes: int = 10, *, seed: int | None = None) -> dict[str, np.ndarray]:
         """Play whole episodes with every member, without exploration, on the device; training is not affected.
@@ -272,7 +356,8 @@ class Population:
         check_seed(seed)
         members = self._members or self._untrained()
         key = new_keys(Generators(self.agent.generators.seed if seed is None else seed)("evaluation"))
-        returns, lengths = members.play(key, int(episodes))
+        variables = [agent._parts.learner.variables for agent in self._agents]
+        returns, lengths = members.play(variables, key, int(episodes))
         return {"returns": returns, "lengths": lengths, "reward_mean": returns.mean(axis=1, dtype=np.float64)}
 
     def best(self, episodes: int = 20, *, seed: int | None = None) -> Agent:
@@ -292,26 +377,8 @@ class Population:
         number = check_int("number", number, least=0)
         if number >= len(self):
             raise ValueError(f"number must be from 0 to {len(self) - 1}, got {number!r}")
-        agent = self._copy(self.seeds[number])
-        agent.compile(**self.agent.compile_arguments)
-        learner, actor = agent._parts.build()
-        hyperparameters = {id(each): each for each in agent.hyperparameters.values()}
-        state = self._states[number] if self._members is None else self._members.state(number)
-        for variable, value in zip(learner.variables, state, strict=True):
-            if id(variable) in hyperparameters:
-                hyperparameters[id(variable)].restore(float(value))
-            else:
-                variable.assign(value)
-        actor.mark_stale()
-        episodes = 0 if self.history is None else len(self.history.members[number]["reward"])
-        counters = agent._parts.counters
-        counters.steps, counters.updates = self.steps, int(self._updates[number])
-        counters.episodes = counters.episodes_begun = episodes
-        agent.generators.set_state(self._generators[number].get_state())
-        if self._members is not None:
-            lanes = DeviceLanes(agent.spaces.source, self._num_envs, agent.generators)
-            lanes.carry, lanes.position = self._members.carry(number), self._position
-            agent._parts.session.restore(lanes.get_state(), {})
+        agent = self._make_member(self.seeds[number], {})
+        agent.set_state(self._agents[number].get_state())
         return agent
 
     def save(self, path: str | Path) -> None:
@@ -322,10 +389,8 @@ class Population:
         """
         folder = user_path(path)
         folder.mkdir(parents=True, exist_ok=True)
-        for number in range(len(self)):
-            agent = self.member(number)
+        for number, agent in enumerate(self._agents):
             agent.save(folder / f"member-{number:03d}.noterl")
-            agent.close()
 
 
 def find_obstacle(agent: Agent) -> str | None:
@@ -360,15 +425,15 @@ def _check_seeds(seeds: Any, agent: Agent) -> list[int]:
     return [int(seed) for seed in seeds]
 
 
-def _check_hyperparameters(values: Mapping[str, Any], agent: Agent, members: int) -> dict[int, np.ndarray]:
-    """Return the values `[S]` of variables that differ by member, by the id of the variable.
+def _check_hyperparameters(values: Mapping[str, Any], agent: Agent, members: int) -> dict[str, np.ndarray]:
+    """Return the values `[S]` of variables that differ by member, by name.
 
     Raises:
         ValueError: if a name is unknown or has a schedule, or a value is missing or out of bounds.
     """
     if not isinstance(values, Mapping):
         raise ValueError(f"hyperparameters must be a dict of names and lists of {members} numbers, got {values!r}")
-    found: dict[int, np.ndarray] = {}
+    found: dict[str, np.ndarray] = {}
     for name, each in values.items():
         numbers = np.asarray(each, np.float64)
         if numbers.shape != (members,):
@@ -377,8 +442,7 @@ def _check_hyperparameters(values: Mapping[str, Any], agent: Agent, members: int
             device.check_learning_rate(agent.optimizers)
             for number in numbers:
                 check_number("hyperparameters['learning_rate']", float(number), low=0.0)
-            for optimizer in agent.optimizers.values():
-                found[id(optimizer._learning_rate)] = numbers.astype(np.float32)
+            found[name] = numbers
             continue
         if name not in agent.hyperparameters:
             known = ", ".join(["learning_rate", *agent.hyperparameters])
@@ -386,5 +450,5 @@ def _check_hyperparameters(values: Mapping[str, Any], agent: Agent, members: int
         variable = agent.hyperparameters[name]
         if variable.schedule is not None:
             raise ValueError(f"hyperparameters[{name!r}] has the schedule {variable.schedule!r} in the agent")
-        found[id(variable)] = np.array([variable._check(float(number), name) for number in numbers], np.float32)
+        found[name] = np.array([variable._check(float(number), name) for number in numbers])
     return found

@@ -66,10 +66,11 @@ def test_members_train_at_the_same_time_after_the_first_call(monkeypatch: pytest
     population, both = noterl.Population(make(), seeds=2), threading.Barrier(2, timeout=30)
     population.fit(steps=SIZE, num_envs=3)
     population.evaluate(1)
-    for name in ("_run", "_play"):
-        program = getattr(population._members, name)
+    assert population._members is not None
+    for owner, name in ((population._members.program, "train"), (population._members, "_play")):
+        program = getattr(owner, name)
         waiting = lambda *arguments, program=program: (both.wait(), program(*arguments))[1]  # noqa: E731
-        monkeypatch.setattr(population._members, name, waiting)
+        monkeypatch.setattr(owner, name, waiting)
     population.fit(steps=SIZE)
     population.evaluate(1)
 

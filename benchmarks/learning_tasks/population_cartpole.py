@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(seeds: int, *, steps: int) -> dict[str, Any]:
     population = noterl.Population(solving_agent(0), seeds=seeds)
     started = time.perf_counter()
-    history = population.fit(steps=steps, num_envs=LANES)
+    history = population.fit(steps=steps, num_envs=LANES, verbose=0)
     seconds = time.perf_counter() - started
     found = population.evaluate(EPISODES, seed=1_000)["reward_mean"].tolist()
     records = zip(population.seeds, found, history.members, strict=True)

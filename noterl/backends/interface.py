@@ -101,16 +101,8 @@ class DevicePrograms(Protocol):
     def ReplayProgram(self) -> type[on_device.ReplayProgram]:
         """The class of programs that learn from a replay memory."""
 
-    def make_members(
-        self, program: on_device.DeviceProgram, states: Sequence[list[Any]], keys: np.ndarray, /
-    ) -> on_device.Members:
-        """Return the members of a population.
-
-        Args:
-            program: the program of one member.
-            states: the values of the program's variables, for each member.
-            keys: the key of each member, uint32 `[S, 2]`.
-        """
+    def make_members(self, program: on_device.DeviceProgram, members: int, /) -> on_device.Members:
+        """Return what makes the calls of this number of members of a population with the program of one member."""
 
     def loops_are_fast(self, variables: Variables, /) -> bool:
         """Return whether updates of these variables are fast inside of compiled loops; see `SeparateUpdates`."""

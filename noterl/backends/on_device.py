@@ -159,27 +159,28 @@ class DeviceProgram(CompiledTraining):
         raise NotImplementedError
 
 
+class MemberCall(NamedTuple):
+    """The variables of a member, and the arguments of `DeviceProgram.__call__`."""
+
+    variables: Sequence[Any]
+    carry: Carry
+    begin: int
+    end: int
+    scheduled: np.ndarray
+
+
 class Members(Protocol):
-    """The members of a population, which share the program of one member."""
+    """Makes the calls of the members of a population, which share the program of one member."""
 
     @property
     def program(self) -> DeviceProgram:
         """The program of one member."""
 
-    def run(self, begin: int, end: int, scheduled: np.ndarray) -> list[Report]:
-        """Train all members from one position to another; return their reports on the host.
+    def call(self, calls: Sequence[MemberCall]) -> list[tuple[Carry, Report]]:
+        """Make the calls of some members, each as `DeviceProgram` makes it."""
 
-        A member whose update is not finite keeps its state from before that rollout until the call ends.
-        """
-
-    def play(self, key: np.ndarray, episodes: int) -> tuple[np.ndarray, np.ndarray]:
-        """Play the same episodes with each member; return returns and lengths, `[S, episodes]`."""
-
-    def state(self, member: int) -> list[np.ndarray]:
-        """Return the values of the variables of a member."""
-
-    def carry(self, member: int) -> Carry:
-        """Return what the next call of a member receives."""
+    def play(self, variables: Sequence[Any], key: np.ndarray, episodes: int) -> tuple[np.ndarray, np.ndarray]:
+        """Play the same episodes with members of these variables; return returns and lengths, `[S, episodes]`."""
 
 
 class Transitions(NamedTuple):

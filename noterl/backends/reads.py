@@ -148,7 +148,7 @@ class Reads:
         self._depth += 1
         reading = self._reading
         before = self._own()
-        values = {name: frozen(value) for name, value in before.items()}
+        values = self.own_values()
         contents = [(each, copy.copy(each)) for value in before.values() for each in _containers(value)]
         try:
             yield reading
@@ -166,6 +166,14 @@ class Reads:
             reading.assigned |= changed & reading.names
         if reading.is_kept and not reading.assigned:
             self._keep(tuple(reading.names), acting)  # a recording that goes on adds names
+
+    def own_values(self) -> dict[str, Any]:
+        """Return the attributes of the author of the algorithm by name, as `frozen` returns them."""
+        return {name: frozen(value) for name, value in self._own().items()}
+
+    def adopt(self, other: Reads, values: dict[str, Any]) -> None:
+        """Compare the attributes that the programs of another agent have read with these `own_values`."""
+        self._values |= {name: values[name] for name in other._values.keys() & values.keys() - self._values.keys()}
 
     def _own(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self._agent).items() if self._is_own(name)}

@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 from noterl import backends
 from noterl.backends import keras, ops
-from noterl.backends.on_device import Carry, DeviceProgram
+from noterl.backends.on_device import Carry, DeviceProgram, Report
 from noterl.envs.observation import ObservationEncoder
 from noterl.hyperparameters import discount_factor
 from noterl.learning import optimizers
@@ -89,6 +89,10 @@ class RolloutRunner:
         self.start: Any = self.program.start
         self._schedules = scheduled(learner)
 
+    def use(self, program: DeviceProgram) -> None:
+        """Use the program that the members of a population share."""
+        self.program, self.iterations, self.start = program, program.rollouts, program.start
+
     def on_start(self) -> None:
         """Called when all episodes start."""
 
@@ -111,15 +115,23 @@ class RolloutRunner:
             end: the position at which the call ends, at most `size * iterations`.
             first_step: environment steps before the iteration in progress.
         """
+        carry, report = self.program(carry, begin, end, self.scheduled(first_step))
+        return self.result(carry, report, end, first_step)
+
+    def scheduled(self, first_step: int) -> np.ndarray:
+        """Return the values of scheduled variables for each rollout of a call, `[C, variables]`."""
+        steps = [first_step + self.size * (number + 1) for number in range(self.iterations)]
+        return scheduled_values(self._schedules, steps)
+
+    def result(self, carry: Carry, report: Report, end: int, first_step: int) -> CallResult:
+        """Return the result of a call of the program, and set the scheduled values of the host."""
         program, size = self.program, self.size
-        steps = [first_step + size * (number + 1) for number in range(program.rollouts)]
-        carry, report = program(carry, begin, end, scheduled_values(self._schedules, steps))
         learned = end // size
         failed = [k for k in range(learned) if report.applied[k] < program.updates and not report.stopped[k]]
         if failed:
             learned, end = failed[0] + 1, (failed[0] + 1) * size
         if learned:
-            self.learner.updater.update_schedules(steps[learned - 1])
+            self.learner.updater.update_schedules(first_step + size * learned)
         return CallResult(
             carry,
             end,

@@ -8,17 +8,22 @@ and the end of a budget of episodes take effect at the end of the call.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
+from functools import partial
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 
-from noterl.backends.common import GroupResult
+from noterl.backends.common import GroupResult, NonFiniteError
+from noterl.backends.on_device import DeviceProgram, MemberCall, Members
+from noterl.backends.reads import Reads
 from noterl.collect.device import DeviceLanes, PendingEvents
 from noterl.learning.device import CallResult
 from noterl.learning.device_runner import find_runner
 from noterl.training.loop import Loop
 from noterl.types import Logs
+from noterl.utils.errors import run_all
 
 
 class DeviceLoop(Loop):
@@ -38,12 +43,12 @@ class DeviceLoop(Loop):
     def _find_runner(self) -> Any:
         return find_runner(self.learner, self.actor, self.lanes.source, self.lanes.num_envs)
 
-    def _train(self) -> None:
+    def _begin(self) -> None:
         started = perf_counter()
         self.device_runner = self._find_runner()
         self.lanes.open(self.device_runner, self.learner)
         self.clock["device"] += perf_counter() - started
-        super()._train()
+        super()._begin()
 
     def _is_finished(self) -> bool:
         finished = super()._is_finished()
@@ -67,6 +72,14 @@ class DeviceLoop(Loop):
 
     def _tick(self) -> None:
         """Make one call on the device, and call the hooks of its events."""
+        arguments = self._next_call()
+        started = perf_counter()
+        result: CallResult = self.device_runner.call(*arguments)
+        self.clock["device"] += perf_counter() - started
+        self._receive_call(result, arguments[-1])
+
+    def _next_call(self) -> tuple[Any, int, int, int]:
+        """Return the arguments of the runner's next call."""
         # A callback may have changed the size of minibatches.
         self.device_runner, self._cut = self._find_runner(), math.inf
         lanes, runner, counters = self.lanes, self.device_runner, self.counters
@@ -74,15 +87,42 @@ class DeviceLoop(Loop):
             lanes.carry, lanes.position = runner.adopt(lanes.carry), 0
         begin, iterations = lanes.position, 1 if self._is_single else runner.iterations
         end = int(min(iterations * runner.size, begin + self.budget.last_step - counters.steps))
-        first_step = counters.steps - begin
-        started = perf_counter()
-        result: CallResult = runner.call(lanes.carry, begin, end, first_step)
-        lanes.carry, lanes.position = result.carry, result.end % runner.size
-        counters.steps = first_step + result.end
+        return lanes.carry, begin, end, counters.steps - begin
+
+    def _receive_call(self, result: CallResult, first_step: int) -> None:
+        """Call the hooks of the events of a call."""
+        lanes = self.lanes
+        lanes.carry, lanes.position = result.carry, result.end % self.device_runner.size
+        self.counters.steps = first_step + result.end
         lanes.pending = _pending(result, first_step)
         self.actor.mark_stale()
-        self.clock["device"] += perf_counter() - started
         self._end_episodes()
+
+    def _begin_call(self) -> bool:
+        """Return whether this member of a population makes a call now."""
+        return not self._failed and not self._is_finished() and self._begin_round()
+
+    def _member_call(self, program: DeviceProgram) -> tuple[MemberCall, int]:
+        """Return the next call of this member, and the number of environment steps before its rollout."""
+        carry, begin, end, first_step = self._next_call()
+        self._check_program(program)
+        scheduled = self.device_runner.scheduled(first_step)
+        return MemberCall(self.learner.variables, carry, begin, end, scheduled), first_step
+
+    def _check_program(self, program: DeviceProgram) -> None:
+        """Check that no callback has changed what the program of all members contains."""
+        if self._find_runner().program is not program:
+            raise ValueError(
+                "callbacks: one of them has changed the size of minibatches, the number of epochs or a plain "
+                "attribute, which the program of all members of a Population contains: change only hyperparameters and "
+                "learning rates"
+            )
+
+    def _receive_member(self, result: CallResult, first_step: int) -> None:
+        self._receive_call(result, first_step)
+        if self.events.on_step_end:
+            self._fire_step_end()
+        self.guard.check()
 
     def _end_episodes(self) -> None:
         """Call the hooks of the events that are pending; a restored run continues after those that it has called."""
@@ -152,6 +192,55 @@ class DeviceLoop(Loop):
     def _episode_logs(self, lane: int, complete: bool) -> Logs:
         logs = super()._episode_logs(lane, complete)
         return logs if self._own_steps is None else {**logs, "steps": self._own_steps}
+
+
+def train_members(
+    loops: Sequence[DeviceLoop],
+    members: Members,
+    reads: Reads,
+    *,
+    after_call: Callable[[], None],
+    on_failure: Callable[[int], None],
+) -> None:
+    """Run the loops of the members of a population, whose calls on the device are made together.
+
+    Each loop fires its events as if it were alone. A loop whose updates are not finite ends, and the others go on; any
+    other error ends all of them.
+
+    Args:
+        loops: of the members.
+        members: makes the calls.
+        reads: what the program of all members has read.
+        after_call: called after each call and its hooks.
+        on_failure: called with the number of a loop whose updates are not finite.
+
+    Raises:
+        ValueError: if a callback changes what the compiled program of all members contains.
+    """
+
+    def train() -> None:
+        values = [loop.learner.algorithm._reads.own_values() for loop in loops]
+        for loop in loops:
+            loop._find_runner().use(members.program)
+            loop._begin()
+        running = list(range(len(loops)))
+        while running := [number for number in running if loops[number]._begin_call()]:
+            pairs = [loops[number]._member_call(members.program) for number in running]
+            results = members.call([call for call, _ in pairs])
+            for number, (call, first_step), (carry, report) in zip(running, pairs, results, strict=True):
+                loop = loops[number]
+                loop.learner.algorithm._reads.adopt(reads, values[number])
+                loop._check_program(members.program)
+                result = loop.device_runner.result(carry, report, call.end, first_step)
+                try:
+                    loop._report_failure(partial(loop._receive_member, result, first_step))
+                except NonFiniteError:
+                    on_failure(number)
+            after_call()
+
+    for loop in loops:
+        train = partial(loop._report_failure, train)
+    run_all(train, *[loop._end for loop in loops], after_call)
 
 
 def _pending(result: CallResult, first_step: int) -> PendingEvents:

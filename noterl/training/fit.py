@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import numbers
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +21,7 @@ from noterl.random import check_seed
 from noterl.training.dispatch import CallbackList
 from noterl.training.distribution import check_strategy, distributed, make_loop, resolve_strategy
 from noterl.training.evaluation import STATISTICS
+from noterl.training.loop import Loop
 from noterl.training.parts import Parts
 from noterl.types import StopRequest
 from noterl.utils import words
@@ -52,13 +55,10 @@ class Fit:
         """Train the agent, and return what happened."""
         parts, session = self.parts, self.parts.session
         session.refuse_while_training("fit")
-        self._check_arguments()
-        with session.guard.installed():
-            budget = self._begin()
-            lanes = self._open(budget)
-            history = self._attach(lanes, budget)
-            with session.training(), distributed(self.strategy, parts.learner):
-                make_loop(self.strategy, parts, budget, history).run()
+        self.check_arguments()
+        with session.guard.installed(), self.loop(self.begin()) as loop:
+            loop.run()
+        history = loop.history
         if not parts.counters.updates and not session.stop.is_set:  # a stop has a reason of its own
             warnings.warn(
                 f"fit ended without a gradient update, after {parts.counters.steps} environment steps: "
@@ -68,7 +68,16 @@ class Fit:
             )
         return history
 
-    def _check_arguments(self) -> None:
+    @contextmanager
+    def loop(self, budget: Budget) -> Iterator[Loop]:
+        """Return a context in which the loop can run."""
+        parts = self.parts
+        lanes = self._open(budget)
+        history = self._attach(lanes, budget)
+        with parts.session.training(), distributed(self.strategy, parts.learner):
+            yield make_loop(self.strategy, parts, budget, history)
+
+    def check_arguments(self) -> None:
         """Check the arguments and convert them, before anything changes."""
         self.episodes, self.steps = whole(self.episodes), whole(self.steps)
         if isinstance(self.env, numbers.Number):
@@ -97,7 +106,7 @@ class Fit:
             )
         self.env = self.parts.session.find_source(self.env, self.vectorize)
 
-    def _begin(self) -> Budget:
+    def begin(self) -> Budget:
         """Build the agent, check that it can train so, and let callbacks restore it and change the budget."""
         parts, session, counters = self.parts, self.parts.session, self.parts.counters
         learner, actor = parts.build_to_train()
@@ -142,7 +151,8 @@ class Fit:
             parts.reseed(self.seed)
         session.history = history = History()
         session.stop = StopRequest()
-        callbacks = CallbackList([*self.callbacks.callbacks, history, *self._progress()])
+        progress = progress_callbacks(session.verbose, self.episodes, self.steps, self.log_every or 10)
+        callbacks = CallbackList([*self.callbacks.callbacks, history, *progress])
         session.use_callbacks(callbacks, parts.algorithm)
         return history
 
@@ -159,17 +169,18 @@ class Fit:
             taken |= {f"{name}/{agent}" for agent in team.names for name in ("reward", "reward_mean")}
         return check_info(self.info, taken)
 
-    def _progress(self) -> list[Callback]:
-        """Return the callbacks that show progress at this verbosity."""
-        if self.parts.session.verbose == 1:
-            from noterl.training.progress_bar import ProgressBar
 
-            return [ProgressBar(episodes=self.episodes, steps=self.steps, always=True)]
-        if self.parts.session.verbose == 2:
-            from noterl.training.episode_printer import EpisodePrinter
+def progress_callbacks(verbose: int, episodes: int | None, steps: int | None, log_every: int) -> list[Callback]:
+    """Return the callbacks that show progress at a verbosity, for a budget."""
+    if verbose == 1:
+        from noterl.training.progress_bar import ProgressBar
 
-            return [EpisodePrinter(self.log_every or 10)]
-        return []
+        return [ProgressBar(episodes=episodes, steps=steps, always=True)]
+    if verbose == 2:
+        from noterl.training.episode_printer import EpisodePrinter
+
+        return [EpisodePrinter(log_every)]
+    return []
 
 
 def check_verbose(verbose: Any) -> int:

@@ -99,18 +99,25 @@ class Loop:
 
         Each begin event has its end event.
         """
+        run_all(lambda: self._report_failure(self._train), self._end)
+
+    def _end(self) -> None:
+        """Fire the end events that are missing."""
         run_all(
-            lambda: self._report_failure(self._train),
             lambda: self._report_failure(self._close_episodes),
             lambda: self._fire(self.events.on_train_end, {}),
             self.guard.check,
         )
 
-    def _train(self) -> None:
+    def _begin(self) -> None:
+        """Fire the begin events of the training, and the events that a restored run has not fired yet."""
         self._fire(self.events.on_train_begin, {})
         self._begin_continued_episodes()
         self._end_episodes()
         self.guard.check()
+
+    def _train(self) -> None:
+        self._begin()
         while not self._is_finished():
             if self.lanes.actions is not None or self._begin_round():
                 self._tick()

@@ -150,7 +150,7 @@ def _train_together(task: Task, population: Population, pipe: Connection) -> Non
     for number in range(1, task.evaluations + 1):
         missing = task.steps * number // task.evaluations - population.steps
         if missing:
-            population.fit(steps=missing, num_envs=num_envs)
+            population.fit(steps=missing, num_envs=num_envs, verbose=0)
         values = population.evaluate(task.episodes, seed=task.evaluation_seed)["reward_mean"].tolist()
         pipe.send(("values", list(range(len(population))), number, values))
         if pipe.recv() != "go":

@@ -18,7 +18,7 @@ import numpy as np
 from noterl.backends import on_device
 from noterl.backends.common import GatheredRows
 from noterl.backends.jax.environments import SAMPLERS, Environments, Sums, add_rewards, select
-from noterl.backends.jax.scope import Scope, compiler, read_values
+from noterl.backends.jax.scope import Scope, compiler, read_values, write_values
 from noterl.backends.jax.updates import Updates, all_finite, replaced, row_of
 from noterl.backends.on_device import Carry, Report, Rollout
 from noterl.types import Batch
@@ -39,9 +39,13 @@ class DeviceProgram(on_device.DeviceProgram):
 
     def __call__(self, carry: Carry, begin: int, end: int, scheduled: np.ndarray) -> tuple[Carry, Report]:
         """Train from position `begin` of the rollout in progress to `end`, and write the variables back."""
-        state, carry, report, finite = self._run(
-            read_values(self.variables), carry, np.int32(begin), np.int32(end), scheduled
-        )
+        state, carry, report = self.train(read_values(self.variables), carry, begin, end, scheduled)
+        write_values(self.variables, state)
+        return carry, report
+
+    def train(self, state: list[Any], carry: Carry, begin: int, end: int, scheduled: np.ndarray) -> tuple:
+        """Return the state, the carry and the report of a call; pure."""
+        state, carry, report, finite = self._run(state, carry, np.int32(begin), np.int32(end), scheduled)
         report = jax.tree.map(np.asarray, report)
         if not finite and self.stop is None:
             number = int(np.flatnonzero(report.applied < self.updates)[0])
@@ -50,9 +54,7 @@ class DeviceProgram(on_device.DeviceProgram):
             report.applied[number] = min(int(applied), self.updates - 1)
             for name, values in logs.items():
                 report.logs[name][number] = values
-        for variable, value in zip(self.variables, state, strict=True):
-            variable._value = value
-        return carry, report
+        return state, carry, report
 
     def run(
         self, state: list[Any], carry: Carry, begin: Any, end: Any, scheduled: Any, *, ends_early: bool = True
@@ -236,7 +238,7 @@ class DeviceProgram(on_device.DeviceProgram):
         self, state: list[Any], carry: Carry, report: Report, finite: Any, number: Any, scheduled: Any
     ) -> tuple[list[Any], Carry, Report, Any]:
         after, following, learned, applied, stopped, logs = self._learn(state, carry, scheduled[number])
-        # A member of a population that has failed keeps its weights.
+        # If `ends_early` is False, a member that has failed keeps its weights.
         state = [jnp.where(finite, new, old) for new, old in zip(after, state, strict=True)]
         report = report._replace(
             applied=report.applied.at[number].set(jnp.where(finite, applied, 0)),

@@ -13,12 +13,13 @@ from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from noterl.backends import on_device
 from noterl.backends.jax.device import DeviceProgram
-from noterl.backends.jax.scope import compiler
-from noterl.backends.on_device import Carry, Members, Report
+from noterl.backends.jax.scope import compiler, read_values, write_values
+from noterl.backends.on_device import Carry, MemberCall, Members, Report
 from noterl.utils.cores import available_cores
 
 
@@ -27,100 +28,103 @@ class ThreadedMembers:
 
     Args:
         program: the program.
-        states: the values of the program's variables, for each member.
-        keys: the key of each member, uint32 `[S, 2]`.
+        members: their number.
     """
 
-    def __init__(self, program: DeviceProgram, states: Sequence[list[Any]], keys: np.ndarray) -> None:
+    def __init__(self, program: DeviceProgram, members: int) -> None:
         self.program: DeviceProgram = program
-        self._states = [list(map(np.asarray, state)) for state in states]
-        self._carries = [program.start(key) for key in keys]
-        self._run = compiler(program.jit_compile)(partial(program.run, ends_early=False))
         self._play = jax.jit(program.play, static_argnums=2)
         self._compiled: set[Any] = set()  # the programs that were called
 
-    def run(self, begin: int, end: int, scheduled: np.ndarray) -> list[Report]:
-        """Train all members from one position to another; return their reports on the host.
+    def call(self, calls: Sequence[MemberCall]) -> list[tuple[Carry, Report]]:
+        """Make the calls of some members, each as `DeviceProgram` makes it."""
+        return _write(calls, self._map("call", lambda call: self.program.train(*_arguments(call)), calls))
 
-        A member whose update is not finite keeps its state from before that rollout until the call ends.
-        """
-        results = self._map(
-            "run",
-            lambda member: self._run(
-                self._states[member], self._carries[member], np.int32(begin), np.int32(end), scheduled
-            ),
-        )
-        self._states, self._carries = [each[0] for each in results], [each[1] for each in results]
-        return [jax.tree.map(np.asarray, each[2]) for each in results]
-
-    def play(self, key: np.ndarray, episodes: int) -> tuple[np.ndarray, np.ndarray]:
+    def play(self, variables: Sequence[Any], key: np.ndarray, episodes: int) -> tuple[np.ndarray, np.ndarray]:
         """Play the same episodes with each member; return returns and lengths, `[S, episodes]`."""
-        results = self._map(("play", episodes), lambda member: self._play(self._states[member], key, episodes))
+        results = self._map(("play", episodes), lambda own: self._play(read_values(own), key, episodes), variables)
         returns, lengths = (np.stack([np.asarray(each[k]) for each in results]) for k in (0, 1))
         return returns, lengths
 
-    def state(self, member: int) -> list[np.ndarray]:
-        """Return the values of the variables of a member."""
-        return [np.array(value) for value in self._states[member]]
-
-    def carry(self, member: int) -> Carry:
-        """Return what the next call of a member receives."""
-        return self._carries[member]
-
-    def _map(self, program: Any, function: Callable[[int], Any]) -> list[Any]:
-        """Return the results of a function of each member, which are complete.
+    def _map(self, program: Any, function: Callable[[Any], Any], values: Sequence[Any]) -> list[Any]:
+        """Return the results of a function of each value, which are complete.
 
         Args:
             program: identifies the compiled program that the function calls.
-            function: the function of a member's number.
+            function: the function.
+            values: its arguments.
         """
 
-        def complete(member: int) -> Any:
-            return jax.block_until_ready(function(member))
+        def complete(value: Any) -> Any:
+            return jax.block_until_ready(function(value))
 
         with ThreadPoolExecutor(available_cores()) as pool:
             # The first call of a program compiles it; the other members then find it.
-            first = [] if program in self._compiled else [complete(0)]
+            first = [] if program in self._compiled else [complete(values[0])]
             self._compiled.add(program)
-            return [*first, *pool.map(complete, range(len(first), len(self._states)))]
+            return [*first, *pool.map(complete, values[len(first) :])]
 
 
 class VectorizedMembers:
     """The members of a population, trained by one vectorized call; the interface is that of `ThreadedMembers`."""
 
-    def __init__(self, program: DeviceProgram, states: Sequence[list[Any]], keys: np.ndarray) -> None:
+    def __init__(self, program: DeviceProgram, members: int) -> None:
         self.program = program
-        self._states = [np.stack(values) for values in zip(*states, strict=True)]
+        self._members = members
         compiled = compiler(program.jit_compile)
-        self._carries = compiled(jax.vmap(program.start))(keys)
-        self._run = compiled(jax.vmap(partial(program.run, ends_early=False), in_axes=(0, 0, None, None, None)))
-        self._play = jax.jit(jax.vmap(program.play, in_axes=(0, None, None)), static_argnums=2)
+        # Positions that differ by member are slower, because then no branch can be skipped.
+        self._together, self._apart = (compiled(partial(self._run, in_axes=(0, 0, *[axis] * 3))) for axis in (None, 0))
+        self._play = jax.jit(self._play_all, static_argnums=2)
 
-    def run(self, begin: int, end: int, scheduled: np.ndarray) -> list[Report]:
-        """Train all members; see `ThreadedMembers.run`."""
-        self._states, self._carries, report, _ = self._run(
-            self._states, self._carries, np.int32(begin), np.int32(end), scheduled
-        )
-        report = jax.tree.map(np.asarray, report)
-        return [jax.tree.map(lambda values: values[member], report) for member in range(len(report.ended))]  # noqa: B023
+    def call(self, calls: Sequence[MemberCall]) -> list[tuple[Carry, Report]]:
+        """Make the calls of some members; see `ThreadedMembers.call`."""
+        # A program is compiled for one number of members. Calls that are missing repeat the first one.
+        arguments = list(map(_arguments, [*calls, *[calls[0]] * (self._members - len(calls))]))
+        states, carries, begins, ends, scheduled = map(list, zip(*arguments, strict=True))
+        same = len({(begin, end, values.tobytes()) for _, _, begin, end, values in arguments}) == 1
+        places = (begins[0], ends[0], scheduled[0]) if same else tuple(map(np.stack, (begins, ends, scheduled)))
+        results = (self._together if same else self._apart)(states, carries, *places)
+        finished = []
+        for own, (state, carry, report, finite) in zip(arguments[: len(calls)], results, strict=False):
+            # A call that is not finite is repeated, because it ends with that update.
+            alone = () if finite else self.program.train(*own)
+            finished.append(alone or (state, carry, jax.tree.map(np.asarray, report)))
+        return _write(calls, finished)
 
-    def play(self, key: np.ndarray, episodes: int) -> tuple[np.ndarray, np.ndarray]:
+    def _run(self, states: list[Any], carries: list[Carry], *places: Any, in_axes: Any) -> list[Any]:
+        run = jax.vmap(partial(self.program.run, ends_early=False), in_axes=in_axes)
+        return _split(run(_stack(states), _stack(carries), *places))
+
+    def play(self, variables: Sequence[Any], key: np.ndarray, episodes: int) -> tuple[np.ndarray, np.ndarray]:
         """Play the same episodes with each member; return returns and lengths, `[S, episodes]`."""
-        returns, lengths = self._play(self._states, key, episodes)
+        returns, lengths = self._play(list(map(read_values, variables)), key, episodes)
         return np.asarray(returns), np.asarray(lengths)
 
-    def state(self, member: int) -> list[np.ndarray]:
-        """Return the values of the variables of a member."""
-        return [np.array(values[member]) for values in self._states]
-
-    def carry(self, member: int) -> Carry:
-        """Return what the next call of a member receives."""
-        carry: Carry = jax.tree.map(lambda values: values[member], self._carries)
-        return carry
+    def _play_all(self, states: list[Any], key: Any, episodes: int) -> Any:
+        return jax.vmap(lambda state: self.program.play(state, key, episodes))(_stack(states))
 
 
-def make_members(program: on_device.DeviceProgram, states: Sequence[list[Any]], keys: np.ndarray) -> Members:
-    """Return the members of a population, in the way that is faster on JAX's default device."""
+def _stack(trees: list[Any]) -> Any:
+    return jax.tree.map(lambda *values: jnp.stack(values), *trees)
+
+
+def _split(tree: Any) -> list[Any]:
+    count = len(jax.tree.leaves(tree)[0])
+    return [jax.tree.map(lambda values: values[number], tree) for number in range(count)]  # noqa: B023
+
+
+def _arguments(call: MemberCall) -> tuple[list[Any], Carry, Any, Any, np.ndarray]:
+    return read_values(call.variables), call.carry, np.int32(call.begin), np.int32(call.end), call.scheduled
+
+
+def _write(calls: Sequence[MemberCall], results: Sequence[tuple]) -> list[tuple[Carry, Report]]:
+    """Write the variables of calls back, and return the other results."""
+    for call, (state, _, _) in zip(calls, results, strict=True):
+        write_values(call.variables, state)
+    return [(carry, report) for _, carry, report in results]
+
+
+def make_members(program: on_device.DeviceProgram, members: int) -> Members:
+    """Return what makes the calls of the members of a population, in the way that is faster on JAX's default device."""
     assert isinstance(program, DeviceProgram)
-    members = ThreadedMembers if jax.default_backend() == "cpu" else VectorizedMembers
-    return members(program, states, keys)
+    return (ThreadedMembers if jax.default_backend() == "cpu" else VectorizedMembers)(program, members)

@@ -21,7 +21,7 @@ import numpy as np
 
 from noterl.backends import on_device
 from noterl.backends.jax.environments import SAMPLERS, Environments, Sums, add_rewards, select
-from noterl.backends.jax.scope import Scope, compiler, read_values
+from noterl.backends.jax.scope import Scope, compiler, read_values, write_values
 from noterl.backends.jax.updates import Updates, all_finite, replaced
 from noterl.backends.on_device import Place, Plan, ReplayCarry, ReplayReport, Transitions
 from noterl.types import Batch
@@ -48,8 +48,7 @@ class ReplayProgram(on_device.ReplayProgram):
         state, after, ring, report, finite = run(ring=ring)
         if not finite:
             state, after, ring, report, _ = run(ring=ring, careful=True)
-        for variable, value in zip(self.variables, state, strict=True):
-            variable._value = value
+        write_values(self.variables, state)
         return after, ring, jax.tree.map(np.asarray, report)
 
     def make_ring(self, rows: Mapping[str, Any], slots: np.ndarray) -> Transitions:

@@ -107,6 +107,12 @@ def read_values(variables: Sequence[keras.Variable]) -> list[Any]:
     return [variable._value for variable in variables]
 
 
+def write_values(variables: Sequence[keras.Variable], values: Sequence[Any]) -> None:
+    """Replace the arrays of variables, outside of any scope."""
+    for variable, value in zip(variables, values, strict=True):
+        variable._value = value
+
+
 def dry_run(function: Callable[[], None], variables: Variables, jit_compile: bool | str = "auto") -> None:
     """Call `function` for its side effects in Python, and discard what it assigns to `variables`.
 
@@ -193,8 +199,7 @@ def minimize(
     if _scopes.top is None:
         with Scope(known, read_values(known)) as scope:
             result = minimize(loss_fn, trained, optimizer, args)
-        for variable, value in zip(known, scope.values(), strict=True):
-            variable._value = value
+        write_values(known, scope.values())
         return result
     loss, aux, found = _gradients(loss_fn, trained, args, must_depend=True)
     outer = _scopes.top

@@ -18,7 +18,7 @@ import numpy as np
 
 from noterl.backends.common import GatheredRows, GroupResult, Rows, UpdateProgram, apply_finite, is_single, num_updates
 from noterl.backends.finite import finiteness_probes
-from noterl.backends.jax.scope import Scope, compiler, read_values
+from noterl.backends.jax.scope import Scope, compiler, read_values, write_values
 from noterl.backends.transfer import HostReport
 from noterl.types import Batch
 
@@ -89,8 +89,7 @@ class Updates(UpdateProgram):
         """Make updates until one is not finite or `stop` is true; that one is undone."""
         state = read_values(self.variables)
         state, applied, stopped, (logs, feedback) = self._run_until_stop(state, rows, np.int32(count), start)
-        for variable, value in zip(self.variables, state, strict=True):
-            variable._value = value
+        write_values(self.variables, state)
         return GroupResult(logs, feedback, int(applied), bool(stopped))
 
     def _find_assigned(self, state: list[Any], rows: Rows) -> list[int]:

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any
 
 import numpy as np
@@ -184,7 +184,7 @@ def tune(
     limits = Limits(memory, time_limit)
     evaluation_seed = int(generators("tune evaluation").integers(2**31))
     task = Task(agent, env, constants, steps, seeds, evaluations, episodes, evaluation_seed, start)
-    search = Search(optuna, opened, chosen, task, limits, wilcoxon=pruner == "wilcoxon")
+    search = Search(optuna, opened, chosen, task, limits, wilcoxon=pruner == "wilcoxon", seed=seed)
     with _quiet(optuna):
         search.run(trials, jobs, verbose)
         new_seeds = generators("tune verdict").integers(2**31, size=seeds_per_trial + 1).tolist()
@@ -257,9 +257,16 @@ def open_study(
         if isinstance(path, Path) and path.exists():
             checked_size(path, factor=8)  # Optuna reads lines, and a sparse file may be one line
         storage = JournalStorage(JournalFileBackend(str(path))) if isinstance(path, Path) else path
-        study = optuna.create_study(
-            storage=storage, study_name=name, direction="maximize", load_if_exists=True, pruner=pruners[pruner]()
+        create = partial(
+            optuna.create_study, storage=storage, study_name=name, direction="maximize", load_if_exists=True
         )
+        try:
+            study = create(pruner=pruners[pruner]())
+        except Exception:
+            if isinstance(path, Path):
+                raise
+            sleep(1)  # another process may be creating the tables of the database
+            study = create(pruner=pruners[pruner]())
         # A sampler with the same seed would suggest the trials of the interrupted search again.
         samplers = {"tpe": optuna.samplers.TPESampler, "random": optuna.samplers.RandomSampler}
         study.sampler = samplers[sampler](seed=(seed + len(study.trials)) % 2**32)
@@ -351,8 +358,13 @@ class Search:
     task: Task
     limits: Limits
     wilcoxon: bool = False
+    seed: int = 0
     stopping: threading.Event = field(default_factory=threading.Event)
     _lock: Any = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        """Count the trials with which the seed of the sampler was chosen."""
+        self._next_trial = len(self.study.get_trials(deepcopy=False))
 
     def run(self, trials: int, jobs: int, verbose: int) -> None:
         """Measure the defaults if this was not done, and run trials until the study has `trials` of them."""
@@ -407,6 +419,10 @@ class Search:
                     return
                 trial = self.study.ask()
                 trial.set_user_attr("process", _this_process())
+                # Processes that start together have the same seed. Each then continues with those of its trials.
+                if trial.number != self._next_trial:
+                    self.study.sampler = type(self.study.sampler)(seed=(self.seed + trial.number) % 2**32)
+                self._next_trial = trial.number + 1
             self._run_trial(trial)
             bar.update()
             complete = self.study.get_trials(deepcopy=False, states=(self.optuna.trial.TrialState.COMPLETE,))

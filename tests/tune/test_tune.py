@@ -431,3 +431,55 @@ def test_results_in_a_journal_are_numbers(tmp_path: Path) -> None:
     study.set_user_attr("default", "many")
     with pytest.raises(ValueError, match=r"storage: .*not a number"):
         open_study(optuna, path, "noterl", "tpe", "none", 5, 0)
+
+
+@pytest.mark.usefixtures("in_process")
+def test_two_processes_share_a_database(tmp_path: Path) -> None:
+    """They start at the same time on a database that does not exist, and no value is tried twice."""
+    pytest.importorskip("sqlalchemy")
+    program = """
+import sys, time
+from pathlib import Path
+import noterl.tune.search as search
+from tests.tune.test_tune import Fixed, Float, InProcess, OneStepEnv, tune
+def meet(point):
+    Path(f"{point}-{sys.argv[1]}").touch()
+    while len(list(Path().glob(f"{point}-*"))) < 2:
+        time.sleep(0.01)
+class Together(InProcess):
+    def _run_trial(self, trial):
+        meet("trial")  # so that each process has a trial
+        super()._run_trial(trial)
+search.Search = Together
+meet("start")
+tune(Fixed, OneStepEnv, {"level": Float(0, 1)}, steps=4, evaluations=2, verbose=0, trials=8,
+     pruner="none", storage="sqlite:///study.db", out=sys.argv[1] + "-out")
+"""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (Path.cwd(), *sys.path)))}
+
+    def start(name: str) -> Any:
+        command = [sys.executable, "-c", program, name]
+        return subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True)
+
+    def trials() -> list[Any]:
+        study: Any = optuna.load_study(study_name="noterl", storage=f"sqlite:///{tmp_path}/study.db")
+        return list(study.trials)
+
+    with start("first") as first, start("second") as second:
+        try:
+            for process in (first, second):
+                _, errors = process.communicate(timeout=120)
+                assert process.returncode == 0, errors
+        finally:
+            first.kill()
+            second.kill()
+    found = trials()
+    assert len(found) in (8, 9)  # both may start the last one
+    assert {trial.state for trial in found} == {STATES.COMPLETE}
+    assert len({trial.params["level"] for trial in found}) == len(found)
+    assert len({trial.user_attrs["process"][1] for trial in found}) == 2
+    options = {"pruner": "none", "storage": f"sqlite:///{tmp_path}/study.db"}
+    run(tmp_path / "third-out", {"level": Float(0, 1)}, trials=12, **options)
+    again = trials()
+    assert len(again) == 12
+    assert [trial.params for trial in again[: len(found)]] == [trial.params for trial in found]

@@ -15,7 +15,7 @@ from gymnasium import spaces
 from noterl import backends
 from noterl.backends import keras, ops
 from noterl.losses import map_rows
-from noterl.networks.access import Composite, Network, get_weights, set_weights
+from noterl.networks.access import Composite, Network, get_weights, is_network, set_weights
 from noterl.networks.builders import default_encoder, dueling_mlp, is_image_shape, mlp
 from noterl.registry import Configurable, register
 from noterl.types import Batch
@@ -27,31 +27,37 @@ State = Mapping[str, Tensor]
 KINDS = ("gru", "lstm")
 
 
-class Cell(Composite):
-    """A cell of two dense layers, one for the inputs and one for the state.
+@register
+class Cell(Composite, Configurable):
+    """A cell of two dense layers, one for the inputs and one for the state; `recurrent` returns it.
 
     Keras's and torch's own cells order their gates differently and have different numbers of biases, so a file of one
     backend would not fit another. These layers have the weights of `torch.nn.GRUCell` and `torch.nn.LSTMCell`.
 
     Args:
         kind: "gru" or "lstm".
-        inputs: I, the number of inputs.
         units: U, the number of outputs.
+        inputs: I, the number of inputs; None to build the layers in the first call.
 
     Attributes:
         state_spec: `{"hidden": (U,)}`, and for "lstm" also `"cell": (U,)`.
     """
 
-    def __init__(self, kind: str, inputs: int, units: int) -> None:
+    def __init__(self, kind: str, units: int, inputs: int | None = None) -> None:
         self.kind: str = check_word("kind", kind, KINDS)
         self.units: int = check_int("units", units)
         self.state_spec: dict[str, tuple[int, ...]] = {"hidden": (units,)}
         if kind == "lstm":
             self.state_spec["cell"] = (units,)
-        width = (4 if kind == "lstm" else 3) * units
+        self.parts = {}
+        if inputs is not None:
+            self._build(check_int("inputs", inputs))
+
+    def _build(self, inputs: int) -> None:
+        width = (4 if self.kind == "lstm" else 3) * self.units
         self.parts = {
-            "inputs": mlp(check_int("inputs", inputs), [], width, gain=1.0),
-            "hidden": mlp(units, [], width, gain=1.0),
+            "inputs": mlp(inputs, [], width, gain=1.0),
+            "hidden": mlp(self.units, [], width, gain=1.0),
         }
 
     def __call__(self, inputs: Tensor, state: State) -> tuple[Tensor, dict[str, Tensor]]:
@@ -61,6 +67,8 @@ class Cell(Composite):
 
     def project(self, inputs: Tensor) -> Tensor:
         """Return the share of the inputs `[B, I]` in the gates, for many steps at once."""
+        if not self.parts:
+            self._build(int(inputs.shape[-1]))
         return self.parts["inputs"](inputs)
 
     def advance(self, projected: Tensor, state: State) -> dict[str, Tensor]:
@@ -91,38 +99,24 @@ def _lstm(inputs: Tensor, recurrent: Tensor, state: State) -> dict[str, Tensor]:
     return {"hidden": ops.sigmoid(out) * ops.tanh(cell), "cell": cell}
 
 
-@register
-class Recurrent(Configurable):
-    """Builds cells; `recurrent` returns it."""
-
-    def __init__(self, kind: str, units: int) -> None:
-        self.kind: str = check_word("kind", kind, KINDS)
-        self.units: int = check_int("units", units)
-
-    def __call__(self, inputs: int) -> Cell:
-        """Return a new cell for a number of inputs."""
-        return Cell(self.kind, inputs, self.units)
-
-
-def recurrent(kind: str, units: int = 64) -> Recurrent:
-    """Return a function that builds cells from the number of inputs, as the argument `recurrent` of agents takes it.
-
-    Kernels are orthogonal and biases zero.
+def recurrent(kind: str, units: int = 64, inputs: int | None = None) -> Cell:
+    """Return a cell. Kernels are orthogonal and biases zero.
 
     Args:
         kind: "gru" (Cho et al., 2014) or "lstm" (Hochreiter and Schmidhuber, 1997).
         units: the number of outputs.
+        inputs: the number of inputs. None builds the layers in the first call; the argument `recurrent` of agents takes
+            such a cell, and builds one of this kind for each network. In an agent of your own, pass the number.
 
     Raises:
         ValueError: if an argument is not one of these.
 
     Example:
     >>> from noterl import networks
-    >>> cell = networks.recurrent("gru", 8)(3)
-    >>> cell.state_spec
-    {'hidden': (8,)}
+    >>> networks.recurrent("lstm", 8, inputs=3).state_spec
+    {'hidden': (8,), 'cell': (8,)}
     """
-    return Recurrent(kind, units)
+    return Cell(kind, units, inputs)
 
 
 class RecurrentNetwork(Composite):
@@ -194,7 +188,7 @@ class RecurrentNetwork(Composite):
 
 def recurrent_network(
     space: spaces.Space[Any],
-    cell: str | Callable[[int], Any],
+    cell: str | Cell | Callable[[int], Any],
     units: int,
     hidden: Sequence[int],
     outputs: int,
@@ -209,7 +203,7 @@ def recurrent_network(
 
     Args:
         space: of observations; see `default_network`.
-        cell: "gru", "lstm", or a function that returns a cell for a number of inputs.
+        cell: "gru", "lstm", a cell of `recurrent`, or a function that returns a cell for a number of inputs.
         units: of "gru" and "lstm".
         hidden: units of each layer after the cell; as in `nature_cnn`, none follow for images.
         outputs: the number of outputs.
@@ -221,9 +215,16 @@ def recurrent_network(
         ValueError: if the cell is not one of these, or another argument is not one of the allowed values.
     """
     encoder, size = default_encoder(space, last_layer.get("gain"))
-    if not callable(cell) and cell not in KINDS:
+    if isinstance(cell, str) and cell in KINDS:
+        cell = Cell(cell, check_int("recurrent_units", units))
+    if not callable(cell):
         raise ValueError(f"recurrent must be 'gru', 'lstm' or a function `inputs -> cell`, got {cell!r}")
-    make = cell if callable(cell) else recurrent(cell, check_int("recurrent_units", units))
+    if is_network(cell):
+        raise ValueError(
+            f"recurrent must be a function that returns a new cell for each network, such as the class {type(cell)}, "
+            f"got one cell: {cell!r:.200}"
+        )
+    make: Callable[[int], Any] = partial(Cell, cell.kind, cell.units) if isinstance(cell, Cell) else cell
     built = make(size)
     if not isinstance(getattr(built, "state_spec", None), Mapping) or not callable(built):
         raise ValueError(
@@ -275,7 +276,7 @@ def unroll(
     Example:
     >>> import numpy as np
     >>> from noterl import networks
-    >>> cell = networks.recurrent("gru", 8)(3)
+    >>> cell = networks.recurrent("gru", 8)
     >>> inputs, starts = np.ones((5, 2, 3), "float32"), np.zeros((5, 2), "float32")
     >>> outputs, states = networks.unroll(cell, inputs, {"hidden": np.zeros((2, 8), "float32")}, starts)
     >>> tuple(outputs.shape), tuple(states["hidden"].shape)

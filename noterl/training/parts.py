@@ -32,7 +32,8 @@ from noterl.utils.masks import read_masks
 # Declarations that a built agent cannot change: its memory, optimizers and actor depend on them.
 _FIXED = {
     *("memory", "head", "optimizer_names", "update_period", "rollout_steps", "random_spec", "extra_spec"),
-    *("actor_fields", "state_spec", "supports_replay", "multi_agent", "searches"),
+    *("actor_fields", "state_spec", "learner_state_spec", "sequence_length", "burn_in", "state_every"),
+    *("supports_replay", "multi_agent", "searches"),
 }
 
 # How often the programs of one `fit` are compiled again because plain attributes change; each takes seconds.

@@ -90,7 +90,7 @@ KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
     "normalized": ("CartPole-v1", {"normalize_observation": True, "normalize_reward": True}),
     "whole rollouts": ("CartPole-v1", {"sequence_length": 8}),
     "images": (lambda: ImageEnv((36, 36, 1)), {}),
-    "own cell": ("CartPole-v1", {"recurrent": networks.recurrent("gru", 4)}),
+    "cell": ("CartPole-v1", {"recurrent": networks.recurrent("gru", 4)}),
 }
 
 
@@ -195,6 +195,7 @@ def test_loss_of_sequences_equals_that_of_rows_for_a_cell_that_forgets(kind: str
     ("options", "message"),
     [
         ({"recurrent": "rnn"}, "recurrent must be 'gru', 'lstm' or a function"),
+        ({"recurrent": Forgets(4)}, "recurrent must be a function that returns a new cell"),
         ({"recurrent": 3}, "recurrent must be 'gru', 'lstm' or a function"),
         ({"recurrent": lambda inputs: None}, "recurrent: the function must return a cell"),
         ({"recurrent": "gru", "recurrent_units": 0}, "recurrent_units must be a positive int"),

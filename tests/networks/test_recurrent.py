@@ -32,7 +32,7 @@ class OwnCell(keras.layers.Layer):
 
 
 CELLS: dict[str, Any] = {
-    **{kind: lambda kind=kind: networks.recurrent(kind, UNITS)(INPUTS) for kind in KINDS},
+    **{kind: lambda kind=kind: networks.recurrent(kind, UNITS, INPUTS) for kind in KINDS},
     "own": OwnCell,
 }
 
@@ -100,7 +100,7 @@ def test_no_gradient_flows_through_a_start(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_cell_computes_what_keras_computes(kind: str) -> None:
-    cell = networks.recurrent(kind, UNITS)(INPUTS)
+    cell = networks.recurrent(kind, UNITS, INPUTS)
     inputs, state, _ = inputs_of(cell)
     rng = np.random.default_rng(1)
     kernel, bias, recurrent, recurrent_bias = (
@@ -137,7 +137,7 @@ def test_cell_computes_what_keras_computes(kind: str) -> None:
 def test_cell_has_the_weights_of_torch(kind: str) -> None:
     import torch
 
-    cell = networks.recurrent(kind, UNITS)(INPUTS)
+    cell = networks.recurrent(kind, UNITS, INPUTS)
     inputs, state, _ = inputs_of(cell)
     other = (torch.nn.GRUCell if kind == "gru" else torch.nn.LSTMCell)(INPUTS, UNITS)
     names = ("weight_ih", "bias_ih", "weight_hh", "bias_hh")
@@ -177,7 +177,18 @@ def test_double_precision_of_a_torch_cell() -> None:
 
 @pytest.mark.backends("torch")
 class TestErrors:
-    @pytest.mark.parametrize(("kind", "units", "argument"), [("rnn", 8, "kind"), ("gru", 0, "units")])
-    def test_recurrent_names_the_argument(self, kind: str, units: int, argument: str) -> None:
+    @pytest.mark.parametrize(
+        ("arguments", "argument"), [(("rnn", 8), "kind"), (("gru", 0), "units"), (("gru", 8, 0), "inputs")]
+    )
+    def test_recurrent_names_the_argument(self, arguments: Any, argument: str) -> None:
         with pytest.raises(ValueError, match=f"^{argument} must"):
-            networks.recurrent(kind, units)
+            networks.recurrent(*arguments)
+
+
+@pytest.mark.backends("torch")
+def test_cell_without_a_number_of_inputs_is_built_in_its_first_call() -> None:
+    cell = networks.recurrent("lstm", UNITS)
+    inputs, state, starts = inputs_of(cell)
+    outputs, _ = networks.unroll(cell, inputs, state, starts)
+    assert tuple(outputs.shape) == (ROWS, SEQUENCES, UNITS)
+    assert networks.get_weights(cell.parts["inputs"])[0].shape == (INPUTS, 4 * UNITS)

@@ -789,8 +789,15 @@ class Agent(BaseAgent):
             observation. The default is used where `info` lacks the field. The field `action_mask` is added if an
             environment reports it and the head takes masks.
         state_spec: name -> shape, or (shape, dtype), of the state that the policy passes from one step of an episode to
-            the next; see `forward`. The dtype is float32 by default. Such an agent acts and is evaluated on every path;
-            its updates are not supported yet.
+            the next; see `forward`. The dtype is float32 by default. Updates receive sequences `[T, S, ...]`, with the
+            state before the first row in `batch.extra["state"]`, and in `batch.extra["starts"]` whether a row starts an
+            episode.
+        learner_state_spec: the same for networks that do not act, such as the critic of a rollout agent; see `prepare`.
+        sequence_length: steps of a sequence. For rollouts, a divisor of `rollout_steps` and `batch_size`; by default
+            the largest up to 64. For a replay memory, by default 32.
+        burn_in: for a replay memory, steps before these. The weights of such rows are 0.
+        state_every: for a replay memory, a sequence starts at each multiple of so many steps of a lane; by default half
+            of `sequence_length`.
         update_period: n if every n-th update differs from the others, for example because it also updates the actor.
             If n is above 1, `update` receives a second argument, the Python int `updates % n`.
         target_period: number of updates between two steps of Polyak averaging; a divisor of `update_period`.

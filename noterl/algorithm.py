@@ -266,7 +266,9 @@ class Algorithm(Configurable):
         """Return fields `[T, N, ...]` of a rollout `[T, N, ...]`, which updates receive in `batch.extra`.
 
         It is called if `memory` is "rollout" or "sequences": once for each rollout, compiled, before the first update
-        on it.
+        on it. With a `state_spec`, `rollout.extra["state"]` is the state before the first row, `[N, ...]` by name. With
+        a `learner_state_spec`, `rollout.extra["learner_state"]` is the state that `prepare` has returned for the
+        rollout before, under the name "learner_state"; it is zero at first.
         `rollout.extra["continues"]` `[T, N]` is 1 if the lane's next step continues the same episode, and 0 where an
         episode or the rollout ends. What it assigns to variables is kept: TRPO updates its policy here, because each
         rollout has one update of the policy and many of the values.

@@ -16,6 +16,7 @@ from noterl.envs import EnvSource
 from noterl.envs.games.game import Game
 from noterl.envs.games.players import random_choice
 from noterl.envs.games.restored import RestoredEnv
+from noterl.utils.cores import one_blas_thread
 
 
 @dataclass(frozen=True)
@@ -141,7 +142,8 @@ class SearchActor(Actor):
             return self.evaluate(game, observations, len(states))
 
         tree = (GumbelTree if settings.gumbel else Tree)(game, states, evaluate, **options)
-        tree.run(simulations)
+        with one_blas_thread():
+            tree.run(simulations)
         return tree
 
     def evaluate(self, game: Game, observations: np.ndarray, rows: int) -> tuple[np.ndarray, np.ndarray]:

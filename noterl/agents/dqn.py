@@ -104,8 +104,9 @@ class DQN(Agent):
 
         networks.check_memory(recurrent, network, sequence_length=sequence_length, burn_in=burn_in or None)
         self.q: networks.Network = networks.network_or_default(network, hidden, build, self.observation_shape)
-        self.state_spec = self.q.state_spec if recurrent is not None else {}
-        self.sequence_length, self.burn_in = sequence_length, burn_in
+        self.state_spec: Any = self.q.state_spec if recurrent is not None else {}
+        self.sequence_length: int | None = sequence_length
+        self.burn_in: int = burn_in
         self.target_q: networks.Network = networks.clone(self.q)
         self.gamma = self.hyperparameter("gamma", gamma, minimum=0.0, maximum=1.0)
 

@@ -56,7 +56,7 @@ class RecurrentActorCritic(ActorCritic):
         networks.check_memory(recurrent, options.get("network"), sequence_length=sequence_length)
         self._cell: Any = (recurrent, recurrent_units)
         super().__init__(env, **options)
-        self.sequence_length = sequence_length
+        self.sequence_length: int | None = sequence_length
 
     def build_networks(
         self, network: Any, hidden: Sequence[int], shared: bool | None, activation: str, log_std: float
@@ -67,17 +67,21 @@ class RecurrentActorCritic(ActorCritic):
             super().build_networks(network, hidden, shared, activation, log_std)
             return
         continuous = isinstance(self.action_space, spaces.Box)
-        self.head = self._default_head(None).bind(self.action_space)
+        self.head: Any = self._default_head(None).bind(self.action_space)
         outputs = self.head.size // 2 if continuous else self.head.size
         layers = self.spaces.network_space, cell, units, hidden
         scale = check_number("log_std", log_std) if continuous else None
-        self.actor = networks.recurrent_network(*layers, outputs, activation=activation, gain=0.01, log_std=scale)
-        self.state_spec = self.actor.state_spec
+        self.actor: networks.Network = networks.recurrent_network(
+            *layers, outputs, activation=activation, gain=0.01, log_std=scale
+        )
+        self.state_spec: Any = self.actor.state_spec
         if shared:
-            self.critic = self.actor.with_output(1, () if self.is_image else hidden, activation=activation, gain=1.0)
+            self.critic: Any = self.actor.with_output(
+                1, () if self.is_image else hidden, activation=activation, gain=1.0
+            )
         else:
             self.critic = networks.recurrent_network(*layers, 1, activation=activation, gain=1.0)
-            self.learner_state_spec = self.critic.state_spec
+            self.learner_state_spec: Any = self.critic.state_spec
 
     def forward(self, observation: Any, state: Mapping[str, Any] | None = None) -> Any:
         """Return the input of the head; with a memory, `(input of the head, next state)`."""

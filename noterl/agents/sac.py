@@ -99,7 +99,8 @@ class SAC(Agent):
         space, outputs = self.spaces.network_space, size if self.discrete else 2 * size
         actor, *critics = networks.split_networks(network, "actor", "critic", "critic")
         networks.check_memory(recurrent, network, sequence_length=sequence_length, burn_in=burn_in or None)
-        self.sequence_length, self.burn_in = sequence_length, burn_in
+        self.sequence_length: int | None = sequence_length
+        self.burn_in: int = burn_in
 
         def build(layers: Any, outputs: int, actions: int = 0) -> networks.Network:
             if recurrent is not None:
@@ -112,7 +113,7 @@ class SAC(Agent):
         self.actor: networks.Network = networks.network_or_default(
             actor, hidden, lambda layers: build(layers, outputs), shape
         )
-        self.state_spec = self.actor.state_spec if recurrent is not None else {}
+        self.state_spec: Any = self.actor.state_spec if recurrent is not None else {}
         inputs = shape if self.discrete else (self.observation_size + size,)
         sizes = (size,) if self.discrete else (1, size)
         self.critics: list[networks.Network] = critic_pair(
@@ -207,8 +208,7 @@ class SAC(Agent):
     def _evaluate(self, critics: Sequence[Any], batch: Batch, prefix: str = "") -> tuple[Any, Any]:
         """Return the minimum of both critics' values of the policy's action, and its log-probability, `[B]` each.
 
-        A continuous action is sampled. For discrete actions, both results are expectations under the policy. `prefix`
-        is "next_" for the next observations; noise and masks in `batch.extra` have it, too.
+        For discrete actions, both are expectations under the policy. The prefix "next_" selects the next observations.
         """
         features, layers = self._features(self.actor, batch, prefix)
         values = layers(features)

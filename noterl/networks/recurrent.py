@@ -49,7 +49,7 @@ class Cell(Composite, Configurable):
         self.state_spec: dict[str, tuple[int, ...]] = {"hidden": (units,)}
         if kind == "lstm":
             self.state_spec["cell"] = (units,)
-        self.parts = {}
+        self.parts: dict[str, Network] = {}
         if inputs is not None:
             self._build(check_int("inputs", inputs))
 
@@ -133,7 +133,7 @@ class RecurrentNetwork(Composite):
     """
 
     def __init__(self, encoder: Network, cell: Any, output: Network, make_cell: Callable[[], Any]) -> None:
-        self.parts = {"encoder": encoder, "cell": cell, "output": output}
+        self.parts: dict[str, Network] = {"encoder": encoder, "cell": cell, "output": output}
         self._make_cell = make_cell
         self.state_spec: dict[str, Any] = dict(cell.state_spec)
 

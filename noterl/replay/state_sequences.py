@@ -57,6 +57,10 @@ class StateSequences(Ring):
         spec: what the sequences are.
     """
 
+    begin: int
+    count: int
+    epoch: int
+
     def __init__(self, storage: Storage, spec: SequenceSpec) -> None:
         super().__init__(max(1, storage.capacity // spec.every))
         self.storage: Storage = storage

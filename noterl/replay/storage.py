@@ -199,6 +199,9 @@ class Storage(Ring):
         "lane": np.dtype(np.int32),
         "successor": np.dtype(np.int64),
     }
+    begin: int
+    count: int
+    epoch: int
     reward: Array
     terminated: Array
     truncated: Array

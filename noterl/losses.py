@@ -88,7 +88,8 @@ def n_step_target(reward: Tensor, discount: Tensor, next_value: Tensor, continue
     >>> import numpy as np
     >>> from noterl import losses
     >>> ones, continues = np.ones((3, 1), "float32"), np.array([[1], [1], [0]], "float32")
-    >>> losses.n_step_target(ones, 0.5 * ones, 4 * ones, continues, n=2)[:, 0].tolist()
+    >>> target = losses.n_step_target(ones, 0.5 * ones, 4 * ones, continues, n=2)
+    >>> [float(value) for value in target[:, 0]]
     [2.5, 2.5, 3.0]
     """
     target = one_step = reward + discount * next_value

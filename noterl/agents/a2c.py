@@ -99,7 +99,7 @@ class A2C(RecurrentActorCritic):
 
     def combined_loss(self, batch: Batch) -> tuple[Any, dict[str, Any]]:
         """Return the combined loss of policy, values and entropy, and its metrics."""
-        values, state_values, batch = self.policy_outputs(batch), self.values(batch), self.rows(batch)
+        values, state_values, batch = self.policy_outputs(batch), self.values(batch), self._as_rows(batch)
         advantage, weight = batch.extra["advantage"], batch.weight
         if self.normalize_advantage:
             advantage = losses.normalize(advantage, weight)

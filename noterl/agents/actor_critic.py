@@ -167,7 +167,7 @@ class ActorCritic(Agent):
         """Return the values of the observations of a batch."""
         return self.value(batch.observation)
 
-    def rows(self, batch: Batch) -> Batch:
+    def _as_rows(self, batch: Batch) -> Batch:
         """Return a batch as rows `[B, ...]`, which `policy_outputs` and `values` refer to."""
         return batch
 

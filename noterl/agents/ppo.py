@@ -132,7 +132,7 @@ class PPO(RecurrentActorCritic):
 
     def policy_loss(self, batch: Batch) -> tuple[Any, dict[str, Any]]:
         """Return the clipped surrogate minus the weighted entropy, and its metrics."""
-        values, batch = self.policy_outputs(batch), self.rows(batch)
+        values, batch = self.policy_outputs(batch), self._as_rows(batch)
         log_prob, old = self.head.log_prob(values, batch.action), batch.extra["log_prob"]
         advantage = batch.extra["advantage"]
         if self.normalize_advantage:
@@ -152,7 +152,7 @@ class PPO(RecurrentActorCritic):
 
     def value_loss(self, batch: Batch) -> tuple[Any, dict[str, Any]]:
         """Return the weighted error of the values, and its metrics."""
-        value, batch = self.values(batch), self.rows(batch)
+        value, batch = self.values(batch), self._as_rows(batch)
         old, target = batch.extra["value"], batch.extra["target"]
         error = losses.masked_mean(losses.value_error(value, target, old, self.value_clip), batch.weight)
         return self.value_coefficient * error, {"value_loss": error, "td_error": target - value}

@@ -102,7 +102,7 @@ class RecurrentActorCritic(ActorCritic):
         values, _ = networks.unroll(self.critic, batch.observation, state, batch.extra["starts"])
         return scalar_values(_rows(values))
 
-    def rows(self, batch: Batch) -> Batch:
+    def _as_rows(self, batch: Batch) -> Batch:
         """Return a batch as rows `[B, ...]`: those of sequences `[T, S, ...]`, or the batch itself."""
         if not self.state_spec:
             return batch

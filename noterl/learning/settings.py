@@ -258,7 +258,8 @@ def _from_replay(arguments: dict[str, Any], defaults: Defaults, algorithm: Algor
         replay = _default_replay(defaults, algorithm, "reward_model" in arguments)
     scheduled = {name: arguments.get(name, getattr(defaults, name)) for name in _SCHEDULED}
     if algorithm.state_spec and "batch_size" not in arguments:  # which counts sequences
-        scheduled["batch_size"] = max(1, min(SEQUENCES, replay.capacity // sequence_spec(algorithm).every))
+        most = max(1, min(SEQUENCES, replay.capacity // sequence_spec(algorithm).every))
+        scheduled["batch_size"] = 1 << (most.bit_length() - 1)  # a power of two, which replicas can share
     schedule = UpdateSchedule(**scheduled)
     if arguments.get("target_update") is not None and not moves_target(algorithm):
         raise ValueError(

@@ -48,7 +48,7 @@ class RolloutCounter(noterl.Agent):
         return 0.0 * ops.mean(logits) + ops.sum(batch.weight * wrong), {
             "wrong_learner_state": ops.sum(batch.weight * batch.extra["wrong"]),
             "started": ops.sum(batch.weight * batch.extra["starts"]),
-            "length": ops.convert_to_tensor(float(batch.reward.shape[0])),
+            "rows": ops.convert_to_tensor(float(batch.reward.shape[0])),
         }
 
 
@@ -71,7 +71,7 @@ def test_states_are_those_of_the_episodes(path: str) -> None:
     assert not any(logs["loss"])
     assert not any(logs["wrong_learner_state"])
     assert any(logs["started"])
-    assert set(logs["length"]) == {4.0}
+    assert set(logs["rows"]) == {4.0}
 
 
 def test_states_are_right_on_each_backend() -> None:

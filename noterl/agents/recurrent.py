@@ -56,7 +56,8 @@ class RecurrentActorCritic(ActorCritic):
         networks.check_memory(recurrent, options.get("network"), sequence_length=sequence_length)
         self._cell: Any = (recurrent, recurrent_units)
         super().__init__(env, **options)
-        self.sequence_length: int | None = sequence_length
+        if recurrent is not None:
+            self.sequence_length: int | None = sequence_length
 
     def build_networks(
         self, network: Any, hidden: Sequence[int], shared: bool | None, activation: str, log_std: float

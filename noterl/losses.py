@@ -85,9 +85,9 @@ def n_step_target(reward: Tensor, discount: Tensor, next_value: Tensor, continue
         `[T, S]`.
 
     Example:
-    >>> import numpy as np
+    >>> from keras import ops
     >>> from noterl import losses
-    >>> ones, continues = np.ones((3, 1), "float32"), np.array([[1], [1], [0]], "float32")
+    >>> ones, continues = ops.ones((3, 1)), ops.array([[1.0], [1.0], [0.0]])
     >>> target = losses.n_step_target(ones, 0.5 * ones, 4 * ones, continues, n=2)
     >>> [float(value) for value in target[:, 0]]
     [2.5, 2.5, 3.0]

@@ -177,6 +177,10 @@ class ActorCritic(Agent):
         # The return of a truncated episode is bootstrapped from its true last observation.
         next_value = losses.map_rows(self.value, rollout.next_observation)
         log_prob = losses.map_rows(self.log_prob, rollout.observation, rollout.action, *masks(rollout))
+        return self._with_advantages(rollout, value, next_value, log_prob)
+
+    def _with_advantages(self, rollout: Batch, value: Any, next_value: Any, log_prob: Any) -> dict[str, Any]:
+        """Return what `prepare` adds to a rollout, from its values and log-probabilities; all `[T, N]`."""
         decay = rollout.discount * rollout.extra["continues"] * self.gae_lambda
         advantage = losses.gae(rollout.reward, rollout.discount, value, next_value, decay)
         return {"value": value, "log_prob": log_prob, "advantage": advantage, "target": advantage + value}

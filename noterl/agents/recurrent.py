@@ -127,9 +127,7 @@ class RecurrentActorCritic(ActorCritic):
         # The return of a truncated episode is bootstrapped from its true last observation.
         next_value, _ = networks.step(self.critic, rollout.next_observation, after)
         value, next_value = value[..., 0], next_value[..., 0]
-        decay = rollout.discount * extra["continues"] * self.gae_lambda
-        advantage = losses.gae(rollout.reward, rollout.discount, value, next_value, decay)
-        prepared = {"value": value, "log_prob": log_prob, "advantage": advantage, "target": advantage + value}
+        prepared = self._with_advantages(rollout, value, next_value, log_prob)
         if self.learner_state_spec:
             prepared["learner_state"] = {name: values[-1] for name, values in after.items()}
             for name, values in after.items():

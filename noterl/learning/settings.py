@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 
 from noterl import policies
-from noterl.acting.policy_state import starting_state
 from noterl.algorithm import Algorithm, Defaults, moves_target
 from noterl.backends.reads import frozen
 from noterl.explorer import Explorer
 from noterl.heads import Head
 from noterl.learning import optimizers
-from noterl.learning.dry_run import sequence_spec, uses_default_update
+from noterl.learning.dry_run import sequence_spec, start_of, uses_default_update
 from noterl.learning.learner import Learner
 from noterl.learning.replay_learner import ReplayLearner
 from noterl.learning.reward_model import GAIL
@@ -203,7 +202,7 @@ def _check_state_spec(algorithm: Algorithm) -> None:
             the state.
     """
     name = type(algorithm).__name__
-    if not starting_state(algorithm.state_spec, getattr(algorithm, "initial_state", None), name):
+    if not start_of(algorithm):
         return
     if algorithm.multi_agent or algorithm.searches:
         reason = "several agents" if algorithm.multi_agent else "an agent that searches"

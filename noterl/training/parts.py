@@ -14,13 +14,13 @@ import numpy as np
 from noterl import backends, networks
 from noterl.acting.actor import Actor, split_fields
 from noterl.acting.host_forward import HostForward, Joint
-from noterl.acting.policy_state import NO_STATE, PolicyState, State, read_state, starting_state
+from noterl.acting.policy_state import NO_STATE, PolicyState, State, read_state
 from noterl.algorithm import Algorithm, composites
 from noterl.backends.reads import frozen
 from noterl.envs.observation import fit_dtype
 from noterl.explorer import Explorer
 from noterl.heads import Head, one_of
-from noterl.learning.dry_run import find_forward_fields, naming_network
+from noterl.learning.dry_run import find_forward_fields, naming_network, start_of
 from noterl.learning.learner import Learner
 from noterl.learning.settings import Settings
 from noterl.random import Generators
@@ -231,9 +231,7 @@ class Parts:
 
     def _make_actor(self) -> Actor:
         algorithm, settings = self.algorithm, self.settings
-        start = starting_state(
-            algorithm.state_spec, getattr(algorithm, "initial_state", None), type(algorithm).__name__
-        )
+        start = start_of(algorithm)
         fields = find_forward_fields(algorithm, settings.jit_compile, start)
         forward = self._make_forward(start)
         probe = forward.probe(1)

@@ -104,6 +104,10 @@ def start_tables(results: Path = RESULTS) -> str:
     if loads:
         about = "A saved agent of 50,000 transitions is loaded and chooses an action"
         sections.append(f"{about}, {_where(loads[0])}\n\n{load_table(loads)}")
+    wholes = [json.loads(path.read_text()) for path in sorted((results / "start" / "whole").glob("*.json"))]
+    if wholes:
+        about = "Whole processes that train PPO for four updates, beside those of an older commit"
+        sections.append(f"{about}, {_where(wholes[0])}\n\n{whole_table(wholes)}")
     return _joined(sections)
 
 
@@ -483,6 +487,16 @@ def load_table(results: Iterable[dict[str, Any]]) -> str:
             cells = [f"{one['seconds']:.2f}", *(f"{one[name]:.0f}" for name in ("peak", "allocated", "file"))]
             rows.append((NAMES[result["backend"]], checkout, *cells))
     return markdown_table(("backend", "commit", "seconds", "peak MiB", "replay MiB", "file MiB"), rows)
+
+
+def whole_table(results: Iterable[dict[str, Any]]) -> str:
+    """Return one row for each backend of `start.py --whole`."""
+    rows = []
+    for result in results:
+        one = result["summary"]
+        cells = (f"{one['before']:.2f}", f"{one['after']:.2f}", ratio(one), f"{one['bar']:.2f}")
+        rows.append((NAMES[result["backend"]], *cells))
+    return markdown_table(("backend", "seconds before", "seconds after", "ratio", "bar"), rows)
 
 
 def equivalence_table(results: Iterable[dict[str, Any]]) -> str:

@@ -15,11 +15,18 @@ time that this takes is "later".
 measures instead how long a saved agent takes to be loaded and to choose its first action, and how much memory that
 takes: a DQN with 50,000 of 200,000 transitions of 376 numbers. `--before` is a checkout of an older commit, whose runs
 alternate with those of this one. The result is stored in benchmarks/results/start/load/.
+
+    python benchmarks/start.py --whole --before a249a9f2 --repeats 11
+
+measures whole processes, from their start to their end: import noterl, and train PPO for four updates. The runs of both
+commits alternate, and all but the first, which is not measured, find their programs in the compilation cache. The
+result is stored in benchmarks/results/start/whole/.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 import os
 import statistics
@@ -32,9 +39,11 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from benchmarks import stats  # noqa: E402
 from benchmarks.evaluation import print_json, versions  # noqa: E402
+from benchmarks.old_against_new import checkout  # noqa: E402
 from benchmarks.processes import RESULTS, execute, machine, store, variables, warn_if_busy  # noqa: E402
-from benchmarks.report import load_table, start_table  # noqa: E402
+from benchmarks.report import load_table, start_table, whole_table  # noqa: E402
 
 FOLDER = RESULTS / "start"
 TASKS = ("demo", "ppo", "dqn")
@@ -44,6 +53,8 @@ FRAMEWORKS = ("tensorflow", "jax", "torch")
 BARS = {"tensorflow": 1.5, "jax": 0.7, "torch": 0.5}
 # Seconds of `import noterl` alone, and of its agents in addition to Keras with its framework.
 IMPORT_BARS = {"noterl": 0.15, "agents": 0.3}
+# Ratio of the seconds of a whole process to those of commit a249a9f2.
+WHOLE_BARS = {"tensorflow": 0.65, "jax": 0.55, "torch": 0.45}
 # In a process that has imported nothing else.
 IMPORTS = """
 import json, time
@@ -86,6 +97,12 @@ peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 allocated = agent.replay.nbytes / 2**20
 found = {"seconds": seconds, "peak": (peak - held) / 2**20, "allocated": allocated}
 print(json.dumps({**found, "file": os.path.getsize(sys.argv[1]) / 2**20}))
+"""
+# The process that `--whole` measures.
+WHOLE = """
+import noterl
+noterl.PPO("CartPole-v1", rollout_steps=32, seed=1).fit(steps=256, num_envs=2, verbose=0)
+print("{}")
 """
 # With one of these, the user's own cache would be measured.
 CACHE_VARIABLES = ("JAX_COMPILATION_CACHE_DIR", "TF_XLA_FLAGS")
@@ -198,10 +215,8 @@ def measure_load(backend: str, repeats: int, before: Path | None) -> dict[str, A
         path = str(Path(folder, "agent.noterl"))
         execute(*load_command(backend, WRITE, path, ROOT))
         for repeat in range(repeats):
-            for name, checkout in checkouts.items():
-                runs.append(
-                    {"repeat": repeat, "checkout": name, **execute(*load_command(backend, LOAD, path, checkout))}
-                )
+            for name, root in checkouts.items():
+                runs.append({"repeat": repeat, "checkout": name, **execute(*load_command(backend, LOAD, path, root))})
     return {
         "backend": backend,
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
@@ -229,6 +244,35 @@ def summarize_load(runs: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
+def measure_whole(backend: str, repeats: int, before: Path) -> dict[str, Any]:
+    """Run whole processes of the two checkouts in turn, and return the result with the ratio of their seconds."""
+    checkouts = {"before": before.resolve(), "after": ROOT}
+    seconds: dict[str, list[float]] = {name: [] for name in checkouts}
+    with tempfile.TemporaryDirectory(prefix="noterl-whole-") as folder:
+        for repeat in range(repeats + 1):
+            for name, root in checkouts.items():
+                words, added = load_command(backend, WHOLE, "", root)
+                began = time.perf_counter()
+                execute(words, {**added, "NOTERL_CACHE": str(Path(folder, name))})
+                if repeat:  # the first run fills the cache
+                    seconds[name].append(time.perf_counter() - began)
+    medians = {name: statistics.median(values) for name, values in seconds.items()}
+    ratio = stats.paired_ratio(seconds["after"], seconds["before"])
+    return {
+        "backend": backend,
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "machine": machine(),
+        "versions": versions(PACKAGES),
+        "summary": {
+            **medians,
+            **ratio,
+            "bar": WHOLE_BARS[backend],
+            "met": (ratio["high"] or 2.0) <= WHOLE_BARS[backend],
+        },
+        "runs": seconds,
+    }
+
+
 def parse(words: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0], prog="start.py")
     parser.add_argument("backends", nargs="*", metavar="backend", help=f"any of {', '.join(FRAMEWORKS)} (default: all)")
@@ -236,11 +280,14 @@ def parse(words: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--output", type=Path, default=FOLDER, help="folder of the results")
     parser.add_argument("--task", choices=TASKS, help="measure in this process and print JSON")
     parser.add_argument("--load", action="store_true", help="measure how long a saved agent takes to be loaded")
-    parser.add_argument("--before", type=Path, help="with --load: checkout of an older commit")
+    parser.add_argument("--whole", action="store_true", help="measure whole processes beside those of --before")
+    parser.add_argument("--before", help="with --load or --whole: checkout of an older commit, or a git revision")
     arguments = parser.parse_args(words)
     unknown = set(arguments.backends) - set(FRAMEWORKS)
     if unknown:
         parser.error(f"backend must be one of {', '.join(FRAMEWORKS)}, got {', '.join(sorted(unknown))}")
+    if arguments.whole and arguments.before is None:
+        parser.error("--whole needs --before")
     if arguments.repeats < 1:
         parser.error("--repeats must be at least 1")
     arguments.backends = arguments.backends or list(FRAMEWORKS)
@@ -255,11 +302,14 @@ def main(words: list[str] | None = None) -> None:
     if found := [name for name in CACHE_VARIABLES if os.environ.get(name)]:
         raise SystemExit(f"unset {' and '.join(found)}: they replace the cache that is measured")
     warn_if_busy(machine())
-    if arguments.load:
-        results = [measure_load(backend, arguments.repeats, arguments.before) for backend in arguments.backends]
+    if arguments.load or arguments.whole:
+        part = "whole" if arguments.whole else "load"
+        measure_part, table = (measure_whole, whole_table) if arguments.whole else (measure_load, load_table)
+        with checkout(arguments.before) if arguments.before else contextlib.nullcontext() as before:
+            results = [measure_part(backend, arguments.repeats, before) for backend in arguments.backends]
         for result in results:
-            store(result, arguments.output / "load" / f"{result['backend']}.json")
-        print(load_table(results))
+            store(result, arguments.output / part / f"{result['backend']}.json")
+        print(table(results))
         return
     results = [measure(backend, arguments.repeats) for backend in arguments.backends]
     for result in results:

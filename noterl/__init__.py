@@ -5,11 +5,12 @@ Public names are imported on first use, so `import noterl` does not import a dee
 
 from __future__ import annotations
 
+import atexit
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from noterl.registry import register_modules
-from noterl.utils import keras_backend, lazy_imports
+from noterl.utils import keras_backend, lazy_imports, start
 
 if TYPE_CHECKING:
     # `callbacks` is a folder next to the package, which mypy does not find under this name.
@@ -48,6 +49,9 @@ if TYPE_CHECKING:
     from noterl.types import Batch as Batch
 
 __version__ = "0.1.0"
+
+# Handlers run in reverse order, so this one runs after those of the frameworks.
+atexit.register(start.freeze_at_exit)
 
 # Before Keras is imported, because it reads KERAS_BACKEND once.
 keras_backend.choose()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -114,6 +115,8 @@ def test_checkouts_load_in_turn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     monkeypatch.setattr(start, "execute", load)
     for name in start.CACHE_VARIABLES:
         monkeypatch.delenv(name, raising=False)
+    (tmp_path / "noterl").mkdir()
+    (tmp_path / "noterl" / "__init__.py").touch()
     words = ["torch", "--load", "--before", str(tmp_path), "--repeats", "2", "--output", str(tmp_path)]
     start.main(words)
     here, there = str(start.ROOT), str(tmp_path.resolve())
@@ -122,6 +125,31 @@ def test_checkouts_load_in_turn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert {name: one["seconds"] for name, one in result["summary"].items()} == {"before": 2.0, "after": 1.5}
     cells = report.load_table([result]).splitlines()[2].split("|")[1:4]
     assert [cell.strip() for cell in cells] == ["PyTorch", "before", "2.00"]
+
+
+@pytest.mark.backend_free
+def test_whole_processes_of_two_commits_alternate(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    paths: list[str] = []
+    clock = iter(range(0, 1_000, 5))
+    monkeypatch.setattr(start, "execute", lambda words, variables: paths.append(variables["PYTHONPATH"]))
+    monkeypatch.setattr(start, "time", SimpleNamespace(perf_counter=lambda: float(next(clock))))
+    for name in start.CACHE_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "noterl").mkdir()
+    (tmp_path / "noterl" / "__init__.py").touch()
+    start.main(["jax", "--whole", "--before", str(tmp_path), "--repeats", "5", "--output", str(tmp_path)])
+    assert paths == 6 * [str(tmp_path.resolve()), str(start.ROOT)]
+    result = json.loads((tmp_path / "whole" / "jax.json").read_text())
+    assert result["runs"] == {"before": 5 * [5.0], "after": 5 * [5.0]}
+    assert result["summary"]["ratio"] == result["summary"]["high"] == 1.0
+    assert not result["summary"]["met"]
+    assert "1.00 (1.00 to 1.00)" in report.whole_table([result])
+
+
+@pytest.mark.backend_free
+def test_whole_processes_need_another_commit() -> None:
+    with pytest.raises(SystemExit):
+        start.main(["--whole"])
 
 
 @pytest.mark.backends("torch")

@@ -10,9 +10,11 @@ import importlib
 import importlib.util
 import os
 from functools import cache
+from typing import Any
 
 from noterl.backends.interface import Backend as Backend
 from noterl.utils.keras_backend import SUPPORTED
+from noterl.utils.start import called_late, collector_paused, disabled_late, imported_late, sparsified_late
 
 if not os.environ.get("KERAS_BACKEND"):
     raise ImportError('noterl needs a backend: pip install "noterl[tensorflow]", "noterl[jax]" or "noterl[torch]"')
@@ -26,8 +28,19 @@ if importlib.util.find_spec(os.environ["KERAS_BACKEND"]) is None:
     _name = os.environ["KERAS_BACKEND"]
     raise ImportError(f'KERAS_BACKEND is {_name!r}, but {_name} is not installed: pip install "noterl[{_name}]"')
 
-import keras as keras
-from keras import ops as ops
+# Frameworks import these with themselves. They need them only for pictures, data frames, model files, notebooks, sparse
+# arrays, attention on TPUs, `torch.compile`, and models of JAX in other frameworks.
+_LATE: dict[str, dict[str, Any]] = {
+    **{name: {} for name in ("matplotlib", "pandas", "h5py", "requests", "IPython")},
+    "torch._dynamo": {"disable": disabled_late},
+    "jax.experimental.pallas": {},
+    "jax.experimental.sparse": {"sparsify": sparsified_late},
+}
+if os.environ["KERAS_BACKEND"] != "jax":
+    _LATE |= {"jax": {"jit": called_late("jax", "jit")}, "jax.monitoring": {"record_scalar": None}}
+with collector_paused(), imported_late(_LATE):
+    import keras as keras
+    from keras import ops as ops
 
 if os.environ["KERAS_BACKEND"] == "jax":
     importlib.import_module("noterl.backends.jax.cache").enable()  # before the first network is built

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from noterl.utils import words
+from noterl.utils.start import collector_paused
 
 
 def attach(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
@@ -36,10 +37,11 @@ def attach(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]],
             importing = sys._getframe(1).f_globals.get("__name__") == "importlib._bootstrap"
             raise ImportError(str(error)) if importing and words.hint(name) else error
         home = homes[name]
-        if home == package:  # the name is a module of the package
-            value: Any = importlib.import_module(f"{package}.{name}")
-        else:
-            value = getattr(importlib.import_module(home, package), name)
+        with collector_paused():
+            if home == package:  # the name is a module of the package
+                value: Any = importlib.import_module(f"{package}.{name}")
+            else:
+                value = getattr(importlib.import_module(home, package), name)
         setattr(module, name, value)
         return value
 

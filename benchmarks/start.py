@@ -247,7 +247,7 @@ def summarize_load(runs: list[dict[str, Any]]) -> dict[str, Any]:
 def measure_whole(backend: str, repeats: int, before: Path) -> dict[str, Any]:
     """Run whole processes of the two checkouts in turn, and return the result with the ratio of their seconds."""
     checkouts = {"before": before.resolve(), "after": ROOT}
-    seconds: dict[str, list[float]] = {name: [] for name in checkouts}
+    runs: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="noterl-whole-") as folder:
         for repeat in range(repeats + 1):
             for name, root in checkouts.items():
@@ -255,7 +255,8 @@ def measure_whole(backend: str, repeats: int, before: Path) -> dict[str, Any]:
                 began = time.perf_counter()
                 execute(words, {**added, "NOTERL_CACHE": str(Path(folder, name))})
                 if repeat:  # the first run fills the cache
-                    seconds[name].append(time.perf_counter() - began)
+                    runs.append({"repeat": repeat, "checkout": name, "seconds": time.perf_counter() - began})
+    seconds = {name: [run["seconds"] for run in runs if run["checkout"] == name] for name in checkouts}
     medians = {name: statistics.median(values) for name, values in seconds.items()}
     ratio = stats.paired_ratio(seconds["after"], seconds["before"])
     return {
@@ -269,7 +270,7 @@ def measure_whole(backend: str, repeats: int, before: Path) -> dict[str, Any]:
             "bar": WHOLE_BARS[backend],
             "met": (ratio["high"] or 2.0) <= WHOLE_BARS[backend],
         },
-        "runs": seconds,
+        "runs": runs,
     }
 
 

@@ -29,6 +29,7 @@ os.environ.setdefault("MPLBACKEND", "agg")
 import noterl.callbacks  # noqa: E402 - autodoc imports the checkout, not an installed copy
 from benchmarks import learning, report  # noqa: E402
 from noterl import migration, plotting  # noqa: E402
+from noterl.presets import catalogue  # noqa: E402
 from noterl.tune import Result, search  # noqa: E402
 from noterl.utils import figures  # noqa: E402
 
@@ -172,6 +173,23 @@ def show_formula(display: str) -> tuple[Any, None]:
     return visit, None
 
 
+def write_presets(path: Path) -> None:
+    """Write one row for each preset."""
+    rows = [
+        (
+            f"`{preset.algorithm}`",
+            f"`{preset.env}`",
+            f"`{preset.name}`",
+            f"{preset.arguments['steps']:,}",
+            preset.evidence,
+            preset.source,
+        )
+        for preset in catalogue()
+    ]
+    header = ("agent", "environment", "name", "steps", "result", "source")
+    path.write_text(report.markdown_table(header, rows), encoding="utf-8")
+
+
 def write_word_tables(folder: Path) -> None:
     """Write the tables of noterl/migration/ for the pages of docs/migration/ to include."""
     for library in migration.LIBRARIES:
@@ -184,6 +202,7 @@ def write_word_tables(folder: Path) -> None:
 GENERATED.mkdir(exist_ok=True)
 write_benchmark_tables(GENERATED)
 write_word_tables(GENERATED)
+write_presets(GENERATED / "presets.md")
 draw_learning_curves(GENERATED / "curves")
 draw_examples(GENERATED / "examples")
 draw_study(GENERATED / "study")

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from noterl import noise as noise
     from noterl import plotting as plotting
     from noterl import policies as policies
+    from noterl import presets as presets
     from noterl import replay as replay
     from noterl import schedules as schedules
     from noterl import tune as tune

@@ -6,12 +6,12 @@ import contextlib
 import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, Self, TypedDict
 
 import numpy as np
 from gymnasium.spaces import Discrete
 
-from noterl import networks, saving
+from noterl import networks, presets, saving
 from noterl.acting.actor import Actor
 from noterl.algorithm import Algorithm, Defaults, RunningUpdater, bind_head
 from noterl.callback import Callback
@@ -101,6 +101,31 @@ class BaseAgent(Algorithm):
         own |= inspect.signature(kind).parameters.keys() & vars(self).keys()
         return sorted({*_NAMES_FOR_USERS.split()} | {name for name in own if not name.startswith("_")})
 
+    @classmethod
+    def from_preset(cls, env: str, name: str = "zoo", **arguments: Any) -> Self:
+        """Return a compiled agent with the settings of a preset; docs/presets.md lists the presets.
+
+        `fit` then takes its budget, number of environments and workers from the preset, unless it receives these
+        arguments. The preset's schedules span the budget of the `fit` that runs them. A saved agent does not hold its
+        preset, so `fit` of a loaded one needs a budget.
+
+        Args:
+            env: the id of the environment, such as "CartPole-v1" or "atari:Pong".
+            name: the name of the preset: "zoo" for the settings that rl-zoo3 publishes for Stable-Baselines3.
+            **arguments: of the constructor, of `compile` or of `fit`; each replaces that of the preset.
+
+        Raises:
+            ValueError: if there is no such preset, or an argument is unknown; the message names the nearest.
+
+        Example:
+        >>> import noterl
+        >>> agent = noterl.PPO.from_preset("CartPole-v1", seed=1, hidden=(16,))
+        >>> agent.gamma.value, agent.rollout_steps
+        (0.98, 32)
+        >>> history = agent.fit(steps=512, verbose=0)
+        """
+        return presets.find(cls, env, name).make(cls, env, arguments)
+
     @explain_arguments
     def compile(
         self,
@@ -188,8 +213,8 @@ class BaseAgent(Algorithm):
         strategy: Any = None,
         callbacks: Iterable[Any] = (),
         num_envs: int | None = None,
-        vectorize: bool = False,
-        workers: int | Workers | RayWorkers = 0,
+        vectorize: bool | None = None,
+        workers: int | Workers | RayWorkers | None = None,
         verbose: int | str = "auto",
         log_every: int | None = None,
         seed: int | None = None,
@@ -201,7 +226,8 @@ class BaseAgent(Algorithm):
             env: environment to train in, with the agent's spaces; by default the one that the agent was built with.
             episodes: number of episodes to finish, an int, or a float without a fraction such as 1e3.
             steps: number of environment steps to take, summed over the environments; an int or such a float. Training
-                ends when `episodes` or `steps` is reached. Both may be None if a callback ends training.
+                ends when `episodes` or `steps` is reached. Both may be None if a callback ends training, or for an
+                agent of `from_preset`.
             strategy: how devices or processes share the updates: "data_parallel" on JAX, "ddp" on torch, "mirrored",
                 "multiworker" or "parameter_server" on TensorFlow, or the framework's own object; None for one device.
                 `batch_size` counts the transitions of all of them. See docs/scaling.md.
@@ -210,11 +236,11 @@ class BaseAgent(Algorithm):
             num_envs: number of environments; by default that of the previous `fit`, or one for each worker, or 1.
                 Without workers they are stepped in turn in this process, which does not speed up slow environments.
             vectorize: whether gymnasium's native vector environment of the id steps them together, which is faster for
-                many environments. Such ids are "CartPole-v1" and those of Atari games with raw frames; a
-                `noterl.envs.Atari` needs no `vectorize`.
+                many environments; by default False. Such ids are "CartPole-v1" and those of Atari games with raw
+                frames; a `noterl.envs.Atari` needs no `vectorize`.
             workers: number of processes that step the environments; a `noterl.collect.Workers` with more settings; a
-                `noterl.collect.RayWorkers` for those of a Ray cluster; 0 for none. Workers also choose actions if the
-                network runs in NumPy and `forward` returns no further fields. They end with this `fit`.
+                `noterl.collect.RayWorkers` for those of a Ray cluster; 0 or None for none. Workers also choose actions
+                if the network runs in NumPy and `forward` returns no further fields. They end with this `fit`.
             verbose: 0 silent, 1 a progress bar, 2 a line every `log_every` episodes, at least every 10 seconds; "auto"
                 is 1 on a terminal, else 2. With 1 and 2, a line at the end says why training ended and what it did.
             log_every: episodes between lines, 10 by default.

@@ -1,4 +1,4 @@
-"""`noterl agents`, `noterl environments` and `noterl callbacks`: what there is."""
+"""`noterl agents`, `noterl environments`, `noterl callbacks` and `noterl presets`: what there is."""
 
 from __future__ import annotations
 
@@ -74,6 +74,26 @@ def run_callbacks(arguments: Sequence[str]) -> None:
         raise UsageError(f"unknown callback {arguments[0]!r}: {explain_name(name, list(offered))}")
     options = callback_options.callback_options(name.replace("-", "_"))
     parse_options(options, ["--help"], prog="noterl train AGENT", description=summary_of(offered[name]))
+
+
+def run_presets(arguments: Sequence[str]) -> None:
+    """Print the presets of all agents, or of one."""
+    from noterl.presets import catalogue
+
+    if len(arguments) > 1:
+        raise UsageError(f"noterl presets takes the name of one agent, got {' '.join(arguments)}")
+    for name in arguments:
+        check_agent(name)
+    presets = catalogue(class_name(arguments[0]) if arguments else None)
+    if not presets:
+        raise UsageError(f"{arguments[0]} has no presets; noterl presets lists all")
+    rows = {
+        f"{preset.algorithm.lower()} {preset.env} {preset.name}": f"{preset.arguments['steps']:,} steps; "
+        f"{preset.evidence}; {preset.source}"
+        for preset in presets
+    }
+    print(columns(rows))
+    print("\nnoterl train AGENT --env ENVIRONMENT --preset NAME trains with one.")
 
 
 def printable(text: str) -> str:

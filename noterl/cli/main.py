@@ -19,6 +19,7 @@ COMMANDS = {
     "compare": ("compare", "run", "plot the learning curves of runs: noterl compare runs/*/log.csv"),
     "info": ("files", "run_info", "print what a file holds"),
     "agents": ("catalogue", "run_agents", "list the agents"),
+    "presets": ("catalogue", "run_presets", "list the presets, or those of an agent: noterl presets ppo"),
     "environments": ("catalogue", "run_environments", "list the environments; a word filters them"),
     "callbacks": ("catalogue", "run_callbacks", "list the callbacks, or the options of one"),
 }

@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 import noterl
+from noterl import presets
 from noterl.cli import callback_options, catalogue, config
 from noterl.cli.environment import environment_of
 from noterl.cli.errors import UsageError, usage_errors
@@ -82,6 +83,7 @@ class RunOptions:
         wrap: wrappers of gymnasium, or preprocess(...), around the environment, innermost first, such as
             "FrameStackObservation(4)".
         seed: the seed of all random numbers; by default a random one, which run.toml records.
+        preset: settings for this environment, such as "zoo"; other options replace them. `noterl presets` lists them.
         backend: tensorflow, jax or torch; by default that of Keras.
         out: folder for run.toml, the trained agent and the log; by default runs/AGENT-ENV-NUMBER.
         overwrite: whether a run in this folder may be replaced.
@@ -93,6 +95,7 @@ class RunOptions:
     env: str
     wrap: Sequence[str] = ()
     seed: int | None = None
+    preset: str | None = None
     backend: str | None = None
     out: str | Path | None = None
     overwrite: bool = False
@@ -141,8 +144,13 @@ def train(name: str, options: Sequence[Option], given: Mapping[str, Given]) -> P
     try:
         with usage_errors():
             environment = environment_of(own.env, own.wrap)
-            agent = noterl_class(name)(environment, seed=seed, **groups.get(plain_name(name), {}))
-            agent.compile(**groups.get("compile", {}))
+            constructor, compiled = groups.get(plain_name(name), {}), groups.get("compile", {})
+            if own.preset is None:
+                agent = noterl_class(name)(environment, seed=seed, **constructor)
+                agent.compile(**compiled)
+            else:
+                preset = presets.find(noterl_class(name), own.env, own.preset)
+                agent = preset.make(noterl_class(name), environment, {"seed": seed, **constructor, **compiled})
         if own.restore is not None:
             restored = user_path(own.restore)
             agent.restore(restored / AGENT_FILE if restored.is_dir() else restored)

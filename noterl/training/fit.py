@@ -78,7 +78,11 @@ class Fit:
             yield make_loop(self.strategy, parts, budget, history)
 
     def check_arguments(self) -> None:
-        """Check the arguments and convert them, before anything changes."""
+        """Take arguments from a preset, check all and convert them, before anything changes."""
+        preset = self.parts.preset
+        if preset is not None:
+            preset.complete(self)
+        self.vectorize = False if self.vectorize is None else self.vectorize
         self.episodes, self.steps = whole(self.episodes), whole(self.steps)
         if isinstance(self.env, numbers.Number):
             raise ValueError(
@@ -109,6 +113,8 @@ class Fit:
     def begin(self) -> Budget:
         """Build the agent, check that it can train so, and let callbacks restore it and change the budget."""
         parts, session, counters = self.parts, self.parts.session, self.parts.counters
+        if parts.preset is not None and self.steps is not None:
+            parts.preset.span(counters.steps + self.steps)
         learner, actor = parts.build_to_train()
         self.info = self._check_info()
         check_strategy(self.strategy, learner)

@@ -23,6 +23,7 @@ from noterl.heads import Head, one_of
 from noterl.learning.dry_run import find_forward_fields, naming_network, start_of
 from noterl.learning.learner import Learner
 from noterl.learning.settings import Settings
+from noterl.presets import FitDefaults
 from noterl.random import Generators
 from noterl.training.session import Session
 from noterl.types import Counters
@@ -52,6 +53,7 @@ class Parts:
         counters: the steps, updates and episodes so far.
         built_actor: the actor; None if it is not built.
         act_generator: of `Agent.act` and `AlphaZero.search`; not saved.
+        preset: what `fit` takes from the preset of the agent; None if the agent has none.
     """
 
     def __init__(self, algorithm: Algorithm) -> None:
@@ -62,6 +64,7 @@ class Parts:
         self._settings: Settings | None = None
         self._learner: Learner | None = None
         self.built_actor: Actor | None = None
+        self.preset: FitDefaults | None = None
 
     @property
     def learner(self) -> Learner:

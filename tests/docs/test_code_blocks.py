@@ -7,6 +7,7 @@ backends, and the page then runs on them too. Only ```python fences may hold Pyt
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 import re
@@ -111,6 +112,7 @@ def run_page(page: Path, text: str, backend: str) -> None:
 
 
 def shortened(fit: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(fit)
     def short_fit(
         self: noterl.Agent,
         env: Any = None,

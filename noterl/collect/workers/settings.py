@@ -144,12 +144,12 @@ def check_actor(actor: Actor, workers: WorkerSettings | None) -> None:
 
 
 def check_workers(workers: Any) -> WorkerSettings | None:
-    """Return the argument `workers` of `fit` as settings; None for 0.
+    """Return the argument `workers` of `fit` as settings; None for None and 0.
 
     Raises:
         ValueError: if it is not an int of at least 0, a `Workers` or a `RayWorkers`.
     """
-    if isinstance(workers, WorkerSettings):
+    if workers is None or isinstance(workers, WorkerSettings):
         return workers
     try:
         count = check_int("workers", workers, least=0)

@@ -1,0 +1,175 @@
+"""Presets: the settings of an algorithm for a task, as data in one TOML file for each algorithm.
+
+A table `[name."environment"]` holds a source, the evidence, and arguments of the constructor, of `compile` and of `fit`
+by name. A table with the key `class` stands for an object. Its key `until` is a fraction of the budget, and becomes the
+argument `steps` of the object. `*` in the environment stands for any characters.
+"""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+import inspect
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import resources
+from typing import Any
+
+from noterl import registry
+from noterl.backends import keras
+from noterl.utils.words import explain_name
+
+
+@dataclass(frozen=True)
+class Preset:
+    """The settings of an algorithm for a task.
+
+    Attributes:
+        algorithm: the name of the class, such as "PPO".
+        env: the id of the environment; `*` stands for any characters.
+        name: the name of the preset: "zoo" for the published settings of rl-zoo3.
+        source: where the settings come from, and what differs from there.
+        evidence: what agents reached with them here; "not run here" if none was trained.
+        arguments: the arguments of the constructor, of `compile` and of `fit`, as in the file.
+    """
+
+    algorithm: str
+    env: str
+    name: str
+    source: str
+    evidence: str
+    arguments: Mapping[str, Any] = field(repr=False)
+
+    def make(self, kind: Any, env: Any, arguments: Mapping[str, Any]) -> Any:
+        """Return a compiled agent whose `fit` takes the preset's budget and lanes.
+
+        Args:
+            kind: the class of the agent.
+            env: the environment of the agent.
+            arguments: of the constructor, of `compile` or of `fit`; each replaces the preset's argument.
+
+        Raises:
+            ValueError: if neither of the three has an argument; the message names it.
+        """
+        chosen = {**self.arguments, **arguments}
+        spans: list[tuple[Any, float]] = []
+        objects = {name: _object(value, chosen.get("steps"), spans) for name, value in chosen.items()}
+        groups: list[dict[str, Any]] = [{}, {}, {}]
+        known = [inspect.signature(function).parameters for function in (kind, kind.compile, kind.fit)]
+        for name, value in objects.items():
+            position = next((position for position, names in enumerate(known) if name in names), None)
+            if position is None or name in ("self", "env"):
+                raise ValueError(
+                    f"{name} is an argument of neither {kind.__name__}, compile nor fit, got {name}={value!r}: "
+                    f"{explain_name(name, {name for names in known for name in names})}"
+                )
+            groups[position][name] = value
+        agent = kind(env, **groups[0])
+        agent.compile(**groups[1])
+        agent._parts.preset = FitDefaults(groups[2], spans)
+        return agent
+
+
+@dataclass(frozen=True)
+class FitDefaults:
+    """What `fit` takes from a preset.
+
+    Attributes:
+        arguments: the arguments of `fit` by name.
+        spans: the schedules and policies of the preset, each with the fraction of the budget after which its value is
+            constant.
+    """
+
+    arguments: Mapping[str, Any]
+    spans: list[tuple[Any, float]]
+
+    def complete(self, fit: Any) -> None:
+        """Set the arguments of `fit` that are None; a budget in steps or episodes replaces that of the preset."""
+        has_budget = fit.steps is not None or fit.episodes is not None
+        for name, value in self.arguments.items():
+            if getattr(fit, name) is None and not (has_budget and name in ("steps", "episodes")):
+                setattr(fit, name, value)
+
+    def span(self, steps: int) -> None:
+        """Let the schedules end at their fractions of a number of environment steps."""
+        for scheduled, fraction in self.spans:
+            scheduled.steps = _steps(fraction, steps)
+            scheduled._config["steps"] = scheduled.steps  # what a file holds
+
+
+def catalogue(algorithm: str | None = None) -> list[Preset]:
+    """Return the presets of an algorithm, or all of them.
+
+    Args:
+        algorithm: the name of the class, such as "PPO"; None for all.
+
+    Example:
+    >>> from noterl.presets import catalogue
+    >>> sorted({preset.name for preset in catalogue("SAC")})
+    ['zoo']
+    """
+    presets = []
+    for file in sorted(resources.files(__name__).iterdir(), key=lambda file: file.name):
+        title, _, ending = file.name.upper().partition(".")
+        if ending == "TOML" and algorithm in (None, title):
+            for name, tables in tomllib.loads(file.read_text(encoding="utf-8")).items():
+                for env, table in tables.items():
+                    arguments = {key: value for key, value in table.items() if key not in ("source", "evidence")}
+                    presets.append(Preset(title, env, name, table["source"], table["evidence"], arguments))
+    return presets
+
+
+def find(kind: type, env: str, name: str) -> Preset:
+    """Return the preset of an agent's class for a task.
+
+    Args:
+        kind: the class of the agent, or a subclass of such a class.
+        env: the id of the environment.
+        name: the name of the preset.
+
+    Raises:
+        ValueError: if there is no such preset; the message names the nearest.
+    """
+    everything = catalogue()
+    algorithms = {preset.algorithm for preset in everything}
+    algorithm = next((base.__name__ for base in kind.__mro__ if base.__name__ in algorithms), None)
+    if algorithm is None:
+        raise ValueError(f"{kind.__name__} has no presets; these algorithms have some: {', '.join(sorted(algorithms))}")
+    of_algorithm = [preset for preset in everything if preset.algorithm == algorithm]
+    of_task = [preset for preset in of_algorithm if fnmatch.fnmatchcase(env, preset.env)]
+    if not of_task:
+        nearest = difflib.get_close_matches(env, {preset.env for preset in of_algorithm}, n=3, cutoff=0.0)
+        others = {preset.algorithm for preset in everything if fnmatch.fnmatchcase(env, preset.env)}
+        hint = f"; for this task there are presets of {' and '.join(sorted(others))}" if others else ""
+        raise ValueError(f"env: {algorithm} has no preset for {env!r}; the nearest are {', '.join(nearest)}{hint}")
+    for preset in of_task:
+        if preset.name == name:
+            return preset
+    names = " or ".join(repr(preset.name) for preset in of_task)
+    raise ValueError(f"name must be {names} for {algorithm} on {env}, got {name!r}")
+
+
+def _object(value: Any, budget: int | None, spans: list[tuple[Any, float]]) -> Any:
+    """Return what a value of a file stands for; add schedules with a fraction of the budget to `spans`."""
+    if not isinstance(value, Mapping) or "class" not in value:
+        return value
+    arguments = {key: _object(each, budget, spans) for key, each in value.items() if key not in ("class", "until")}
+    if "until" in value:
+        if budget is None:
+            raise ValueError("steps must be a number for a preset whose schedules span the budget, got None")
+        arguments["steps"] = _steps(value["until"], budget)
+    made = _class(value["class"])(**arguments)
+    if "until" in value:
+        spans.append((made, value["until"]))
+    return made
+
+
+def _steps(fraction: float, budget: int) -> int:
+    return max(1, round(fraction * budget))
+
+
+def _class(name: str) -> Any:
+    """Return a class of noterl's registry, or an optimizer of Keras."""
+    registered = registry.arguments()
+    return registered[name] if name in registered else getattr(keras.optimizers, name)

@@ -1,0 +1,146 @@
+"""Tests of presets: settings as data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import noterl
+from noterl.cli.main import main
+from noterl.presets import catalogue, find
+
+pytestmark = pytest.mark.backends("torch")
+
+ALGORITHMS = ("A2C", "DQN", "PPO", "SAC", "TD3")
+SMALL: dict[str, Any] = {"hidden": (8,), "epochs": 1, "seed": 1}
+
+
+def make(**arguments: Any) -> Any:
+    return noterl.PPO.from_preset("CartPole-v1", **{**SMALL, **arguments})
+
+
+@pytest.mark.backend_free
+def test_at_least_thirty_pairs_of_algorithm_and_task_have_zoo_settings() -> None:
+    presets = catalogue()
+    zoo = {(preset.algorithm, preset.env) for preset in presets if preset.name == "zoo"}
+    assert len(zoo) >= 30
+    assert {preset.algorithm for preset in presets} == {*ALGORITHMS}
+    assert all(preset.source and preset.evidence and preset.arguments["steps"] > 0 for preset in presets)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_each_preset_makes_a_compiled_agent(algorithm: str) -> None:
+    for preset in catalogue(algorithm):
+        try:
+            env: Any = gymnasium.make(preset.env) if "*" not in preset.env else "atari:Pong"
+        except gymnasium.error.DependencyNotInstalled:  # MuJoCo
+            env = spaces.Box(-1, 1, (8,)), spaces.Box(-1, 1, (2,))
+        agent = preset.make(getattr(noterl, algorithm), env, {"seed": 1})
+        for name in set(preset.arguments) & {"gamma", "gae_lambda", "entropy_coefficient"}:
+            assert float(getattr(agent, name).value) == pytest.approx(preset.arguments[name])
+
+
+def test_fit_takes_budget_and_lanes_from_the_preset() -> None:
+    agent = make(steps=512)
+    agent.fit(verbose=0)
+    assert agent.steps == 512
+    assert agent.updates == 2  # 32 steps of 8 environments, one pass in one batch
+
+
+def test_arguments_of_fit_replace_those_of_the_preset() -> None:
+    agent = make(batch_size=64)
+    agent.fit(steps=128, num_envs=2, verbose=0)
+    assert (agent.steps, agent.updates) == (128, 2)
+    agent.fit(episodes=1, num_envs=2, verbose=0)
+    assert agent.episodes >= 1 and agent.steps < 100_000
+
+
+def test_schedules_span_the_budget_of_the_fit_that_runs_them() -> None:
+    agent = make(rollout_steps=16, batch_size=128)
+    clips: list[float] = []
+
+    class Record(noterl.Callback):
+        def on_batch_end(self, batch: int, logs: dict[str, Any]) -> None:
+            clips.append(float(agent.clip.value))
+
+    record = Record()
+    agent.fit(steps=512, num_envs=8, callbacks=[record], verbose=0)
+    assert clips == pytest.approx([0.2 * (1 - step / 512) for step in (128, 256, 384, 512)], abs=1e-6)
+    clips.clear()
+    agent.fit(steps=512, callbacks=[record], verbose=0)
+    assert clips == pytest.approx([0.2 * (1 - step / 1024) for step in (640, 768, 896, 1024)], abs=1e-6)
+    assert agent.get_config()["clip"].steps == 1024
+
+
+def test_exploration_spans_a_fraction_of_the_budget() -> None:
+    agent = noterl.DQN.from_preset("CartPole-v1", seed=1)
+    assert agent.policy.steps == 12_000
+    agent.fit(steps=100, verbose=0)
+    assert agent.policy.steps == 6
+    assert agent.policy.epsilon(6) == pytest.approx(0.11)
+
+
+def test_saved_agent_needs_a_budget(tmp_path: Path) -> None:
+    agent = make(steps=256)
+    agent.fit(verbose=0)
+    agent.save(tmp_path / "agent.noterl")
+    loaded: Any = noterl.load(tmp_path / "agent.noterl")
+    assert repr(loaded.get_config()["clip"]) == "Linear(start=0.2, end=0.0, steps=256)"
+    with pytest.raises(ValueError, match="episodes or steps"):
+        loaded.fit(verbose=0)
+
+
+def test_subclass_has_the_presets_of_its_base() -> None:
+    class Mine(noterl.PPO):
+        pass
+
+    assert find(Mine, "CartPole-v1", "zoo").algorithm == "PPO"
+    assert find(noterl.PPO, "atari:Breakout", "zoo").env == "atari:*"
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "env", "name", "text"),
+    [
+        ("PPO", "CartPol-v1", "zoo", "env: PPO has no preset for 'CartPol-v1'; the nearest are CartPole-v1"),
+        ("SAC", "CartPole-v1", "zoo", "for this task there are presets of A2C and DQN and PPO"),
+        ("PPO", "CartPole-v1", "quick", "name must be .*'zoo'.* for PPO on CartPole-v1, got 'quick'"),
+        ("MADDPG", "CartPole-v1", "zoo", "MADDPG has no presets; these algorithms have some: A2C, DQN"),
+    ],
+)
+def test_missing_preset_names_the_nearest(algorithm: str, env: str, name: str, text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        getattr(noterl, algorithm).from_preset(env, name)
+
+
+def test_unknown_argument_is_named() -> None:
+    with pytest.raises(ValueError, match=r"hiden is an argument of neither PPO, compile nor fit.*'hidden'"):
+        noterl.PPO.from_preset("CartPole-v1", hiden=(8,))
+
+
+def test_command_line_runs_the_same_preset(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--env", "CartPole-v1", "--preset", "zoo", "--hidden", "8", "--epochs", "1", "--seed", "1"]
+    assert main(["train", "ppo", *words, "--steps", "512", "--quiet", "--out", str(tmp_path / "first")]) == 0
+    config = str(tmp_path / "first" / "run.toml")
+    assert main(["train", "--config", config, "--quiet", "--out", str(tmp_path / "second")]) == 0
+    agent = make()
+    agent.fit(steps=512, verbose=0)
+    for folder in ("first", "second"):
+        loaded: Any = noterl.load(tmp_path / folder / "agent.noterl")
+        for weight, other in zip(agent.get_weights(), loaded.get_weights(), strict=True):
+            np.testing.assert_array_equal(weight, other)
+    assert main(["train", "ppo", *words[:3], "quick", "--out", str(tmp_path / "third")]) == 2
+    assert "name must be" in capsys.readouterr().err
+
+
+@pytest.mark.backend_free
+def test_presets_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["presets", "td3"]) == 0
+    printed = capsys.readouterr().out
+    assert "td3 Pendulum-v1 zoo" in printed and "100,000 steps" in printed and "ppo" not in printed
+    assert main(["presets", "acer"]) == 2
+    assert main(["presets", "td3", "sac"]) == 2

@@ -21,6 +21,8 @@ from noterl.envs.observation import copy_observation
 from noterl.random import Generators
 from noterl.types import Transition
 
+SEGMENTS = ("/memfd:noterl", "/dev/shm/noterl-")
+
 
 def _linear(x: np.ndarray, weights: list[np.ndarray]) -> np.ndarray:
     return numpy_layers.dense(x, *weights)
@@ -159,6 +161,17 @@ def segments() -> list[str]:
     """Return noterl's shared memory: what this process has mapped, and what has a name in /dev/shm."""
     if not os.path.isdir("/dev/shm"):
         return []
-    mapped = [line.split(maxsplit=5)[-1] for line in Path("/proc/self/maps").read_text().splitlines()]
+    mapped = [line.split(maxsplit=5)[-1] for line in _maps()]
     named = [f"/dev/shm/{name}" for name in os.listdir("/dev/shm")]
-    return sorted(path for path in mapped + named if path.startswith(("/memfd:noterl", "/dev/shm/noterl-")))
+    return sorted(path for path in mapped + named if path.startswith(SEGMENTS))
+
+
+def mapped_bytes() -> int:
+    """Return the size of noterl's shared memory that this process has mapped; 0 without /proc."""
+    ranges = [line.split()[0].split("-") for line in _maps() if line.split(maxsplit=5)[-1].startswith(SEGMENTS)]
+    return sum(int(end, 16) - int(start, 16) for start, end in ranges)
+
+
+def _maps() -> list[str]:
+    path = Path("/proc/self/maps")
+    return path.read_text().splitlines() if path.exists() else []

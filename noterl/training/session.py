@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -18,6 +21,8 @@ from noterl.training.dispatch import CallbackList
 from noterl.types import InfoSpec, StopRequest
 from noterl.utils import console
 from noterl.utils.interrupts import InterruptGuard
+
+_SECONDS_AT_EXIT = 10  # for the step in progress, which may hang
 
 
 class Session:
@@ -67,6 +72,8 @@ class Session:
     def training(self) -> Iterator[None]:
         """Mark a `fit` as running inside the block; afterwards no callback handles events and no worker runs."""
         self.is_training = True
+        if threading.current_thread().daemon:
+            atexit.register(self._stop_at_exit)
         try:
             yield
         except BaseException:
@@ -76,6 +83,14 @@ class Session:
             self._end_lanes(hurry=False)
         finally:
             self.events, self.is_training = Events(), False
+            atexit.unregister(self._stop_at_exit)
+
+    def _stop_at_exit(self) -> None:
+        """End the `fit` of a daemon thread, which Python would end in the middle of C++ code: that aborts."""
+        self.request_stop("the program has ended")
+        deadline = time.monotonic() + _SECONDS_AT_EXIT
+        while self.is_training and time.monotonic() < deadline:
+            time.sleep(0.01)
 
     def refuse_while_training(self, method: str) -> None:
         """Raise a RuntimeError if a `fit` is running, or if gradients are off in a method that trains."""

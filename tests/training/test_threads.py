@@ -7,10 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
+import pytest
 
 import noterl
 from noterl import backends
 from tests.support.batches import Corridor, copied, differences
+from tests.support.states import run_python
 
 
 def dropout_network() -> Any:
@@ -96,3 +98,27 @@ def test_hyperparameter_is_readable_while_another_thread_traces() -> None:
     agent.compile(replay=noterl.Replay(64), batch_size=4, learning_starts=8, update_every=1, updates=1)
     agent.fit(steps=20, verbose=0)
     assert values and set(values) == {0.9}
+
+
+DAEMON = """
+import threading, noterl
+from tests.support.batches import Corridor
+
+class Reports(noterl.Callback):
+    def on_step_end(self):
+        begun.set()
+
+    def on_train_end(self, logs):
+        print("ended", self.agent.stop_reason)
+
+begun = threading.Event()
+agent = noterl.DQN(Corridor, hidden=(4,), seed=1)
+threading.Thread(target=agent.fit, kwargs=dict(steps=10**9, callbacks=[Reports()], verbose=0), daemon=True).start()
+begun.wait()
+"""
+
+
+@pytest.mark.backends("torch")
+def test_fit_of_a_daemon_thread_ends_before_python_does() -> None:
+    """Python ends a daemon thread even in the middle of C++ code, which aborts the process."""
+    assert run_python(DAEMON, KERAS_BACKEND="torch") == "ended the program has ended\n"

@@ -11,12 +11,14 @@ class InvalidStepError(ValueError):
     """An environment returned an invalid observation or reward; the message names the lane and the step."""
 
 
-def check_end(name: str, values: Any) -> None:
-    """Raise an `InvalidStepError` unless `terminated` or `truncated` is a bool or a number, or an array of these.
+def check_end(name: str, values: Any, count: int | None = None) -> None:
+    """Raise an `InvalidStepError` unless ends of episodes are `count` bools or numbers; None for any count.
 
     The truth of other values says nothing: NaN and "False" are true.
     """
     ends = np.asarray(values)
+    if count is not None and ends.size != count:
+        raise InvalidStepError(f"{name} must be {'a bool' if count == 1 else f'{count} bools'}, got {values!r:.40}")
     for value in ends.astype(object).flat if ends.dtype.kind not in "biu" else ():
         is_number = isinstance(value, bool | int | float | np.generic) and not isinstance(value, str | bytes)
         if not is_number or value != value:

@@ -203,7 +203,15 @@ class WordsEnv(CountingEnv):
         return (observation, reward, *(self.ends if self.total == 3 else ends), info)
 
 
-@pytest.mark.parametrize(("ends", "name"), [(("False", False), "terminated"), ((False, None), "truncated")])
+BAD_ENDS = {
+    "str": (("False", False), "terminated"),
+    "none": ((False, None), "truncated"),
+    "array": ((np.array([True, False]), False), "terminated"),
+    "empty": ((False, []), "truncated"),
+}
+
+
+@pytest.mark.parametrize(("ends", "name"), BAD_ENDS.values(), ids=BAD_ENDS)
 def test_end_that_is_not_a_bool_raises(ends: Any, name: str) -> None:
     lanes = ScalarLanes(resolve(lambda: WordsEnv(ends)), 1, Generators(0))
     lanes.reset(0, 0, 0)
@@ -304,7 +312,7 @@ class TestBounds:
         assert len(caught) == 1
 
 
-@pytest.mark.parametrize("end", ["False", None, b"", np.str_(""), float("nan"), {}])
+@pytest.mark.parametrize("end", ["False", None, b"", np.str_(""), float("nan"), {}, np.ones(2, bool)])
 def test_end_that_is_no_bool_raises_on_each_path(end: Any) -> None:
     """Their truth says nothing: "False" would end each episode."""
 
@@ -323,12 +331,12 @@ def test_end_that_is_no_bool_raises_on_each_path(end: Any) -> None:
             observations, rewards, _, *others = super().step(list(actions))
             return observations, rewards, [end] * len(rewards), *others
 
-    message = r"must be a bool, got"
+    message = r"must be (a bool|\d bools), got"
     for env in (ClassicEnv(Classic()), ParallelEnv(Parallel()), ListEnv(Listed())):
         env.reset(seed=1)
         with pytest.raises(InvalidStepError, match=message):
             env.step(env.action_space.sample())
-    for ends in ([end, False], np.array([end, end])):
+    for ends in ([end, False], np.array([end, end])) if np.ndim(end) == 0 else ():
         with pytest.raises(InvalidStepError, match=rf"^terminations {message}"):
             check_step("NextStep", np.zeros(2, bool), np.ones(2), ends, np.zeros(2, bool), {})
         with pytest.raises(InvalidStepError, match=rf"^truncations {message}"):

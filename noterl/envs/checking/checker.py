@@ -108,8 +108,8 @@ class Checker:
         if type(reward) is not float or not _SMALLEST <= reward <= _LARGEST:
             self.reward(reward, lane, step)
         if type(terminated) not in _FLAGS or type(truncated) not in _FLAGS:
-            check_end("terminated", terminated)
-            check_end("truncated", truncated)
+            check_end("terminated", terminated, 1)
+            check_end("truncated", truncated, 1)
         if type(info) is not dict and not isinstance(info, Mapping):
             info = {}
         return observation, reward, terminated, truncated, info

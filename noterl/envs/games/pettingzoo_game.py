@@ -152,7 +152,7 @@ class PettingZooGame(Game):
             env.step(move)
         self._moves = moves
         ends = [*env.terminations.values(), *env.truncations.values()]
-        check_end("the ends of episodes", ends)
+        check_end("the ends of episodes", ends, len(ends))
         over = any(ends)
         player = self._players.index(env.agent_selection)
         seen = env.observe(env.agent_selection)

@@ -166,7 +166,7 @@ class ParallelEnv(TeamEnv):
         observations, rewards, terminations, _, infos = self.env.step(present)
         earned = np.array([rewards.get(name, 0.0) for name in self._index], np.float64)
         ends = [terminations.get(name, False) for name in self._index]
-        check_end("terminations", ends)
+        check_end("terminations", ends, len(ends))
         return self._by_index(observations), earned, np.array(ends, np.bool_), self._active(), {"agents": infos}
 
     def _by_index(self, observations: Mapping[Any, Any]) -> dict[int, Any]:
@@ -220,7 +220,7 @@ class ListEnv(TeamEnv):
         return self._by_index(observations), earned, terminations, active, named
 
     def _all(self, flags: Any) -> Array:
-        check_end("the ends of episodes", flags)
+        check_end("the ends of episodes", flags, len(self.team) if np.ndim(flags) else 1)
         return np.broadcast_to(np.asarray(flags, np.bool_), (len(self.team),))
 
     def _by_index(self, observations: Any) -> dict[int, Any]:

@@ -102,7 +102,7 @@ class ClassicEnv(gymnasium.Env[Any, Any]):
                 return tuple(result)
             if len(result) == 4:
                 observation, reward, over, info = result
-                check_end("done", over)
+                check_end("done", over, 1)
                 truncated = bool(over) and bool(info.get("TimeLimit.truncated", False))
                 if isinstance(reward, np.ndarray) and reward.size == 1:  # some with continuous actions return arrays
                     reward = float(reward.item())

@@ -1,6 +1,8 @@
 """Training on the device: the programs that collect and learn in one compiled call, which JAX implements.
 
-A `DeviceProgram` learns from rollouts, a `ReplayProgram` from a replay memory.
+A `DeviceProgram` learns from rollouts, a `ReplayProgram` from a replay memory. A call makes up to C iterations. An
+iteration is what updates follow: a rollout, or one round with a replay memory. A round is one step of every lane, and a
+position counts the steps of all lanes from the begin of the iteration in progress.
 """
 
 from __future__ import annotations
@@ -11,48 +13,219 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from noterl.backends.common import Step
+from noterl.backends.common import UpdateProgram
 from noterl.types import Batch
+from noterl.utils.schema import Array, DictOf, Int, check
+
+
+class Sums(NamedTuple):
+    """Episodes, with any leading axes; those in flight have `[N]`.
+
+    Attributes:
+        returns: sums of rewards, float32.
+        compensation: the rounding error of `returns`, to be added to them.
+        lengths: numbers of steps.
+    """
+
+    returns: Any
+    compensation: Any
+    lengths: Any
+
+    def on_host(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the returns and the lengths, flat, as float64 and int64."""
+        returns, compensation, lengths = (np.asarray(values).reshape(-1) for values in self)
+        return returns.astype(np.float64) + compensation, lengths.astype(np.int64)
+
+
+class Carry(NamedTuple):
+    """What a call receives from the last one.
+
+    Attributes:
+        key: of the iteration in progress.
+        states: of the environments, a pytree of arrays `[N, ...]`.
+        observations: as the rollout or the replay memory stores them, `[N, ...]`.
+        sums: of the episodes in flight, `[N]`.
+        memory: the `Rollout` in progress. With a replay memory, whether a lane's last transition is N slots before its
+            next one, and its episode goes on, `[N]`.
+    """
+
+    key: Any
+    states: Any
+    observations: Any
+    sums: Sums
+    memory: Any
+
+
+class Report(NamedTuple):
+    """What happened in a call of C iterations with R rounds.
+
+    Attributes:
+        ended: whether the step of a lane in a round ended its episode, `[R, N]`.
+        sums: where an episode ended, its return and length, `[R, N]`.
+        iterations: the number of iterations that ran.
+        applied: the number of updates of each iteration that were applied, `[C]`.
+        stopped: whether `stop` ended the updates of an iteration, `[C]`.
+        logs: values by name, `[updates of a call, ...]`.
+    """
+
+    ended: Any
+    sums: Sums
+    iterations: Any
+    applied: Any
+    stopped: Any
+    logs: dict[str, Any]
+
+
+@dataclass
+class CallEvents:
+    """The events of a compiled call, which its hooks are called for one by one.
+
+    Attributes:
+        first_step: environment steps before position 0.
+        last: the position at which the call ended.
+        ends: the positions of the steps that ended an episode, in order, `[E]`.
+        returns: the returns of these episodes, `[E]`.
+        lengths: their numbers of steps, `[E]`.
+        learns: the positions of the steps that a group of updates followed, in order, `[R]`.
+        due: the number of updates of each group, `[R]`.
+        applied: the number of them that were applied, `[R]`.
+        stopped: whether `stop_epochs` ended the group, `[R]`.
+        logs: what the updates logged, by name, `[sum of due, ...]`.
+        returns_after: the returns so far of the episodes in flight after the call, `[N]`.
+        lengths_after: their numbers of steps, `[N]`.
+        next_end: number of ends whose hooks were called.
+        next_learn: number of groups of updates that were reported.
+    """
+
+    first_step: int
+    last: int
+    ends: np.ndarray
+    returns: np.ndarray
+    lengths: np.ndarray
+    learns: np.ndarray
+    due: np.ndarray
+    applied: np.ndarray
+    stopped: np.ndarray
+    logs: dict[str, np.ndarray]
+    returns_after: np.ndarray
+    lengths_after: np.ndarray
+    next_end: int = 0
+    next_learn: int = 0
+
+    @classmethod
+    def from_state(cls, state: Any, num_envs: int) -> CallEvents:
+        """Return the events of a state, which may come from a hostile file.
+
+        Raises:
+            ValueError: if it is malformed.
+        """
+        ends, groups = len(state["ends"]), len(state["applied"])
+        last = Int(0, 2**40)
+        expected = {
+            "first_step": Int(-(2**40), 2**62),
+            "last": last,
+            "ends": Array(np.int64, (ends,)),
+            "returns": Array(np.float64, (ends,)),
+            "lengths": Array(np.int64, (ends,)),
+            "learns": Array(np.int64, (groups,)),
+            "due": Array(np.int64, (groups,)),
+            "applied": Array(np.int64, (groups,)),
+            "stopped": Array(np.bool_, (groups,)),
+            "logs": DictOf(Array()),
+            "returns_after": Array(np.float64, (num_envs,)),
+            "lengths_after": Array(np.int64, (num_envs,)),
+            "next_end": Int(0, ends),
+            "next_learn": Int(0, groups),
+        }
+        check(state, expected, "the events of the lanes")
+        due, shapes = state["due"], {value.shape[:1] for value in state["logs"].values()}
+        fits = "loss" in state["logs"] and shapes == {(int(due.sum()),)} and bool((due > 0).all())
+        in_order = all(
+            (np.diff(state[name], prepend=-1, append=state["last"]) > 0).all() for name in ("ends", "learns")
+        )
+        if not in_order or not fits:
+            raise ValueError("the events of the lanes are malformed")
+        return cls(**state)
+
+
+class Functions(Protocol):
+    """One environment of pure functions; see `noterl.envs.functional`."""
+
+    @property
+    def reset(self) -> Callable[[Any], tuple[Any, Any]]:
+        """`key -> (observation, state)`."""
+
+    @property
+    def step(self) -> Callable[..., tuple[Any, ...]]:
+        """`(key, state, action) -> (observation, state, reward, terminated, truncated)`."""
+
+
+class Exploration(Protocol):
+    """The random numbers with which actions are chosen, and the settings of this choice.
+
+    Attributes:
+        sampled_from: the distribution of the random numbers, "uniform" (in [0, 1)) or "normal".
+        num_sampled: the number of random numbers for one action.
+        num_settings: E, the number of settings.
+    """
+
+    sampled_from: str
+    num_sampled: int
+    num_settings: int
 
 
 @dataclass(eq=False, kw_only=True)
-class CompiledTraining:
-    """What both programs receive.
+class Training:
+    """What a program collects and learns, whatever its memory is.
 
     Args:
-        reset: `key -> (observation, state)` of one environment.
-        step_environment: `(key, state, action) -> (observation, state, reward, terminated, truncated)`.
+        functions: of the environment.
         encode: observations -> those of networks, which have the same leading axes.
-        sampled_from: the distribution of the random numbers that `act` receives, "uniform" or "normal".
-        num_sampled: the number of random numbers for one action.
+        exploration: the random numbers that `act` receives.
+        act: (observations of networks, random numbers `[N, num_sampled]`, settings `[E]`) -> (the actions that are
+            stored, those for environments).
         discount: returns the discount factor.
-        step: one gradient update, as for `UpdateProgram`.
-        variables: all variables that these functions may read or assign.
+        updates: the gradient updates. All functions of the program may read or assign their variables.
         scheduled: those of the variables that have a schedule.
         num_envs: N, the number of lanes.
         batch_size: B, the rows of an update.
-        jit_compile: False runs it operation by operation.
         on_trace: called for each program that is traced.
     """
 
-    reset: Callable[[Any], tuple[Any, Any]]
-    step_environment: Callable[..., tuple[Any, ...]]
+    functions: Functions
     encode: Callable[[Any], Any]
-    sampled_from: str
-    num_sampled: int
+    exploration: Exploration
+    act: Callable[[Any, Any, Any], tuple[Any, Any]]
     discount: Callable[[], Any]
-    step: Step
-    variables: Sequence[Any]
+    updates: UpdateProgram
     scheduled: Sequence[Any]
     num_envs: int
     batch_size: int
-    jit_compile: bool | str = "auto"
-    on_trace: Callable[[], None] = lambda: None
+    on_trace: Callable[[], None]
 
-    def __post_init__(self) -> None:
-        """Prepare the program, after `__init__` has set the arguments."""
-        positions = {id(variable): position for position, variable in enumerate(self.variables)}
-        self.scheduled_positions: list[int] = [positions[id(variable)] for variable in self.scheduled]
+
+@dataclass(eq=False, kw_only=True)
+class TrainingProgram:
+    """Collecting and learning on the device; the base of both programs.
+
+    Args:
+        training: what is collected and learned.
+        iterations: C, the largest number of iterations in one call.
+
+    Attributes:
+        size: the steps of an iteration.
+        start: `key -> carry` of new episodes in all lanes, for a key of uint32 `[2]`.
+    """
+
+    training: Training
+    iterations: int
+    size: int = field(init=False)
+    start: Callable[[Any], Carry] = field(init=False, repr=False)
+
+    @property
+    def num_envs(self) -> int:
+        """N, the number of lanes."""
+        return self.training.num_envs
 
 
 class Rollout(NamedTuple):
@@ -66,84 +239,30 @@ class Rollout(NamedTuple):
     ended: Any
 
 
-class Carry(NamedTuple):
-    """What a call receives from the last one.
-
-    Attributes:
-        key: of the rollout in progress.
-        states: of the environments, a pytree of arrays `[N, ...]`.
-        observations: as networks receive them, `[N, ...]`.
-        returns: sums of rewards of the episodes in flight, `[N]`, float32.
-        compensation: the rounding error of `returns`, to be added to them, `[N]`.
-        lengths: steps of the episodes in flight, `[N]`.
-        rollout: the rollout in progress.
-    """
-
-    key: Any
-    states: Any
-    observations: Any
-    returns: Any
-    compensation: Any
-    lengths: Any
-    rollout: Rollout
-
-
-class Report(NamedTuple):
-    """What happened in a call of C rollouts.
-
-    Attributes:
-        ended: whether the step of a lane in a round ended its episode, `[C T, N]`.
-        returns: where an episode ended, its return, float32 `[C T, N]`.
-        compensation: the rounding error of `returns`, to be added to them, `[C T, N]`.
-        lengths: where an episode ended, its number of steps, `[C T, N]`.
-        applied: the number of updates on each rollout that were applied, `[C]`.
-        stopped: whether `stop` ended the updates on the rollout, `[C]`.
-        logs: values by name, `[C, K, ...]`.
-    """
-
-    ended: Any
-    returns: Any
-    compensation: Any
-    lengths: Any
-    applied: Any
-    stopped: Any
-    logs: dict[str, Any]
-
-
 @dataclass(eq=False, kw_only=True)
-class DeviceProgram(CompiledTraining):
+class DeviceProgram(TrainingProgram):
     """Collecting and learning on the device, called as `program(carry, begin, end, scheduled)`.
 
-    The arguments are those of `CompiledTraining`, and these.
+    The arguments are those of `TrainingProgram`, and these.
 
     Args:
         act_best: observations of networks `[N, ...]` -> the actions for environments, without exploration.
-        act: (observations of networks, random numbers `[N, num_sampled]`) -> (actions, those for environments).
         prepare: a rollout `[T, N, ...]` -> rows `[T N, ...]`.
-        stop: as for `UpdateProgram`.
         length: T, the rounds of a rollout.
         epochs: passes over each rollout.
-        rollouts: C, the largest number of rollouts in one call.
 
     Attributes:
-        start: `key -> carry` of new episodes in all lanes, for a key of uint32 `[2]`.
-        size: T N, the steps of a rollout.
-        updates: K, the gradient updates on a rollout.
+        num_updates: K, the gradient updates on a rollout.
     """
 
     act_best: Callable[[Any], Any]
-    act: Callable[[Any, Any], tuple[Any, Any]]
     prepare: Callable[[Batch], Batch]
-    stop: Callable[[dict[str, Any]], Any] | None
     length: int
     epochs: int
-    rollouts: int
-    start: Callable[[Any], Carry] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        self.size: int = self.length * self.num_envs
-        self.updates: int = self.epochs * -(-self.size // self.batch_size)
+        self.size = self.length * self.num_envs
+        self.num_updates: int = self.epochs * -(-self.size // self.training.batch_size)
 
     def __call__(self, carry: Carry, begin: int, end: int, scheduled: np.ndarray) -> tuple[Carry, Report]:
         """Train from position `begin` of the rollout in progress to `end`, and write the variables back.
@@ -203,46 +322,6 @@ class Transitions(NamedTuple):
     behind: Any
 
 
-class ReplayCarry(NamedTuple):
-    """What a call receives from the last one.
-
-    Attributes:
-        key: of the round in progress.
-        states: of the environments, a pytree of arrays `[N, ...]`.
-        observations: as the memory stores them, `[N, ...]`.
-        returns, compensation, lengths: of the episodes in flight; see `Sums`.
-        linked: whether a lane's last transition is N slots before its next one, and its episode goes on, `[N]`.
-    """
-
-    key: Any
-    states: Any
-    observations: Any
-    returns: Any
-    compensation: Any
-    lengths: Any
-    linked: Any
-
-
-class ReplayReport(NamedTuple):
-    """What happened in a call of C rounds.
-
-    Attributes:
-        ended: whether the step of a lane in a round ended its episode, `[C, N]`.
-        returns, compensation, lengths: of the episodes that ended, `[C, N]`.
-        rounds: number of rounds that ran.
-        applied: number of updates that were applied.
-        logs: values by name, `[updates of a call, ...]`.
-    """
-
-    ended: Any
-    returns: Any
-    compensation: Any
-    lengths: Any
-    rounds: Any
-    applied: Any
-    logs: dict[str, Any]
-
-
 class Plan(NamedTuple):
     """What happens in each of the C rounds of a call that trains from a memory on the device.
 
@@ -284,55 +363,45 @@ class Place(NamedTuple):
 
 
 @dataclass(eq=False, kw_only=True)
-class ReplayProgram(CompiledTraining):
+class ReplayProgram(TrainingProgram):
     """Collecting and learning on the device, called as `program(carry, ring, table, place, plan)`.
 
-    The arguments are those of `CompiledTraining`, and these.
+    The arguments are those of `TrainingProgram`, and these.
 
     Args:
         store: observations of the environments `[N, ...]` -> those that the memory stores.
-        act: (observations of networks, random numbers `[N, num_sampled]`, settings `[E]`) -> actions.
-        num_settings: E, the number of settings.
         act_randomly: uniform numbers `[N, num_random]` -> actions.
         num_random: the number of uniform numbers for one action.
-        period: as for `UpdateProgram`.
         update_target: makes a hard copy.
         copy_every: gradient updates between hard copies; 0 if none follow updates.
         random_spec: the shape and the distribution of the random numbers of an update, by name.
         n_step: number of rewards that are summed.
         capacity: transitions that can be sampled.
-        rounds: C, the largest number of rounds in one call.
-        updates: the largest number of updates in one call.
+        num_updates: the largest number of updates in one call.
 
     Attributes:
-        start: `key -> carry` of new episodes in all lanes, for a key of uint32 `[2]`.
         rows: the rows of the ring.
         slots: the slots of the ring.
     """
 
     store: Callable[[Any], Any]
-    act: Callable[[Any, Any, Any], Any]
-    num_settings: int
     act_randomly: Callable[[Any], Any]
     num_random: int
-    period: int
     update_target: Callable[[], None]
     copy_every: int
     random_spec: Mapping[str, tuple[tuple[int, ...], str]]
     n_step: int
     capacity: int
-    rounds: int
-    updates: int
-    start: Callable[[Any], ReplayCarry] = field(init=False, repr=False)
+    num_updates: int
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        self.rows: int = -(-self.capacity // self.num_envs) + self.rounds + 2
+        self.size = self.num_envs
+        self.rows: int = -(-self.capacity // self.num_envs) + self.iterations + 2
         self.slots: int = self.rows * self.num_envs
 
     def __call__(
-        self, carry: ReplayCarry, ring: Transitions, table: np.ndarray, place: Place, plan: Plan
-    ) -> tuple[ReplayCarry, Transitions, ReplayReport]:
+        self, carry: Carry, ring: Transitions, table: np.ndarray, place: Place, plan: Plan
+    ) -> tuple[Carry, Transitions, Report]:
         """Train, and write the variables back; `ring` must not be used again.
 
         If an update is not finite, the call ends with the round of this update, which is not applied.

@@ -1,17 +1,18 @@
-"""Device lanes: environments of JAX whose state stays on the device, and the events of the last compiled call."""
+"""Device lanes: environments of JAX whose state stays on the device, and the pending events of the last call."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from noterl.backends.on_device import CallEvents
 from noterl.collect.base import Lanes
 from noterl.collect.env_calls import EnvCall
 from noterl.collect.ledger import warn_restarted
 from noterl.envs.functional import flatten, new_keys, unflatten
-from noterl.utils.schema import Array, DictOf, Int, ListOf, check
+from noterl.utils.schema import Array, Int, ListOf, check
 
 if TYPE_CHECKING:
     from noterl.envs import EnvSource
@@ -19,80 +20,6 @@ if TYPE_CHECKING:
 
 
 _RESTART = "Their episodes restart"
-
-
-@dataclass
-class PendingEvents:
-    """The events of a compiled call, which its hooks are called for one by one.
-
-    Positions count the steps of all lanes since the begin of the rollout in which the call began.
-
-    Attributes:
-        first_step: environment steps before position 0.
-        last: the position at which the call ended.
-        ends: the positions of the steps that ended an episode, in order, `[E]`.
-        returns: the returns of these episodes, `[E]`.
-        lengths: their numbers of steps, `[E]`.
-        learns: the positions of the steps that a group of updates followed, in order, `[R]`.
-        due: the number of updates of each group, `[R]`.
-        applied: the number of them that were applied, `[R]`.
-        stopped: whether `stop_epochs` ended the group, `[R]`.
-        logs: what the updates logged, by name, `[sum of due, ...]`.
-        returns_after: the returns so far of the episodes in flight after the call, `[N]`.
-        lengths_after: their numbers of steps, `[N]`.
-        next_end: number of ends whose hooks were called.
-        next_learn: number of groups of updates that were reported.
-    """
-
-    first_step: int
-    last: int
-    ends: np.ndarray
-    returns: np.ndarray
-    lengths: np.ndarray
-    learns: np.ndarray
-    due: np.ndarray
-    applied: np.ndarray
-    stopped: np.ndarray
-    logs: dict[str, np.ndarray]
-    returns_after: np.ndarray
-    lengths_after: np.ndarray
-    next_end: int = 0
-    next_learn: int = 0
-
-    @classmethod
-    def from_state(cls, state: Any, num_envs: int) -> PendingEvents:
-        """Return the events of a state, which may come from a hostile file.
-
-        Raises:
-            ValueError: if it is malformed.
-        """
-        ends, groups = len(state["ends"]), len(state["applied"])
-        last = Int(0, 2**40)
-        expected = {
-            "first_step": Int(-(2**40), 2**62),
-            "last": last,
-            "ends": Array(np.int64, (ends,)),
-            "returns": Array(np.float64, (ends,)),
-            "lengths": Array(np.int64, (ends,)),
-            "learns": Array(np.int64, (groups,)),
-            "due": Array(np.int64, (groups,)),
-            "applied": Array(np.int64, (groups,)),
-            "stopped": Array(np.bool_, (groups,)),
-            "logs": DictOf(Array()),
-            "returns_after": Array(np.float64, (num_envs,)),
-            "lengths_after": Array(np.int64, (num_envs,)),
-            "next_end": Int(0, ends),
-            "next_learn": Int(0, groups),
-        }
-        check(state, expected, "the events of the lanes")
-        due, shapes = state["due"], {value.shape[:1] for value in state["logs"].values()}
-        fits = "loss" in state["logs"] and shapes == {(int(due.sum()),)} and bool((due > 0).all())
-        in_order = all(
-            (np.diff(state[name], prepend=-1, append=state["last"]) > 0).all() for name in ("ends", "learns")
-        )
-        if not in_order or not fits:
-            raise ValueError("the events of the lanes are malformed")
-        return cls(**state)
 
 
 class DeviceLanes(Lanes):
@@ -134,7 +61,7 @@ class DeviceLanes(Lanes):
         super().restart()
         self.carry: Any = None
         self.position: Any = 0
-        self.pending: PendingEvents | None = None
+        self.pending: CallEvents | None = None
         self.learner: Any = None
         self._leaves: list[Any] | None = None
 
@@ -144,22 +71,22 @@ class DeviceLanes(Lanes):
         Another learner starts a new rollout. If the saved arrays do not fit the program, all episodes restart.
 
         Args:
-            runner: of the learner; see `noterl.learning.device_runner`.
+            runner: of the learner; see `noterl.learning.device`.
             learner: the learner.
         """
         if self._leaves is not None:
             leaves, self._leaves = self._leaves, None
             try:
-                self.carry = unflatten(runner.start(np.zeros(2, np.uint32)), leaves)
+                self.carry = unflatten(runner.program.start(np.zeros(2, np.uint32)), leaves)
             except ValueError as error:
                 self.restart()
                 warn_restarted("the environments on the device", str(error), _RESTART)
             else:
-                runner.on_continue()
-        if self.position >= runner.size:
+                runner.release()
+        if self.position >= runner.program.size:
             self.restart()
         if self.carry is None:
-            self.carry = runner.start(new_keys(self._generators("environment/device")))
+            self.carry = runner.program.start(new_keys(self._generators("environment/device")))
             runner.on_start()
         elif self.learner not in (None, learner):
             self.position = 0
@@ -201,7 +128,7 @@ class DeviceLanes(Lanes):
         self.ledger.set_state(state["ledger"])
         self._leaves, self.position = saved["leaves"], saved["position"]
         if saved["pending"] is not None:
-            self.pending = PendingEvents(**saved["pending"])
+            self.pending = CallEvents(**saved["pending"])
 
 
 def check_device_state(state: dict[str, Any], count: int) -> None:
@@ -212,4 +139,4 @@ def check_device_state(state: dict[str, Any], count: int) -> None:
     """
     check(state, {"leaves": ListOf(Array()), "position": Int(0, 2**40), "pending": (dict, None)}, "lanes['device']")
     if state["pending"] is not None:
-        PendingEvents.from_state(state["pending"], count)
+        CallEvents.from_state(state["pending"], count)

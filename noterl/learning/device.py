@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gymnasium import spaces
 
 from noterl import backends
 from noterl.backends import keras, ops
-from noterl.backends.on_device import Carry, DeviceProgram, Report
+from noterl.backends.common import UpdateOptions
+from noterl.backends.on_device import CallEvents, Carry, DeviceProgram, Report, Training
 from noterl.envs.observation import ObservationEncoder
 from noterl.hyperparameters import discount_factor
 from noterl.learning import optimizers
+from noterl.learning.device_exploration import Exploration, Sampling
 from noterl.learning.rollout_learner import RolloutLearner
 from noterl.schedules import Schedule
 
@@ -47,101 +50,144 @@ def rollouts_run_on_device(learner: Any, source: EnvSource) -> bool:
     )
 
 
-class CallResult(NamedTuple):
-    """The result of a call on the device; positions are those of `PendingEvents`.
+class DeviceRunner(ABC):
+    """Makes the calls of an agent that trains on the device.
+
+    Args:
+        learner: the learner, open for a number of lanes.
+        program: the compiled program.
 
     Attributes:
-        carry: for the next call.
-        end: the position at which the call ended.
-        report: `ended`, `returns`, `compensation` and `lengths` of the steps, `[rounds, N]`.
-        learns, due, applied, stopped, logs: the groups of updates; see `PendingEvents`.
+        program: the program.
     """
 
-    carry: Any
-    end: int
-    report: Any
-    learns: np.ndarray
-    due: np.ndarray
-    applied: np.ndarray
-    stopped: np.ndarray
-    logs: dict[str, np.ndarray]
+    def __init__(self, learner: Any, program: Any) -> None:
+        self.learner: Any = learner
+        self.program: Any = program
+        self._schedules = scheduled(learner)
+
+    def on_start(self) -> None:  # noqa: B027
+        """Called when all episodes start."""
+
+    def release(self) -> None:  # noqa: B027
+        """Called when another runner follows, or the environments continue from a file."""
+
+    @abstractmethod
+    def adopt(self, carry: Carry) -> Carry:
+        """Return the carry of another learner's call for this one."""
+
+    @abstractmethod
+    def call(self, carry: Carry, begin: int, end: int, first_step: int) -> tuple[Carry, CallEvents]:
+        """Make a call; return the carry for the next one, and the events.
+
+        Args:
+            carry: of `program.start` or the last call.
+            begin: steps of the iteration in progress.
+            end: the position at which the call ends, at most `program.size * program.iterations`.
+            first_step: environment steps before the iteration in progress.
+        """
+
+    def scheduled(self, first_step: int) -> np.ndarray:
+        """Return the values of scheduled variables after each iteration, float32 `[C, variables]`."""
+        size, count = self.program.size, self.program.iterations
+        steps = range(first_step + size, first_step + size * count + 1, size)
+        values = [[schedule(step) for step in steps] for _, schedule in self._schedules]
+        return np.array(values, np.float32).reshape(len(self._schedules), count).T
+
+    def events(self, carry: Carry, report: Report, place: tuple[int, int], due: np.ndarray) -> CallEvents:
+        """Return the events of a call, and set the scheduled values of the host.
+
+        Args:
+            carry: that the call returned.
+            report: of the call.
+            place: `first_step` and `end` of the call.
+            due: the updates after each iteration, `[C]`; those of an iteration that is not complete are not made.
+        """
+        size, (first_step, end) = self.program.size, place
+        end = min(end, int(report.iterations) * size)
+        learned = np.flatnonzero(due[: end // size])
+        if len(learned):
+            self.learner.updater.update_schedules(first_step + (int(learned[-1]) + 1) * size)
+        ends = np.flatnonzero(report.ended)
+        returns, lengths = report.sums.on_host()
+        due = due[learned].astype(np.int64)
+        return CallEvents(
+            first_step,
+            end,
+            ends,
+            returns[ends],
+            lengths[ends],
+            (learned + 1) * size - 1,
+            due,
+            report.applied[learned].astype(np.int64),
+            np.array(report.stopped[learned]),
+            {name: np.array(values[: due.sum()]) for name, values in report.logs.items()},
+            *carry.sums.on_host(),
+        )
 
 
-class RolloutRunner:
+class RolloutRunner(DeviceRunner):
     """Makes the calls of an agent that learns from rollouts.
 
     Args:
         learner: the learner, open for a number of lanes.
         source: the environments.
-
-    Attributes:
-        program: the compiled program.
-        size: steps of an iteration, which is a rollout.
-        iterations: the largest number of iterations in one call.
-        start: key -> what the first call receives.
     """
 
     def __init__(self, learner: RolloutLearner, source: EnvSource) -> None:
-        self.learner: RolloutLearner = learner
-        self.program: DeviceProgram = make_program(learner, source)
-        self.size: int = self.program.size
-        self.iterations: int = self.program.rollouts
-        self.start: Any = self.program.start
-        self._schedules = scheduled(learner)
-
-    def use(self, program: DeviceProgram) -> None:
-        """Use the program that the members of a population share."""
-        self.program, self.iterations, self.start = program, program.rollouts, program.start
-
-    def on_start(self) -> None:
-        """Called when all episodes start."""
-
-    def on_continue(self) -> None:
-        """Called when the environments continue from a file."""
+        super().__init__(learner, make_program(learner, source))
 
     def adopt(self, carry: Carry) -> Carry:
         """Return the carry of another learner's call for this one: a new rollout begins."""
-        return carry._replace(rollout=self.start(np.zeros(2, np.uint32)).rollout)
+        return carry._replace(memory=self.program.start(np.zeros(2, np.uint32)).memory)
 
-    def close(self) -> None:
-        """Called when another runner follows."""
-
-    def call(self, carry: Carry, begin: int, end: int, first_step: int) -> CallResult:
-        """Make a call.
-
-        Args:
-            carry: of `start` or the last call.
-            begin: steps of the iteration in progress.
-            end: the position at which the call ends, at most `size * iterations`.
-            first_step: environment steps before the iteration in progress.
-        """
+    def call(self, carry: Carry, begin: int, end: int, first_step: int) -> tuple[Carry, CallEvents]:
+        """Make a call."""
         carry, report = self.program(carry, begin, end, self.scheduled(first_step))
-        return self.result(carry, report, end, first_step)
+        return carry, self.events_of(carry, report, end, first_step)
 
-    def scheduled(self, first_step: int) -> np.ndarray:
-        """Return the values of scheduled variables for each rollout of a call, `[C, variables]`."""
-        steps = [first_step + self.size * (number + 1) for number in range(self.iterations)]
-        return scheduled_values(self._schedules, steps)
+    def events_of(self, carry: Carry, report: Report, end: int, first_step: int) -> CallEvents:
+        """Return the events of a call, which may have been made with those of other members of a population."""
+        due = np.full(self.program.iterations, self.program.num_updates)
+        return self.events(carry, report, (first_step, end), due)
 
-    def result(self, carry: Carry, report: Report, end: int, first_step: int) -> CallResult:
-        """Return the result of a call of the program, and set the scheduled values of the host."""
-        program, size = self.program, self.size
-        learned = end // size
-        failed = [k for k in range(learned) if report.applied[k] < program.updates and not report.stopped[k]]
-        if failed:
-            learned, end = failed[0] + 1, (failed[0] + 1) * size
-        if learned:
-            self.learner.updater.update_schedules(first_step + size * learned)
-        return CallResult(
-            carry,
-            end,
-            report,
-            (np.arange(learned) + 1) * size - 1,
-            np.full(learned, program.updates),
-            np.array(report.applied[:learned], np.int64),
-            np.array(report.stopped[:learned]),
-            {name: values[:learned].reshape(-1, *values.shape[2:]) for name, values in report.logs.items()},
-        )
+
+def make_training(
+    learner: Any, source: EnvSource, num_envs: int, exploration: Exploration, stop: Any = None
+) -> Training:
+    """Return what the program of a learner collects and learns.
+
+    Args:
+        learner: the learner.
+        source: the environments.
+        num_envs: N.
+        exploration: how actions are chosen.
+        stop: whether the update with these logs ends the group.
+    """
+    algorithm, updater = learner.algorithm, learner.updater
+    assert source.functions is not None
+    gamma = algorithm.hyperparameters.get("gamma")
+    stores_executed = learner.rollout is None
+
+    def act(observations: Any, numbers: Any, settings: Any) -> tuple[Any, Any]:
+        actions = exploration.select(algorithm._joint_forward(observations), numbers, settings)
+        executed = algorithm.head.executed(actions)
+        return executed if stores_executed else actions, executed
+
+    options: UpdateOptions = {"period": algorithm.update_period, "stop": stop, "jit_compile": learner.jit_compile}
+    updates: Any = backends.current().compile_updates(updater.traced(updater.step), learner.variables, **options)
+    return Training(
+        functions=source.functions,
+        encode=tensor_encoder(algorithm.spaces.encoder, algorithm.observation_dtype),
+        exploration=exploration,
+        act=updater.traced(act),
+        discount=lambda: discount_factor(algorithm) if gamma is None else ops.convert_to_tensor(gamma),
+        updates=updates,
+        scheduled=[variable for variable, _ in scheduled(learner)],
+        num_envs=num_envs,
+        batch_size=learner.batch_size,
+        on_trace=updater.trace_counter("device"),
+    )
 
 
 def make_program(learner: RolloutLearner, source: EnvSource, members: int = 1) -> DeviceProgram:
@@ -150,40 +196,17 @@ def make_program(learner: RolloutLearner, source: EnvSource, members: int = 1) -
     A call is shorter by the factor `members`.
     """
     algorithm, rollout = learner.algorithm, learner.rollout
-    head, functions = algorithm.head, source.functions
-    assert functions is not None
-
-    def act(observations: Any, numbers: Any) -> tuple[Any, Any]:
-        actions = head.sample_actions(algorithm._joint_forward(observations), numbers)
-        return actions, head.executed(actions)
-
-    stop = algorithm.stop_epochs
-    gamma = algorithm.hyperparameters.get("gamma")
-    size, batch_size = learner.num_rows, learner.batch_size
-    updates = algorithm.epochs * math.ceil(size / batch_size)
-    traced = learner.updater.traced
+    head, traced = algorithm.head, learner.updater.traced
+    stop = traced(algorithm.stop_epochs) if learner.may_stop else None
+    updates = algorithm.epochs * math.ceil(learner.num_rows / learner.batch_size)
     device_programs = backends.current().capabilities["device_programs"]
     return device_programs.DeviceProgram(
-        reset=functions.reset,
-        step_environment=functions.step,
+        training=make_training(learner, source, rollout.num_envs, Sampling(head), stop),
+        iterations=max(1, rollouts_per_call(learner, updates) // members),
         act_best=traced(lambda observations: head.executed(head.deterministic(algorithm._joint_forward(observations)))),
-        encode=tensor_encoder(algorithm.spaces.encoder, algorithm.observation_dtype),
-        act=traced(act),
-        sampled_from=head.sampled_from,
-        num_sampled=head.num_sampled,
-        discount=lambda: discount_factor(algorithm) if gamma is None else ops.convert_to_tensor(gamma),
         prepare=traced(learner._prepared_rows),
-        step=traced(learner.updater.step),
-        stop=traced(stop) if learner.may_stop else None,
-        variables=learner.variables,
-        scheduled=[variable for variable, _ in scheduled(learner)],
         length=rollout.length,
-        num_envs=rollout.num_envs,
         epochs=algorithm.epochs,
-        batch_size=batch_size,
-        rollouts=max(1, rollouts_per_call(learner, updates) // members),
-        jit_compile=learner.jit_compile,
-        on_trace=learner.updater.trace_counter("device"),
     )
 
 
@@ -222,12 +245,6 @@ def check_learning_rate(by_name: Mapping[str, Any]) -> None:
     """
     for optimizer in by_name.values():
         optimizers.check_without_schedule(optimizer)
-
-
-def scheduled_values(schedules: list[tuple[Any, Schedule]], steps: list[int]) -> np.ndarray:
-    """Return the values of `scheduled` variables after these environment steps, float32 `[steps, variables]`."""
-    values = [[schedule(step) for _, schedule in schedules] for step in steps]
-    return np.array(values, np.float32).reshape(len(steps), len(schedules))
 
 
 def tensor_encoder(encoder: ObservationEncoder, dtype: Any) -> Callable[[Any], Any]:

@@ -8,25 +8,15 @@ from typing import Any, Protocol
 import numpy as np
 from gymnasium import spaces
 
-from noterl.backends import ops
+from noterl.backends import on_device, ops
 from noterl.explorer import Explorer
 from noterl.heads import Deterministic, Head, Q
 from noterl.noise import GaussianWhiteNoiseProcess
 from noterl.policies import AdaptiveEpsGreedyPolicy, EpsGreedyQPolicy, GreedyQPolicy, LinearEpsGreedyPolicy
 
 
-class Exploration(Protocol):
-    """How actions are chosen in a compiled call; the distribution is that of `Head.explore`.
-
-    Attributes:
-        sampled_from: the distribution of the random numbers, "uniform" (in [0, 1)) or "normal".
-        num_sampled: the number of random numbers for one action.
-        num_settings: E, the number of settings.
-    """
-
-    sampled_from: str
-    num_sampled: int
-    num_settings: int
+class Exploration(on_device.Exploration, Protocol):
+    """How actions are chosen in a compiled call; the distribution is that of `Head.explore`."""
 
     def settings(self, step: int, passed: int) -> tuple[float, ...]:
         """Return the settings of a round, `[E]`, computed on the host.

@@ -10,11 +10,16 @@ import numpy as np
 from noterl import backends
 from noterl.acting.actor import Actor
 from noterl.backends import ops
-from noterl.backends.on_device import Place, Plan, ReplayCarry, ReplayProgram
-from noterl.hyperparameters import discount_factor
+from noterl.backends.on_device import CallEvents, Carry, Place, Plan, ReplayProgram
 from noterl.learning import device
-from noterl.learning.device import CallResult
-from noterl.learning.device_exploration import find_exploration, has_uniform_actions, num_uniform, uniform_actions
+from noterl.learning.device import DeviceRunner, make_training
+from noterl.learning.device_exploration import (
+    Exploration,
+    find_exploration,
+    has_uniform_actions,
+    num_uniform,
+    uniform_actions,
+)
 from noterl.learning.device_memory import DeviceMemory
 from noterl.learning.replay_learner import ReplayLearner
 from noterl.replay import Replay, Uniform
@@ -60,8 +65,8 @@ def _is_plain(replay: Replay) -> bool:
     return type(replay) is Replay and type(replay.sampler) is Uniform and others == [None, None, None]
 
 
-class ReplayRunner:
-    """Makes the calls of an agent with a replay memory; the interface is that of `RolloutRunner`.
+class ReplayRunner(DeviceRunner):
+    """Makes the calls of an agent with a replay memory.
 
     Args:
         learner: the learner.
@@ -71,114 +76,47 @@ class ReplayRunner:
     """
 
     def __init__(self, learner: ReplayLearner, actor: Actor, source: EnvSource, num_envs: int) -> None:
-        self.learner: ReplayLearner = learner
-        self.actor: Actor = actor
-        self.size: int = num_envs
         exploration = find_exploration(actor.head, actor.explorer)
         assert exploration is not None
-        self._exploration, self._schedules = exploration, device.scheduled(learner)
-        self.iterations: int = rounds_per_call(learner, num_envs)
-        self.program: ReplayProgram = self._make_program(source)
-        self.start: Any = self.program.start
+        self._exploration: Exploration = exploration
+        self.actor: Actor = actor
+        super().__init__(learner, _make_program(learner, exploration, source, num_envs))
         self.memory: DeviceMemory = DeviceMemory(learner.replay, self.program)
 
-    def _make_program(self, source: EnvSource) -> ReplayProgram:
-        learner, exploration, functions = self.learner, self._exploration, source.functions
-        algorithm, space = learner.algorithm, learner.algorithm.action_space
-        schedule: Any = learner.schedule
-        gamma = algorithm.hyperparameters.get("gamma")
-        layout = observation_layout(source.observation_space)
-        assert functions is not None
-
-        def act(observations: Any, numbers: Any, settings: Any) -> Any:
-            values = algorithm._joint_forward(observations)
-            return algorithm.head.executed(exploration.select(values, numbers, settings))
-
-        traced = learner.updater.traced
-        device_programs = backends.current().capabilities["device_programs"]
-        return device_programs.ReplayProgram(
-            reset=functions.reset,
-            step_environment=functions.step,
-            store=lambda observations: map_leaves(_stored, layout, observations),
-            encode=device.tensor_encoder(algorithm.spaces.encoder, algorithm.observation_dtype),
-            act=traced(act),
-            sampled_from=exploration.sampled_from,
-            num_sampled=exploration.num_sampled,
-            num_settings=exploration.num_settings,
-            act_randomly=lambda numbers: uniform_actions(space, numbers),
-            num_random=num_uniform(space),
-            discount=lambda: discount_factor(algorithm) if gamma is None else ops.convert_to_tensor(gamma),
-            step=traced(learner.updater.step),
-            period=algorithm.update_period,
-            update_target=traced(algorithm.update_target),
-            copy_every=schedule.hard_copy_updates,
-            random_spec=algorithm.random_spec,
-            variables=learner.variables,
-            scheduled=[variable for variable, _ in self._schedules],
-            num_envs=self.size,
-            batch_size=learner.batch_size,
-            n_step=learner.replay.n_step,
-            capacity=learner.replay.capacity,
-            rounds=self.iterations,
-            updates=(self.iterations * self.size // schedule.update_every + 1) * schedule.updates,
-            jit_compile=learner.jit_compile,
-            on_trace=learner.updater.trace_counter("device"),
-        )
-
     def on_start(self) -> None:
-        """Called when all episodes start: those in flight in the memory do not go on."""
-        for lane in range(self.size):
+        """Interrupt the episodes in flight in the memory, because all episodes start."""
+        for lane in range(self.program.num_envs):
             self.learner.replay.interrupt(lane)
+        self.release()
+
+    def release(self) -> None:
+        """Release the ring; the next call copies the memory to the device."""
         self.memory.release()
 
-    def on_continue(self) -> None:
-        """Called when the environments continue from a file: the memory was restored too."""
-        self.memory.release()
-
-    def adopt(self, carry: ReplayCarry) -> ReplayCarry:
+    def adopt(self, carry: Carry) -> Carry:
         """Return the carry of another learner's call for this one."""
-        self.memory.release()
+        self.release()
         return carry
 
-    def close(self) -> None:
-        """Called before another runner replaces this one."""
-        self.memory.release()
-
-    def call(self, carry: ReplayCarry, begin: int, end: int, first_step: int) -> CallResult:
-        """Make a call; see `RolloutRunner.call`."""
-        learner, memory, size = self.learner, self.memory, self.size
+    def call(self, carry: Carry, begin: int, end: int, first_step: int) -> tuple[Carry, CallEvents]:
+        """Make a call."""
+        learner, memory, program = self.learner, self.memory, self.program
         linked = memory.open(begin, carry.observations)
         if linked is not None:
-            carry = carry._replace(linked=linked)
+            carry = carry._replace(memory=linked)
         plan = self._plan(begin, end, first_step)
-        number = learner.algorithm.updates % (learner.algorithm.update_period * (self.program.copy_every or 1))
+        number = learner.algorithm.updates % (learner.algorithm.update_period * (program.copy_every or 1))
         place = Place(memory.row(begin), begin, end, number)
-        carry, ring, report = self.program(carry, memory.ring, memory.table, place, plan)
-        rounds = int(report.rounds)
-        end = min(end, rounds * size)
-        memory.advance(ring, end - begin)
-        due = np.asarray(plan.updates[:rounds], np.int64)
-        learned = np.flatnonzero(due)
-        self._update_host(first_step, end // size, int(learned[-1]) if len(learned) else None)
-        due = due[learned]
-        applied = np.diff(np.minimum(np.cumsum(due), int(report.applied)), prepend=0)
-        return CallResult(
-            carry,
-            end,
-            report,
-            (learned + 1) * size - 1,
-            due,
-            applied,
-            np.zeros(len(due), bool),
-            {name: np.array(values[: due.sum()]) for name, values in report.logs.items()},
-        )
+        carry, ring, report = program(carry, memory.ring, memory.table, place, plan)
+        events = self.events(carry, report, (first_step, end), plan.updates)
+        memory.advance(ring, events.last - begin)
+        self._skip(first_step, events.last // program.size)
+        return carry, events
 
     def _plan(self, begin: int, end: int, first_step: int) -> Plan:
         """Return the plan of a call; nothing is due after a round that it does not complete."""
-        learner, memory, size, rounds = self.learner, self.memory, self.size, self.iterations
+        learner, memory, size, rounds = self.learner, self.memory, self.program.size, self.program.iterations
         random, updates, copies, recent, older, first = (np.zeros(rounds, np.int32) for _ in range(6))
-        steps = [first_step + (t + 1) * size for t in range(rounds)] if self._schedules else [0] * rounds
-        scheduled = device.scheduled_values(self._schedules, steps)
         settings = np.zeros((rounds, self._exploration.num_settings), np.float32)
         for t in range(-(-end // size)):
             before, after = first_step + t * size, first_step + (t + 1) * size
@@ -187,16 +125,36 @@ class ReplayRunner:
             if (t + 1) * size <= end:
                 recent[t], older[t], first[t] = memory.sampleable(memory.count - begin + (t + 1) * size)
                 updates[t], copies[t] = learner.schedule.due(before, after, 0, lambda: recent[t] + older[t])  # noqa: B023
-        return Plan(settings, random, updates, copies, recent, older, first, scheduled)
+        return Plan(settings, random, updates, copies, recent, older, first, self.scheduled(first_step))
 
-    def _update_host(self, first_step: int, rounds: int, learned: int | None) -> None:
-        """Advance what the host keeps: the exploration, and the schedules to the last round with updates."""
-        explorer, size = self.actor.explorer, self.size
+    def _skip(self, first_step: int, rounds: int) -> None:
+        """Advance the exploration on the host by these rounds."""
+        explorer, size = self.actor.explorer, self.program.size
         if rounds:
             explorer.update_schedules(first_step + (rounds - 1) * size)
             explorer.skip(rounds * size)
-        if learned is not None:
-            self.learner.updater.update_schedules(first_step + (learned + 1) * size)
+
+
+def _make_program(learner: ReplayLearner, exploration: Exploration, source: EnvSource, num_envs: int) -> ReplayProgram:
+    """Return the program of a learner for a number of lanes."""
+    algorithm, space = learner.algorithm, learner.algorithm.action_space
+    schedule: Any = learner.schedule
+    layout = observation_layout(source.observation_space)
+    rounds = rounds_per_call(learner, num_envs)
+    device_programs = backends.current().capabilities["device_programs"]
+    return device_programs.ReplayProgram(
+        training=make_training(learner, source, num_envs, exploration),
+        iterations=rounds,
+        store=lambda observations: map_leaves(_stored, layout, observations),
+        act_randomly=lambda numbers: uniform_actions(space, numbers),
+        num_random=num_uniform(space),
+        update_target=learner.updater.traced(algorithm.update_target),
+        copy_every=schedule.hard_copy_updates,
+        random_spec=algorithm.random_spec,
+        n_step=learner.replay.n_step,
+        capacity=learner.replay.capacity,
+        num_updates=(rounds * num_envs // schedule.update_every + 1) * schedule.updates,
+    )
 
 
 def rounds_per_call(learner: ReplayLearner, num_envs: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from noterl.hyperparameters import discount_factor
-from noterl.learning.device import RolloutRunner, rollouts_run_on_device
+from noterl.learning.device import DeviceRunner, RolloutRunner, rollouts_run_on_device
 from noterl.learning.device_replay import ReplayRunner, replay_runs_on_device
 from noterl.learning.rollout_learner import RolloutLearner
 
@@ -25,7 +25,7 @@ def runs_on_device(learner: Learner, actor: Actor, source: EnvSource) -> bool:
     return rollouts_run_on_device(learner, source) or replay_runs_on_device(learner, actor, source)
 
 
-def find_runner(learner: Any, actor: Actor, source: EnvSource, num_envs: int) -> RolloutRunner | ReplayRunner:
+def find_runner(learner: Any, actor: Actor, source: EnvSource, num_envs: int) -> DeviceRunner:
     """Return the runner of a learner for a number of lanes; it is made once for the same sizes and constants."""
     algorithm, schedule = learner.algorithm, learner.schedule
     # A plain number `self.gamma` is a constant of the program.
@@ -38,9 +38,9 @@ def find_runner(learner: Any, actor: Actor, source: EnvSource, num_envs: int) ->
         key += schedule.update_every, schedule.updates, schedule.hard_copy_updates
     if learner.device_runner is None or learner.device_runner_key != key:
         if learner.device_runner is not None:
-            learner.device_runner.close()
+            learner.device_runner.release()
         is_rollout = isinstance(learner, RolloutLearner)
         runner = RolloutRunner(learner, source) if is_rollout else ReplayRunner(learner, actor, source, num_envs)
         learner.device_runner, learner.device_runner_key = runner, key
-    found: RolloutRunner | ReplayRunner = learner.device_runner
+    found: DeviceRunner = learner.device_runner
     return found

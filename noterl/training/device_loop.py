@@ -16,10 +16,9 @@ from typing import Any
 import numpy as np
 
 from noterl.backends.common import GroupResult, NonFiniteError
-from noterl.backends.on_device import DeviceProgram, MemberCall, Members
+from noterl.backends.on_device import CallEvents, Carry, DeviceProgram, MemberCall, Members
 from noterl.backends.reads import Reads
-from noterl.collect.device import DeviceLanes, PendingEvents
-from noterl.learning.device import CallResult
+from noterl.collect.device import DeviceLanes
 from noterl.learning.device_runner import find_runner
 from noterl.training.loop import Loop
 from noterl.types import Logs
@@ -74,9 +73,9 @@ class DeviceLoop(Loop):
         """Make one call on the device, and call the hooks of its events."""
         arguments = self._next_call()
         started = perf_counter()
-        result: CallResult = self.device_runner.call(*arguments)
+        result = self.device_runner.call(*arguments)
         self.clock["device"] += perf_counter() - started
-        self._receive_call(result, arguments[-1])
+        self._receive_call(*result)
 
     def _next_call(self) -> tuple[Any, int, int, int]:
         """Return the arguments of the runner's next call."""
@@ -85,16 +84,16 @@ class DeviceLoop(Loop):
         lanes, runner, counters = self.lanes, self.device_runner, self.counters
         if self.learner.discard_old_rollout() and lanes.position:
             lanes.carry, lanes.position = runner.adopt(lanes.carry), 0
-        begin, iterations = lanes.position, 1 if self._is_single else runner.iterations
-        end = int(min(iterations * runner.size, begin + self.budget.last_step - counters.steps))
+        begin, iterations = lanes.position, 1 if self._is_single else runner.program.iterations
+        end = int(min(iterations * runner.program.size, begin + self.budget.last_step - counters.steps))
         return lanes.carry, begin, end, counters.steps - begin
 
-    def _receive_call(self, result: CallResult, first_step: int) -> None:
+    def _receive_call(self, carry: Carry, events: CallEvents) -> None:
         """Call the hooks of the events of a call."""
         lanes = self.lanes
-        lanes.carry, lanes.position = result.carry, result.end % self.device_runner.size
-        self.counters.steps = first_step + result.end
-        lanes.pending = _pending(result, first_step)
+        lanes.carry, lanes.position = carry, events.last % self.device_runner.program.size
+        self.counters.steps = events.first_step + events.last
+        lanes.pending = events
         self.actor.mark_stale()
         self._end_episodes()
 
@@ -118,8 +117,8 @@ class DeviceLoop(Loop):
                 "learning rates"
             )
 
-    def _receive_member(self, result: CallResult, first_step: int) -> None:
-        self._receive_call(result, first_step)
+    def _receive_member(self, carry: Carry, events: CallEvents) -> None:
+        self._receive_call(carry, events)
         if self.events.on_step_end:
             self._fire_step_end()
         self.guard.check()
@@ -159,7 +158,7 @@ class DeviceLoop(Loop):
         if self.stop.is_set:
             self._cut = min(self._cut, position)
 
-    def _report_learned(self, events: PendingEvents, first: int) -> None:
+    def _report_learned(self, events: CallEvents, first: int) -> None:
         """Count a group of updates and call their hooks; raise if one is not finite.
 
         Args:
@@ -174,7 +173,7 @@ class DeviceLoop(Loop):
         self.metrics.add(result.logs, result.applied)
         self.runner.report(result, due)
 
-    def _end_on_device(self, events: PendingEvents, position: int) -> None:
+    def _end_on_device(self, events: CallEvents, position: int) -> None:
         """Fire the end of an episode; it is complete and counts unless training has ended before this position."""
         number, lane, ledger = events.next_end, position % self.lanes.num_envs, self.lanes.ledger
         events.next_end += 1
@@ -221,7 +220,7 @@ def train_members(
     def train() -> None:
         values = [loop.learner.algorithm._reads.own_values() for loop in loops]
         for loop in loops:
-            loop._find_runner().use(members.program)
+            loop._find_runner().program = members.program
             loop._begin()
         running = list(range(len(loops)))
         while running := [number for number in running if loops[number]._begin_call()]:
@@ -231,9 +230,9 @@ def train_members(
                 loop = loops[number]
                 loop.learner.algorithm._reads.adopt(reads, values[number])
                 loop._check_program(members.program)
-                result = loop.device_runner.result(carry, report, call.end, first_step)
+                events = loop.device_runner.events_of(carry, report, call.end, first_step)
                 try:
-                    loop._report_failure(partial(loop._receive_member, result, first_step))
+                    loop._report_failure(partial(loop._receive_member, carry, events))
                 except NonFiniteError:
                     on_failure(number)
             after_call()
@@ -241,26 +240,3 @@ def train_members(
     for loop in loops:
         train = partial(loop._report_failure, train)
     run_all(train, *[loop._end for loop in loops], after_call)
-
-
-def _pending(result: CallResult, first_step: int) -> PendingEvents:
-    """Return the events of a call."""
-    report, carry = result.report, result.carry
-    ends = np.flatnonzero(report.ended)
-    returns, compensation, lengths = (
-        np.asarray(each).reshape(-1)[ends] for each in (report.returns, report.compensation, report.lengths)
-    )
-    return PendingEvents(
-        first_step=first_step,
-        last=result.end,
-        ends=ends,
-        returns=returns.astype(np.float64) + compensation,
-        lengths=lengths.astype(np.int64),
-        learns=result.learns,
-        due=result.due,
-        applied=result.applied,
-        stopped=result.stopped,
-        logs=result.logs,
-        returns_after=np.asarray(carry.returns, np.float64) + np.asarray(carry.compensation),
-        lengths_after=np.asarray(carry.lengths, np.int64),
-    )

@@ -171,7 +171,7 @@ class TestParity:
         before = agent.get_weights()
         fit(agent, 1)
         after = agent.get_weights()
-        rollout = agent._parts.session.lanes.carry.rollout
+        rollout = agent._parts.session.lanes.carry.memory
         host = ppo(batch_size="rollout")
         host.set_weights(before)
         learner, _ = host._parts.build()
@@ -202,7 +202,7 @@ class TestParity:
             needs_live_updates = True
 
             def on_step_end(self) -> None:
-                rollout = agent._parts.session.lanes.carry.rollout
+                rollout = agent._parts.session.lanes.carry.memory
                 rewards.append(np.array(rollout.reward))
                 ends.append(np.array(rollout.ended))
 
@@ -403,7 +403,7 @@ class TestAgents:
 
     def test_box_actions_are_clipped_for_the_environment(self, a2c: Any) -> None:
         _, agent, history = a2c
-        rollout = agent._parts.session.lanes.carry.rollout
+        rollout = agent._parts.session.lanes.carry.memory
         assert rollout.action.dtype == np.float32
         assert np.abs(rollout.action).max() > 1.0
         assert max(history.history["length"]) <= 4
@@ -496,8 +496,8 @@ class TestStopsAndFaults:
         fit(agent, SIZE + LANES)
         weights, updates = agent.get_weights(), agent.updates
         lanes = agent._parts.session.lanes
-        rollout = lanes.carry.rollout
-        lanes.carry = lanes.carry._replace(rollout=rollout._replace(reward=rollout.reward.at[0, 0].set(np.nan)))
+        rollout = lanes.carry.memory
+        lanes.carry = lanes.carry._replace(memory=rollout._replace(reward=rollout.reward.at[0, 0].set(np.nan)))
         with pytest.raises(NonFiniteError) as error:
             fit(agent, 60)
         assert agent.steps == error.value.step == 2 * SIZE

@@ -8,7 +8,6 @@ splitting training into calls does not change a result.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import jax
@@ -17,7 +16,7 @@ import numpy as np
 
 from noterl.backends import on_device
 from noterl.backends.common import GatheredRows
-from noterl.backends.jax.environments import SAMPLERS, Environments, Sums, add_rewards, select
+from noterl.backends.jax.environments import Environments, add_rewards, store
 from noterl.backends.jax.scope import Scope, compiler, read_values, write_values
 from noterl.backends.jax.updates import Updates, all_finite, replaced, row_of
 from noterl.backends.on_device import Carry, Report, Rollout
@@ -29,9 +28,13 @@ class DeviceProgram(on_device.DeviceProgram):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._environments = Environments(self.reset, self.step_environment, self.encode, self.num_envs)
-        self._updates = Updates(self.step, self.variables, stop=self.stop, jit_compile=self.jit_compile)
-        compiled = compiler(self.jit_compile)
+        updates = self.training.updates
+        assert isinstance(updates, Updates)
+        self._updates = updates
+        self._variables = updates.variables
+        self._scheduled_positions = updates.positions(self.training.scheduled)
+        self._environments = Environments(self.training, self.training.encode)
+        compiled = compiler(updates.jit_compile)
         # Its shapes are needed before it is traced in the loop; a jitted function is traced once for both.
         self._learn = compiled(self._learn_traced)
         self._run, self._learn_carefully = compiled(self.run), compiled(self._carefully)
@@ -39,132 +42,98 @@ class DeviceProgram(on_device.DeviceProgram):
 
     def __call__(self, carry: Carry, begin: int, end: int, scheduled: np.ndarray) -> tuple[Carry, Report]:
         """Train from position `begin` of the rollout in progress to `end`, and write the variables back."""
-        state, carry, report = self.train(read_values(self.variables), carry, begin, end, scheduled)
-        write_values(self.variables, state)
+        state, carry, report = self.train(read_values(self._variables), carry, begin, end, scheduled)
+        write_values(self._variables, state)
         return carry, report
 
     def train(self, state: list[Any], carry: Carry, begin: int, end: int, scheduled: np.ndarray) -> tuple:
         """Return the state, the carry and the report of a call; pure."""
         state, carry, report, finite = self._run(state, carry, np.int32(begin), np.int32(end), scheduled)
         report = jax.tree.map(np.asarray, report)
-        if not finite and self.stop is None:
-            number = int(np.flatnonzero(report.applied < self.updates)[0])
+        if not finite and self._updates.stop is None:
+            number, count = int(report.iterations) - 1, self.num_updates
             state, carry, applied, logs = self._learn_carefully(state, carry, scheduled[number])
             report = report._replace(applied=report.applied.copy(), logs=jax.tree.map(np.array, report.logs))
-            report.applied[number] = min(int(applied), self.updates - 1)
+            report.applied[number] = min(int(applied), count - 1)
             for name, values in logs.items():
-                report.logs[name][number] = values
+                report.logs[name][number * count : (number + 1) * count] = values
         return state, carry, report
 
     def run(
         self, state: list[Any], carry: Carry, begin: Any, end: Any, scheduled: Any, *, ends_early: bool = True
     ) -> tuple[list[Any], Carry, Report, Any]:
         """Return the state, the carry, the report, and whether all updates are finite; pure."""
-        self.on_trace()
-        learned = jax.eval_shape(self._learn, state, carry, scheduled[0])
-        report = self._empty_report(learned[-1])
+        self.training.on_trace()
+        shapes = jax.eval_shape(self._learn, state, carry, scheduled[0])[-1]
+        logs = {name: jnp.zeros((self.iterations, *value.shape), value.dtype) for name, value in shapes.items()}
+        report = self._environments.empty_report(self.iterations * self.length, self.iterations, logs)
 
         def unfinished(loop: tuple) -> Any:
-            number, _, _, _, finite = loop
-            more = number * self.size < end
+            _, _, report, finite = loop
+            more = report.iterations * self.size < end
             return more & finite if ends_early else more
 
         def body(loop: tuple) -> tuple:
-            number, state, carry, report, finite = loop
+            state, carry, report, finite = loop
+            number = report.iterations
             first = jnp.maximum(begin - number * self.size, 0)
             last = jnp.minimum(end - number * self.size, self.size)
-            carry, report = self._collect(state, carry, report, number, first, last)
+            carry, report = self._collect(state, carry, report, first, last)
             full = last == self.size
             state, carry, report, finite = jax.lax.cond(
-                full, self._learn_and_report, self._skip, state, carry, report, finite, number, scheduled
+                full, self._learn_and_report, lambda *loop: loop[:-1], state, carry, report, finite, scheduled
             )
-            return number + 1, state, carry, report, finite
+            return state, carry, report._replace(iterations=number + 1), finite
 
-        start = jnp.zeros((), jnp.int32), state, carry, report, jnp.asarray(True)
-        _, state, carry, report, finite = jax.lax.while_loop(unfinished, body, start)
-        return state, carry, report, finite
+        state, carry, report, finite = jax.lax.while_loop(unfinished, body, (state, carry, report, jnp.asarray(True)))
+        logs = {name: values.reshape(-1, *values.shape[2:]) for name, values in report.logs.items()}
+        return state, carry, report._replace(logs=logs), finite
 
     def _start(self, key: Any) -> Carry:
         """Return the carry of new episodes in all lanes, for a key of uint32 `[2]`."""
-        first, second = jax.random.split(key)
-        observations, states = self._environments.start(first)
-        lanes = jnp.zeros(self.num_envs, jnp.float32)
-        action = jax.eval_shape(self._act, read_values(self.variables), observations, first)[0]
-
-        def rows(like: Any) -> Any:
-            return jnp.zeros((self.length, *like.shape), like.dtype)
-
-        flags = jnp.zeros(self.num_envs, bool)
-        fields = Rollout(observations, action, lanes, observations, flags, flags)
-        rollout = Rollout(*map(rows, fields))
-        return Carry(second, states, observations, *Sums.zeros(self.num_envs), rollout)
-
-    def _empty_report(self, logs: dict[str, Any]) -> Report:
-        rounds, lanes = (self.rollouts * self.length, self.num_envs), jnp.zeros
-        return Report(
-            lanes(rounds, bool),
-            lanes(rounds, jnp.float32),
-            lanes(rounds, jnp.float32),
-            lanes(rounds, jnp.int32),
-            lanes(self.rollouts, jnp.int32),
-            lanes(self.rollouts, bool),
-            {name: lanes((self.rollouts, *value.shape), value.dtype) for name, value in logs.items()},
+        carry = self._environments.start(key)
+        reward, ended = carry.sums.returns, carry.sums.lengths > 0
+        action = self._environments.action_shape(carry)
+        fields = Rollout(carry.observations, action, reward, carry.observations, ended, ended)
+        return carry._replace(
+            memory=jax.tree.map(lambda like: jnp.zeros((self.length, *like.shape), like.dtype), fields)
         )
 
     def play(self, state: list[Any], key: Any, episodes: int) -> tuple[Any, Any]:
         """Play episodes without exploration; return their returns and lengths, `[episodes]`; pure."""
 
         def act(observations: Any) -> Any:
-            with Scope(self.variables, state):
+            with Scope(self._variables, state):
                 return self.act_best(observations)
 
         return self._environments.play(act, key, episodes)
 
     # Collecting
 
-    def _collect(
-        self, state: list[Any], carry: Carry, report: Report, number: Any, first: Any, last: Any
-    ) -> tuple[Carry, Report]:
-        """Take the steps of rollout `number` from position `first` to `last`."""
+    def _collect(self, state: list[Any], carry: Carry, report: Report, first: Any, last: Any) -> tuple[Carry, Report]:
+        """Take the steps of the next rollout from position `first` to `last`."""
         rounds = first // self.num_envs, -(-last // self.num_envs)
 
         def counted(t: Any) -> Any:
             place = t * self.num_envs + jnp.arange(self.num_envs)
             return (place >= first) & (place < last)
 
+        def added(t: Any, loop: tuple[Carry, Report]) -> tuple[Carry, Report]:
+            rollout, row = carry.memory, report.iterations * self.length + t
+            return add_rewards(loop, row, rollout.reward[t], rollout.ended[t], counted(t))
+
         carry = jax.lax.fori_loop(*rounds, lambda t, carry: self._round(state, carry, t, counted(t)), carry)
         # A loop of its own: fused with the products of an environment, sums would be rounded differently.
-        found: tuple[Carry, Report] = jax.lax.fori_loop(
-            *rounds, lambda t, loop: self._add_rewards(loop, number, t, counted(t)), (carry, report)
-        )
+        found: tuple[Carry, Report] = jax.lax.fori_loop(*rounds, added, (carry, report))
         return found
 
     def _round(self, state: list[Any], carry: Carry, t: Any, counted: Any) -> Carry:
         """Step the `counted` lanes `[N]` in round t; the others do not change."""
-        act_key, step_key, reset_key = jax.random.split(jax.random.fold_in(carry.key, t), 3)
-        actions, executed = self._act(state, carry.observations, act_key)
-        before = carry.observations, carry.states
-        step = self._environments.step_all(step_key, reset_key, before, executed)
-        ended = step.terminated | step.truncated
-        rows = Rollout(carry.observations, actions, step.reward, step.next_observations, step.terminated, ended)
-        rollout = jax.tree.map(lambda all_, new: all_.at[t].set(select(counted, new, all_[t])), carry.rollout, rows)
-        kept = jax.tree.map(partial(select, counted), (step.observations, step.states), before)
-        return carry._replace(observations=kept[0], states=kept[1], rollout=rollout)
-
-    def _add_rewards(self, loop: tuple[Carry, Report], number: Any, t: Any, counted: Any) -> tuple[Carry, Report]:
-        """Add the rewards of the `counted` lanes in round t to the returns of their episodes, and report ends."""
-        carry, report = loop
-        rewards, ended = carry.rollout.reward[t], carry.rollout.ended[t]
-        sums, kept = add_rewards(Sums(carry.returns, carry.compensation, carry.lengths), rewards, ended, counted)
-        row = number * self.length + t
-        fields = dict(zip(Report._fields, (ended & counted, *sums), strict=False))
-        report = report._replace(**{name: getattr(report, name).at[row].set(new) for name, new in fields.items()})
-        return carry._replace(**kept._asdict()), report
-
-    def _act(self, state: list[Any], observations: Any, key: Any) -> tuple[Any, Any]:
-        numbers = SAMPLERS[self.sampled_from](key, (self.num_envs, self.num_sampled), jnp.float32)
-        with Scope(self.variables, state):
-            return self.act(observations, numbers)
+        act_key, *keys = jax.random.split(jax.random.fold_in(carry.key, t), 3)
+        actions, executed = self._environments.act(state, carry, act_key)
+        after, step = self._environments.step(carry, executed, (keys[0], keys[1]), counted)
+        rows = Rollout(carry.observations, actions, step.reward, step.next_observations, step.terminated, step.ended)
+        return after._replace(memory=store(carry.memory, t, rows, counted))
 
     # Learning
 
@@ -174,33 +143,34 @@ class DeviceProgram(on_device.DeviceProgram):
         If an update is not finite and there is no `stop`, state and carry are those before the updates.
         """
         before, rows, following = self._prepared(state, carry, scheduled)
-        if self.stop is not None:
-            after, applied, stopped, (logs, _) = self._updates.until_stop(before, rows, self.updates, 0)
-            return after, following, (applied == self.updates) | stopped, applied, stopped, logs
+        if self._updates.stop is not None:
+            after, applied, stopped, (logs, _) = self._updates.until_stop(before, rows, self.num_updates, 0)
+            return after, following, (applied == self.num_updates) | stopped, applied, stopped, logs
 
         def once(loop: tuple[list[Any], Any], indices: Any) -> tuple[tuple[list[Any], Any], dict[str, Any]]:
             values, finite = loop
-            with Scope(self.variables, values) as scope:
-                logs, _ = self.step(row_of(rows.data, indices), 0)
+            with Scope(self._variables, values) as scope:
+                logs, _ = self._updates.step(row_of(rows.data, indices), 0)
             return (scope.values(), finite & scope.finite_losses), logs
 
         (after, finite), logs = jax.lax.scan(once, (before, jnp.asarray(True)), rows.indices)
         finite &= all_finite(after)
         after = [jnp.where(finite, new, old) for new, old in zip(after, state, strict=True)]
         following = following._replace(key=jnp.where(finite, following.key, carry.key))
-        return after, following, finite, jnp.where(finite, self.updates, 0), jnp.asarray(False), logs
+        return after, following, finite, jnp.where(finite, self.num_updates, 0), jnp.asarray(False), logs
 
     def _carefully(self, state: list[Any], carry: Carry, scheduled: Any) -> tuple[list[Any], Carry, Any, dict]:
         """Learn until an update is not finite; return the state, the carry, the number applied and the logs."""
         before, rows, following = self._prepared(state, carry, scheduled)
-        after, applied, _, (logs, _) = self._updates.until_stop(before, rows, self.updates, 0)
+        after, applied, _, (logs, _) = self._updates.until_stop(before, rows, self.num_updates, 0)
         return after, following, applied, logs
 
     def _prepared(self, state: list[Any], carry: Carry, scheduled: Any) -> tuple[list[Any], GatheredRows, Carry]:
         """Return the state with scheduled values, the minibatches, and the carry for the next rollout."""
-        state = replaced(state, self.scheduled_positions, [scheduled[k] for k in range(len(self.scheduled_positions))])
-        with Scope(self.variables, state) as scope:
-            rows = self.prepare(self._batch(carry.rollout))
+        positions = self._scheduled_positions
+        state = replaced(state, positions, [scheduled[k] for k in range(len(positions))])
+        with Scope(self._variables, state) as scope:
+            rows = self.prepare(self._batch(carry.memory))
         indices = self._indices(jax.random.fold_in(carry.key, self.length))
         following = carry._replace(key=jax.random.fold_in(carry.key, self.length + 1))
         return scope.values(), GatheredRows(rows, indices), following
@@ -208,7 +178,7 @@ class DeviceProgram(on_device.DeviceProgram):
     def _batch(self, rows: Rollout) -> Batch:
         """Return the rollout in the layout of `noterl.replay.rollout.Rollout.batch`."""
         ended = rows.ended.astype(jnp.float32)
-        gamma = jnp.asarray(self.discount(), jnp.float32)
+        gamma = jnp.asarray(self.training.discount(), jnp.float32)
         return Batch(
             observation=rows.observation,
             action=rows.action,
@@ -222,9 +192,9 @@ class DeviceProgram(on_device.DeviceProgram):
 
     def _indices(self, key: Any) -> Any:
         """Return the rows `[K, B]` of all minibatches, in the layout of `RolloutLearner.sample`."""
-        if self.batch_size == self.size:
+        if self.training.batch_size == self.size:
             return jnp.tile(jnp.arange(self.size, dtype=jnp.int32), (self.epochs, 1))
-        missing = -self.size % self.batch_size
+        missing = -self.size % self.training.batch_size
 
         def epoch(key: Any) -> Any:
             first, second = jax.random.split(key)
@@ -232,11 +202,12 @@ class DeviceProgram(on_device.DeviceProgram):
             return jnp.concatenate([order, jax.random.permutation(second, self.size)[:missing]]) if missing else order
 
         orders = jax.lax.map(epoch, jax.random.split(key, self.epochs))
-        return orders.astype(jnp.int32).reshape(self.updates, self.batch_size)
+        return orders.astype(jnp.int32).reshape(self.num_updates, self.training.batch_size)
 
     def _learn_and_report(
-        self, state: list[Any], carry: Carry, report: Report, finite: Any, number: Any, scheduled: Any
+        self, state: list[Any], carry: Carry, report: Report, finite: Any, scheduled: Any
     ) -> tuple[list[Any], Carry, Report, Any]:
+        number = report.iterations
         after, following, learned, applied, stopped, logs = self._learn(state, carry, scheduled[number])
         # If `ends_early` is False, a member that has failed keeps its weights.
         state = [jnp.where(finite, new, old) for new, old in zip(after, state, strict=True)]
@@ -246,8 +217,3 @@ class DeviceProgram(on_device.DeviceProgram):
             logs={name: report.logs[name].at[number].set(values) for name, values in logs.items()},
         )
         return state, following, report, finite & learned
-
-    def _skip(
-        self, state: list[Any], carry: Carry, report: Report, finite: Any, number: Any, scheduled: Any
-    ) -> tuple[list[Any], Carry, Report, Any]:
-        return state, carry, report, finite

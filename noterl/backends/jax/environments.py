@@ -1,134 +1,165 @@
-"""N environments of pure functions in a compiled call: their steps, their resets and the returns of their episodes."""
+"""N environments of pure functions in a compiled call: their actions, steps and resets, and the sums of rewards."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from noterl.backends.jax.scope import Scope, read_values
+from noterl.backends.on_device import Carry, Report, Sums, Training
+
 SAMPLERS: dict[str, Callable[..., Any]] = {"uniform": jax.random.uniform, "normal": jax.random.normal}
 
 
 class Stepped(NamedTuple):
-    """One step of N environments, `[N, ...]` each; the last two are those after the resets."""
+    """One step of N environments, `[N, ...]` each; the observations are those before resets."""
 
     next_observations: Any
     reward: Any
     terminated: Any
     truncated: Any
-    observations: Any
-    states: Any
+
+    @property
+    def ended(self) -> Any:
+        """Whether the step ended the episode."""
+        return self.terminated | self.truncated
 
 
-class Sums(NamedTuple):
-    """The episodes of N environments.
-
-    Attributes:
-        returns: sums of rewards, `[N]`, float32.
-        compensation: the rounding error of `returns`, to be added to them, `[N]`.
-        lengths: numbers of steps, `[N]`.
-    """
-
-    returns: Any
-    compensation: Any
-    lengths: Any
-
-    @classmethod
-    def zeros(cls, num_envs: int) -> Sums:
-        """Return those of new episodes."""
-        lanes = jnp.zeros(num_envs, jnp.float32)
-        return cls(lanes, lanes, lanes.astype(jnp.int32))
-
-
-@dataclass(eq=False, frozen=True)
 class Environments:
-    """N environments whose functions are called in a compiled call.
+    """The environments of a training, whose functions are called in a compiled call.
 
     Args:
-        reset: `key -> (observation, state)` of one environment.
-        step: `(key, state, action) -> (observation, state, reward, terminated, truncated)` of one environment.
-        encode: observations `[N, ...]` of the environments -> those that this object returns, `[N, ...]`.
-        num_envs: N.
+        training: what is collected and learned.
+        store: observations `[N, ...]` of the environments -> those that the carry holds, `[N, ...]`.
+        encode: observations of the carry -> those of networks.
     """
 
-    reset: Callable[[Any], tuple[Any, Any]]
-    step: Callable[..., tuple[Any, ...]]
-    encode: Callable[[Any], Any]
-    num_envs: int
+    def __init__(
+        self,
+        training: Training,
+        store: Callable[[Any], Any],
+        encode: Callable[[Any], Any] = lambda observations: observations,
+    ) -> None:
+        self._training = training
+        self._num_envs = training.num_envs
+        self._variables = training.updates.variables
+        self._store = store
+        self._encode = encode
+        self._step = training.functions.step
+        self._reset = training.functions.reset
 
-    def start(self, key: Any) -> tuple[Any, Any]:
-        """Return the observations and states of new episodes, `[N, ...]`."""
-        observations, states = self._reset_all(key)
-        return observations, jax.tree.map(lambda leaf: jax.lax.convert_element_type(leaf, leaf.dtype), states)
+    def start(self, key: Any) -> Carry:
+        """Return the carry of new episodes in all lanes, without a memory."""
+        first, second = jax.random.split(key)
+        observations, states = self._reset_all(first)
+        states = jax.tree.map(lambda leaf: jax.lax.convert_element_type(leaf, leaf.dtype), states)
+        zeros = jnp.zeros(self._num_envs, jnp.float32)
+        return Carry(second, states, observations, Sums(zeros, zeros, zeros.astype(jnp.int32)), ())
 
-    def step_all(self, step_key: Any, reset_key: Any, before: tuple[Any, Any], actions: Any) -> Stepped:
+    def act(self, state: list[Any], carry: Carry, key: Any, settings: Any = None) -> tuple[Any, Any]:
+        """Return the actions that are stored and those for the environments, `[N, ...]`."""
+        exploration = self._training.exploration
+        shape = self._num_envs, exploration.num_sampled
+        numbers = SAMPLERS[exploration.sampled_from](key, shape, jnp.float32)
+        with Scope(self._variables, state):
+            return self._training.act(self._encode(carry.observations), numbers, settings)
+
+    def action_shape(self, carry: Carry, settings: Any = None) -> Any:
+        """Return the shape and dtype of the actions that are stored."""
+        return jax.eval_shape(self.act, read_values(self._variables), carry, carry.key, settings)[0]
+
+    def step(self, carry: Carry, actions: Any, keys: tuple[Any, Any], counted: Any) -> tuple[Carry, Stepped]:
         """Step all environments, and reset those whose episode ends.
 
         Args:
-            step_key: for the steps.
-            reset_key: for the resets.
-            before: observations and states, `[N, ...]`.
+            carry: before the step.
             actions: as environments receive them, `[N, ...]`.
+            keys: for the steps and for the resets.
+            counted: the lanes that the carry follows, bool `[N]`; the others do not change.
         """
-        keys = jax.random.split(step_key, self.num_envs)
-        observations, states, *outcome = jax.vmap(self.step)(keys, before[1], actions)
+        num_envs = self._num_envs
+        before = carry.observations, carry.states
+        observations, states, *outcome = jax.vmap(self._step)(jax.random.split(keys[0], num_envs), before[1], actions)
         reward, terminated, truncated = (
-            jnp.broadcast_to(jnp.asarray(value).astype(dtype), (self.num_envs,))
+            jnp.broadcast_to(jnp.asarray(value).astype(dtype), (num_envs,))
             for value, dtype in zip(outcome, (jnp.float32, bool, bool), strict=True)
         )
-        after = with_dtypes((self._encoded(observations), states), before)
-        ended = terminated | truncated
+        after = with_dtypes((self._stored(observations), states), before)
+        step = Stepped(after[0], reward, terminated, truncated)
+        ended = step.ended
         # A reset costs as much as a step, and most rounds of a few lanes need none.
-        now = jax.lax.cond(ended.any(), self._reset_ended, lambda key, ended, after: after, reset_key, ended, after)
-        return Stepped(after[0], reward, terminated, truncated, *now)
+        now = jax.lax.cond(ended.any(), self._reset_ended, lambda key, ended, after: after, keys[1], ended, after)
+        observations, states = jax.tree.map(partial(select, counted), now, before)
+        return carry._replace(observations=observations, states=states), step
 
     def play(self, act: Callable[[Any], Any], key: Any, episodes: int) -> tuple[Any, Any]:
         """Play one episode in each of so many environments; return returns and lengths, `[episodes]`."""
         first, second = jax.random.split(key)
-        observations, states = jax.vmap(self.reset)(jax.random.split(first, episodes))
+        observations, states = jax.vmap(self._reset)(jax.random.split(first, episodes))
         zeros = jnp.zeros(episodes, jnp.float32)
-        start = (self._encoded(observations), states, zeros, zeros.astype(jnp.int32), zeros == 0, jnp.int32(0))
+        start = (self._stored(observations), states, zeros, zeros.astype(jnp.int32), zeros == 0, jnp.int32(0))
 
         def body(loop: tuple) -> tuple:
             observations, states, returns, lengths, alive, t = loop
             keys = jax.random.split(jax.random.fold_in(second, t), episodes)
-            now, new, reward, terminated, truncated = jax.vmap(self.step)(keys, states, act(observations))
-            after = with_dtypes((self._encoded(now), new), (observations, states))
+            now, new, reward, terminated, truncated = jax.vmap(self._step)(keys, states, act(observations))
+            after = with_dtypes((self._stored(now), new), (observations, states))
             returns, lengths = returns + jnp.where(alive, reward, 0), lengths + alive
             return *after, returns, lengths, alive & ~(terminated | truncated), t + 1
 
         _, _, returns, lengths, *_ = jax.lax.while_loop(lambda loop: loop[4].any(), body, start)
         return returns, lengths
 
+    def empty_report(self, rounds: int, iterations: int, logs: dict[str, Any]) -> Report:
+        """Return the report of a call of so many rounds and iterations; `logs` are those of a call."""
+        lanes = jnp.zeros((rounds, self._num_envs), jnp.float32)
+        none = jnp.zeros(iterations, jnp.int32)
+        sums = Sums(lanes, lanes, lanes.astype(jnp.int32))
+        return Report(lanes.astype(bool), sums, jnp.int32(0), none, none.astype(bool), logs)
+
     def _reset_all(self, key: Any) -> tuple[Any, Any]:
-        observations, states = jax.vmap(self.reset)(jax.random.split(key, self.num_envs))
-        return self._encoded(observations), states
+        observations, states = jax.vmap(self._reset)(jax.random.split(key, self._num_envs))
+        return self._stored(observations), states
 
     def _reset_ended(self, key: Any, ended: Any, after: tuple[Any, Any]) -> tuple[Any, Any]:
         fresh = with_dtypes(self._reset_all(key), after)
         found: tuple[Any, Any] = jax.tree.map(partial(select, ended), fresh, after)
         return found
 
-    def _encoded(self, observations: Any) -> Any:
-        return jax.tree.map(jnp.asarray, self.encode(observations))
+    def _stored(self, observations: Any) -> Any:
+        return jax.tree.map(jnp.asarray, self._store(observations))
 
 
-def add_rewards(sums: Sums, reward: Any, ended: Any, counted: Any) -> tuple[Sums, Sums]:
-    """Add the rewards of a step to the sums of the `counted` environments.
+def store(table: Any, position: Any, rows: Any, counted: Any) -> Any:
+    """Return a table `[R, N, ...]` with the rows of the `counted` lanes `[N]` at a position."""
+    return jax.tree.map(lambda all_, one: all_.at[position].set(select(counted, one, all_[position])), table, rows)
+
+
+def add_rewards(loop: tuple[Carry, Report], row: Any, reward: Any, ended: Any, counted: Any) -> tuple[Carry, Report]:
+    """Add the rewards of a round to the sums of the `counted` lanes, and report the episodes that end.
 
     Call it in a loop without the environments' steps: fused with their products, sums would be rounded differently.
 
-    Returns:
-        the sums with this step, and those of the episodes in flight after it: zero where an episode has ended.
+    Args:
+        loop: the carry and the report.
+        row: of the report.
+        reward: of the round, `[N]`.
+        ended: whether the round ended an episode, `[N]`.
+        counted: the lanes that made a step, `[N]`.
     """
+    carry, report = loop
+    sums = carry.sums
     returns, lost = _two_sum(sums.returns, reward)
     after = Sums(returns, sums.compensation + lost, sums.lengths + 1)
     kept = (jnp.where(counted, jnp.where(ended, 0, new), old) for new, old in zip(after, sums, strict=True))
-    return after, Sums(*kept)
+    reported = jax.tree.map(
+        lambda all_, new: all_.at[row].set(new), (report.ended, report.sums), (ended & counted, after)
+    )
+    return carry._replace(sums=Sums(*kept)), report._replace(ended=reported[0], sums=reported[1])
 
 
 def select(mask: Any, first: Any, second: Any) -> Any:

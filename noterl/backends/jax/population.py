@@ -71,7 +71,7 @@ class VectorizedMembers:
     def __init__(self, program: DeviceProgram, members: int) -> None:
         self.program = program
         self._members = members
-        compiled = compiler(program.jit_compile)
+        compiled = compiler(program.training.updates.jit_compile)
         # Positions that differ by member are slower, because then no branch can be skipped.
         self._together, self._apart = (compiled(partial(self._run, in_axes=(0, 0, *[axis] * 3))) for axis in (None, 0))
         self._play = jax.jit(self._play_all, static_argnums=2)

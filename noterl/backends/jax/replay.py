@@ -20,10 +20,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from noterl.backends import on_device
-from noterl.backends.jax.environments import SAMPLERS, Environments, Sums, add_rewards, select
+from noterl.backends.jax.environments import SAMPLERS, Environments, add_rewards, select, store
 from noterl.backends.jax.scope import Scope, compiler, read_values, write_values
 from noterl.backends.jax.updates import Updates, all_finite, replaced
-from noterl.backends.on_device import Place, Plan, ReplayCarry, ReplayReport, Transitions
+from noterl.backends.on_device import Carry, Place, Plan, Report, Transitions
 from noterl.types import Batch
 
 
@@ -32,24 +32,32 @@ class ReplayProgram(on_device.ReplayProgram):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._environments = Environments(self.reset, self.step_environment, self.store, self.num_envs)
-        self._updates = Updates(self.step, self.variables, period=self.period, jit_compile=self.jit_compile)
-        compiled = compiler(self.jit_compile)
-        if self.jit_compile is not False:
+        updates = self.training.updates
+        assert isinstance(updates, Updates)
+        self._updates = updates
+        self._variables = updates.variables
+        self._scheduled_positions = updates.positions(self.training.scheduled)
+        self._environments = Environments(self.training, self.store, self.training.encode)
+        jit_compile = updates.jit_compile
+        compiled = compiler(jit_compile)
+        if jit_compile is not False:
             compiled = partial(jax.jit, donate_argnames="ring", static_argnames="careful")
-        self._run, self.start = compiled(self._train), compiler(self.jit_compile)(self._start)
+        self._run, self.start = compiled(self._train), compiler(jit_compile)(self._start)
 
     def __call__(
-        self, carry: ReplayCarry, ring: Transitions, table: np.ndarray, place: Place, plan: Plan
-    ) -> tuple[ReplayCarry, Transitions, ReplayReport]:
+        self, carry: Carry, ring: Transitions, table: np.ndarray, place: Place, plan: Plan
+    ) -> tuple[Carry, Transitions, Report]:
         """Train, and write the variables back; `ring` must not be used again."""
         place = Place(*map(np.int32, place))
-        run = partial(self._run, read_values(self.variables), carry, table=table, place=place, plan=plan)
+        run = partial(self._run, read_values(self._variables), carry, table=table, place=place, plan=plan)
         state, after, ring, report, finite = run(ring=ring)
         if not finite:
             state, after, ring, report, _ = run(ring=ring, careful=True)
-        write_values(self.variables, state)
-        return after, ring, jax.tree.map(np.asarray, report)
+        write_values(self._variables, state)
+        report = jax.tree.map(np.asarray, report)
+        # All updates of a round are applied before one of the next round.
+        applied = np.diff(np.minimum(np.cumsum(plan.updates), report.applied), prepend=0)
+        return after, ring, report._replace(applied=applied)
 
     def make_ring(self, rows: Mapping[str, Any], slots: np.ndarray) -> Transitions:
         """Return a ring with transitions in slots `[n]`: the fields of `Transitions` by name, `[n, ...]`."""
@@ -74,39 +82,35 @@ class ReplayProgram(on_device.ReplayProgram):
     def _row_shapes(self) -> Transitions:
         """Return the shapes and dtypes of one round, `[N, ...]`."""
         carry = jax.eval_shape(self._start, np.zeros(2, np.uint32))
-        settings = np.zeros(self.num_settings, np.float32)
-        action = jax.eval_shape(self._act, read_values(self.variables), carry.observations, carry.key, settings)
-        lanes = partial(jax.ShapeDtypeStruct, (self.num_envs,))
-        flag, observation = lanes(np.bool_), carry.observations
-        distances = lanes(np.int32), lanes(np.int32)
-        return Transitions(observation, action, lanes(np.float32), observation, flag, flag, *distances)
+        observation, flag = carry.observations, carry.memory
+        action = self._environments.action_shape(carry, np.zeros(self.training.exploration.num_settings, np.float32))
+        distance = carry.sums.lengths
+        return Transitions(observation, action, carry.sums.returns, observation, flag, flag, distance, distance)
 
-    def _start(self, key: Any) -> ReplayCarry:
+    def _start(self, key: Any) -> Carry:
         """Return the carry of new episodes in all lanes, for a key of uint32 `[2]`."""
-        first, second = jax.random.split(key)
-        observations, states = self._environments.start(first)
-        sums, linked = Sums.zeros(self.num_envs), jnp.zeros(self.num_envs, bool)
-        return ReplayCarry(second, states, observations, *sums, linked)
+        return self._environments.start(key)._replace(memory=jnp.zeros(self.num_envs, bool))
 
     def _train(
         self,
         state: list[Any],
-        carry: ReplayCarry,
+        carry: Carry,
         *,
         ring: Transitions,
         table: Any,
         place: Place,
         plan: Plan,
         careful: bool = False,
-    ) -> tuple[list[Any], ReplayCarry, Transitions, ReplayReport, Any]:
+    ) -> tuple[list[Any], Carry, Transitions, Report, Any]:
         """Return the state, the carry, the ring, the report, and whether all updates are finite; pure.
 
         Without `careful`, an update that is not finite stays in the returned state. The caller then repeats the call
         with `careful=True`.
         """
-        self.on_trace()
+        self.training.on_trace()
         lanes = jnp.arange(self.num_envs)
-        outcome = jnp.zeros((self.rounds, self.num_envs), jnp.float32), jnp.zeros((self.rounds, self.num_envs), bool)
+        report = self._environments.empty_report(self.iterations, self.iterations, {})
+        outcome = report.sums.returns, report.ended  # rewards and ends of all rounds
         logs = self._empty_logs(state, partial(self._sample, ring=ring, table=table), plan)
 
         def counted(t: Any) -> Any:
@@ -128,65 +132,33 @@ class ReplayProgram(on_device.ReplayProgram):
             return t + 1, learned[0], carry, ring, outcome, learned[1:]
 
         start = jnp.int32(0), state, carry, ring, outcome, (jnp.int32(0), jnp.asarray(True), logs)
-        rounds, state, carry, ring, outcome, (applied, finite, logs) = jax.lax.while_loop(
+        rounds, state, carry, ring, (rewards, ended), (applied, finite, logs) = jax.lax.while_loop(
             lambda loop: (loop[0] * self.num_envs < place.end) & loop[5][1], body, start
         )
-        carry, sums = self._add_rewards(carry, outcome, counted, rounds)
+        carry, report = jax.lax.fori_loop(
+            0, rounds, lambda t, loop: add_rewards(loop, t, rewards[t], ended[t], counted(t)), (carry, report)
+        )
         finite = finite if careful else finite & all_finite(state)
-        return state, carry, ring, ReplayReport(outcome[1], *sums, rounds, applied, logs), finite
+        return state, carry, ring, report._replace(iterations=rounds, applied=applied, logs=logs), finite
 
     # Collecting
 
     def _round(
-        self,
-        state: list[Any],
-        carry: ReplayCarry,
-        ring: Transitions,
-        row: Any,
-        now: Plan,
-        counted: Any,
-        keys: list[Any],
-    ) -> tuple[ReplayCarry, Transitions, tuple[Any, Any]]:
+        self, state: list[Any], carry: Carry, ring: Transitions, row: Any, now: Plan, counted: Any, keys: list[Any]
+    ) -> tuple[Carry, Transitions, tuple[Any, Any]]:
         """Step the `counted` lanes `[N]` and store their transitions; return also the rewards and ends, `[N]`."""
         act_key, random_key, step_key, reset_key = keys
-        actions = self._act(state, carry.observations, act_key, now.settings)
+        actions, _ = self._environments.act(state, carry, act_key, now.settings)
         numbers = jax.random.uniform(random_key, (self.num_envs, self.num_random))
         is_random = jnp.arange(self.num_envs) < now.random
         actions = select(is_random, self.act_randomly(numbers).astype(actions.dtype), actions)
-        before = carry.observations, carry.states
-        step = self._environments.step_all(step_key, reset_key, before, actions)
-        ended = step.terminated | step.truncated
+        after, step = self._environments.step(carry, actions, (step_key, reset_key), counted)
         ahead = jnp.full(self.num_envs, self.num_envs, jnp.int32)  # a lane's transitions are N slots apart
-        behind = jnp.where(carry.linked, ahead, 0)
+        behind = jnp.where(carry.memory, ahead, 0)
         ends = step.terminated, step.truncated
-        new = Transitions(before[0], actions, step.reward, step.next_observations, *ends, ahead, behind)
-        rows = jax.tree.map(lambda all_, one: all_.at[row].set(select(counted, one, all_[row])), ring, new)
-        after = step.observations, step.states, ~ended
-        kept = jax.tree.map(partial(select, counted), after, (*before, carry.linked))
-        carry = carry._replace(observations=kept[0], states=kept[1], linked=kept[2])
-        return carry, rows, (step.reward, ended & counted)
-
-    def _act(self, state: list[Any], observations: Any, key: Any, settings: Any) -> Any:
-        numbers = SAMPLERS[self.sampled_from](key, (self.num_envs, self.num_sampled), jnp.float32)
-        with Scope(self.variables, state):
-            return self.act(self.encode(observations), numbers, settings)
-
-    def _add_rewards(
-        self, carry: ReplayCarry, outcome: tuple[Any, Any], counted: Callable[[Any], Any], rounds: Any
-    ) -> tuple[ReplayCarry, Sums]:
-        """Add the rewards of all rounds; return also the sums of the episodes after each round, `[C, N]`."""
-        rewards, ended = outcome
-        shape = rewards.shape
-        empty = Sums(jnp.zeros(shape), jnp.zeros(shape), jnp.zeros(shape, jnp.int32))
-
-        def body(t: Any, loop: tuple[Sums, Sums]) -> tuple[Sums, Sums]:
-            found, sums = loop
-            after, kept = add_rewards(sums, rewards[t], ended[t], counted(t))
-            return Sums(*(all_.at[t].set(new) for all_, new in zip(found, after, strict=True))), kept
-
-        sums = Sums(carry.returns, carry.compensation, carry.lengths)
-        found, sums = jax.lax.fori_loop(0, rounds, body, (empty, sums))
-        return carry._replace(**sums._asdict()), found
+        new = Transitions(carry.observations, actions, step.reward, step.next_observations, *ends, ahead, behind)
+        after = after._replace(memory=select(counted, ~step.ended, carry.memory))
+        return after, store(ring, row, new, counted), (step.reward, step.ended)
 
     # Learning
 
@@ -204,9 +176,9 @@ class ReplayProgram(on_device.ReplayProgram):
             careful: whether an update that is not finite is undone and ends the updates.
         """
         values = [
-            jnp.where(now.updates > 0, now.scheduled[k], state[p]) for k, p in enumerate(self.scheduled_positions)
+            jnp.where(now.updates > 0, now.scheduled[k], state[p]) for k, p in enumerate(self._scheduled_positions)
         ]
-        state = replaced(state, self.scheduled_positions, values)
+        state = replaced(state, self._scheduled_positions, values)
         # Loops of no or one pass: a branch would copy the whole state in each round.
         state = jax.lax.fori_loop(0, now.copies, lambda _, state: self._with_copy(state), state)
 
@@ -232,7 +204,7 @@ class ReplayProgram(on_device.ReplayProgram):
 
     def _with_copy(self, state: list[Any]) -> list[Any]:
         """Return the state after a hard copy to the target."""
-        with Scope(self.variables, state) as scope:
+        with Scope(self._variables, state) as scope:
             self.update_target()
         return scope.values()
 
@@ -254,14 +226,14 @@ class ReplayProgram(on_device.ReplayProgram):
         keys = jax.random.split(key, 1 + len(self.random_spec)) if self.random_spec else [key]
         # The bias is below 0.1 % for four million transitions; `jax.random.randint` takes longer to compile.
         count = (now.recent + now.older).astype(jnp.uint32)
-        chosen = (jax.random.bits(keys[0], (self.batch_size,), jnp.uint32) % count).astype(jnp.int32)
+        chosen = (jax.random.bits(keys[0], (self.training.batch_size,), jnp.uint32) % count).astype(jnp.int32)
         older = jnp.take(table, now.first + chosen - now.recent, mode="clip")
         slots = jnp.where(chosen < now.recent, (newest - chosen) % self.slots, older)
         extra = {
-            name: SAMPLERS[distribution](each, (self.batch_size, *shape), jnp.float32)
+            name: SAMPLERS[distribution](each, (self.training.batch_size, *shape), jnp.float32)
             for each, (name, (shape, distribution)) in zip(keys[1:], self.random_spec.items(), strict=True)
         }
-        with Scope(self.variables, state):
+        with Scope(self._variables, state):
             return self._gather(ring, slots, newest, extra)
 
     def _gather(self, ring: Transitions, slots: Any, newest: Any, extra: dict[str, Any]) -> Batch:
@@ -271,7 +243,7 @@ class ReplayProgram(on_device.ReplayProgram):
         def take(table: Any, slots: Any) -> Any:
             return jax.tree.map(lambda array: jnp.take(array, slots, axis=0, mode="clip"), table)
 
-        gamma = jnp.asarray(self.discount(), jnp.float32)
+        gamma = jnp.asarray(self.training.discount(), jnp.float32)
         reward, last, power = take(rows.reward, slots), slots, jnp.broadcast_to(gamma, slots.shape)
         for _ in range(1, self.n_step):
             ahead = take(rows.ahead, last)
@@ -281,12 +253,12 @@ class ReplayProgram(on_device.ReplayProgram):
             reward += jnp.where(goes_on, power * take(rows.reward, last), 0)
             power = jnp.where(goes_on, power * gamma, power)
         return Batch(
-            observation=self.encode(take(rows.observation, slots)),
+            observation=self.training.encode(take(rows.observation, slots)),
             action=take(rows.action, slots),
             reward=reward,
-            next_observation=self.encode(take(rows.next_observation, last)),
+            next_observation=self.training.encode(take(rows.next_observation, last)),
             discount=jnp.where(take(rows.terminated, last), 0, power),
-            weight=jnp.ones(self.batch_size, jnp.float32),
+            weight=jnp.ones(self.training.batch_size, jnp.float32),
             index=slots,
             extra=extra,
         )
@@ -299,7 +271,7 @@ class ReplayProgram(on_device.ReplayProgram):
             return found
 
         shapes = jax.eval_shape(update, state, plan)
-        return {name: jnp.zeros((self.updates, *shape.shape), shape.dtype) for name, shape in shapes.items()}
+        return {name: jnp.zeros((self.num_updates, *shape.shape), shape.dtype) for name, shape in shapes.items()}
 
 
 def _flat(array: Any) -> Any:

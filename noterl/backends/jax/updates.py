@@ -41,8 +41,7 @@ class Updates(UpdateProgram):
     is_separate: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
-        positions = {id(variable): position for position, variable in enumerate(self.variables)}
-        self._reported = [positions[id(variable)] for variable in self.report]
+        self._reported = self.positions(self.report)
         self._assigned: list[int] | None = None  # positions of the variables that updates assign
         self._host_report = HostReport(jnp.concatenate)
         compiled = compiler(self.jit_compile)
@@ -56,6 +55,11 @@ class Updates(UpdateProgram):
         self._run_until_stop = compiled(self.until_stop)
         # An update is traced once for all programs that contain it; `inline` makes the same program as a plain call.
         self._traced_once = jax.jit(self._once, static_argnames=("index", "losses_only"), inline=True)
+
+    def positions(self, variables: Sequence[Any]) -> list[int]:
+        """Return the positions of some of the variables."""
+        positions = {id(variable): position for position, variable in enumerate(self.variables)}
+        return [positions[id(variable)] for variable in variables]
 
     def __call__(self, rows: Rows, count: int, first: int = 0) -> GroupResult:
         """Make `count` updates, of which the first has the number `first`."""

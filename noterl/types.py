@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+import numpy as np
+
 Logs = dict[str, Any]
 
 # By name: the shape and dtype of a field of `info`, and its value where `info` lacks it.
@@ -105,3 +107,40 @@ class StopRequest:
 
     is_set: bool = False
     reason: str | None = None
+
+
+@dataclass
+class CallEvents:
+    """The events of a compiled call, which its hooks are called for one by one.
+
+    Attributes:
+        first_step: environment steps before position 0.
+        last: the position at which the call ended.
+        ends: the positions of the steps that ended an episode, in order, `[E]`.
+        returns: the returns of these episodes, `[E]`.
+        lengths: their numbers of steps, `[E]`.
+        learns: the positions of the steps that a group of updates followed, in order, `[R]`.
+        due: the number of updates of each group, `[R]`.
+        applied: the number of them that were applied, `[R]`.
+        stopped: whether `stop_epochs` ended the group, `[R]`.
+        logs: what the updates logged, by name, `[sum of due, ...]`.
+        returns_after: the returns so far of the episodes in flight after the call, `[N]`.
+        lengths_after: their numbers of steps, `[N]`.
+        next_end: number of ends whose hooks were called.
+        next_learn: number of groups of updates that were reported.
+    """
+
+    first_step: int
+    last: int
+    ends: np.ndarray
+    returns: np.ndarray
+    lengths: np.ndarray
+    learns: np.ndarray
+    due: np.ndarray
+    applied: np.ndarray
+    stopped: np.ndarray
+    logs: dict[str, np.ndarray]
+    returns_after: np.ndarray
+    lengths_after: np.ndarray
+    next_end: int = 0
+    next_learn: int = 0

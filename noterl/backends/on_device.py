@@ -15,7 +15,6 @@ import numpy as np
 
 from noterl.backends.common import UpdateProgram
 from noterl.types import Batch
-from noterl.utils.schema import Array, DictOf, Int, check
 
 
 class Sums(NamedTuple):
@@ -74,78 +73,6 @@ class Report(NamedTuple):
     applied: Any
     stopped: Any
     logs: dict[str, Any]
-
-
-@dataclass
-class CallEvents:
-    """The events of a compiled call, which its hooks are called for one by one.
-
-    Attributes:
-        first_step: environment steps before position 0.
-        last: the position at which the call ended.
-        ends: the positions of the steps that ended an episode, in order, `[E]`.
-        returns: the returns of these episodes, `[E]`.
-        lengths: their numbers of steps, `[E]`.
-        learns: the positions of the steps that a group of updates followed, in order, `[R]`.
-        due: the number of updates of each group, `[R]`.
-        applied: the number of them that were applied, `[R]`.
-        stopped: whether `stop_epochs` ended the group, `[R]`.
-        logs: what the updates logged, by name, `[sum of due, ...]`.
-        returns_after: the returns so far of the episodes in flight after the call, `[N]`.
-        lengths_after: their numbers of steps, `[N]`.
-        next_end: number of ends whose hooks were called.
-        next_learn: number of groups of updates that were reported.
-    """
-
-    first_step: int
-    last: int
-    ends: np.ndarray
-    returns: np.ndarray
-    lengths: np.ndarray
-    learns: np.ndarray
-    due: np.ndarray
-    applied: np.ndarray
-    stopped: np.ndarray
-    logs: dict[str, np.ndarray]
-    returns_after: np.ndarray
-    lengths_after: np.ndarray
-    next_end: int = 0
-    next_learn: int = 0
-
-    @classmethod
-    def from_state(cls, state: Any, num_envs: int) -> CallEvents:
-        """Return the events of a state, which may come from a hostile file.
-
-        Raises:
-            ValueError: if it is malformed.
-        """
-        ends, groups = len(state["ends"]), len(state["applied"])
-        last = Int(0, 2**40)
-        expected = {
-            "first_step": Int(-(2**40), 2**62),
-            "last": last,
-            "ends": Array(np.int64, (ends,)),
-            "returns": Array(np.float64, (ends,)),
-            "lengths": Array(np.int64, (ends,)),
-            "learns": Array(np.int64, (groups,)),
-            "due": Array(np.int64, (groups,)),
-            "applied": Array(np.int64, (groups,)),
-            "stopped": Array(np.bool_, (groups,)),
-            "logs": DictOf(Array()),
-            "returns_after": Array(np.float64, (num_envs,)),
-            "lengths_after": Array(np.int64, (num_envs,)),
-            "next_end": Int(0, ends),
-            "next_learn": Int(0, groups),
-        }
-        check(state, expected, "the events of the lanes")
-        due, shapes = state["due"], {value.shape[:1] for value in state["logs"].values()}
-        fits = "loss" in state["logs"] and shapes == {(int(due.sum()),)} and bool((due > 0).all())
-        in_order = all(
-            (np.diff(state[name], prepend=-1, append=state["last"]) > 0).all() for name in ("ends", "learns")
-        )
-        if not in_order or not fits:
-            raise ValueError("the events of the lanes are malformed")
-        return cls(**state)
 
 
 class Functions(Protocol):

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from noterl.backends.on_device import CallEvents
 from noterl.collect.base import Lanes
 from noterl.collect.env_calls import EnvCall
 from noterl.collect.ledger import warn_restarted
 from noterl.envs.functional import flatten, new_keys, unflatten
-from noterl.utils.schema import Array, Int, ListOf, check
+from noterl.types import CallEvents
+from noterl.utils.schema import Array, DictOf, Int, ListOf, check
 
 if TYPE_CHECKING:
     from noterl.envs import EnvSource
@@ -139,4 +139,36 @@ def check_device_state(state: dict[str, Any], count: int) -> None:
     """
     check(state, {"leaves": ListOf(Array()), "position": Int(0, 2**40), "pending": (dict, None)}, "lanes['device']")
     if state["pending"] is not None:
-        CallEvents.from_state(state["pending"], count)
+        _check_events(state["pending"], count)
+
+
+def _check_events(state: Any, num_envs: int) -> None:
+    """Check the fields of `CallEvents` in a state, which may come from a hostile file.
+
+    Raises:
+        ValueError: if it is malformed.
+    """
+    ends, groups = len(state["ends"]), len(state["applied"])
+    last = Int(0, 2**40)
+    expected = {
+        "first_step": Int(-(2**40), 2**62),
+        "last": last,
+        "ends": Array(np.int64, (ends,)),
+        "returns": Array(np.float64, (ends,)),
+        "lengths": Array(np.int64, (ends,)),
+        "learns": Array(np.int64, (groups,)),
+        "due": Array(np.int64, (groups,)),
+        "applied": Array(np.int64, (groups,)),
+        "stopped": Array(np.bool_, (groups,)),
+        "logs": DictOf(Array()),
+        "returns_after": Array(np.float64, (num_envs,)),
+        "lengths_after": Array(np.int64, (num_envs,)),
+        "next_end": Int(0, ends),
+        "next_learn": Int(0, groups),
+    }
+    check(state, expected, "the events of the lanes")
+    due, shapes = state["due"], {value.shape[:1] for value in state["logs"].values()}
+    fits = "loss" in state["logs"] and shapes == {(int(due.sum()),)} and bool((due > 0).all())
+    in_order = all((np.diff(state[name], prepend=-1, append=state["last"]) > 0).all() for name in ("ends", "learns"))
+    if not in_order or not fits:
+        raise ValueError("the events of the lanes are malformed")

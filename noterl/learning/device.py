@@ -13,13 +13,14 @@ from gymnasium import spaces
 from noterl import backends
 from noterl.backends import keras, ops
 from noterl.backends.common import UpdateOptions
-from noterl.backends.on_device import CallEvents, Carry, DeviceProgram, Report, Training
+from noterl.backends.on_device import Carry, DeviceProgram, Report, Training
 from noterl.envs.observation import ObservationEncoder
 from noterl.hyperparameters import discount_factor
 from noterl.learning import optimizers
 from noterl.learning.device_exploration import Exploration, Sampling
 from noterl.learning.rollout_learner import RolloutLearner
 from noterl.schedules import Schedule
+from noterl.types import CallEvents
 
 if TYPE_CHECKING:
     from noterl.envs import EnvSource

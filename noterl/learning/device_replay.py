@@ -10,7 +10,7 @@ import numpy as np
 from noterl import backends
 from noterl.acting.actor import Actor
 from noterl.backends import ops
-from noterl.backends.on_device import CallEvents, Carry, Place, Plan, ReplayProgram
+from noterl.backends.on_device import Carry, Place, Plan, ReplayProgram
 from noterl.learning import device
 from noterl.learning.device import DeviceRunner, make_training
 from noterl.learning.device_exploration import (
@@ -24,6 +24,7 @@ from noterl.learning.device_memory import DeviceMemory
 from noterl.learning.replay_learner import ReplayLearner
 from noterl.replay import Replay, Uniform
 from noterl.replay.columns import Leaf, map_leaves, observation_layout
+from noterl.types import CallEvents
 
 if TYPE_CHECKING:
     from noterl.envs import EnvSource

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 
 from noterl.backends.common import GroupResult, NonFiniteError
-from noterl.backends.on_device import CallEvents, Carry, DeviceProgram, MemberCall, Members
+from noterl.backends.on_device import Carry, DeviceProgram, MemberCall, Members
 from noterl.backends.reads import Reads
 from noterl.collect.device import DeviceLanes
 from noterl.learning.device_runner import find_runner
 from noterl.training.loop import Loop
-from noterl.types import Logs
+from noterl.types import CallEvents, Logs
 from noterl.utils.errors import run_all
 
 

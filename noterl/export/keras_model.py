@@ -55,7 +55,6 @@ _LAYERS: dict[str, Callable[[Node], Any]] = {
     "convolution": _convolution,
     "flatten": lambda node: keras.layers.Flatten(data_format="channels_last"),
     "rescale": lambda node: keras.layers.Rescaling(**node.settings),
-    "layer_norm": lambda node: keras.layers.LayerNormalization(**node.settings),
     "batch_norm": lambda node: keras.layers.BatchNormalization(**node.settings),
     "leaky_relu": lambda node: keras.layers.LeakyReLU(**node.settings),
 }
@@ -73,6 +72,13 @@ def _rearrange(x: Tensor, axes: tuple[int, ...], shape: tuple[int, ...]) -> Tens
 def _normalize(x: Tensor, mean: np.ndarray, mean_rest: np.ndarray, deviation: np.ndarray, bound: float) -> Tensor:
     shifted = ops.subtract(ops.subtract(x, mean), mean_rest)
     return ops.clip(ops.divide(shifted, deviation), -bound, bound)
+
+
+def _layer_norm(x: Tensor, gamma: np.ndarray, beta: np.ndarray, epsilon: float) -> Tensor:
+    """Return the normalized rows. torch's ONNX exporter cannot convert `keras.layers.LayerNormalization`."""
+    shifted = ops.subtract(x, ops.mean(x, axis=-1, keepdims=True))
+    variance = ops.mean(ops.square(shifted), axis=-1, keepdims=True)
+    return ops.add(ops.multiply(ops.divide(shifted, ops.sqrt(ops.add(variance, epsilon))), gamma), beta)
 
 
 def _append(x: Tensor, values: np.ndarray) -> Tensor:
@@ -106,6 +112,7 @@ _OPERATIONS: dict[str, Callable[..., Tensor]] = {
     "normalize": _normalize,
     "affine": lambda x, scale, offset: ops.add(ops.multiply(x, scale), offset),
     "mean": lambda x: ops.mean(x, axis=-1, keepdims=True),
+    "layer_norm": _layer_norm,
     "append": _append,
     "argmax": _argmax,
     "positive": lambda x, shape: ops.cast(ops.reshape(ops.greater(x, 0.0), (-1, *shape)), "int8"),

@@ -36,6 +36,7 @@ from noterl.utils.checks import check_word, finite, non_negative
 # - rearrange, with axes and shape;
 # - scale, with a factor;
 # - log_std, with the initial value;
+# - layer_norm, as the last layer;
 # - flatten.
 # The gain is that of orthogonal weights, "glorot_uniform", or None for uniform weights, which is also the default.
 
@@ -79,6 +80,18 @@ def mlp(
     [(4, 8), (8,), (8, 2), (2,)]
     """
     return _dense_network([], inputs, hidden, outputs, activation, gain, log_std)
+
+
+def cell_layer(inputs: int, outputs: int | None, *, layer_norm: bool) -> Network:
+    """Build a dense layer with an orthogonal kernel, a layer normalization, or one after the other, for a cell.
+
+    Args:
+        inputs: the number of inputs.
+        outputs: the units of the dense layer; None for no dense layer.
+        layer_norm: whether the result is normalized (Ba et al., 2016).
+    """
+    layers: list[tuple] = [] if outputs is None else [("dense", outputs, "linear", 1.0)]
+    return _build(("sequential", [*layers, *([("layer_norm",)] if layer_norm else [])]), (inputs,))
 
 
 def dueling_mlp(
@@ -463,7 +476,7 @@ def _check_layers(layers: Sequence[Any]) -> None:
                     _check_layers(inner)
             case ("rearrange", tuple(axes), tuple(shape)) if all(type(length) is int for length in (*axes, *shape)):
                 pass
-            case ("scale" | "log_std", float() | int()) | ("flatten",):
+            case ("scale" | "log_std", float() | int()) | ("flatten" | "layer_norm",):
                 pass
             case _:
                 raise ValueError(f"a plan must have known layers, got {layer!r:.80}")

@@ -12,7 +12,7 @@ import numpy as np
 from noterl import backends
 from noterl.networks.access import is_module, keras_layout, stacked_layers, variables
 from noterl.networks.config import connections, layer_arguments
-from noterl.networks.layers import ACTIVATION_TABLE, LAYER_TABLE, TORCH_DEFAULTS, stacks
+from noterl.networks.layers import ACTIVATION_TABLE, LAYER_NORM_EPSILON, LAYER_TABLE, TORCH_DEFAULTS, stacks
 from noterl.networks.recurrent import Cell, RecurrentNetwork
 from noterl.networks.size_limit import plan_sizes
 
@@ -183,7 +183,10 @@ def add_recurrent(graph: Graph, network: Any, inputs: int, state: Mapping[str, i
     encoder, cell, output = network.parts.values()
     features = add_network(graph, cell.parts["inputs"], add_network(graph, encoder, inputs))
     recurrent = add_network(graph, cell.parts["hidden"], state["hidden"])
-    after = (_add_lstm if cell.kind == "lstm" else _add_gru)(graph, features, recurrent, state, cell.units)
+    if cell.kind == "lstm":
+        after = _add_lstm(graph, features, recurrent, state, cell)
+    else:
+        after = _add_gru(graph, features, recurrent, state, cell.units)
     return add_network(graph, output, after["hidden"]), after
 
 
@@ -206,9 +209,10 @@ def _add_gru(graph: Graph, inputs: int, recurrent: int, state: Mapping[str, int]
     return {"hidden": graph.add("add", (new, graph.add("multiply", (update, difference))))}
 
 
-def _add_lstm(graph: Graph, inputs: int, recurrent: int, state: Mapping[str, int], units: int) -> dict[str, int]:
+def _add_lstm(graph: Graph, inputs: int, recurrent: int, state: Mapping[str, int], layer: Cell) -> dict[str, int]:
     """Add the operations of `Cell.advance` for "lstm"; returns the positions of the next state."""
     gates = graph.add("add", (inputs, recurrent))
+    units = layer.units
 
     def gate(function: str, first: int) -> int:
         return graph.add(function, graph.add("columns", gates, start=first * units, stop=(first + 1) * units))
@@ -216,7 +220,8 @@ def _add_lstm(graph: Graph, inputs: int, recurrent: int, state: Mapping[str, int
     kept = graph.add("multiply", (gate("sigmoid", 1), state["cell"]))
     added = graph.add("multiply", (gate("sigmoid", 0), gate("tanh", 2)))
     cell = graph.add("add", (kept, added))
-    return {"hidden": graph.add("multiply", (gate("sigmoid", 3), graph.add("tanh", cell))), "cell": cell}
+    shown = add_network(graph, layer.parts["cell"], cell) if layer.layer_norm else cell
+    return {"hidden": graph.add("multiply", (gate("sigmoid", 3), graph.add("tanh", shown))), "cell": cell}
 
 
 def _weights_of(network: Any) -> list[Weight]:
@@ -255,6 +260,9 @@ def _add_stack(graph: Graph, layers: Sequence[tuple], x: int, weights: Iterator[
                 x = graph.add("rearrange", x, axes=tuple(axes), shape=tuple(shape))
             case ("log_std", _):
                 x = graph.add("append", x, values=next(weights))
+            case ("layer_norm",):
+                arrays = {"gamma": next(weights), "beta": next(weights)}
+                x = graph.add("layer_norm", x, epsilon=LAYER_NORM_EPSILON, **arrays)
             case _:
                 x = graph.add("flatten", x)
     return x

@@ -16,7 +16,8 @@ def initial_weights(
     """Return initial weights for the network of a plan, with the shapes of `weights`.
 
     A kernel with a gain is orthogonal, and the bias of the layer is zero. The gain "glorot_uniform" names Keras's
-    default. Other kernels and biases are uniform. Log standard deviations have the value in the plan.
+    default. Other kernels and biases are uniform. Log standard deviations have the value in the plan. A layer
+    normalization changes nothing at first but the mean and the variance.
     """
     gains = iter([gain for stack in stacks(plan) for gain in _gains(stack)])
     initial: list[np.ndarray] = []
@@ -38,6 +39,8 @@ def initial_weights(
     *_, last = stacks(plan)
     if last and last[-1][0] == "log_std":
         initial[-1] = np.full_like(initial[-1], last[-1][1])
+    elif last and last[-1][0] == "layer_norm":
+        initial[-2:] = np.ones_like(weights[-2]), np.zeros_like(weights[-1])
     return initial
 
 

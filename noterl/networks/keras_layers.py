@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from noterl.backends import keras
-from noterl.networks.layers import stacks
+from noterl.networks.layers import LAYER_NORM_EPSILON, stacks
 from noterl.utils.nested import split_columns
 
 
@@ -53,6 +53,8 @@ def _keras_layer(layer: tuple) -> keras.layers.Layer:
             return Rearrange(axes, shape)
         case ("log_std", _):
             return LogStd()
+        case ("layer_norm",):
+            return keras.layers.LayerNormalization(epsilon=LAYER_NORM_EPSILON)
     return keras.layers.Flatten(data_format="channels_last")
 
 

@@ -80,7 +80,11 @@ PLAN_LAYERS: dict[str, tuple[str, ...]] = {
     "rearrange": ("axes", "shape"),
     "scale": ("factor",),
     "log_std": ("value",),
+    "layer_norm": (),
 }
+
+# Added to the variance in a layer of a plan.
+LAYER_NORM_EPSILON = 1e-5
 
 
 def stacks(plan: tuple) -> list[Any]:

@@ -16,10 +16,10 @@ from noterl import backends
 from noterl.backends import keras, ops
 from noterl.losses import map_rows
 from noterl.networks.access import Composite, Network, get_weights, is_network, set_weights
-from noterl.networks.builders import default_encoder, dueling_mlp, is_image_shape, mlp
+from noterl.networks.builders import cell_layer, default_encoder, dueling_mlp, is_image_shape, mlp
 from noterl.registry import Configurable, register
 from noterl.types import Batch
-from noterl.utils.checks import check_int, check_word
+from noterl.utils.checks import check_bool, check_int, check_word
 
 Tensor = Any
 State = Mapping[str, Tensor]
@@ -38,14 +38,16 @@ class Cell(Composite, Configurable):
         kind: "gru" or "lstm".
         units: U, the number of outputs.
         inputs: I, the number of inputs; None to build the layers in the first call.
+        layer_norm: whether the results of both layers are normalized, and for "lstm" also the cell before its output.
 
     Attributes:
         state_spec: `{"hidden": (U,)}`, and for "lstm" also `"cell": (U,)`.
     """
 
-    def __init__(self, kind: str, units: int, inputs: int | None = None) -> None:
+    def __init__(self, kind: str, units: int, inputs: int | None = None, *, layer_norm: bool = False) -> None:
         self.kind: str = check_word("kind", kind, KINDS)
         self.units: int = check_int("units", units)
+        self.layer_norm: bool = check_bool("layer_norm", layer_norm)
         self.state_spec: dict[str, tuple[int, ...]] = {"hidden": (units,)}
         if kind == "lstm":
             self.state_spec["cell"] = (units,)
@@ -56,9 +58,11 @@ class Cell(Composite, Configurable):
     def _build(self, inputs: int) -> None:
         width = (4 if self.kind == "lstm" else 3) * self.units
         self.parts = {
-            "inputs": mlp(inputs, [], width, gain=1.0),
-            "hidden": mlp(self.units, [], width, gain=1.0),
+            "inputs": cell_layer(inputs, width, layer_norm=self.layer_norm),
+            "hidden": cell_layer(self.units, width, layer_norm=self.layer_norm),
         }
+        if self.layer_norm and self.kind == "lstm":
+            self.parts["cell"] = cell_layer(self.units, None, layer_norm=True)
 
     def __call__(self, inputs: Tensor, state: State) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the output `[B, U]` for inputs `[B, I]`, and the next state."""
@@ -73,8 +77,10 @@ class Cell(Composite, Configurable):
 
     def advance(self, projected: Tensor, state: State) -> dict[str, Tensor]:
         """Return the next state for what `project` returned; its part "hidden" is the output."""
-        function = _lstm if self.kind == "lstm" else _gru
-        return function(projected, self.parts["hidden"](state["hidden"]), state)
+        recurrent = self.parts["hidden"](state["hidden"])
+        if self.kind == "gru":
+            return _gru(projected, recurrent, state)
+        return _lstm(projected, recurrent, state, self.parts.get("cell"))
 
 
 def _gru(inputs: Tensor, recurrent: Tensor, state: State) -> dict[str, Tensor]:
@@ -89,17 +95,19 @@ def _gru(inputs: Tensor, recurrent: Tensor, state: State) -> dict[str, Tensor]:
     return {"hidden": new + kept * (state["hidden"] - new)}
 
 
-def _lstm(inputs: Tensor, recurrent: Tensor, state: State) -> dict[str, Tensor]:
+def _lstm(inputs: Tensor, recurrent: Tensor, state: State, normalize: Network | None) -> dict[str, Tensor]:
     """Return the next state of a long short-term memory (Hochreiter and Schmidhuber, 1997; Gers et al., 2000).
 
-    `c <- sigmoid(f) c + sigmoid(i) tanh(g)` and `h = sigmoid(o) tanh(c)`, with the gates in the order i, f, g, o.
+    `c <- sigmoid(f) c + sigmoid(i) tanh(g)` and `h = sigmoid(o) tanh(c)`, with the gates in the order i, f, g, o. With
+    layer normalization, `h = sigmoid(o) tanh(normalize(c))` (Ba et al., 2016, equation 22).
     """
     into, forget, candidate, out = ops.split(inputs + recurrent, 4, axis=-1)
     cell = ops.sigmoid(forget) * state["cell"] + ops.sigmoid(into) * ops.tanh(candidate)
-    return {"hidden": ops.sigmoid(out) * ops.tanh(cell), "cell": cell}
+    shown = cell if normalize is None else normalize(cell)
+    return {"hidden": ops.sigmoid(out) * ops.tanh(shown), "cell": cell}
 
 
-def recurrent(kind: str, units: int = 64, inputs: int | None = None) -> Cell:
+def recurrent(kind: str, units: int = 64, inputs: int | None = None, *, layer_norm: bool = False) -> Cell:
     """Return a cell. Kernels are orthogonal and biases zero.
 
     Args:
@@ -107,6 +115,8 @@ def recurrent(kind: str, units: int = 64, inputs: int | None = None) -> Cell:
         units: the number of outputs.
         inputs: the number of inputs. None builds the layers in the first call; the argument `recurrent` of agents takes
             such a cell, and builds one of this kind for each network. In an agent of your own, pass the number.
+        layer_norm: whether the inputs of the gates are normalized (Ba et al., 2016, equations 20 to 22), which helps
+            with observations of different scales and with long sequences.
 
     Raises:
         ValueError: if an argument is not one of these.
@@ -116,7 +126,7 @@ def recurrent(kind: str, units: int = 64, inputs: int | None = None) -> Cell:
     >>> networks.recurrent("lstm", 8, inputs=3).state_spec
     {'hidden': (8,), 'cell': (8,)}
     """
-    return Cell(kind, units, inputs)
+    return Cell(kind, units, inputs, layer_norm=layer_norm)
 
 
 class RecurrentNetwork(Composite):
@@ -224,7 +234,9 @@ def recurrent_network(
             f"recurrent must be a function that returns a new cell for each network, such as the class {type(cell)}, "
             f"got one cell: {cell!r:.200}"
         )
-    make: Callable[[int], Any] = partial(Cell, cell.kind, cell.units) if isinstance(cell, Cell) else cell
+    make: Callable[[int], Any] = cell
+    if isinstance(cell, Cell):
+        make = partial(Cell, cell.kind, cell.units, layer_norm=cell.layer_norm)
     built = make(size)
     if not isinstance(getattr(built, "state_spec", None), Mapping) or not callable(built):
         raise ValueError(

@@ -88,6 +88,8 @@ def _stack_sizes(layers: Iterable[tuple], shape: tuple[int, ...]) -> Iterator[in
             yield rest[0]
         elif kind == "log_std":
             yield shape[-1]
+        elif kind == "layer_norm":
+            yield from (shape[-1], shape[-1])
         shape = _output_shape([layer], shape)
 
 

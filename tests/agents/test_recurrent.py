@@ -64,8 +64,11 @@ def host(variable: Any) -> np.ndarray:
     return noterl.backends.current().fetch(keras.ops.stop_gradient(value))
 
 
-@pytest.mark.parametrize("kind", ["gru", "lstm"])
-def test_acting_in_numpy_is_acting_by_the_network(kind: str) -> None:
+NORMALIZED = networks.recurrent("lstm", 8, layer_norm=True)
+
+
+@pytest.mark.parametrize("kind", ["gru", "lstm", NORMALIZED], ids=["gru", "lstm", "normalized"])
+def test_acting_in_numpy_is_acting_by_the_network(kind: Any) -> None:
     agent = noterl.PPO(envs.hide("CartPole-v1", [1, 3]), recurrent=kind, **SMALL)
     agent.compile(batch_size=16)
     agent.fit(steps=48, num_envs=2, verbose=0)
@@ -90,7 +93,7 @@ KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
     "normalized": ("CartPole-v1", {"normalize_observation": True, "normalize_reward": True}),
     "whole rollouts": ("CartPole-v1", {"sequence_length": 8}),
     "images": (lambda: ImageEnv((36, 36, 1)), {}),
-    "cell": ("CartPole-v1", {"recurrent": networks.recurrent("gru", 4)}),
+    "cell": ("CartPole-v1", {"recurrent": NORMALIZED}),
 }
 
 
@@ -113,6 +116,9 @@ def test_agent_learns_on_every_kind_of_environment(tmp_path: Path, kind: str) ->
     assert_same_state(agent, whole)
     assert any((host(w) != old).any() for w, old in zip(networks.variables(agent.actor), before, strict=True))
     assert agent.evaluate(episodes=1)["lengths"][0] > 0
+    if kind == "cell":
+        agent.save(tmp_path / "agent.noterl")
+        assert_same_state(noterl.load(tmp_path / "agent.noterl"), agent)
 
 
 def off_policy(kind: str, env: Any, recurrent: Any = "lstm", **options: Any) -> Any:

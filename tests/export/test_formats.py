@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import noterl
-from noterl import backends
+from noterl import backends, networks
 from noterl.export import formats
 from tests.support.representatives import representatives
 
@@ -156,8 +156,7 @@ def recurrent(kind: str) -> Any:
     """Return an agent with a memory, whose normalizer has seen observations."""
     made = noterl.PPO(
         "Pendulum-v1",
-        recurrent=kind,
-        recurrent_units=6,
+        recurrent=networks.recurrent(kind.partition(",")[0], 6, layer_norm="normalized" in kind),
         hidden=(8,),
         rollout_steps=16,
         normalize_observation=True,
@@ -188,7 +187,7 @@ def read_with_state(path: Path, format: str) -> Function:
 
 
 @pytest.mark.parametrize("format", ["keras", "saved_model", "onnx", "torch", "numpy"])
-@pytest.mark.parametrize("kind", representatives(["gru", "lstm"], "lstm"))
+@pytest.mark.parametrize("kind", representatives(["gru", "lstm", "lstm, normalized"], "lstm, normalized"))
 def test_exported_memory_acts_like_the_agent_across_episodes(kind: str, format: str, tmp_path: Path) -> None:
     if module := {"onnx": "onnxruntime", "torch": "torch"}.get(format):
         pytest.importorskip(module)

@@ -31,8 +31,18 @@ class OwnCell(keras.layers.Layer):
         return self.output_layer(total), {"total": total}
 
 
+def normalized(kind: str) -> networks.Cell:
+    """Return a cell with layer normalization, whose weights are random."""
+    cell = networks.recurrent(kind, UNITS, INPUTS, layer_norm=True)
+    rng = np.random.default_rng(3)
+    for part in cell.parts.values():
+        networks.set_weights(part, [rng.normal(size=w.shape).astype("float32") for w in networks.get_weights(part)])
+    return cell
+
+
 CELLS: dict[str, Any] = {
     **{kind: lambda kind=kind: networks.recurrent(kind, UNITS, INPUTS) for kind in KINDS},
+    **{f"{kind}, normalized": lambda kind=kind: normalized(kind) for kind in KINDS},
     "own": OwnCell,
 }
 
@@ -130,6 +140,37 @@ def test_cell_computes_what_keras_computes(kind: str) -> None:
     np.testing.assert_allclose(host(output), host(expected), atol=1e-5)
     for value, other_value in zip(after.values(), expected_states, strict=True):
         np.testing.assert_allclose(host(value), host(other_value), atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_normalized_cell_is_that_of_the_paper(kind: str) -> None:
+    def normalize(x: np.ndarray, gamma: np.ndarray, beta: np.ndarray) -> np.ndarray:
+        deviation = np.sqrt(x.var(axis=-1, keepdims=True) + 1e-5)
+        return (x - x.mean(axis=-1, keepdims=True)) / deviation * gamma + beta
+
+    def sigmoid(x: np.ndarray) -> np.ndarray:
+        return 1 / (1 + np.exp(-x))
+
+    cell = normalized(kind)
+    inputs, state, _ = inputs_of(cell)
+    sides = []
+    for part, x in (("inputs", inputs[0]), ("hidden", state["hidden"])):
+        kernel, bias, gamma, beta = (weight.astype("float64") for weight in networks.get_weights(cell.parts[part]))
+        sides.append(normalize(x @ kernel + bias, gamma, beta))
+    if kind == "lstm":
+        i, f, g, o = np.split(sides[0] + sides[1], 4, axis=-1)
+        memory = sigmoid(f) * state["cell"] + sigmoid(i) * np.tanh(g)
+        expected = {"hidden": sigmoid(o) * np.tanh(normalize(memory, *networks.get_weights(cell.parts["cell"])))}
+        expected["cell"] = memory
+    else:
+        (r, z, n), (r_by, z_by, n_by) = (np.split(side, 3, axis=-1) for side in sides)
+        new, kept = np.tanh(n + sigmoid(r + r_by) * n_by), sigmoid(z + z_by)
+        expected = {"hidden": (1 - kept) * new + kept * state["hidden"]}
+    output, after = cell(ops.convert_to_tensor(inputs[0]), {n: ops.convert_to_tensor(v) for n, v in state.items()})
+    np.testing.assert_allclose(host(output), expected["hidden"], atol=1e-5)
+    assert after.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_allclose(host(after[name]), value, atol=1e-5)
 
 
 @pytest.mark.backends("torch")

@@ -193,6 +193,14 @@ class LogStd(nn.Module):
         return torch.cat([mean, self.log_std.expand_as(mean)], dim=-1)
 
 
+# Layers of rows of a size. The epsilon of LayerNorm is `noterl.networks.layers.LAYER_NORM_EPSILON`.
+_ROW_LAYERS: dict[str, Callable[[int], nn.Module]] = {
+    "log_std": LogStd,
+    "layer_norm": nn.LayerNorm,
+    "float": lambda size: Float(),
+}
+
+
 def build(plan: tuple, shape: tuple[int, ...], activations: Mapping[str, str]) -> nn.Module:
     """Build the native module of a plan; `noterl.networks.builders` describes plans, and sets the initial weights.
 
@@ -236,10 +244,8 @@ def _sequence(
         elif kind == "rearrange":
             modules.append(Rearrange(*rest))
             shape = rest[1]
-        elif kind == "log_std":
-            modules.append(LogStd(shape[-1]))
-        elif kind == "float":
-            modules.append(Float())
+        elif kind in _ROW_LAYERS:
+            modules.append(_ROW_LAYERS[kind](shape[-1]))
         else:
             modules.append(Convolutions(convolutions) if convolutions else nn.Flatten())
             shape = (int(np.prod(shape)),)

@@ -16,7 +16,7 @@ import numpy as np
 
 from noterl.acting.numpy_forward import describe, describe_recurrent
 from noterl.acting.numpy_layers import Step, run_program
-from noterl.acting.policy_state import State
+from noterl.acting.policy_state import State, as_rows, from_rows
 
 # Above this many weights a compiled forward pass beats NumPy even for one observation (benchmarks/micro/test_act.py).
 NUMPY_WEIGHTS_LIMIT = 2_000_000
@@ -118,21 +118,8 @@ class HostForward:
         if self.program is None:
             result: Any = self.compiled((observations, dict(state)))
             return result
-        rows = run_program(self.program, self._rows(observations, state), self.weights())
-        return self._split(rows)
-
-    def _rows(self, observations: np.ndarray, state: State) -> np.ndarray:
-        """Return observations and states side by side, `[N, D + W]`."""
-        return np.concatenate([observations.reshape(len(observations), -1), *(state[name] for name in self.start)], 1)
-
-    def _split(self, rows: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Return the output and the state in rows that hold both, the state last."""
-        place = rows.shape[1] - sum(self._state_widths.values())
-        output, state = rows[:, :place], {}
-        for name, width in self._state_widths.items():
-            state[name] = rows[:, place : place + width]
-            place += width
-        return output, state
+        rows = run_program(self.program, as_rows(observations, state, self._state_widths), self.weights())
+        return from_rows(rows, self._state_widths)
 
     def weights(self) -> list[np.ndarray]:
         """Return the current weights of the NumPy copy; on torch, views that show later updates."""
@@ -205,10 +192,10 @@ class HostForward:
         """Return the outputs of the compiled call, for rows with observations and states if the policy has a state."""
         if not self.start:
             return self.compiled(probe)
-        _, state = self._split(probe)
+        _, state = from_rows(probe, self._state_widths)
         observations = probe[:, : math.prod(self.shape)].reshape(-1, *self.shape)
         output, after = self.compiled((observations, state))
-        return self._rows(output, after)
+        return as_rows(output, after, self._state_widths)
 
     def _agrees(self, program: Step, width: int | None = None) -> bool:
         """Return whether the copy gives the outputs of the compiled call, also after the agent's variables change.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -131,6 +131,21 @@ class PolicyState:
     def set_state(self, values: State) -> None:
         """Restore the states of `get_state`, of any policy; see `Ledger.record_policy_state`."""
         self.values = {name: np.array(value) for name, value in values.items()}
+
+
+def as_rows(observations: np.ndarray, state: State, names: Iterable[str]) -> np.ndarray:
+    """Return observations and states side by side, `[N, D + W]`; the states in the order of these names."""
+    return np.concatenate([observations.reshape(len(observations), -1), *(state[name] for name in names)], 1)
+
+
+def from_rows(rows: np.ndarray, widths: Mapping[str, int]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Return the output and the state in rows that hold both, the state last; the widths are those of its parts."""
+    place = rows.shape[1] - sum(widths.values())
+    output, state = rows[:, :place], {}
+    for name, width in widths.items():
+        state[name] = rows[:, place : place + width]
+        place += width
+    return output, state
 
 
 def stacked(states: Sequence[State]) -> dict[str, np.ndarray]:

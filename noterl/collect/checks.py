@@ -13,6 +13,7 @@ from noterl.collect.action_log import MAX_BYTES, ActionLog
 from noterl.collect.device import check_device_state
 from noterl.collect.info import REDUCTIONS, STATE
 from noterl.collect.workers.transitions import INFO, row_specs
+from noterl.types import STATE as POLICY_STATE
 from noterl.utils.schema import Array, DictOf, Int, ListOf, check
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def check_state(
     ledger: dict[str, Any] = {"returns": [float] * count, "lengths": [Int(0)] * count, "numbers": [Int(-1)] * count}
     ledger |= {"running": flags, "over": ListOf(Int(0, count - 1)), "info": [DictOf(STATE)] * count}
     if start:
-        ledger["policy_state"] = {name: Array(value.dtype, (count, *value.shape)) for name, value in start.items()}
+        ledger["policy_state"] = _states(start, count)
     expected = {"lanes": ListOf(lane), "ledger": ledger}
     action_space = source.action_space
     actions: list[Any]
@@ -69,7 +70,7 @@ def check_state(
         extra = _fields(extra_spec, count) if state["actions"] is not None else {}
         expected |= {"actions": (chosen, None), "cursor": cursor, "extra": extra, "info": _fields(info_spec, count)}
         if "pool" in state:
-            expected["pool"] = _pool(source, count, state["pool"], info_spec)
+            expected["pool"] = _pool(source, count, state["pool"], info_spec, start)
         check(state, expected, "lanes")
         if "pool" in state:
             if not _is_possible_pool(**state["pool"], actions=state["actions"], count=count):
@@ -90,10 +91,17 @@ def _fields(spec: Mapping[str, Any] | None, count: int) -> dict[str, Array]:
     return {name: Array(np.dtype(dtype), (count, *shape)) for name, (shape, dtype, *_) in (spec or {}).items()}
 
 
-def _pool(source: EnvSource, count: int, pool: Any, info_spec: Any) -> dict[str, Any]:
+def _states(start: State, count: int) -> dict[str, Array]:
+    """Return the schema of the states of the policy in `count` lanes."""
+    return {name: Array(value.dtype, (count, *value.shape)) for name, value in start.items()}
+
+
+def _pool(source: EnvSource, count: int, pool: Any, info_spec: Any, start: State) -> dict[str, Any]:
     """Return the schema of what workers add to the state: see `PoolLanes.get_state`."""
     keys = [name.removeprefix(INFO) for name in pool["rows"][0] if name.startswith(INFO)]
-    row = {spec.name: Array(spec.dtype, (None, *spec.shape)) for spec in row_specs(source, info_spec, keys)}
+    acted = any(name.startswith(POLICY_STATE) for name in pool["rows"][0])  # whether workers have chosen the actions
+    specs = row_specs(source, info_spec, keys, start if acted else NO_STATE)
+    row = {spec.name: Array(spec.dtype, (None, *spec.shape)) for spec in specs}
     ledgers = [
         {
             "returns": [float] * lanes,
@@ -103,7 +111,9 @@ def _pool(source: EnvSource, count: int, pool: Any, info_spec: Any) -> dict[str,
             "info": [{}] * lanes,
         }
         | {"over": []}
-        for lanes in (len(ledger["running"]) for ledger in pool["ledgers"])
+        | ({"policy_state": _states(start, lanes)} if start and acted and "policy_state" in ledger else {})
+        for ledger in pool["ledgers"]
+        for lanes in [len(ledger["running"])]
     ]
     return {
         "rows": [row] * len(ledgers),

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.backends("torch")
 
 
 @pytest.mark.parametrize("path", PATHS)
-@pytest.mark.filterwarnings("ignore:workers. forward has a state:RuntimeWarning", "ignore:fit ended:UserWarning")
+@pytest.mark.filterwarnings("ignore:workers. NumPy cannot run:RuntimeWarning", "ignore:fit ended:UserWarning")
 def test_state_counts_the_steps_of_each_training_episode(path: str) -> None:
     env, options = PATHS[path]
     agent = counter(env)
@@ -155,7 +155,7 @@ class TestFiles:
         assert stored_faults(again) == []
         assert_same_state(again, whole)
 
-    @pytest.mark.filterwarnings("ignore:workers. forward has a state:RuntimeWarning")
+    @pytest.mark.filterwarnings("ignore:workers. NumPy cannot run:RuntimeWarning")
     def test_run_with_workers_continues_bit_for_bit(self, tmp_path: Path) -> None:
         options = {"num_envs": 3, "workers": 2, "verbose": 0}
         whole, first, again = counter(), counter(), counter()

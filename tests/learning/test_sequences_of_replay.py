@@ -59,7 +59,7 @@ def compiled(env: Any = StepNumberEnv, capacity: int = 60, sampler: Any = None, 
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.filterwarnings(
-    "ignore:workers. forward has a state:RuntimeWarning", "ignore:the budget ended within a step:RuntimeWarning"
+    "ignore:workers. NumPy cannot run:RuntimeWarning", "ignore:the budget ended within a step:RuntimeWarning"
 )
 def test_states_are_those_of_the_episodes(path: str) -> None:
     env, options = PATHS[path]

@@ -293,3 +293,35 @@ class UnequalEnv(DiscreteWalkEnv):
         if not self.length:
             self.length = 30 if seed is not None and seed % 2 else 4
         return super().reset(seed=seed, options=options)
+
+
+ACTIONS = 3
+
+
+class StepNumberEnv(gymnasium.Env):
+    """Rewards the action `step number % 3`, counted from `first`; observations show the step number to tests only.
+
+    Episodes have 3 to 8 steps, by the seed. They end by termination if the length is even, otherwise by truncation.
+    """
+
+    def __init__(self, first: int = 0) -> None:
+        self.observation_space = spaces.Box(0.0, 100.0, (1,), np.float32)
+        self.action_space = spaces.Discrete(ACTIONS)
+        self.first = first
+        self.number = self.length = 0
+
+    def _observation(self) -> np.ndarray:
+        return np.array([self.number], np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None):
+        super().reset(seed=seed)
+        self.number = 0
+        self.length = int(self.np_random.integers(3, 9))
+        return self._observation(), {}
+
+    def step(self, action):
+        reward = float(action == (self.first + self.number) % ACTIONS)
+        self.number += 1
+        over = self.number == self.length
+        is_even = self.length % 2 == 0
+        return self._observation(), reward, over and is_even, over and not is_even, {}

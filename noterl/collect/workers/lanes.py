@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from noterl.acting.policy_state import NO_STATE
 from noterl.collect.base import Chosen, LanesLearner
 from noterl.collect.env_calls import EnvCall
 from noterl.collect.workers.pool import Pool
@@ -213,7 +214,8 @@ class PoolLanes(Pool):
     def _array_specs(self, rounds: Rounds) -> list[ArraySpec]:
         """Return the arrays in shared memory."""
         specs = rounds.specs()
-        row = row_specs(self.source, self.fields.spec, self.ledger.reductions)
+        start = rounds.actor.start if self.copies_policy else NO_STATE
+        row = row_specs(self.source, self.fields.spec, self.ledger.reductions, start)
         row_bytes = sum(int(np.prod(spec.shape)) * np.dtype(spec.dtype).itemsize for spec in row)
         for index, own in enumerate(self.own):
             count = own.stop - own.start

@@ -20,6 +20,7 @@ from noterl.collect.workers.transitions import OBSERVATION, observation_at
 from noterl.collect.workers.weights import Publisher, block_shapes
 from noterl.collect.workers.worker import Acting
 from noterl.explorer import Explorer
+from noterl.types import STATE
 
 if TYPE_CHECKING:
     from noterl.acting.actor import Actor
@@ -260,7 +261,8 @@ class WorkerRounds(Rounds):
         if explorer_state is not None and explorer_state.keys() == explorer.get_state().keys():
             explorer.set_state(explorer_state)
         program, normalizers = actor.forward.program, actor.normalizers
-        return Acting(program, self.shapes, actor.head, explorer, actor.dtype, normalizers, actor.learning_starts)
+        head, starts = actor.head, actor.learning_starts
+        return Acting(program, self.shapes, head, explorer, actor.dtype, normalizers, starts, actor.start)
 
     @property
     def has_rounds(self) -> bool:
@@ -275,7 +277,9 @@ class WorkerRounds(Rounds):
         """Take the next round that workers have collected."""
         assert self.lead is not None
         actions = self.collect(step, self.lead.rounds(self._overlaps), self.lead.counters.updates)
-        return None if actions is None else (self.encoded, actions, {})
+        if actions is None:
+            return None
+        return self.encoded, actions, self.lanes.ledger.fields_of_state() if self.actor.start else {}
 
     def collect(self, step: int, rounds: float | None, updates: int = 0) -> np.ndarray | None:
         """Return the actions `[N, ...]` of the next round; None if `interrupted` of the lanes is set.
@@ -312,13 +316,16 @@ class WorkerRounds(Rounds):
         return chosen
 
     def _gather_round(self, updates: int) -> np.ndarray:
-        """Update the observations by the oldest round, and return its chosen actions, `[N, ...]`."""
+        """Update the observations and the policy's states by the oldest round, and return its actions, `[N, ...]`."""
         lanes = self.lanes
+        states = lanes.ledger.policy_state.values
         chosen = []
         for inbox, own in zip(lanes.inboxes, lanes.own, strict=True):
             fields, first = inbox.front()
             rows = slice(first, first + inbox.count)
             chosen.append(fields["chosen"][rows])
+            for name, values in states.items():
+                values[own] = fields[f"{STATE}{name}"][rows]
             observations = observation_at(fields, OBSERVATION, lanes.source.observation_space, rows)
             if lanes.encoder.is_identity:
                 self.encoded[own] = observations
@@ -411,13 +418,11 @@ def make_rounds(lanes: Pool, actor: Actor, rollout_steps: int | None) -> Rounds:
         actor: chooses the actions.
         rollout_steps: rounds of a rollout, if the agent learns from rollouts.
     """
-    if actor.forward.program is None or actor.forward_fields or actor.start:
+    if actor.forward.program is None or actor.forward_fields:
         return LearnerRounds(lanes, actor)
     return (OverlappedRounds if lanes.settings.overlap else WorkerRounds)(lanes, actor, rollout_steps)
 
 
 def why_learner_acts(actor: Actor) -> str:
     """Return why the learner chooses the actions, for a warning."""
-    if actor.start:
-        return "forward has a state"
     return "forward returns further fields" if actor.forward_fields else "NumPy cannot run this network"

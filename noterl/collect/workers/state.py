@@ -75,6 +75,8 @@ class PoolState:
         else:
             ledger = {name: values[own] for name, values in saved["ledger"].items() if name != "policy_state"}
             ledger |= {"over": [], "info": [{}] * (own.stop - own.start)}  # the learner keeps what workers do not
+        states = saved["ledger"].get("policy_state", {})
+        ledger = {"policy_state": {name: values[own] for name, values in states.items()}, **ledger}
         return {
             "lanes": saved["lanes"][own],
             "ledger": ledger,
@@ -118,9 +120,14 @@ def join(
         "fresh": rounds.fresh(),
     }
     infos = [state["lanes"]["info"] for state in workers]
+    ledger = lanes.ledger.get_state()
+    for own, state in zip(lanes.own, workers, strict=True):
+        # The learner has the state before the round, and lanes without workers need the state after it.
+        for name, values in state["lanes"]["ledger"].get("policy_state", {}).items():
+            ledger["policy_state"][name][own] = values
     return {
         "lanes": single,
-        "ledger": lanes.ledger.get_state(),
+        "ledger": ledger,
         "actions": None if lanes.actions is None else np.array(lanes.actions),
         "cursor": 0 if lanes.actions is None else lanes.cursor,
         "extra": {} if lanes.actions is None else {name: values.copy() for name, values in extra.items()},

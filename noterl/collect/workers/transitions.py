@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from gymnasium import spaces
 
+from noterl.acting.policy_state import NO_STATE, State
 from noterl.collect.info import number_of
 from noterl.collect.workers.shared_memory import ArraySpec
 from noterl.heads import members
-from noterl.types import InfoSpec, Transition
+from noterl.types import STATE, InfoSpec, Transition
 
 if TYPE_CHECKING:
     from noterl.envs import EnvSource
@@ -29,7 +30,9 @@ Row = tuple[Any, Any, Any, float, float, bool, bool, bool]
 TEAM_FIELDS = {"reward": np.float64, "terminated": np.bool_, "present": np.bool_, "remaining": np.bool_}
 
 
-def row_specs(source: EnvSource, info_spec: InfoSpec | None = None, info_keys: Iterable[str] = ()) -> list[ArraySpec]:
+def row_specs(
+    source: EnvSource, info_spec: InfoSpec | None = None, info_keys: Iterable[str] = (), start: State = NO_STATE
+) -> list[ArraySpec]:
     """Return the fields of one row.
 
     - "observation", "next_observation": of the environment. The quoted names of the parts of a Dict are appended with
@@ -40,6 +43,7 @@ def row_specs(source: EnvSource, info_spec: InfoSpec | None = None, info_keys: I
     - "unclipped": the reward for the logs; see `noterl.envs.ClipRewards`.
     - "begun": whether the lane was reset before this step.
     - "updates": gradient updates in the weights that chose the action; 0 if the learner chose it.
+    - "state....": the state of the policy before the step, if a worker chose the action.
     - "team/...": the outcome of each agent, if there are several.
     - "fields/...": the fields of `info` that the memory stores, before and after the step.
     - "info/...", "has_info/...": the values of the step's `info` for the logs, and whether it has them.
@@ -48,6 +52,7 @@ def row_specs(source: EnvSource, info_spec: InfoSpec | None = None, info_keys: I
         source: has the spaces of the environments.
         info_spec: the fields that the memory stores; see `Algorithm.info_spec`.
         info_keys: the keys for the logs.
+        start: the state of the policy before the first step of an episode, `[...]` by name.
     """
     space: Any = source.action_space
     shape = space.shape or ()
@@ -64,6 +69,7 @@ def row_specs(source: EnvSource, info_spec: InfoSpec | None = None, info_keys: I
     specs += [ArraySpec(name, (), np.float64) for name in ("reward", "unclipped")]
     specs += [ArraySpec(name, (), np.bool_) for name in ("terminated", "truncated", "begun")]
     specs.append(ArraySpec("updates", (), np.int64))
+    specs += [ArraySpec(f"{STATE}{name}", value.shape, value.dtype) for name, value in start.items()]
     if source.team is not None:
         specs += [ArraySpec(f"team/{name}", (len(source.team),), dtype) for name, dtype in TEAM_FIELDS.items()]
     for name, (shape, dtype, _) in (info_spec or {}).items():
@@ -101,9 +107,11 @@ class RowWriter:
         action[row], reward[row], unclipped[row] = transition.action, transition.reward, earned
         terminated[row], truncated[row] = transition.terminated, transition.truncated
 
-    def write_round(self, rows: slice, chosen: Array, begun: Array, updates: int) -> None:
-        """Write, for all lanes of a round, the actions that the agent chose, which lanes were reset, and "updates"."""
+    def write_round(self, rows: slice, chosen: Array, begun: Array, updates: int, state: State) -> None:
+        """Write, for all lanes of a round, the chosen actions, the states before, which were reset, and "updates"."""
         fields = self._fields
+        for name, values in state.items():
+            fields[f"{STATE}{name}"][rows] = values
         fields["chosen"][rows], fields["begun"][rows], fields["updates"][rows] = chosen, begun, updates
 
     def write_outcome(self, row: int, extra: Mapping[str, Any]) -> None:

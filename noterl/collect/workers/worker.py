@@ -16,13 +16,14 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 
 from noterl.acting.actor import Actor
 from noterl.acting.numpy_layers import Step, run_program
+from noterl.acting.policy_state import NO_STATE, State, as_rows, from_rows
 from noterl.collect.env_calls import BadCallError, EnvCall
 from noterl.collect.lanes import ScalarLanes
 from noterl.collect.team import TeamLanes
@@ -77,6 +78,7 @@ class Acting:
         dtype: of the observations that networks receive.
         normalizers: normalizes observations; None for no normalization.
         learning_starts: number of steps at the start whose actions are uniformly random.
+        start: the state of the policy before the first step of an episode, `[...]` by name.
     """
 
     program: Step
@@ -86,6 +88,28 @@ class Acting:
     dtype: Any
     normalizers: Any
     learning_starts: int
+    start: State = field(default_factory=dict)
+
+
+class Forward:
+    """The network in NumPy, with the weights that the learner has sent.
+
+    Args:
+        acting: has the network as a NumPy function.
+        weights: the weights, whose arrays change in place.
+    """
+
+    def __init__(self, acting: Acting, weights: list[np.ndarray]) -> None:
+        self._program, self._weights = acting.program, weights
+        self._widths = {name: value.size for name, value in acting.start.items()}
+
+    def __call__(self, observations: np.ndarray) -> np.ndarray:
+        """Return the outputs `[N, ...]` for observations `[N, ...]`."""
+        return run_program(self._program, observations, self._weights)
+
+    def with_state(self, observations: np.ndarray, state: State) -> tuple[np.ndarray, State]:
+        """Return the outputs for observations `[N, ...]` and states by name, and the next states."""
+        return from_rows(self(as_rows(observations, state, self._widths)), self._widths)
 
 
 @dataclass
@@ -164,11 +188,12 @@ class Worker:
         if job.acting is not None:
             self._weights = SharedWeights(arrays["weights"], arrays["version"], job.acting.shapes)
             self._actor = self._make_actor(job.acting)
-            self._actor.attach(self.lanes)
         for call in job.calls:
             self.lanes.call(call)
         if job.lanes is not None:
             self.lanes.set_state(job.lanes)
+        # Later than `set_state`: if other workers have acted until now, the restored states are those of no policy.
+        self.lanes.keep_policy_state(NO_STATE if job.acting is None else job.acting.start)
         self._share_observations()
 
     def _open_lanes(self) -> ScalarLanes:
@@ -185,12 +210,8 @@ class Worker:
             self._statistics = list(acting.normalizers.arrays())
         assert self._weights is not None
         weights = self._weights.weights[: len(acting.shapes) - len(self._statistics)]
-
-        def forward(observations: np.ndarray) -> np.ndarray:
-            return run_program(acting.program, observations, weights)
-
         return Actor(
-            forward,
+            Forward(acting, weights),
             acting.head,
             acting.explorer,
             generator,
@@ -198,6 +219,7 @@ class Worker:
             acting.normalizers,
             acting.learning_starts,
             first_lane=self.job.first,
+            start=acting.start,
         )
 
     def serve(self) -> None:
@@ -280,9 +302,10 @@ class Worker:
             self._reset(lane, step)
             actor.reset_noise(lane)
         mask = lanes.fields.values.get(ACTION_MASK) if actor.head.takes_mask else None
-        actions, _ = actor.choose_actions(lanes.observations(), step, None, mask)
+        states = lanes.ledger.policy_state
+        actions, state = actor.choose_actions(lanes.observations(), step, None, mask, states.values)
         actor.explorer.skip(self.job.num_envs - self.job.count)  # the steps of the other workers
-        self._step(actions, actor.head.executed(actions), step)
+        self._step(actions, actor.head.executed(actions), step, state)
 
     def reset(self, lanes: Sequence[int], step: int) -> None:
         """Start episodes in some lanes; called if the learner chooses the actions."""
@@ -295,7 +318,7 @@ class Worker:
     def step(self, step: int) -> None:
         """Step all lanes with the actions that the learner has chosen."""
         actions = self._arrays["actions"][self._own]
-        self._step(actions, actions, step)
+        self._step(actions, actions, step, NO_STATE)
 
     def await_call(self, number: int) -> None:
         """Send the number of the call that this process is about to receive."""
@@ -348,15 +371,24 @@ class Worker:
         self._control[ENTERED] = 0
         self._begun[lane] = True
 
-    def _step(self, chosen: np.ndarray, executed: np.ndarray, step: int) -> None:
-        """Step all lanes, and publish their rows together, so that the learner never reads a part of a round."""
+    def _step(self, chosen: np.ndarray, executed: np.ndarray, step: int, state: State) -> None:
+        """Step all lanes, and publish their rows together, so that the learner never reads a part of a round.
+
+        Args:
+            chosen: the actions that the agent chose.
+            executed: the actions that environments receive.
+            step: environment steps of the training before the round.
+            state: the state of the policy after the step, which rows do not hold: theirs is the state before.
+        """
         ring, lanes, control, count = self._ring, self.lanes, self._control, self.job.count
         while ring.space < count:
             time.sleep(_FULL)
         first = ring.place()
         updates = 0 if self._weights is None else self._weights.updates
-        self._writer.write_round(slice(first, first + count), chosen, self._begun, updates)
+        states = lanes.ledger.policy_state
+        self._writer.write_round(slice(first, first + count), chosen, self._begun, updates, states.values)
         self._begun[:] = False
+        states.advance(state)
         lanes.begin_round(executed)
         for lane in range(count):
             control[ENTERED] = time.monotonic_ns()

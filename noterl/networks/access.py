@@ -6,6 +6,7 @@ import copy as python_copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -299,6 +300,8 @@ def _checked_pair(source: Network, target: Network) -> tuple[list[keras.Variable
 
 def get_weights(network: Network) -> list[np.ndarray]:
     """Return the weights as arrays in Keras's layout: kernels `[in, out]`, convolutions `[H, W, in, out]`."""
+    if isinstance(network, Composite):
+        return [weight for member in network.members() for weight in get_weights(member)]
     if is_module(network):
         return native_modules().get_weights(network)
     return [backends.current().fetch(variable) for variable in variables(network)]
@@ -314,7 +317,11 @@ def set_weights(network: Network, weights: Sequence[np.ndarray]) -> None:
     received = [np.shape(weight) for weight in weights]
     if expected != received:
         raise ValueError(f"weights do not fit the network: expected the shapes {expected}, got {received}")
-    if is_module(network):
+    if isinstance(network, Composite):
+        remaining = iter(weights)
+        for member in network.members():
+            set_weights(member, list(islice(remaining, len(get_weights(member)))))
+    elif is_module(network):
         native_modules().set_weights(network, weights)
     else:
         for variable, weight in zip(variables(network), weights, strict=True):

@@ -115,6 +115,62 @@ def squared(error: Tensor) -> Tensor:
     return 0.5 * ops.square(error)
 
 
+def quantile_huber(quantiles: Tensor, target: Tensor, fractions: Tensor) -> Tensor:
+    """Return the quantile Huber loss of each row, summed over its quantiles and averaged over those of the target.
+
+    Dabney et al., "Distributional reinforcement learning with quantile regression" (2018), equation 10:
+    `|tau - 1{u < 0}| huber(u)` for each error `u = target_j - quantile_i`.
+
+    Args:
+        quantiles: `[B, Z]`.
+        target: `[B, Y]`; no gradient flows to it if it comes from `td_target`.
+        fractions: tau of the quantiles, `[Z]` or `[B, Z]`.
+
+    Returns:
+        `[B]`.
+
+    Example:
+    >>> from keras import ops
+    >>> from noterl import losses
+    >>> quantiles, target = ops.zeros((1, 2)), ops.array([[0.0, 1.0]])
+    >>> [float(loss) for loss in losses.quantile_huber(quantiles, target, ops.array([0.25, 0.75]))]
+    [0.25]
+    """
+    error = ops.expand_dims(target, 1) - ops.expand_dims(quantiles, 2)  # [B, Z, Y]
+    weight = ops.abs(ops.expand_dims(fractions, -1) - ops.cast(error < 0, "float32"))
+    return ops.sum(ops.mean(weight * huber(error), axis=2), axis=1)
+
+
+def categorical_target(probabilities: Tensor, reward: Tensor, discount: Tensor, support: Tensor) -> Tensor:
+    """Return the projection of `reward + discount * Z` onto a support, without a gradient.
+
+    Bellemare et al., "A distributional perspective on reinforcement learning" (2017), equation 7: a value between two
+    atoms gives each a share of its probability, by its distance to the other. Values beyond the support are clipped.
+
+    Args:
+        probabilities: of Z, `[B, Z]`.
+        reward: `[B]`.
+        discount: `[B]`, gamma^n * (1 - terminated).
+        support: the values of the atoms, `[Z]`, in equal steps.
+
+    Returns:
+        `[B, Z]`.
+
+    Example:
+    >>> from keras import ops
+    >>> from noterl import losses
+    >>> probabilities, reward, discount = ops.array([[0.0, 1.0, 0.0]]), ops.array([0.25]), ops.ones(1)
+    >>> target = losses.categorical_target(probabilities, reward, discount, ops.array([-1.0, 0.0, 1.0]))
+    >>> [float(value) for value in target[0]]
+    [0.0, 0.75, 0.25]
+    """
+    values = ops.expand_dims(reward, 1) + ops.expand_dims(discount, 1) * support  # [B, Z]
+    values = ops.clip(values, support[0], support[-1])
+    distance = ops.abs(ops.expand_dims(values, 1) - ops.expand_dims(support, 1)) / (support[1] - support[0])
+    shares = ops.maximum(1.0 - distance, 0.0)  # [B, Z of the target, Z]
+    return ops.stop_gradient(ops.sum(shares * ops.expand_dims(probabilities, 1), axis=2))
+
+
 def weighted_mean(values: Tensor, weight: Tensor) -> Tensor:
     """Return the mean of `weight * values` over the batch, for importance sampling."""
     return ops.mean(weight * values)

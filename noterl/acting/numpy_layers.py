@@ -128,6 +128,32 @@ def append(x: Array, values: Array) -> Array:
     return np.concatenate([x, np.broadcast_to(values, x.shape)], axis=-1)
 
 
+def fixed(x: Array, values: Array) -> Array:
+    """Return the values, whatever the input."""
+    return values
+
+
+def split(x: Array, groups: int) -> Array:
+    """Return each row as a matrix of so many rows."""
+    return x.reshape(*x.shape[:-1], groups, -1)
+
+
+def join(x: Array) -> Array:
+    """Return each matrix as a row."""
+    return x.reshape(*x.shape[:-2], -1)
+
+
+def average(x: Array) -> Array:
+    """Return the mean of the rows of each matrix."""
+    return x.mean(axis=-2)
+
+
+def expectation(x: Array, support: Array) -> Array:
+    """Return the mean of the support under the softmax of each column of each matrix."""
+    powers = np.exp(x - x.max(axis=-2, keepdims=True))
+    return support @ powers / powers.sum(axis=-2)
+
+
 def mean(x: Array) -> Array:
     """Return the mean of each row, `[N, 1]`."""
     return x.mean(axis=-1, keepdims=True)

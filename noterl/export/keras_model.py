@@ -85,6 +85,10 @@ def _append(x: Tensor, values: np.ndarray) -> Tensor:
     return ops.concatenate([x, ops.add(ops.multiply(x, 0.0), values)], axis=-1)
 
 
+def _expectation(x: Tensor, support: np.ndarray) -> Tensor:
+    return ops.sum(ops.multiply(ops.softmax(x, axis=-2), support[:, None]), axis=-2)
+
+
 def _argmax(x: Tensor, sizes: tuple[int, ...], shape: tuple[int, ...]) -> Tensor:
     groups = []
     start = 0
@@ -114,6 +118,12 @@ _OPERATIONS: dict[str, Callable[..., Tensor]] = {
     "mean": lambda x: ops.mean(x, axis=-1, keepdims=True),
     "layer_norm": _layer_norm,
     "append": _append,
+    # A sum of all inputs, because results that do not depend on the inputs are not part of a model.
+    "fixed": lambda x, values: ops.add(ops.multiply(ops.sum(x), 0.0), values),
+    "split": lambda x, groups: ops.reshape(x, (-1, groups, x.shape[-1] // groups)),
+    "join": lambda x: ops.reshape(x, (-1, x.shape[-2] * x.shape[-1])),
+    "average": lambda x: ops.mean(x, axis=-2),
+    "expectation": _expectation,
     "argmax": _argmax,
     "positive": lambda x, shape: ops.cast(ops.reshape(ops.greater(x, 0.0), (-1, *shape)), "int8"),
     "clip": lambda x, low, high: ops.minimum(ops.maximum(x, low), high),

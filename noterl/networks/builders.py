@@ -28,8 +28,8 @@ from noterl.random import network_generator
 from noterl.utils.checks import check_word, finite, non_negative
 
 # A plan describes a network for every backend. It is a tuple: "sequential" and its layers; or "dueling", the layers of
-# the trunk, the layers of each stream before its last, and the number of outputs. A layer is a tuple of its kind and
-# arguments. The kinds are
+# the trunk, the layers of each stream before its last, the number of outputs and, if it is not 1, that of the value
+# stream. A layer is a tuple of its kind and arguments. The kinds are
 # - dense, with units, activation and gain;
 # - convolution, with filters, size, stride, activation and gain;
 # - encoders, with a list of (first column, end column, layers) for the parts of a vector;
@@ -109,7 +109,7 @@ def nature_cnn(
     shape: tuple[int, ...],
     outputs: int,
     *,
-    dueling: bool = False,
+    dueling: int = False,
     gain: float | None = None,
     log_std: float | None = None,
     scale: float | None = 1 / 255,
@@ -137,7 +137,7 @@ def nature_cnn(
     trunk = _convolutions(tuple(shape), scale, hidden_gain)
     stream: list[tuple] = [("dense", 512, "relu", hidden_gain)]
     last = [] if dueling else _last_layers(outputs, gain, log_std)
-    return _build(_plan(trunk, stream, last, outputs if dueling else None), tuple(shape))
+    return _build(_plan(trunk, stream, last, outputs, dueling), tuple(shape))
 
 
 def is_image_shape(shape: tuple[int, ...]) -> bool:
@@ -158,7 +158,7 @@ def default_network(
     outputs: int,
     *,
     activation: str = "relu",
-    dueling: bool = False,
+    dueling: int = False,
     gain: float | None = None,
     log_std: float | None = None,
 ) -> Network:
@@ -173,7 +173,8 @@ def default_network(
             convolutions receive the images and whose other layers follow.
         outputs: the number of outputs.
         activation: of the hidden layers, unless the observations are images or layers are described.
-        dueling: whether the network has a value and an advantage stream.
+        dueling: whether the network has a value and an advantage stream. A number is that of the values of the value
+            stream, each for as many outputs as there are actions.
         gain: as in `mlp`; a dueling network ignores the gain.
         log_std: as in `mlp`; a dueling network has no log standard deviations.
 
@@ -205,7 +206,7 @@ def _described(
     layers: HiddenLayers,
     encoder: ObservationEncoder,
     outputs: int,
-    dueling: bool,
+    dueling: int,
     gain: float | None,
     log_std: float | None,
 ) -> Network:
@@ -227,7 +228,7 @@ def _described(
     last = [layers.last(outputs, gain)]
     if log_std is not None:
         last.append(("log_std", finite("log_std", log_std)))
-    return _build(_plan([*first, *dense[:-1]], dense[-1:], last, outputs if dueling else None), shape)
+    return _build(_plan([*first, *dense[:-1]], dense[-1:], last, outputs, dueling), shape)
 
 
 def default_encoder(space: spaces.Space[Any], gain: float | None) -> tuple[Network, int]:
@@ -452,11 +453,19 @@ def build_plan(plan: Any, shape: tuple[int, ...]) -> Network:
     match plan:
         case ("sequential", list(layers)):
             _check_layers(layers)
-        case ("dueling", list(trunk), list(stream), int(outputs)) if outputs > 0:
+        case ("dueling", list(trunk), list(stream), int(outputs), *values) if outputs > 0 and _divide(values, outputs):
             _check_layers([*trunk, *stream])
         case _:
             raise ValueError(f"layers must be a plan, got {plan!r:.80}")
     return _build(plan, shape)
+
+
+def _divide(values: list[Any], outputs: int) -> bool:
+    """Return whether the rest of a plan is empty, or the number of values of a value stream for these outputs."""
+    match values:
+        case [int(count)]:
+            return count > 1 and outputs % count == 0
+    return not values
 
 
 def _check_layers(layers: Sequence[Any]) -> None:
@@ -499,7 +508,7 @@ def _dense_network(
     activation: str,
     gain: float | None = None,
     log_std: float | None = None,
-    dueling: bool = False,
+    dueling: int = False,
 ) -> Network:
     """Build the network of `mlp` or `dueling_mlp` behind the first layers of a plan."""
     shape = tuple(inputs) if isinstance(inputs, Sequence | np.ndarray) else (inputs,)
@@ -509,15 +518,14 @@ def _dense_network(
     hidden_gain = None if dueling else _hidden_gain(gain)
     layers = [("dense", int(units), activation, hidden_gain) for units in hidden]
     last = [] if dueling else _last_layers(outputs, gain, log_std)
-    plan = _plan([*first, *flatten, *layers[:-1]], layers[-1:], last, outputs if dueling else None)
-    return _build(plan, shape)
+    return _build(_plan([*first, *flatten, *layers[:-1]], layers[-1:], last, outputs, dueling), shape)
 
 
-def _plan(trunk: list[tuple], stream: list[tuple], last: list[tuple], dueling_outputs: int | None) -> tuple:
-    """Return the plan of a dueling network with these outputs; for None, the plan of a stack that ends in `last`."""
-    if dueling_outputs is None:
+def _plan(trunk: list[tuple], stream: list[tuple], last: list[tuple], outputs: int, dueling: int) -> tuple:
+    """Return the plan of a dueling network, or without `dueling` the plan of a stack that ends in `last`."""
+    if not dueling:
         return ("sequential", [*trunk, *stream, *last])
-    return ("dueling", trunk, stream, int(dueling_outputs))
+    return ("dueling", trunk, stream, int(outputs), *([int(dueling)] if dueling > 1 else []))
 
 
 def _last_layers(outputs: int, gain: float | None, log_std: float | None) -> list[tuple]:

@@ -12,7 +12,15 @@ import numpy as np
 from noterl import backends
 from noterl.networks.access import is_module, keras_layout, stacked_layers, variables
 from noterl.networks.config import connections, layer_arguments
-from noterl.networks.layers import ACTIVATION_TABLE, LAYER_NORM_EPSILON, LAYER_TABLE, TORCH_DEFAULTS, stacks
+from noterl.networks.distributions import Distribution, ImplicitQuantiles
+from noterl.networks.layers import (
+    ACTIVATION_TABLE,
+    LAYER_NORM_EPSILON,
+    LAYER_TABLE,
+    TORCH_DEFAULTS,
+    num_values,
+    stacks,
+)
 from noterl.networks.recurrent import Cell, RecurrentNetwork
 from noterl.networks.size_limit import plan_sizes
 
@@ -62,7 +70,10 @@ class Node:
     - layer_norm: with `epsilon` and the arrays `gamma` and `beta`; batch_norm: also with `mean` and `variance`;
     - the names of `noterl.networks.layers.ACTIVATION_TABLE` except linear; leaky_relu with `negative_slope`;
     - add, subtract, multiply, maximum, minimum: of two inputs; mean: of each row;
-    - append: appends the array `values` to each row;
+    - append: appends the array `values` to each row; fixed: the array `values`, whatever the input;
+    - split: each row as a matrix of `groups` rows; join: the reverse;
+    - average: of the rows of each matrix; expectation: of the array `support`, whose probabilities are the softmax of
+      each column;
     - argmax: of each part of `sizes`, as an action of `shape`; positive: whether values are above 0, with `shape`;
     - clip: with the arrays `low` and `high`.
 
@@ -151,6 +162,8 @@ def add_network(graph: Graph, network: Any, inputs: int) -> int:
         # Layers of the network may have been replaced since it was built.
         if sorted(plan_sizes(plan, shape)) == sorted(int(np.prod(weight.shape)) for weight in weights):
             return _add_plan(graph, plan, inputs, iter(weights))
+    if isinstance(network, Distribution | ImplicitQuantiles):
+        return _add_distribution(graph, network, inputs)
     if is_module(network):
         return _add_modules(graph, network, inputs)
     connected = connections(network)
@@ -161,6 +174,22 @@ def add_network(graph: Graph, network: Any, inputs: int) -> int:
     for index, layer in enumerate(layers):
         positions[index] = _add_keras_layer(graph, layer, [positions[place] for place in places[index]])
     return positions[outputs[0]]
+
+
+def _add_distribution(graph: Graph, network: Any, inputs: int) -> int:
+    """Add the operations of a network of distributions; returns the position of the action values."""
+    if isinstance(network, Distribution):
+        atoms = graph.add("split", add_network(graph, network.parts["network"], inputs), groups=network.num_atoms)
+        if network.support is not None:
+            return graph.add("expectation", atoms, support=network.support)
+    else:
+        encoder, fractions, output = network.parts.values()
+        features = graph.activate("relu", add_network(graph, encoder, inputs))
+        cosines = graph.add("fixed", features, values=network.cosines)
+        embedding = graph.activate("relu", add_network(graph, fractions, cosines))
+        product = graph.add("multiply", (graph.add("split", features, groups=1), embedding))
+        atoms = add_network(graph, output, product)
+    return graph.add("average", atoms)
 
 
 def add_recurrent(graph: Graph, network: Any, inputs: int, state: Mapping[str, int]) -> tuple[int, dict[str, int]]:
@@ -237,8 +266,12 @@ def _add_plan(graph: Graph, plan: tuple, inputs: int, weights: Iterator[Weight])
     if not streams:
         return features
     value, advantage = (_add_stack(graph, stream, features, weights) for stream in streams)
+    count = num_values(plan)
+    if count > 1:
+        value, advantage = (graph.add("split", stream, groups=count) for stream in (value, advantage))
     # The order of the networks, so that the results are equal bit for bit.
-    return graph.add("subtract", (graph.add("add", (value, advantage)), graph.add("mean", advantage)))
+    centered = graph.add("subtract", (graph.add("add", (value, advantage)), graph.add("mean", advantage)))
+    return graph.add("join", centered) if count > 1 else centered
 
 
 def _add_stack(graph: Graph, layers: Sequence[tuple], x: int, weights: Iterator[Weight]) -> int:

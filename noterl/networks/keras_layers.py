@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from noterl.backends import keras
-from noterl.networks.layers import LAYER_NORM_EPSILON, stacks
+from noterl.networks.layers import LAYER_NORM_EPSILON, num_values, stacks
 from noterl.utils.nested import split_columns
 
 
@@ -31,7 +31,8 @@ def keras_network(plan: tuple[Any, ...], shape: tuple[int, ...]) -> keras.Model:
     first, *streams = stacks(plan)
     network = stack(shape, first or [("flatten",)])
     if streams:
-        network = Dueling(network, *(stack(network.output_shape[1:], layers) for layers in streams))
+        parts = (stack(network.output_shape[1:], layers) for layers in streams)
+        network = Dueling(network, *parts, values=num_values(plan))
         network(np.zeros((1, *shape), "float32"))
     for layer in created:
         if hasattr(layer, "kernel_initializer"):  # a network that is rebuilt from its config must not be all zeros
@@ -63,28 +64,37 @@ _DUELING_PARTS = ("trunk", "value", "advantage")
 
 @keras.saving.register_keras_serializable("noterl")
 class Dueling(keras.Model):
-    """A dueling network: `value + advantage - mean(advantage)` on a shared trunk."""
+    """A dueling network: `value + advantage - mean(advantage)` on a shared trunk, for each of `values` atoms."""
 
-    def __init__(self, trunk: keras.Sequential, value: keras.Sequential, advantage: keras.Sequential) -> None:
+    def __init__(
+        self, trunk: keras.Sequential, value: keras.Sequential, advantage: keras.Sequential, *, values: int = 1
+    ) -> None:
         super().__init__()
         self.trunk = trunk
         self.value = value
         self.advantage = advantage
+        self.values = values
 
     def get_config(self) -> dict[str, Any]:
-        """Return the configurations of the three parts."""
-        return {name: keras.saving.serialize_keras_object(getattr(self, name)) for name in _DUELING_PARTS}
+        """Return the configurations of the three parts, and the number of values."""
+        parts = {name: keras.saving.serialize_keras_object(getattr(self, name)) for name in _DUELING_PARTS}
+        return {**parts, "values": self.values}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Dueling:
         """Build a network from what `get_config` returned."""
-        return cls(*(keras.saving.deserialize_keras_object(config[name]) for name in _DUELING_PARTS))
+        parts = (keras.saving.deserialize_keras_object(config[name]) for name in _DUELING_PARTS)
+        return cls(*parts, values=config["values"])
 
     def call(self, observation: Any) -> Any:
-        """Return the Q values `[B, A]`."""
+        """Return the Q values `[B, A]`, or the atoms of their distributions, `[B, Z A]`."""
         features = self.trunk(observation)
-        advantage = self.advantage(features)
-        return self.value(features) + advantage - keras.ops.mean(advantage, axis=-1, keepdims=True)
+        value, advantage = self.value(features), self.advantage(features)
+        if self.values == 1:
+            return value + advantage - keras.ops.mean(advantage, axis=-1, keepdims=True)
+        atoms = keras.ops.reshape(advantage, (-1, self.values, advantage.shape[-1] // self.values))
+        centered = keras.ops.expand_dims(value, -1) + atoms - keras.ops.mean(atoms, axis=-1, keepdims=True)
+        return keras.ops.reshape(centered, (-1, advantage.shape[-1]))
 
 
 @keras.saving.register_keras_serializable("noterl")

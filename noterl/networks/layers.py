@@ -91,8 +91,13 @@ def stacks(plan: tuple) -> list[Any]:
     """Return the stacks of layers of a plan: one; or the trunk, the value stream and the advantage stream."""
     if plan[0] == "sequential":
         return [plan[1]]
-    _, trunk, stream, outputs = plan
-    return [trunk, [*stream, ("dense", 1, "linear")], [*stream, ("dense", outputs, "linear")]]
+    trunk, stream, outputs = plan[1:4]
+    return [trunk, [*stream, ("dense", num_values(plan), "linear")], [*stream, ("dense", outputs, "linear")]]
+
+
+def num_values(plan: tuple) -> int:
+    """Return the number of outputs of the value stream of a plan: 1, or the atoms of a distribution."""
+    return plan[4] if len(plan) > 4 else 1
 
 
 _CONVOLUTION = ("filters", "kernel_size", "strides", "padding", "data_format", "dilation_rate", "groups", "use_bias")

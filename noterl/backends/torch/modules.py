@@ -168,17 +168,21 @@ class Float(nn.Module):
 
 
 class Dueling(nn.Module):
-    """A dueling network: `value + advantage - mean(advantage)` on a shared trunk."""
+    """A dueling network: `value + advantage - mean(advantage)` on a shared trunk, for each of `values` atoms."""
 
-    def __init__(self, trunk: nn.Module, value: nn.Module, advantage: nn.Module) -> None:
+    def __init__(self, trunk: nn.Module, value: nn.Module, advantage: nn.Module, values: int = 1) -> None:
         super().__init__()
         self.trunk, self.value, self.advantage = trunk, value, advantage
+        self.values: int = values
 
     def forward(self, observation: torch.Tensor) -> torch.Tensor:
-        """Return the Q values `[B, A]`."""
+        """Return the Q values `[B, A]`, or the atoms of their distributions, `[B, Z A]`."""
         features = self.trunk(observation)
-        advantage = self.advantage(features)
-        return self.value(features) + advantage - advantage.mean(-1, keepdim=True)
+        value, advantage = self.value(features), self.advantage(features)
+        if self.values == 1:
+            return value + advantage - advantage.mean(-1, keepdim=True)
+        atoms = advantage.unflatten(-1, (self.values, -1))
+        return (value.unsqueeze(-1) + atoms - atoms.mean(-1, keepdim=True)).flatten(1)
 
 
 class LogStd(nn.Module):
@@ -213,10 +217,12 @@ def build(plan: tuple, shape: tuple[int, ...], activations: Mapping[str, str]) -
     layers = plan[1] if first and first[0][0] == "scale" else [("float",), *plan[1]]
     module, features = _sequence(layers, shape, activations)
     if plan[0] == "dueling":
-        trunk, (_, _, stream, outputs) = module, plan
-        value, _ = _sequence([*stream, ("dense", 1, "linear")], features, activations)
-        advantage, _ = _sequence([*stream, ("dense", outputs, "linear")], features, activations)
-        module = Dueling(trunk, value, advantage)
+        values = plan[4] if len(plan) > 4 else 1
+        value, advantage = (
+            _sequence([*plan[2], ("dense", outputs, "linear")], features, activations)[0]
+            for outputs in (values, plan[3])
+        )
+        module = Dueling(module, value, advantage, values)
     return module.to(device_name())
 
 

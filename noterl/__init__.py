@@ -33,10 +33,13 @@ if TYPE_CHECKING:
     from noterl.agents.a2c import A2C as A2C
     from noterl.agents.acer import ACER as ACER
     from noterl.agents.alphazero import AlphaZero as AlphaZero
+    from noterl.agents.c51 import C51 as C51
     from noterl.agents.ddpg import DDPG as DDPG
     from noterl.agents.dqn import DQN as DQN
+    from noterl.agents.iqn import IQN as IQN
     from noterl.agents.maddpg import MADDPG as MADDPG
     from noterl.agents.ppo import PPO as PPO
+    from noterl.agents.qrdqn import QRDQN as QRDQN
     from noterl.agents.sac import SAC as SAC
     from noterl.agents.td3 import TD3 as TD3
     from noterl.agents.trpo import TRPO as TRPO
@@ -62,7 +65,10 @@ _here = Path(__file__).parent
 if not (_here / "callbacks").is_dir():
     __path__.append(str(_here.parent))
 
-_AGENTS = ("a2c", "acer", "alphazero", "ddpg", "dqn", "maddpg", "ppo", "sac", "td3", "trpo")
+_AGENTS = (
+    *("a2c", "acer", "alphazero", "c51", "ddpg", "dqn", "iqn", "maddpg", "ppo", "qrdqn", "sac", "td3"),
+    "trpo",
+)
 register_modules(*(f"noterl.agents.{name}" for name in _AGENTS))
 register_modules(
     *("noterl.envs.games", "noterl.policies", "noterl.noise", "noterl.replay", "noterl.schedules"),

@@ -275,6 +275,9 @@ class Algorithm(Configurable):
         """
         return {}
 
+    def check_metrics(self, metrics: Mapping[str, float]) -> None:
+        """Called at the end of each episode with the means of what updates have logged; may warn of a setting."""
+
     def stop_epochs(self, logs: dict[str, Any]) -> Any:
         """Return whether the update with these logs ends the updates on this rollout; None if none ever does.
 

@@ -29,6 +29,21 @@ from noterl.schedules import Schedule
 from noterl.types import Batch
 from noterl.utils.checks import check_bool, check_word
 
+
+class DQNOptions(AgentOptions, total=False):
+    """The keyword arguments of `DQN`, except `double`."""
+
+    dueling: bool
+    hidden: Sequence[int]
+    network: Any
+    gamma: float | Schedule
+    loss: str
+    recurrent: str | Callable[[int], Any] | None
+    recurrent_units: int
+    sequence_length: int | None
+    burn_in: int
+
+
 _LOSSES = {"huber": losses.huber, "squared": losses.squared}
 
 
@@ -94,21 +109,25 @@ class DQN(Agent):
         (network,) = networks.split_networks(network, "q")
         if dueling and network is not None and not isinstance(network, networks.HiddenLayers):
             raise ValueError("dueling must be False with a network of your own, which is used as it is")
-        space = self.spaces.network_space
-
-        def build(layers: Any) -> networks.Network:
-            if recurrent is None:
-                return networks.default_network(space, layers, self.action_size, dueling=dueling)
-            sizes = recurrent_units, layers, self.action_size
-            return networks.recurrent_network(space, recurrent, *sizes, dueling=dueling)
-
         networks.check_memory(recurrent, network, sequence_length=sequence_length, burn_in=burn_in or None)
-        self.q: networks.Network = networks.network_or_default(network, hidden, build, self.observation_shape)
+        if recurrent is None:
+            self.q: networks.Network = self.build_q(network, hidden, dueling)
+        else:
+            sizes = recurrent_units, hidden, self.action_size
+            self.q = networks.recurrent_network(self.spaces.network_space, recurrent, *sizes, dueling=dueling)
         self.state_spec: Any = self.q.state_spec if recurrent is not None else {}
         self.sequence_length: int | None = sequence_length
         self.burn_in: int = burn_in
         self.target_q: networks.Network = networks.clone(self.q)
         self.gamma = self.hyperparameter("gamma", gamma, minimum=0.0, maximum=1.0)
+
+    def build_q(self, network: Any, hidden: Any, dueling: bool) -> networks.Network:
+        """Return the network of action values without a memory; the arguments are those of the constructor."""
+
+        def build(layers: Any) -> networks.Network:
+            return networks.default_network(self.spaces.network_space, layers, self.action_size, dueling=dueling)
+
+        return networks.network_or_default(network, hidden, build, self.observation_shape)
 
     def defaults(self) -> Defaults:
         """Return the default settings.

@@ -300,6 +300,7 @@ class Loop:
         logs: Logs = {"reward": ledger.returns[lane], "length": ledger.lengths[lane], **self.lanes.logs(lane)}
         logs |= ledger.info[lane].logs()
         metrics = self.metrics.take() if complete else self.metrics.peek()
+        self.learner.algorithm.check_metrics(metrics)
         if "loss" in metrics:
             logs["loss"] = metrics["loss"]
         logs.update(steps=counters.steps, updates=counters.updates, time=perf_counter() - self._started)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from noterl.policies import LinearEpsGreedyPolicy
-from noterl.tune.ranges import Choice, Float, OneMinus, sample
+from noterl.tune.ranges import Choice, Float, Int, OneMinus, sample
 
 _GAMMA = Choice(0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 0.9999)
 _TINY, _SMALL, _MEDIUM, _BIG = (64,), (64, 64), (256, 256), (400, 300)
@@ -103,7 +103,15 @@ def td3(trial: Any, steps: int) -> dict[str, Any]:
     return _one_update_per_step(sample({**_OFF_POLICY, **own}, trial))
 
 
-SPACES = {"A2C": a2c, "DDPG": td3, "DQN": dqn, "PPO": ppo, "SAC": sac, "TD3": td3, "TRPO": trpo}
+def qrdqn(trial: Any, steps: int) -> dict[str, Any]:
+    """Return the hyperparameters of QRDQN: those of DQN and the number of quantiles."""
+    return {**dqn(trial, steps), "quantiles": Int(5, 200).suggest(trial, "quantiles")}
+
+
+SPACES = {
+    **{"A2C": a2c, "C51": dqn, "DDPG": td3, "DQN": dqn, "IQN": dqn, "PPO": ppo, "QRDQN": qrdqn, "SAC": sac, "TD3": td3},
+    "TRPO": trpo,
+}
 
 
 def _one_update_per_step(values: dict[str, Any]) -> dict[str, Any]:

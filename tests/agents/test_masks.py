@@ -31,8 +31,8 @@ from tests.support.states import assert_same_state
 torch_only = pytest.mark.backends("torch")
 
 
-def dqn(env: Any = MaskedWalk, *, replay: Any = None, **changes: Any) -> noterl.DQN:
-    agent = noterl.DQN(env, hidden=(8,), gamma=0.9, seed=3, **changes)
+def dqn(env: Any = MaskedWalk, *, kind: Any = noterl.DQN, replay: Any = None, **changes: Any) -> noterl.DQN:
+    agent = kind(env, hidden=(8,), gamma=0.9, seed=3, **changes)
     agent.compile(
         policy=policies.EpsGreedyQPolicy(0.5),
         replay=noterl.Replay(300, n_step=2, sampler=Prioritized()) if replay is None else replay,
@@ -46,8 +46,8 @@ def dqn(env: Any = MaskedWalk, *, replay: Any = None, **changes: Any) -> noterl.
 
 
 def small(kind: Any, env: Any = MaskedWalk, **changes: Any) -> Any:
-    if kind is noterl.DQN:
-        return dqn(env, **changes)
+    if issubclass(kind, noterl.DQN):
+        return dqn(env, kind=kind, **changes)
     if kind is noterl.SAC:
         agent = noterl.SAC(env, hidden=(8,), gamma=0.9, seed=3, **changes)
         agent.compile(batch_size=8, learning_starts=20)
@@ -56,7 +56,7 @@ def small(kind: Any, env: Any = MaskedWalk, **changes: Any) -> Any:
     return kind(env, hidden=(8,), rollout_steps=10, gamma=0.9, seed=3, **arguments, **changes)
 
 
-KINDS = (noterl.DQN, noterl.PPO, noterl.A2C, noterl.TRPO, noterl.ACER, noterl.SAC)
+KINDS = (noterl.DQN, noterl.PPO, noterl.A2C, noterl.TRPO, noterl.ACER, noterl.SAC, noterl.QRDQN, noterl.C51, noterl.IQN)
 
 
 # Exact values

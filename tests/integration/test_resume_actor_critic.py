@@ -1,4 +1,4 @@
-"""DDPG, TD3 and SAC that resume in another process equal uninterrupted runs, bit for bit."""
+"""DDPG, TD3, SAC and IQN that resume in another process equal uninterrupted runs, bit for bit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.states import assert_same_state, run_python
 
 LOAD = """
 import sys, noterl
-for name in ("DDPG", "TD3", "SAC"):
+for name in ("DDPG", "TD3", "SAC", "IQN"):
     agent = noterl.load(f"{sys.argv[1]}/{name}.noterl")
     agent.fit(steps=26, num_envs=2, verbose=0)
     agent.save(f"{sys.argv[1]}/{name}-resumed.noterl")
@@ -25,6 +25,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "DDPG": {"noise": OrnsteinUhlenbeckProcess(theta=0.15, sigma=0.2, size=1)},
     "TD3": {"replay": noterl.Replay(30)},
     "SAC": {"replay": noterl.Replay(30, sampler=Prioritized())},
+    "IQN": {"replay": noterl.Replay(30, n_step=2), "update_every": 1, "updates": 1},  # and random fractions
 }
 
 
@@ -34,7 +35,7 @@ def states(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Any, Any
     directory: Path = tmp_path_factory.mktemp("resume")
     uninterrupted = {}
     for name, changes in CHANGES.items():
-        agent = getattr(noterl, name)("Pendulum-v1", hidden=(8,), seed=3)
+        agent = getattr(noterl, name)("CartPole-v1" if name == "IQN" else "Pendulum-v1", hidden=(8,), seed=3)
         agent.compile(batch_size=8, learning_starts=10, **changes)
         agent.fit(steps=21, num_envs=2, verbose=0)
         agent.save(directory / f"{name}.noterl")

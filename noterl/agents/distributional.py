@@ -1,0 +1,77 @@
+"""The base class of QRDQN, C51 and IQN: Q-learning with the distribution of each action's return.
+
+Paper: Bellemare, Dabney and Munos, "A distributional perspective on reinforcement learning" (2017), section 3.3: the
+best next action is that of the largest mean.
+
+Differs: the settings are those of `DQN`, with the targets of the Nature paper (`double=False`).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Unpack
+
+from noterl import losses, networks
+from noterl.agents.dqn import DQN, DQNOptions
+from noterl.backends import ops
+from noterl.types import Batch
+
+_REFUSED = {
+    "loss": "its loss follows from the distribution",
+    **dict.fromkeys(
+        ("recurrent", "recurrent_units", "sequence_length", "burn_in"), "its loss is that of single transitions"
+    ),
+}
+
+
+class DistributionalDQN(DQN):
+    """Base of the agents that learn the distribution of each action's return.
+
+    Args:
+        env: see `noterl.Agent`.
+        double: see `DQN`.
+        **options: see `DQN`; `loss` and those of a memory are refused.
+
+    Raises:
+        ValueError: if the space is not supported, or an argument is not one of the allowed values.
+    """
+
+    def __init__(self, env: Any, *, double: bool = False, **options: Unpack[DQNOptions]) -> None:
+        for name in _REFUSED.keys() & options.keys():
+            raise ValueError(f"{name} must be left out with {type(self).__name__}, because {_REFUSED[name]}")
+        super().__init__(env, double=double, **options)
+
+    @property
+    def num_atoms(self) -> int:
+        """The number of atoms of a distribution, Z."""
+        raise NotImplementedError(f"{type(self).__name__} must define num_atoms")
+
+    @property
+    def atom_values(self) -> Any:
+        """The values of the atoms, `[Z]`, if the network returns their probabilities; None if it returns quantiles."""
+        return None
+
+    def build_q(self, network: Any, hidden: Any, dueling: bool) -> networks.Network:
+        """Return the network of distributions; a network of your own returns `[B, Z A]`, all actions of an atom first."""
+        space, num_atoms = self.spaces.network_space, self.num_atoms
+
+        def build(layers: Any) -> networks.Network:
+            outputs = num_atoms * self.action_size
+            return networks.default_network(space, layers, outputs, dueling=num_atoms if dueling else 0)
+
+        inner = networks.network_or_default(network, hidden, build, self.observation_shape)
+        return networks.Distribution(inner, num_atoms, self.atom_values)
+
+    def next_atoms(self, batch: Batch) -> Any:
+        """Return the target network's quantiles or logits of the best next action, `[B, Z]`."""
+        atoms = self.target_q.atoms(batch.next_observation)
+        values = self.q(batch.next_observation) if self.double else self.target_q.mean(atoms)
+        return take_atoms(atoms, self.best_action(batch, values))
+
+    def best_action(self, batch: Batch, values: Any) -> Any:
+        """Return the legal next action of the largest value, `[B]`, for values `[B, A]`."""
+        return ops.argmax(self.head.masked(values, batch.extra.get("next_action_mask")), axis=-1)
+
+
+def take_atoms(atoms: Any, action: Any) -> Any:
+    """Return the atoms `[B, Z]` of actions `[B]`, from those of all actions, `[B, Z, A]`."""
+    return losses.take(atoms, ops.expand_dims(action, -1))

@@ -8,13 +8,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from noterl import saving
 from noterl.callback import Budget, Callback, Every
 from noterl.envs.ends import InvalidStepError
 from noterl.envs.source import resolve_like
 from noterl.random import check_seed, selection_seed
 from noterl.types import Logs
-from noterl.utils.checks import check_positive
+from noterl.utils.checks import check_number, check_positive, check_word
 from noterl.utils.files import replacing
 from noterl.utils.tables import plain_row
 
@@ -39,8 +41,11 @@ class Evaluate(Callback):
         seed: seed of every evaluation. By default, it depends on the agent's seed, and the episodes are not those of
             `agent.evaluate()`: the best of several noisy results is too high, and other episodes show the true value.
         deterministic: whether to act without exploration; if False, the agent explores as in training.
-        on_best: what to do after the first evaluation, and whenever the mean reward is higher than all before. If it
-            is a path, the agent is saved there without its memory. If it is a function, it receives the agent and the
+        best_by: the score that decides which evaluation is the best: the "mean" of the episodes' rewards; "lower", the
+            mean minus one standard deviation, which prefers agents that are reliably good; or a number above 0 and
+            below 1, that quantile of the rewards, such as 0.1.
+        on_best: what to do after the first evaluation, and whenever the score is higher than all before. If it is a
+            path, the agent is saved there without its memory. If it is a function, it receives the agent and the
             result of `Agent.evaluate`.
         background: whether to evaluate a copy of the agent in a separate process while training continues. The result
             is the same. It is added to the logs of the first episode that ends after the evaluation, and always to
@@ -54,7 +59,7 @@ class Evaluate(Callback):
 
     Attributes:
         results: one list per quantity, with one entry per evaluation: `episodes` and `steps` so far, and its results.
-        best: the highest mean reward; None before the first evaluation.
+        best: the highest score; None before the first evaluation.
 
     Example:
     >>> import noterl
@@ -79,6 +84,7 @@ class Evaluate(Callback):
         max_steps: int | None = None,
         seed: int | None = None,
         deterministic: bool = True,
+        best_by: str | float = "mean",
         on_best: str | Path | Callable[[Any, dict[str, Any]], None] | None = None,
         background: bool = False,
     ) -> None:
@@ -91,6 +97,11 @@ class Evaluate(Callback):
             "num_envs": check_positive("num_envs", num_envs),
             "max_steps": check_positive("max_steps", max_steps, none=True),
         }
+        if isinstance(best_by, str):
+            check_word("best_by", best_by, ("mean", "lower"))
+        elif not 0 < check_number("best_by", best_by) < 1:
+            raise ValueError(f"best_by must be 'mean', 'lower' or a quantile between 0 and 1, got {best_by!r}")
+        self.best_by: str | float = best_by
         if on_best is not None and not callable(on_best) and not isinstance(on_best, str | Path):
             raise ValueError(f"on_best must be a path, a function of agent and result, or None, got {on_best!r}")
         if background and callable(on_best):
@@ -169,7 +180,7 @@ class Evaluate(Callback):
             self._evaluator = None
 
     def get_state(self) -> dict[str, Any]:
-        """Wait for the evaluation in progress; return the results, and the best mean reward."""
+        """Wait for the evaluation in progress; return the results, and the best score."""
         self._unlogged = {**self._unlogged, **self._finish()}
         results = {name: list(values) for name, values in self.results.items()}
         return {"results": results, "best": self.best, "unlogged": dict(self._unlogged)}
@@ -191,8 +202,9 @@ class Evaluate(Callback):
         if "success_rate" in self.results:  # an environment may report successes only
             metrics.setdefault("success_rate", 0.0)
         self._append({**counts, **metrics})
-        if self.best is None or metrics["reward_mean"] > self.best:
-            self.best = metrics["reward_mean"]
+        score = self._score(result)
+        if self.best is None or score > self.best:
+            self.best = score
             if callable(self.on_best):
                 self.on_best(self.agent, result)
             elif self.on_best is not None and self._evaluator is None:
@@ -201,6 +213,14 @@ class Evaluate(Callback):
                 with self._evaluator.file.open("rb") as evaluated, replacing(self.on_best) as file:
                     shutil.copyfileobj(evaluated, file)
         return {f"evaluation_{name}": value for name, value in metrics.items()}
+
+    def _score(self, result: dict[str, Any]) -> float:
+        """Return the score of an evaluation by `best_by`."""
+        if self.best_by == "mean":
+            return float(result["reward_mean"])
+        if self.best_by == "lower":
+            return float(result["reward_mean"] - result["reward_std"])
+        return float(np.quantile(result["returns"], self.best_by))
 
     def _append(self, row: dict[str, float]) -> None:
         before = len(self.results.get("steps", []))

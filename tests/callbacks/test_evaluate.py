@@ -119,6 +119,29 @@ class TestEvaluate:
         assert bests == [(1, 1.0), (2, 3.0), (5, 4.0)]
         assert evaluate.best == 4.0
 
+    @pytest.mark.parametrize(
+        ("best_by", "scores", "bests"),
+        [
+            ("mean", [4.0, 5.0, 4.5], [1, 2]),
+            ("lower", [3.0, 1.0, 3.5], [1, 3]),  # the second mean is higher, but the rewards differ more
+            (0.25, [3.5, 3.0, 4.0], [1, 3]),
+        ],
+    )
+    def test_best_by_chooses_the_score(self, best_by: str | float, scores: list[float], bests: list[int]) -> None:
+        returns = iter(np.array([[3.0, 5.0], [1.0, 9.0], [3.5, 5.5]]))
+        improved: list[int] = []
+        agent = rewarded([0])
+
+        def result(*_: Any, **__: Any) -> dict[str, Any]:
+            values = next(returns)
+            return {"returns": values, "reward_mean": values.mean(), "reward_std": values.std()}
+
+        agent._set(evaluate=result)
+        evaluate = Evaluate(every=1, best_by=best_by, on_best=lambda agent, result: improved.append(agent.episodes))
+        agent.fit(episodes=3, callbacks=[evaluate], verbose=0)
+        assert improved == bests
+        assert evaluate.best == max(scores)
+
     def test_on_best_path_is_saved_for_a_new_best(self, agent: noterl.DQN, tmp_path: Path) -> None:
         evaluate = Evaluate(every=2, episodes=3, on_best=tmp_path / "best.noterl")
         agent.fit(episodes=8, callbacks=[evaluate], verbose=0)
@@ -228,6 +251,8 @@ class TestEvaluate:
             ({"num_envs": 1.5}, "num_envs must be a positive int, got 1.5"),
             ({"seed": -1}, "seed must be a non-negative int or None, got -1"),
             ({"on_best": print, "background": True}, "on_best must be a path or None with background=True"),
+            ({"best_by": "median"}, "best_by must be 'mean' or 'lower', got 'median'"),
+            ({"best_by": 1.0}, "best_by must be 'mean', 'lower' or a quantile between 0 and 1, got 1.0"),
             ({"on_best": 3}, "on_best must be a path, a function of agent and result, or None, got 3"),
         ],
     )

@@ -14,7 +14,7 @@ from .support.monitor import Monitor
 
 
 class EarlyStopping(Callback):
-    """End training when a moving mean reaches a criterion, or has not improved for a number of episodes.
+    """End training when a moving mean reaches a criterion, has not improved for some episodes, or has collapsed.
 
     The mean is that of the last `trial_count` values of `monitor`, one of each finished episode with it. Nothing is
     checked before there are that many; if there never are, a warning says so. The state is kept between `fit` calls
@@ -27,12 +27,16 @@ class EarlyStopping(Callback):
         monitor: the metric, a name in an episode's logs.
         patience: stop after this number of values without a better mean; None for never.
         mode: "max" if higher is better, "min" if lower is better.
+        collapse: stop when the mean has lost more than this share of the progress for `collapse_patience` values in
+            turn. The progress is the difference of the best mean and the first: 0.3 allows a loss of 30 %. None for
+            never. With `restore_best_weights`, the agent then has the weights of the best mean.
+        collapse_patience: number of values in turn that end training by `collapse`.
         restore_best_weights: when training ends for any reason, set the networks to the weights of the best mean of
             all `fit` calls. A checkpoint at the end of training holds these. The optimizers are not changed.
 
     Raises:
-        ValueError: if an argument is not one of the allowed values, or neither `criterion` nor `patience` is given; at
-            an episode's end, if its logs do not hold `monitor`.
+        ValueError: if an argument is not one of the allowed values, or neither `criterion`, `patience` nor `collapse`
+            is given; at an episode's end, if its logs do not hold `monitor`.
 
     Example:
     >>> from noterl.callbacks import EarlyStopping
@@ -53,17 +57,25 @@ class EarlyStopping(Callback):
         monitor: str = "reward",
         patience: int | None = None,
         mode: str = "max",
+        collapse: float | None = None,
+        collapse_patience: int = 3,
         restore_best_weights: bool = False,
     ) -> None:
         self._monitor = Monitor(monitor, trial_count, mode, argument="trial_count")
         self.patience: Any = check_positive("patience", patience, none=True)
-        if criterion is None and patience is None:
-            raise ValueError("criterion or patience must be given, otherwise training never stops")
+        self.collapse_patience: int = check_positive("collapse_patience", collapse_patience)
+        if criterion is None and patience is None and collapse is None:
+            raise ValueError("criterion, patience or collapse must be given, otherwise training never stops")
+        if collapse is not None:
+            check_number("collapse", collapse, low=0, above=True)
+        self.collapse: float | None = collapse
         if criterion is not None:
             check_number("criterion", criterion)
         self.criterion: float | None = criterion
         self.restore_best_weights: bool = restore_best_weights
+        self._first: float | None = None  # the first mean, from which progress counts
         self._best: float | None = None
+        self._collapsed = 0  # values in turn that lie far below the best mean
         self._best_weights: dict[str, np.ndarray] | None = None
         self._waited = 0
 
@@ -74,8 +86,10 @@ class EarlyStopping(Callback):
         name, mean = self._monitor.name, self._monitor.mean
         if self.criterion is not None and (mean == self.criterion or self._monitor.is_better(mean, self.criterion)):
             self.agent.stop(f"{name} reached {self.criterion}")
+        self._first = mean if self._first is None else self._first
         if self._monitor.is_better(mean, self._best):
-            self._best, self._waited = mean, 0
+            self._best = mean
+            self._waited = self._collapsed = 0
             if self.restore_best_weights:
                 self._best_weights = self.agent.get_weights()
             return
@@ -84,6 +98,18 @@ class EarlyStopping(Callback):
             self._waited = 0
             unit = "values" if self._monitor.is_rare else "episodes"
             self.agent.stop(f"{name} has not improved for {self.patience} {unit}")
+        self._stop_after_collapse(mean)
+
+    def _stop_after_collapse(self, mean: float) -> None:
+        """Stop if the mean has stayed below the best one by the share `collapse` of the progress."""
+        best, first = self._best, self._first
+        if self.collapse is None or best is None or first is None or best == first:
+            return
+        has_collapsed = self._monitor.is_better(best - self.collapse * (best - first), mean)
+        self._collapsed = self._collapsed + 1 if has_collapsed else 0
+        if self._collapsed >= self.collapse_patience:
+            self._collapsed = 0
+            self.agent.stop(f"{self._monitor.name} collapsed from {best:.4g} to {mean:.4g}")
 
     def on_train_end(self, logs: Logs) -> None:
         """Restore the best weights if `restore_best_weights` is set."""
@@ -94,6 +120,7 @@ class EarlyStopping(Callback):
     def get_state(self) -> dict[str, Any]:
         """Return the recent values, the best mean, the number of episodes since then, and the best weights if kept."""
         state: dict[str, Any] = {**self._monitor.get_state(), "best": self._best, "waited": self._waited}
+        state |= {"first": self._first, "collapsed": self._collapsed}
         if self._best_weights is not None:
             state["best_weights"] = dict(self._best_weights)
         return state
@@ -102,4 +129,5 @@ class EarlyStopping(Callback):
         """Restore what `get_state` returned."""
         self._monitor.set_state(state)
         self._best, self._waited = state["best"], state["waited"]
+        self._first, self._collapsed = state.get("first"), state.get("collapsed", 0)  # older files have neither
         self._best_weights = state.get("best_weights")

@@ -136,6 +136,33 @@ class TestEarlyStopping:
         assert stopped_after(rewards[cut:], second) == end - cut
         assert second.get_state() == whole.get_state()
 
+    @pytest.mark.parametrize(
+        ("arguments", "rewards", "episodes"),
+        [
+            ({}, [0, 10, 6, 6, 6, 6], 5),  # below 7 three times in turn
+            ({}, [0, 10, 6, 8, 6, 6, 8, 6, 6], 9),  # never three times in turn
+            ({}, [0, 10, 7, 7, 7, 7], 6),  # not below 7
+            ({}, [5, 1, 1, 1, 1, 1], 6),  # no progress, so nothing can collapse
+            ({"collapse_patience": 1}, [0, 10, 6, 9], 3),
+            ({"collapse_patience": 1}, [0, 10, 20, 13, 9], 4),  # the best mean counts
+            ({"collapse_patience": 1, "mode": "min"}, [10, 0, 4, 9], 3),
+        ],
+    )
+    def test_collapse_is_a_loss_of_progress(
+        self, arguments: dict[str, Any], rewards: list[float], episodes: int
+    ) -> None:
+        stopper = EarlyStopping(1, collapse=0.3, **arguments)
+        history = rewarded(rewards).fit(episodes=len(rewards), callbacks=[stopper], verbose=0)
+        assert len(history) == episodes
+        if episodes < len(rewards):
+            assert re.fullmatch(r"reward collapsed from \d+ to \d+", history.stop_reason)
+
+    def test_collapse_is_counted_across_a_restore(self) -> None:
+        first, second = (EarlyStopping(1, collapse=0.3) for _ in range(2))
+        stopped_after([0, 10, 6, 6], first)
+        second.set_state(first.get_state())
+        assert stopped_after([6, 6, 6], second) == 1
+
     def test_state_is_kept_between_fits_of_one_object(self) -> None:
         agent = rewarded([0])
         stopper = EarlyStopping(3, 0)
@@ -149,7 +176,9 @@ class TestEarlyStopping:
             ({"trial_count": 0, "criterion": 1}, "trial_count must be a positive int, got 0"),
             ({"trial_count": True, "criterion": 1}, "trial_count must be a positive int, got True"),
             ({"trial_count": 2.0, "criterion": 1}, "trial_count must be a positive int, got 2.0"),
-            ({"trial_count": 2}, "criterion or patience must be given"),
+            ({"trial_count": 2}, "criterion, patience or collapse must be given"),
+            ({"collapse": 0}, "collapse must be a finite number above 0, got 0"),
+            ({"collapse": 0.3, "collapse_patience": 0}, "collapse_patience must be a positive int, got 0"),
             ({"trial_count": 2, "criterion": "high"}, "criterion must be a finite number, got 'high'"),
             ({"trial_count": 2, "patience": 0}, "patience must be a positive int, got 0"),
             ({"trial_count": 2, "patience": 2, "mode": "auto"}, "mode must be 'max' or 'min', got 'auto'"),

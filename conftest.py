@@ -12,6 +12,7 @@ import importlib.util
 import os
 import random
 import secrets
+import tempfile
 from pathlib import Path
 
 import hypothesis
@@ -44,6 +45,9 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    # Trackio reads its folder once, and would write to the home folder.
+    os.environ.setdefault("TRACKIO_DIR", tempfile.mkdtemp(prefix="noterl-trackio-"))
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
     if "PYTEST_XDIST_WORKER" in os.environ:  # parallel processes share the cores: threads would wait for each other
         os.environ.setdefault("OMP_NUM_THREADS", "1")
         os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from .support.tunables import Scale as Scale
     from .tensor_board import TensorBoard as TensorBoard
     from .terminate_on_nan import TerminateOnNaN as TerminateOnNaN
+    from .trackio_logger import TrackioLogger as TrackioLogger
     from .wandb_logger import WandbLogger as WandbLogger
     from .window import Window as Window
 else:

@@ -62,6 +62,7 @@ ARGUMENTS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "StopOnSteps": lambda folder: {"steps": 10**9},
     "StopOnTime": lambda folder: {"seconds": 1e9},
     "TensorBoard": lambda folder: {"folder": folder / "charts", "flush_every": 3},
+    "TrackioLogger": lambda folder: {"name": "run"},
     "WandbLogger": lambda folder: {"mode": "disabled", "folder": str(folder)},
 }
 
@@ -85,6 +86,7 @@ NEEDS: dict[str, str] = {
     "OptunaPruning": "optuna",
     "ParquetLogger": "pyarrow",
     "TensorBoard": "tensorboardX",
+    "TrackioLogger": "trackio",
     "WandbLogger": "wandb",
 }
 

@@ -97,6 +97,7 @@ EXTRAS: dict[str, tuple[str, str, Callable[[], Any]]] = {
     "ParquetLogger": ("pyarrow.parquet", "parquet", lambda: callbacks.ParquetLogger("file")),
     "RecordVideo": ("imageio_ffmpeg", "mp4", lambda: callbacks.RecordVideo("folder", kind="mp4")),
     "TensorBoard": ("tensorboardX", "tensorboard", callbacks.TensorBoard),
+    "TrackioLogger": ("trackio", "trackio", callbacks.TrackioLogger),
     "WandbLogger": ("wandb", "wandb", callbacks.WandbLogger),
 }
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import math
 import re
 import shutil
+import sqlite3
 import sys
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +21,7 @@ import pytest
 
 import noterl
 from noterl.callback import CHECKPOINT
-from noterl.callbacks import LambdaCallback, MLflowLogger, OptunaPruning, WandbLogger
+from noterl.callbacks import LambdaCallback, MLflowLogger, OptunaPruning, TrackioLogger, WandbLogger
 from tests.support.tape import at, rewarded
 
 pytestmark = pytest.mark.backends("torch")
@@ -157,6 +161,57 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[Run]:
     return created
 
 
+class TestTrackioLogger:
+    """With the real package, in a folder of the test."""
+
+    @pytest.fixture
+    def read(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[tuple[int, dict[str, Any]]]]:
+        """A function that returns the stored steps and rows of the project "first"."""
+        pytest.importorskip("trackio")
+        for module in ("trackio.utils", "trackio.sqlite_storage", "trackio"):
+            if hasattr(sys.modules[module], "TRACKIO_DIR"):
+                monkeypatch.setattr(f"{module}.TRACKIO_DIR", tmp_path)
+
+        def rows() -> list[tuple[int, dict[str, Any]]]:
+            with contextlib.closing(sqlite3.connect(tmp_path / "first.db")) as database:
+                found = database.execute("SELECT step, metrics FROM metrics ORDER BY id").fetchall()
+            return [(step, json.loads(metrics)) for step, metrics in found]
+
+        return rows
+
+    def test_rows_are_logged_by_steps(self, read: Callable[[], list[tuple[int, dict[str, Any]]]]) -> None:
+        logger = TrackioLogger("first", config={"note": "x"})
+        rewarded([4, 5]).fit(episodes=2, callbacks=[logger], verbose=0)
+        assert [(step, row["episode"], row["reward"]) for step, row in read()] == [(1, 0, 4.0), (2, 1, 5.0)]
+        assert all(row["seconds"] >= 0 and "complete" not in row for _, row in read())
+
+    def test_resumed_run_continues_without_rows_twice(
+        self, read: Callable[[], list[tuple[int, dict[str, Any]]]], tmp_path: Path
+    ) -> None:
+        agent = rewarded([0])
+        logger = TrackioLogger("first")
+        agent.fit(episodes=2, callbacks=[logger], verbose=0)
+        state = logger.get_state()
+        agent.fit(episodes=2, callbacks=[logger], verbose=0)  # these are lost, and played again
+        other, resumed = rewarded([0]), TrackioLogger("first")
+        other.fit(episodes=2, verbose=0)
+        resumed.set_state(state)
+        other.fit(episodes=3, callbacks=[resumed], verbose=0)
+        assert [step for step, _ in read()] == [1, 2, 3, 4, 5]
+        assert resumed.name == logger.name
+
+    def test_episodes_that_end_in_one_step_have_rows_of_their_own(
+        self, read: Callable[[], list[tuple[int, dict[str, Any]]]]
+    ) -> None:
+        logger = TrackioLogger("first")
+        logger.agent = rewarded([0])
+        logger.on_train_begin({})
+        for episode, steps in enumerate((5, 5, 6)):
+            logger.on_episode_end(episode, {"steps": steps})
+        logger.on_train_end({})
+        assert [(step, row["steps"]) for step, row in read()] == [(5, 5), (6, 5), (7, 6)]
+
+
 class TestWandbLogger:
     def test_rows_are_logged_by_steps(self, runs: list[Run], tmp_path: Path) -> None:
         add = LambdaCallback(on_episode_end=lambda episode, logs: logs.update(score=2.0, many=[1, 2]))
@@ -226,16 +281,19 @@ class TestWandbLogger:
         agent.fit(episodes=2, callbacks=[logger], verbose=0)
         time.sleep(1.1)  # wandb names folders by the second, so the second run needs another one
         agent.fit(episodes=2, callbacks=[logger], verbose=0)
-        files = sorted(tmp_path.rglob("*.wandb"))
-        # Each entry is a protocol buffer: the key, the length of the value, and the value as JSON.
-        found = [
-            [
-                sorted(set(re.findall(rb"\x12." + key + rb"\x82\x01.(\d)", file.read_bytes())))
-                for key in (b"_step", b"reward")
-            ]
-            for file in files
-        ]
-        assert found == [[[b"1", b"2"], [b"4", b"5"]], [[b"3", b"4"], [b"6"]]]
+        files = sorted(path for path in tmp_path.rglob("*.wandb") if not path.parent.is_symlink())
+
+        def values(file: Path, key: bytes) -> list[bytes]:
+            """Each entry is a protocol buffer: the key, the length of the value, and the value as JSON."""
+            return sorted(set(re.findall(rb"\x12." + key + rb"\x82\x01.(\d)", file.read_bytes())))
+
+        expected = [[[b"1", b"2"], [b"4", b"5"]], [[b"3", b"4"], [b"6"]]]
+        for _ in range(300):  # wandb's own process may write after `finish` has returned
+            found = [[values(file, key) for key in (b"_step", b"reward")] for file in files]
+            if found == expected:
+                break
+            time.sleep(0.1)
+        assert found == expected
         assert all(logger.get_state()["id"] in file.name for file in files)
 
 

@@ -17,11 +17,14 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning"),
 ]
 
+RUNS = ["lanes", "rollouts", "vector"]
+if "NOTERL_FAULT_REPEATS" in os.environ:
+    RUNS += ["recurrent DQN", "recurrent PPO"]
 TRIES = int(os.environ.get("NOTERL_FAULT_REPEATS", "10"))
 SEED = None if "NOTERL_FAULT_REPEATS" in os.environ else 0  # other lines in each run of `make test-faults`
 
 
-@pytest.mark.parametrize("run", ["lanes", "rollouts", "vector"])
+@pytest.mark.parametrize("run", RUNS)
 def test_two_presses_at_any_line_leave_a_sound_agent(tmp_path: Path, run: str) -> None:
     interrupted, rng = Interrupted(run, tmp_path), random.Random(SEED)
     lines = [rng.randrange(1, interrupted.lines) for _ in range(TRIES)]

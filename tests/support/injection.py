@@ -83,6 +83,20 @@ def ppo() -> noterl.PPO:
     return agent
 
 
+def recurrent_dqn() -> noterl.DQN:
+    cell = {"recurrent": "lstm", "recurrent_units": 4, "sequence_length": 4, "burn_in": 2}
+    agent = noterl.DQN("CartPole-v1", hidden=(4,), seed=1, **cell)
+    agent.compile(replay=300, batch_size=4, learning_starts=20, update_every=3)
+    return agent
+
+
+def recurrent_ppo() -> noterl.PPO:
+    cell = {"recurrent": "gru", "recurrent_units": 4, "sequence_length": 4}
+    agent = noterl.PPO("CartPole-v1", hidden=(4,), rollout_steps=8, epochs=1, seed=1, **cell)
+    agent.compile(batch_size=8)
+    return agent
+
+
 def sac() -> noterl.SAC:
     agent = noterl.SAC("Pendulum-v1", hidden=(4,), seed=1)
     agent.compile(replay=300, batch_size=8, learning_starts=20, update_every=3)
@@ -109,6 +123,8 @@ RUNS: dict[str, tuple[Callable[[], noterl.Agent], dict[str, Any]]] = {
     "lanes": (dqn, {"num_envs": 2}),
     "rollouts": (ppo, {"num_envs": 2}),
     "Box": (sac, {}),
+    "recurrent DQN": (recurrent_dqn, {"num_envs": 2}),
+    "recurrent PPO": (recurrent_ppo, {"num_envs": 2}),
     "vector": (dqn, {"num_envs": 2, "vectorize": True}),
     "team": (maddpg, {"num_envs": 2}),
     "search": (alphazero, {"num_envs": 2}),

@@ -397,7 +397,8 @@ class BaseAgent(Algorithm):
         """Write the agent and its training state to one file, atomically; `replay=False` omits the replay memory.
 
         A run that resumes from a file written in `on_episode_end` or `on_step_end` equals an uninterrupted run. In
-        batch hooks, the updates of the group are already applied but not yet counted, so such a file is inexact.
+        batch hooks, the updates of the group are already applied but not yet counted, so such a file is inexact. While
+        `fit` runs, call `save` in a callback: a call from another thread may read the agent in the middle of a step.
 
         Raises:
             OSError: if the file cannot be written; an older file at `path` is kept.

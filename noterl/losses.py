@@ -176,6 +176,11 @@ def weighted_mean(values: Tensor, weight: Tensor) -> Tensor:
     return ops.mean(weight * values)
 
 
+def rows_of(array: Tensor) -> Tensor:
+    """Return an array `[T, N, ...]` as rows `[T N, ...]`."""
+    return ops.reshape(array, (-1, *array.shape[2:]))
+
+
 def map_rows(function: Callable[..., Tensor], *arrays: Tensor) -> Tensor:
     """Call a function of rows, such as a network, on arrays `[T, N, ...]`.
 
@@ -187,7 +192,7 @@ def map_rows(function: Callable[..., Tensor], *arrays: Tensor) -> Tensor:
     def divided(rows: Tensor) -> Tensor:
         return ops.reshape(rows, (steps, lanes, *rows.shape[1:]))
 
-    rows = function(*(ops.reshape(array, (steps * lanes, *array.shape[2:])) for array in arrays))
+    rows = function(*map(rows_of, arrays))
     return tuple(map(divided, rows)) if isinstance(rows, tuple) else divided(rows)
 
 

@@ -165,12 +165,8 @@ class HostForward:
         program: Step | None = None
         for width in (None,) if joint is None else np.cumsum(joint.widths).tolist():
             for network in self.networks:
-                described = describe([*chosen, network], self.shape, self.dtype, columns)
-                if described is None:
-                    continue
-                program, self._variables = described
-                size = sum(math.prod(variable.shape) for variable in self._variables)
-                if size <= NUMPY_WEIGHTS_LIMIT and self._agrees(program, width):
+                program = self._accepted(describe([*chosen, network], self.shape, self.dtype, columns), width)
+                if program is not None:
                     chosen.append(network)
                     break
             else:
@@ -179,14 +175,16 @@ class HostForward:
 
     def _find_recurrent(self) -> Step | None:
         """Return a NumPy function of rows with observations and states; None if there is none."""
-        for network in self.networks:
-            described = describe_recurrent(network, self.shape, self.dtype, self.start)
-            if described is not None:
-                program, self._variables = described
-                size = sum(math.prod(variable.shape) for variable in self._variables)
-                if size <= NUMPY_WEIGHTS_LIMIT and self._agrees(program):
-                    return program
-        return None
+        described = (describe_recurrent(network, self.shape, self.dtype, self.start) for network in self.networks)
+        return next(filter(None, map(self._accepted, described)), None)
+
+    def _accepted(self, described: tuple[Step, list[Any]] | None, width: int | None = None) -> Step | None:
+        """Return a NumPy function if it is small enough and gives the first `width` outputs; otherwise None."""
+        if described is None:
+            return None
+        program, self._variables = described
+        size = sum(math.prod(variable.shape) for variable in self._variables)
+        return program if size <= NUMPY_WEIGHTS_LIMIT and self._agrees(program, width) else None
 
     def _expected(self, probe: np.ndarray) -> np.ndarray:
         """Return the outputs of the compiled call, for rows with observations and states if the policy has a state."""

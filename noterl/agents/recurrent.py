@@ -93,7 +93,8 @@ class RecurrentActorCritic(ActorCritic):
         if not self.state_spec:
             return super().policy_outputs(batch)
         outputs, _ = networks.unroll(self.actor, batch.observation, batch.extra["state"], batch.extra["starts"])
-        return self.head.masked(_rows(outputs), *map(_rows, masks(batch) or (None,)))
+        mask = [losses.rows_of(each) for each in masks(batch)] or [None]
+        return self.head.masked(losses.rows_of(outputs), *mask)
 
     def values(self, batch: Batch) -> Any:
         """Return the values of the observations, one for each row of a batch."""
@@ -101,14 +102,14 @@ class RecurrentActorCritic(ActorCritic):
             return super().values(batch)
         state = {name: batch.extra[f"{_CRITIC}{name}"][0] for name in self.learner_state_spec} or batch.extra["state"]
         values, _ = networks.unroll(self.critic, batch.observation, state, batch.extra["starts"])
-        return scalar_values(_rows(values))
+        return scalar_values(losses.rows_of(values))
 
     def _as_rows(self, batch: Batch) -> Batch:
         """Return a batch as rows `[B, ...]`: those of sequences `[T, S, ...]`, or the batch itself."""
         if not self.state_spec:
             return batch
         extra = {name: value for name, value in batch.extra.items() if name != "state"}
-        rows: Batch = map_arrays(_rows, batch._replace(extra=extra))
+        rows: Batch = map_arrays(losses.rows_of, batch._replace(extra=extra))
         return rows
 
     def prepare(self, rollout: Batch) -> dict[str, Any]:
@@ -133,8 +134,3 @@ class RecurrentActorCritic(ActorCritic):
             for name, values in after.items():
                 prepared[f"{_CRITIC}{name}"] = ops.concatenate([state[name][None], values[:-1]])
         return prepared
-
-
-def _rows(array: Any) -> Any:
-    """Return an array `[T, S, ...]` as rows `[T S, ...]`; None stays None."""
-    return None if array is None else ops.reshape(array, (-1, *array.shape[2:]))

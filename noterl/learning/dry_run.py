@@ -16,7 +16,14 @@ from noterl.acting.policy_state import read_spec, starting_state
 from noterl.algorithm import Algorithm, running
 from noterl.backends import keras
 from noterl.learning import optimizers
-from noterl.learning.update import Returned, cut_prepared, flatten_prepared, prepared, stored_fields
+from noterl.learning.update import (
+    Returned,
+    cut_prepared,
+    flatten_prepared,
+    prepared,
+    stored_fields,
+    without_learner_state,
+)
 from noterl.replay.columns import action_layout, extra_layout
 from noterl.replay.state_sequences import SequenceSpec
 from noterl.types import Batch
@@ -235,8 +242,5 @@ def example_batch(algorithm: Algorithm, forward_fields: Iterable[str]) -> Batch:
     if algorithm.memory == "sequences":
         return prepared(algorithm, batch)
     if algorithm.state_spec:
-        sequences = cut_prepared(algorithm, batch, 2)
-        return sequences._replace(
-            extra={name: value for name, value in sequences.extra.items() if name != "learner_state"}
-        )
+        return without_learner_state(cut_prepared(algorithm, batch, 2))[0]
     return flatten_prepared(algorithm, batch) if is_rollout else batch

@@ -20,7 +20,7 @@ from noterl.learning.dry_run import example_batch, learner_state_of, start_of
 from noterl.learning.learner import LARGEST_CALL, Learner, pad
 from noterl.learning.replay_learner import describe_replay
 from noterl.learning.schedule import Due
-from noterl.learning.update import cut_prepared, flatten_prepared, stored_fields
+from noterl.learning.update import cut_prepared, flatten_prepared, stored_fields, without_learner_state
 from noterl.replay import Replay, Sample
 from noterl.replay.rollout import Rollout
 from noterl.types import STARTS, STATE, Batch, Transition
@@ -227,10 +227,9 @@ class RolloutLearner(Learner):
 
     def _without_learner_state(self, rows: Batch) -> Batch:
         """Keep the learner state that `prepare` has returned, and return the other fields."""
-        extra = dict(rows.extra)
-        state = extra.pop("learner_state", {})
+        rows, state = without_learner_state(rows)
         self.rollout.learner_state = {name: backends.current().fetch(value) for name, value in state.items()}
-        return rows._replace(extra=extra)
+        return rows
 
     def keep_acting_policy(self) -> None:
         """Called before an update if workers collect the next rollout with the current weights meanwhile."""

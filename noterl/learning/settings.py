@@ -219,7 +219,7 @@ def _check_replay_of_state(replay: Replay, algorithm: Algorithm, schedule: Updat
             f"replay is not supported for an agent with a state_spec that learns from rollouts, got {replay!r}"
         )
     spec, size = sequence_spec(algorithm), schedule.batch_size
-    most = replay.capacity // spec.every
+    most = spec.count(replay.capacity)
     if isinstance(size, int) and size > most:
         raise ValueError(
             f"batch_size must be at most the number of sequences in the replay memory, {most}, got {size}: an agent "
@@ -257,7 +257,7 @@ def _from_replay(arguments: dict[str, Any], defaults: Defaults, algorithm: Algor
         replay = _default_replay(defaults, algorithm, "reward_model" in arguments)
     scheduled = {name: arguments.get(name, getattr(defaults, name)) for name in _SCHEDULED}
     if algorithm.state_spec and "batch_size" not in arguments:  # which counts sequences
-        most = max(1, min(SEQUENCES, replay.capacity // sequence_spec(algorithm).every))
+        most = max(1, min(SEQUENCES, sequence_spec(algorithm).count(replay.capacity)))
         scheduled["batch_size"] = 1 << (most.bit_length() - 1)  # a power of two, which replicas can share
     schedule = UpdateSchedule(**scheduled)
     if arguments.get("target_update") is not None and not moves_target(algorithm):

@@ -13,6 +13,7 @@ import numpy as np
 
 from noterl.backends import keras
 from noterl.distribute import SINGLE, Strategy
+from noterl.losses import rows_of
 from noterl.random import SHARED
 from noterl.types import Batch, map_arrays
 
@@ -196,5 +197,12 @@ def flatten_prepared(algorithm: Algorithm, rollout: Batch) -> Batch:
 
 def flatten_rollout(rollout: Batch) -> Batch:
     """Return a rollout `[T, N, ...]` as rows `[T N, ...]`."""
-    rows: Batch = map_arrays(lambda array: keras.ops.reshape(array, (-1, *array.shape[2:])), rollout)
+    rows: Batch = map_arrays(rows_of, rollout)
     return rows
+
+
+def without_learner_state(batch: Batch) -> tuple[Batch, dict[str, Any]]:
+    """Return a batch without the learner state that `prepare` has returned, and this state; {} if there is none."""
+    extra = dict(batch.extra)
+    state = extra.pop("learner_state", {})
+    return batch._replace(extra=extra), state

@@ -611,7 +611,7 @@ class Replay(Configurable):
         if self._sequence_spec is not None:
             sampled = state.get("sequences")
             one = StateSequences(layouts, self._sequence_spec)
-            one.capacity = max(1, self.capacity // self._sequence_spec.every)
+            one.capacity = max(1, self._sequence_spec.count(self.capacity))
             one.check_state(sampled, state["begin"], state["count"])
         self.sampler.check_state(state["sampler"], sampled["count"] - sampled["begin"])
         if storage is None:

@@ -34,6 +34,10 @@ class SequenceSpec(NamedTuple):
     every: int
     state: ExtraSpec
 
+    def count(self, capacity: int) -> int:
+        """Return how many sequences a memory of this capacity holds."""
+        return capacity // self.every
+
 
 class Part(NamedTuple):
     """A sequence in progress.
@@ -62,7 +66,7 @@ class StateSequences(Ring):
     epoch: int
 
     def __init__(self, storage: Storage, spec: SequenceSpec) -> None:
-        super().__init__(max(1, storage.capacity // spec.every))
+        super().__init__(max(1, spec.count(storage.capacity)))
         self.storage: Storage = storage
         self.spec: SequenceSpec = spec
         self._rows = np.zeros((self.capacity, spec.length), np.int64)  # insertion numbers of the transitions

@@ -21,7 +21,7 @@ from noterl.envs.functional import new_keys
 from noterl.history import History
 from noterl.learning import device
 from noterl.random import Generators, check_seed, selection_seed
-from noterl.training.device_loop import train_members
+from noterl.training.device_stepping import train_members
 from noterl.training.dispatch import CallbackList, call_handlers
 from noterl.training.fit import Fit, check_verbose, progress_callbacks
 from noterl.utils.checks import check_count, check_int, check_number, check_positive

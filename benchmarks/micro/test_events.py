@@ -45,22 +45,22 @@ def make_loop(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 class Bare:
-    """Has a method with the arguments of `Loop._fire` that does nothing."""
+    """Has a method with the arguments of `Loop.fire` that does nothing."""
 
-    def _fire(self, handlers: Handlers, *args: Any) -> None:
+    def fire(self, handlers: Handlers, *args: Any) -> None:
         pass
 
 
 def fire(loop: Any, handlers: Handlers) -> None:
     logs: dict[str, Any] = {}
     for _ in range(TIMES):
-        loop._fire(handlers, 0, logs)
+        loop.fire(handlers, 0, logs)
 
 
 def skip(loop: Loop) -> None:
     for _ in range(TIMES):
         if loop.events.on_batch_end:
-            loop._fire(loop.events.on_batch_end, 0, {})
+            loop.fire(loop.events.on_batch_end, 0, {})
 
 
 def repeat_nothing() -> None:

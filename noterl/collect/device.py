@@ -23,7 +23,7 @@ _RESTART = "Their episodes restart"
 
 
 class DeviceLanes(Lanes):
-    """N environments of JAX on the device; a compiled call, which `DeviceLoop` makes, steps all of them many times.
+    """N environments of JAX on the device; a compiled call, which `DeviceStepping` makes, steps all of them many times.
 
     Args:
         source: holds the functions of the environment.

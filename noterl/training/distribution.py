@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from noterl import distribute
@@ -13,10 +14,10 @@ from noterl.collect import DeviceLanes, Lanes
 from noterl.distribute import SINGLE, Strategy
 from noterl.history import History
 from noterl.learning.learner import Learner
-from noterl.training.device_loop import DeviceLoop
-from noterl.training.loop import Loop, accept_masks
+from noterl.training.device_stepping import DeviceStepping
+from noterl.training.loop import Loop, Stepping, accept_masks
 from noterl.training.parts import Parts
-from noterl.training.rank_loop import RankLoop
+from noterl.training.rank_stepping import RankStepping
 from noterl.training.ranks import statistics_merger, synchronize
 
 
@@ -71,12 +72,12 @@ def make_loop(strategy: Strategy, parts: Parts, budget: Budget, history: History
     if strategy.processes == 1:
         _start(lanes, learner, parts.actor)
         # The only question for a kind of lanes: no other kind has the events of a compiled call.
-        return (DeviceLoop if isinstance(lanes, DeviceLanes) else Loop)(*arguments)
+        return Loop(*arguments, DeviceStepping if isinstance(lanes, DeviceLanes) else Stepping)
     is_live = any(callback.needs_live_updates for callback in session.callbacks.callbacks)
     is_live = synchronize(strategy, parts, budget, lanes.num_envs, is_live)
     learner.merge_statistics = statistics_merger(strategy, learner)
     _start(lanes, learner, parts.actor)  # with the weights of the chief
-    return RankLoop(*arguments, strategy=strategy, is_live=is_live)
+    return Loop(*arguments, partial(RankStepping, strategy=strategy, is_live=is_live))
 
 
 def _start(lanes: Lanes, learner: Learner, actor: Actor) -> None:

@@ -4,6 +4,9 @@ A tick is one environment step; for a vector environment, one step of each of it
 transitions are stored, then the updates that are due run, then the hooks are called. A round is one action for every
 lane: one tick for each lane, or one tick of a vector environment. The next tick depends only on the state of the
 learner, the actor and the lanes. So training can stop after any tick and continue later.
+
+`Loop` fires the events and makes the updates. A `Stepping` makes rounds and ticks: this one in a single process, others
+in several processes or on the device.
 """
 
 from __future__ import annotations
@@ -45,6 +48,143 @@ def accept_masks(learner: Learner, actor: Actor, lanes: Lanes) -> None:
     fields.accept()
 
 
+class Stepping:
+    """Makes the rounds and ticks of a loop, in one process; other kinds override what differs.
+
+    Args:
+        loop: the loop.
+    """
+
+    def __init__(self, loop: Loop) -> None:
+        self.loop: Loop = loop
+        self.learner: Learner = loop.learner
+        self.actor: Actor = loop.actor
+        self.lanes: Lanes = loop.lanes
+        self.counters: Counters = loop.counters
+        self.budget: Budget = loop.budget
+        self.over: list[int] = loop.lanes.ledger.over  # lanes whose episode is over and has not fired its end
+
+    def begin(self) -> None:
+        """Called before the first event of the training."""
+
+    def finish(self) -> None:
+        """Called after the last tick."""
+
+    def is_finished(self) -> bool:
+        """Return whether training ends now, and set the reason in the history."""
+        stop, history = self.loop.stop, self.loop.history
+        if stop.is_set:
+            history.stop_reason = stop.reason
+        elif self.counters.episodes >= self.budget.last_episode:
+            history.stop_reason = "episodes"
+        elif self.counters.steps >= self.budget.last_step:
+            history.stop_reason = "steps"
+        else:
+            return False
+        return True
+
+    def begin_round(self) -> bool:
+        """Choose an action for every lane; return False if no round has begun.
+
+        This is the case if training is finished after the begin of an episode, or if a worker process has failed.
+        """
+        lanes, learner, loop = self.lanes, self.learner, self.loop
+        if learner.algorithm._reads.in_place:
+            learner.algorithm._reads.check()
+        idle = lanes.idle()
+        while lanes.interrupted:  # after `idle`, which may interrupt some, and before others begin
+            loop.fire_episode_end(lanes.interrupted.pop(0), False)
+        if idle:
+            for lane in idle:
+                self._begin_episode(lane)
+            loop.guard.check()
+            if self.is_finished() or lanes.interrupted:
+                return False
+        started = perf_counter()
+        if learner.acting_policy is not None and not lanes.has_rounds:
+            learner.discard_old_rollout()
+        begun = lanes.choose_actions(self.actor, self.counters.steps)
+        if begun is not None:
+            learner.begin_round(*begun)
+        loop.clock[lanes.acting_clock] += perf_counter() - started
+        return begun is not None
+
+    def tick(self) -> None:
+        """Step the next lanes, store their transitions, make the updates that are due, and end episodes."""
+        learner, lanes, counters, clock = self.learner, self.lanes, self.counters, self.loop.clock
+        started = perf_counter()
+        transitions = lanes.tick(counters.steps + 1)
+        stepped = perf_counter()
+        clock[lanes.stepping_clock] += stepped - started
+        before = counters.steps
+        for position, transition in enumerate(transitions):
+            if position and self._is_spent():
+                self.discard(transitions[position:])  # a vector environment has stepped beyond the budget
+                break
+            self.store(transition)
+            counters.steps += 1
+        clock["store"] += perf_counter() - stepped
+        if lanes.actions is None:
+            learner.end_round()
+        due = learner.due(before, counters.steps, len(self.over))
+        if due.target:
+            self.loop.update_target()
+        if due.updates:
+            self.loop.learn(due.updates)
+        self.end_episodes()
+
+    def store(self, transition: Transition) -> None:
+        """Store a transition, and record whether its episode is over."""
+        self.learner.add(transition)
+        if transition.terminated or transition.truncated:
+            self.lanes.ledger.finish(transition.lane)
+            self.over.append(transition.lane)
+
+    def discard(self, transitions: tuple[Transition, ...]) -> None:
+        """Discard transitions beyond the budget."""
+        for transition in transitions:
+            self.learner.interrupt(transition.lane)
+        self.lanes.discard(transitions)
+
+    def _is_spent(self) -> bool:
+        """Return whether the budget is spent in the middle of a tick."""
+        counters, budget = self.counters, self.budget
+        return counters.steps >= budget.last_step or counters.episodes + len(self.over) >= budget.last_episode
+
+    def _begin_episode(self, lane: int) -> None:
+        counters, number = self.counters, self.next_number()
+        started = perf_counter()
+        self.learner.interrupt(lane)
+        self.lanes.reset(lane, number, counters.steps)
+        accept_masks(self.learner, self.actor, self.lanes)
+        self.lanes.reset_noise(self.actor, lane)
+        counters.episodes_begun += 1
+        self.loop.clock[self.lanes.stepping_clock] += perf_counter() - started
+        self.loop.fire_episode_begin(lane, number)
+
+    def next_number(self) -> int:
+        """Return the number of the next episode."""
+        return self.counters.episodes_begun
+
+    def end_episodes(self) -> None:
+        """End the episodes that are over.
+
+        A fit may start with some, if its file was saved in a hook of another episode's end.
+        """
+        while self.over:
+            self.end_episode()
+
+    def end_episode(self) -> None:
+        """Count the next episode that is over and fire its end."""
+        lane = self.over.pop(0)
+        self.counters.episodes += 1
+        self.loop.fire_episode_end(lane, True)
+
+    def complete_logs(self, logs: Logs) -> Logs:
+        """Return the logs of an episode's end with what only this kind adds."""
+        return logs
+
+
 @dataclass(eq=False)
 class Loop:
     """One `fit`.
@@ -56,6 +196,7 @@ class Loop:
         counters: the agent's counters, which the loop increments.
         budget: the counts at which the fit ends.
         history: its `stop_reason` and `time_split` are set.
+        make_stepping: returns what makes rounds and ticks.
     """
 
     learner: Learner
@@ -64,6 +205,7 @@ class Loop:
     counters: Counters
     budget: Budget
     history: History
+    make_stepping: Callable[[Loop], Stepping] = Stepping
 
     def __post_init__(self) -> None:
         session, lanes = self.session, self.session.lanes
@@ -82,7 +224,7 @@ class Loop:
             self.stop,
             on_batch_begin=self.events.on_batch_begin,
             on_batch_end=self.events.on_batch_end,
-            fire=self._fire,
+            fire=self.fire,
             receive=self._receive,
             after_call=self._after_call,
             logs_of_update=self.learner.updater.logs_of_update if self.learner.algorithm.update_period > 1 else None,
@@ -90,143 +232,57 @@ class Loop:
             clock=self.clock,
         )
         self._open: dict[int, None] = {}  # lanes whose episode has fired its begin event, but no end event
-        self._over = lanes.ledger.over  # those of them whose episode is over
-        self._failed = False
+        self.has_failed: bool = False
         self._started = perf_counter()
+        self.stepping: Stepping = self.make_stepping(self)
 
     def run(self) -> None:
         """Train until the budget is spent, a callback stops training, or an error is raised.
 
         Each begin event has its end event.
         """
-        run_all(lambda: self._report_failure(self._train), self._end)
+        run_all(lambda: self.report_failure(self._train), self.end)
 
-    def _end(self) -> None:
+    def end(self) -> None:
         """Fire the end events that are missing."""
         run_all(
-            lambda: self._report_failure(self._close_episodes),
-            lambda: self._fire(self.events.on_train_end, {}),
+            lambda: self.report_failure(self._close_episodes),
+            lambda: self.fire(self.events.on_train_end, {}),
             self.guard.check,
         )
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
         """Fire the begin events of the training, and the events that a restored run has not fired yet."""
-        self._fire(self.events.on_train_begin, {})
+        self.stepping.begin()
+        self.fire(self.events.on_train_begin, {})
         self._begin_continued_episodes()
-        self._end_episodes()
+        self.stepping.end_episodes()
         self.guard.check()
 
     def _train(self) -> None:
-        self._begin()
-        while not self._is_finished():
-            if self.lanes.actions is not None or self._begin_round():
-                self._tick()
+        self.begin()
+        stepping = self.stepping
+        while not stepping.is_finished():
+            if self.lanes.actions is not None or stepping.begin_round():
+                stepping.tick()
                 if self.events.on_step_end:
-                    self._fire_step_end()
+                    self.fire_step_end()
             self.guard.check()
+        stepping.finish()
 
-    def _report_failure(self, part: Callable[[], None]) -> None:
+    def report_failure(self, part: Callable[[], None]) -> None:
         """Run a part of the training; if it raises the first error of this fit, fire `on_exception`."""
         try:
             part()
         except BaseException as error:
-            if not self._failed:
-                self._failed = True
+            if not self.has_failed:
+                self.has_failed = True
                 self.history.stop_reason = f"{type(error).__name__}: {error}".removesuffix(": ")
                 with keep_first_error(error):
-                    self._fire(self.events.on_exception, error)
+                    self.fire(self.events.on_exception, error)
             raise
 
-    def _is_finished(self) -> bool:
-        if self.stop.is_set:
-            self.history.stop_reason = self.stop.reason
-        elif self.counters.episodes >= self.budget.last_episode:
-            self.history.stop_reason = "episodes"
-        elif self.counters.steps >= self.budget.last_step:
-            self.history.stop_reason = "steps"
-        else:
-            return False
-        return True
-
-    def _begin_round(self) -> bool:
-        """Choose an action for every lane; return False if no round has begun.
-
-        This is the case if training is finished after the begin of an episode, or if a worker process has failed.
-        """
-        lanes, learner = self.lanes, self.learner
-        if learner.algorithm._reads.in_place:
-            learner.algorithm._reads.check()
-        idle = lanes.idle()
-        while lanes.interrupted:  # after `idle`, which may interrupt some, and before others begin
-            self._fire_episode_end(lanes.interrupted.pop(0), False)
-        if idle:
-            for lane in idle:
-                self._begin_episode(lane)
-            self.guard.check()
-            if self._is_finished() or lanes.interrupted:
-                return False
-        started = perf_counter()
-        if learner.acting_policy is not None and not lanes.has_rounds:
-            learner.discard_old_rollout()
-        begun = lanes.choose_actions(self.actor, self.counters.steps)
-        if begun is not None:
-            learner.begin_round(*begun)
-        self.clock[lanes.acting_clock] += perf_counter() - started
-        return begun is not None
-
-    def _tick(self) -> None:
-        learner, lanes, counters, clock = self.learner, self.lanes, self.counters, self.clock
-        started = perf_counter()
-        transitions = lanes.tick(counters.steps + 1)
-        stepped = perf_counter()
-        clock[lanes.stepping_clock] += stepped - started
-        before = counters.steps
-        for position, transition in enumerate(transitions):
-            if position and self._is_spent():
-                self._discard(transitions[position:])  # a vector environment has stepped beyond the budget
-                break
-            self._store_one(transition)
-            counters.steps += 1
-        clock["store"] += perf_counter() - stepped
-        if lanes.actions is None:
-            learner.end_round()
-        due = learner.due(before, counters.steps, len(self._over))
-        if due.target:
-            self._update_target()
-        if due.updates:
-            self._learn(due.updates)
-        self._end_episodes()
-
-    def _fire_step_end(self) -> None:
-        """Call the `on_step_end` hooks; the agent is consistent and can be saved. Hooks must not change weights."""
-        started = perf_counter()
-        call_handlers(self.events.on_step_end, call=self.guard.call)
-        self.clock["callbacks"] += perf_counter() - started
-
-    def _store_one(self, transition: Transition) -> None:
-        """Store a transition, and record whether its episode is over."""
-        self.learner.add(transition)
-        if transition.terminated or transition.truncated:
-            self.lanes.ledger.finish(transition.lane)
-            self._over.append(transition.lane)
-
-    def _discard(self, transitions: tuple[Transition, ...]) -> None:
-        """Discard transitions beyond the budget."""
-        for transition in transitions:
-            self.learner.interrupt(transition.lane)
-        self.lanes.discard(transitions)
-
-    def _update_target(self) -> None:
-        """Make a hard copy to the target network, which acting may use too."""
-        self.learner.algorithm.update_target()
-        self.actor.forward.target_moved()
-
-    def _is_spent(self) -> bool:
-        """Return whether the budget is spent in the middle of a tick."""
-        counters, budget = self.counters, self.budget
-        return counters.steps >= budget.last_step or counters.episodes + len(self._over) >= budget.last_episode
-
-    def _learn(self, updates: int) -> None:
+    def learn(self, updates: int) -> None:
         """Run a group of updates."""
         learner = self.learner
         learner.updater.update_schedules(self.counters.steps)
@@ -243,57 +299,44 @@ class Loop:
         self.lanes.learned(self.counters.updates)
         every = self.learner.schedule.hard_copy_updates
         if result.applied and every and self.counters.updates % every == 0:
-            self._update_target()
+            self.update_target()
 
-    def _begin_episode(self, lane: int) -> None:
-        counters, number = self.counters, self._next_number()
+    def update_target(self) -> None:
+        """Make a hard copy to the target network, which acting may use too."""
+        self.learner.algorithm.update_target()
+        self.actor.forward.target_moved()
+
+    def fire_step_end(self) -> None:
+        """Call the `on_step_end` hooks; the agent is consistent and can be saved. Hooks must not change weights."""
         started = perf_counter()
-        self.learner.interrupt(lane)
-        self.lanes.reset(lane, number, counters.steps)
-        accept_masks(self.learner, self.actor, self.lanes)
-        self.lanes.reset_noise(self.actor, lane)
-        counters.episodes_begun += 1
-        self.clock[self.lanes.stepping_clock] += perf_counter() - started
-        self._open[lane] = None
-        self._fire(self.events.on_episode_begin, number, {})
-
-    def _next_number(self) -> int:
-        """Return the number of the next episode."""
-        return self.counters.episodes_begun
+        call_handlers(self.events.on_step_end, call=self.guard.call)
+        self.clock["callbacks"] += perf_counter() - started
 
     def _begin_continued_episodes(self) -> None:
         """Fire `on_episode_begin` for the episodes that continue from the last fit."""
-        for lane, running in enumerate(self.lanes.ledger.running):
-            if running or lane in self._over:
-                self._open[lane] = None
-                self._fire(self.events.on_episode_begin, self.lanes.ledger.numbers[lane], {})
-
-    def _end_episodes(self) -> None:
-        """End the episodes that are over.
-
-        A fit may start with some, if its file was saved in a hook of another episode's end.
-        """
-        while self._over:
-            self._end_episode()
-
-    def _end_episode(self) -> None:
-        """Count the next episode that is over and fire its end."""
-        lane = self._over.pop(0)
-        self.counters.episodes += 1
-        self._fire_episode_end(lane, True)
+        ledger = self.lanes.ledger
+        for lane, running in enumerate(ledger.running):
+            if running or lane in ledger.over:
+                self.fire_episode_begin(lane, ledger.numbers[lane])
 
     def _close_episodes(self) -> None:
         """Fire the end events of all open episodes; those that are not complete continue in the next fit."""
-        complete, open_ = sum(lane in self._open for lane in self._over), len(self._open)
+        complete, open_ = sum(lane in self._open for lane in self.lanes.ledger.over), len(self._open)
         run_all(
-            *[self._end_episode] * complete,
-            *[lambda: self._fire_episode_end(next(iter(self._open)), False)] * (open_ - complete),
+            *[self.stepping.end_episode] * complete,
+            *[lambda: self.fire_episode_end(next(iter(self._open)), False)] * (open_ - complete),
             self.guard.check,
         )
 
-    def _fire_episode_end(self, lane: int, complete: bool) -> None:
+    def fire_episode_begin(self, lane: int, number: int) -> None:
+        """Fire the begin of the episode in a lane."""
+        self._open[lane] = None
+        self.fire(self.events.on_episode_begin, number, {})
+
+    def fire_episode_end(self, lane: int, complete: bool) -> None:
+        """Fire the end of the episode in a lane; `complete` is False if it goes on or was cut."""
         del self._open[lane]
-        self._fire(self.events.on_episode_end, self.lanes.ledger.numbers[lane], self._episode_logs(lane, complete))
+        self.fire(self.events.on_episode_end, self.lanes.ledger.numbers[lane], self._episode_logs(lane, complete))
 
     def _episode_logs(self, lane: int, complete: bool) -> Logs:
         counters, ledger = self.counters, self.lanes.ledger
@@ -304,9 +347,11 @@ class Loop:
         if "loss" in metrics:
             logs["loss"] = metrics["loss"]
         logs.update(steps=counters.steps, updates=counters.updates, time=perf_counter() - self._started)
-        return {**logs, **{name: mean for name, mean in metrics.items() if name not in logs}, "complete": complete}
+        logs = {**logs, **{name: mean for name, mean in metrics.items() if name not in logs}, "complete": complete}
+        return self.stepping.complete_logs(logs)
 
-    def _fire(self, handlers: Handlers, *args: Any) -> None:
+    def fire(self, handlers: Handlers, *args: Any) -> None:
+        """Call the handlers of an event."""
         if handlers:
             started = perf_counter()
             try:

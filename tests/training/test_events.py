@@ -265,7 +265,7 @@ class TestDispatch:
         assert (len(loop.events.on_batch_begin), len(loop.events.on_batch_end)) == (0, 1)
 
         def seconds(handlers: Handlers) -> float:
-            return min(timeit.repeat(lambda: loop._fire(handlers, 0, None), number=2000, repeat=20))
+            return min(timeit.repeat(lambda: loop.fire(handlers, 0, None), number=2000, repeat=20))
 
         assert seconds(loop.events.on_batch_begin) < seconds(loop.events.on_batch_end) / 2
 

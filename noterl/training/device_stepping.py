@@ -1,4 +1,4 @@
-"""The training loop for environments of JAX: many steps and their updates run in one call on the device.
+"""The steps in environments of JAX: many steps and their updates run in one call on the device.
 
 The hooks of a call run after it, in the order of `Loop`, each with its event's own values. The agent's steps and
 weights are those at the end of the call; its episodes and updates count the events whose hooks have been called. A stop
@@ -20,67 +20,68 @@ from noterl.backends.on_device import Carry, DeviceProgram, MemberCall, Members
 from noterl.backends.reads import Reads
 from noterl.collect.device import DeviceLanes
 from noterl.learning.device_runner import find_runner
-from noterl.training.loop import Loop
+from noterl.training.loop import Loop, Stepping
 from noterl.types import CallEvents, Logs
 from noterl.utils.errors import run_all
 
 
-class DeviceLoop(Loop):
-    """One `fit` with environments of JAX; the attributes are those of `Loop`."""
+class DeviceStepping(Stepping):
+    """Makes the calls of a loop with environments of JAX, each of which is a tick."""
 
     lanes: DeviceLanes
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def __init__(self, loop: Loop) -> None:
+        super().__init__(loop)
         # The hooks of an update run after its call in any case.
-        self._is_single, self.runner.is_live = self.runner.is_live, False
+        self._is_single, loop.runner.is_live = loop.runner.is_live, False
         self._own_steps: int | None = None
         self._counted: int | None = None  # the number of the last episode that counts
         self._cut: float = math.inf  # from this position on, the ends of the last call do not count
         self.device_runner: Any = None
 
-    def _find_runner(self) -> Any:
+    def find_runner(self) -> Any:
+        """Return the runner of the learner for the lanes."""
         return find_runner(self.learner, self.actor, self.lanes.source, self.lanes.num_envs)
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
+        """Start the environments on the device, or continue them."""
         started = perf_counter()
-        self.device_runner = self._find_runner()
+        self.device_runner = self.find_runner()
         self.lanes.open(self.device_runner, self.learner)
-        self.clock["device"] += perf_counter() - started
-        super()._begin()
+        self.loop.clock["device"] += perf_counter() - started
 
-    def _is_finished(self) -> bool:
-        finished = super()._is_finished()
+    def is_finished(self) -> bool:
+        """Return whether training ends now; the reason names the last episode that counts."""
+        finished, history = super().is_finished(), self.loop.history
         if finished and self._cut < math.inf and self._counted is not None:
-            self.history.stop_reason = f"{self.history.stop_reason} (at episode {self._counted})"
+            history.stop_reason = f"{history.stop_reason} (at episode {self._counted})"
         return finished
 
-    def _begin_round(self) -> bool:
+    def begin_round(self) -> bool:
         """Start the episodes of idle lanes; return whether a call follows."""
+        self._begin_idle()
+        self.loop.guard.check()
+        return not self.is_finished()
+
+    def _begin_idle(self) -> None:
         for lane in self.lanes.idle():
-            self._begin_episode(lane)
-        self.guard.check()
-        return not self._is_finished()
+            number = self.next_number()
+            self.lanes.reset(lane, number, self.counters.steps)
+            self.counters.episodes_begun += 1
+            self.loop.fire_episode_begin(lane, number)
 
-    def _begin_episode(self, lane: int) -> None:
-        number = self.counters.episodes_begun
-        self.lanes.reset(lane, number, self.counters.steps)
-        self.counters.episodes_begun += 1
-        self._open[lane] = None
-        self._fire(self.events.on_episode_begin, number, {})
-
-    def _tick(self) -> None:
+    def tick(self) -> None:
         """Make one call on the device, and call the hooks of its events."""
         arguments = self._next_call()
         started = perf_counter()
         result = self.device_runner.call(*arguments)
-        self.clock["device"] += perf_counter() - started
+        self.loop.clock["device"] += perf_counter() - started
         self._receive_call(*result)
 
     def _next_call(self) -> tuple[Any, int, int, int]:
         """Return the arguments of the runner's next call."""
         # A callback may have changed the size of minibatches.
-        self.device_runner, self._cut = self._find_runner(), math.inf
+        self.device_runner, self._cut = self.find_runner(), math.inf
         lanes, runner, counters = self.lanes, self.device_runner, self.counters
         if self.learner.discard_old_rollout() and lanes.position:
             lanes.carry, lanes.position = runner.adopt(lanes.carry), 0
@@ -95,35 +96,36 @@ class DeviceLoop(Loop):
         self.counters.steps = events.first_step + events.last
         lanes.pending = events
         self.actor.mark_stale()
-        self._end_episodes()
+        self.end_episodes()
 
-    def _begin_call(self) -> bool:
+    def begin_call(self) -> bool:
         """Return whether this member of a population makes a call now."""
-        return not self._failed and not self._is_finished() and self._begin_round()
+        return not self.loop.has_failed and not self.is_finished() and self.begin_round()
 
-    def _member_call(self, program: DeviceProgram) -> tuple[MemberCall, int]:
+    def member_call(self, program: DeviceProgram) -> tuple[MemberCall, int]:
         """Return the next call of this member, and the number of environment steps before its rollout."""
         carry, begin, end, first_step = self._next_call()
-        self._check_program(program)
+        self.check_program(program)
         scheduled = self.device_runner.scheduled(first_step)
         return MemberCall(self.learner.variables, carry, begin, end, scheduled), first_step
 
-    def _check_program(self, program: DeviceProgram) -> None:
+    def check_program(self, program: DeviceProgram) -> None:
         """Check that no callback has changed what the program of all members contains."""
-        if self._find_runner().program is not program:
+        if self.find_runner().program is not program:
             raise ValueError(
                 "callbacks: one of them has changed the size of minibatches, the number of epochs or a plain "
                 "attribute, which the program of all members of a Population contains: change only hyperparameters and "
                 "learning rates"
             )
 
-    def _receive_member(self, carry: Carry, events: CallEvents) -> None:
+    def receive_member(self, carry: Carry, events: CallEvents) -> None:
+        """Use the result of a call of this member of a population."""
         self._receive_call(carry, events)
-        if self.events.on_step_end:
-            self._fire_step_end()
-        self.guard.check()
+        if self.loop.events.on_step_end:
+            self.loop.fire_step_end()
+        self.loop.guard.check()
 
-    def _end_episodes(self) -> None:
+    def end_episodes(self) -> None:
         """Call the hooks of the events that are pending; a restored run continues after those that it has called."""
         events = self.lanes.pending
         if events is None:
@@ -135,8 +137,7 @@ class DeviceLoop(Loop):
             learn = int(events.learns[events.next_learn]) if events.next_learn < len(events.learns) else math.inf
             position = min(end, learn, events.last - 1)
             if events.next_end and events.ends[events.next_end - 1] // num_envs < position // num_envs:
-                for lane in self.lanes.idle():
-                    self._begin_episode(lane)
+                self._begin_idle()
                 self._cut_if_stopped(position)
             if position == learn:
                 self._report_learned(events, int(firsts[events.next_learn]))
@@ -155,7 +156,7 @@ class DeviceLoop(Loop):
 
     def _cut_if_stopped(self, position: float) -> None:
         """If training has been stopped, do not count the ends of this call from this position on."""
-        if self.stop.is_set:
+        if self.loop.stop.is_set:
             self._cut = min(self._cut, position)
 
     def _report_learned(self, events: CallEvents, first: int) -> None:
@@ -170,8 +171,8 @@ class DeviceLoop(Loop):
         due = int(events.due[number])
         logs = {name: values[first : first + due] for name, values in events.logs.items()}
         result = GroupResult(logs, {}, int(events.applied[number]), bool(events.stopped[number]))
-        self.metrics.add(result.logs, result.applied)
-        self.runner.report(result, due)
+        self.loop.metrics.add(result.logs, result.applied)
+        self.loop.runner.report(result, due)
 
     def _end_on_device(self, events: CallEvents, position: int) -> None:
         """Fire the end of an episode; it is complete and counts unless training has ended before this position."""
@@ -182,19 +183,19 @@ class DeviceLoop(Loop):
         self._own_steps = events.first_step + position + 1
         complete = position < self._cut
         self.counters.episodes += complete
-        self._fire_episode_end(lane, complete)
+        self.loop.fire_episode_end(lane, complete)
         if complete:
             self._counted = ledger.numbers[lane]
         if self.counters.episodes >= self.budget.last_episode:
             self._cut = min(self._cut, position + 1)
 
-    def _episode_logs(self, lane: int, complete: bool) -> Logs:
-        logs = super()._episode_logs(lane, complete)
+    def complete_logs(self, logs: Logs) -> Logs:
+        """Return the logs with the steps at the end of the episode, which the call has passed."""
         return logs if self._own_steps is None else {**logs, "steps": self._own_steps}
 
 
 def train_members(
-    loops: Sequence[DeviceLoop],
+    loops: Sequence[Loop],
     members: Members,
     reads: Reads,
     *,
@@ -216,27 +217,28 @@ def train_members(
     Raises:
         ValueError: if a callback changes what the compiled program of all members contains.
     """
+    steppings: list[Any] = [loop.stepping for loop in loops]
 
     def train() -> None:
         values = [loop.learner.algorithm._reads.own_values() for loop in loops]
-        for loop in loops:
-            loop._find_runner().program = members.program
-            loop._begin()
+        for loop, stepping in zip(loops, steppings, strict=True):
+            stepping.find_runner().program = members.program
+            loop.begin()
         running = list(range(len(loops)))
-        while running := [number for number in running if loops[number]._begin_call()]:
-            pairs = [loops[number]._member_call(members.program) for number in running]
+        while running := [number for number in running if steppings[number].begin_call()]:
+            pairs = [steppings[number].member_call(members.program) for number in running]
             results = members.call([call for call, _ in pairs])
             for number, (call, first_step), (carry, report) in zip(running, pairs, results, strict=True):
-                loop = loops[number]
+                loop, stepping = loops[number], steppings[number]
                 loop.learner.algorithm._reads.adopt(reads, values[number])
-                loop._check_program(members.program)
-                events = loop.device_runner.events_of(carry, report, call.end, first_step)
+                stepping.check_program(members.program)
+                events = stepping.device_runner.events_of(carry, report, call.end, first_step)
                 try:
-                    loop._report_failure(partial(loop._receive_member, carry, events))
+                    loop.report_failure(partial(stepping.receive_member, carry, events))
                 except NonFiniteError:
                     on_failure(number)
             after_call()
 
     for loop in loops:
-        train = partial(loop._report_failure, train)
-    run_all(train, *[loop._end for loop in loops], after_call)
+        train = partial(loop.report_failure, train)
+    run_all(train, *[loop.end for loop in loops], after_call)

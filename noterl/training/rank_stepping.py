@@ -1,4 +1,4 @@
-"""The training loop of one process of several that learn together.
+"""The steps of one process of several that learn together.
 
 All processes make the same number of ticks between two agreements, so a tick counts the steps of all of them without
 a message. An agreement is one small message to each process, before every group of updates and from time to time
@@ -8,13 +8,12 @@ between them. It decides for all processes, before the same update, whether trai
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
 from time import perf_counter
 
 import numpy as np
 
 from noterl.distribute import Strategy
-from noterl.training.loop import Loop
+from noterl.training.loop import Loop, Stepping
 from noterl.training.ranks import ChiefSettings
 from noterl.types import Logs
 
@@ -23,26 +22,24 @@ _MOST_TICKS = 64
 _STOP, _STEPS, _EPISODES, _READY = range(4)  # columns of an agreement; the chief's settings follow
 
 
-@dataclass(eq=False)
-class RankLoop(Loop):
-    """One `fit` in one of several processes.
+class RankStepping(Stepping):
+    """Makes the ticks of one of several processes.
 
     `counters` hold the totals of all processes. The chief fires the ends of the episodes of the others when the
     processes agree; their begin fires with the end.
 
-    Attributes:
+    Args:
+        loop: the loop.
         strategy: with several processes.
         is_live: whether a callback of any process acts between updates.
     """
 
-    strategy: Strategy = field(kw_only=True)
-    is_live: bool = field(default=False, kw_only=True)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.runner.is_live = self.runner.is_live or self.is_live
-        self.runner.before_call = self._before_call
-        self._rank, self._processes = self.strategy.rank, self.strategy.processes
+    def __init__(self, loop: Loop, strategy: Strategy, is_live: bool) -> None:
+        super().__init__(loop)
+        loop.runner.is_live = loop.runner.is_live or is_live
+        loop.runner.before_call = self._before_call
+        self.strategy: Strategy = strategy
+        self._rank, self._processes = strategy.rank, strategy.processes
         self._settings = ChiefSettings(self.learner)
         self._agreed_every = self.learner.schedule.update_every
         self._reason: str | None = None  # why training ends, agreed by all processes
@@ -54,20 +51,26 @@ class RankLoop(Loop):
         self._is_stopped = False  # whether a callback of any process has ended training
         self._choose_stepping(np.ones(self._processes, bool))
 
-    def _train(self) -> None:
+    def begin(self) -> None:
+        """Set when the processes agree first."""
         self._countdown = self._most_ticks()
-        super()._train()
-        self._merge_statistics()
 
-    def _is_finished(self) -> bool:
+    def finish(self) -> None:
+        """Merge the statistics of the normalizers with those of the other processes."""
+        if self.learner.merge_statistics is not None:
+            self.learner.merge_statistics()
+
+    def is_finished(self) -> bool:
+        """Return whether all processes have agreed that training ends, or the steps are spent."""
         if not self._is_stopped and self._reason is None:
             if self.counters.steps < self.budget.last_step:
                 return False
             self._reason = "steps"
-        self.history.stop_reason = self._reason
+        self.loop.history.stop_reason = self._reason
         return True
 
-    def _next_number(self) -> int:
+    def next_number(self) -> int:
+        """Return a number that no other process uses."""
         return self.counters.episodes_begun * self._processes + self._rank
 
     def _choose_stepping(self, steps: np.ndarray) -> None:
@@ -75,10 +78,12 @@ class RankLoop(Loop):
         self._is_stepping, self._num_stepping = bool(steps[self._rank]), int(steps.sum())
         self._place = int(steps[: self._rank].sum())
 
-    def _begin_round(self) -> bool:
-        return super()._begin_round() if self._is_stepping else True
+    def begin_round(self) -> bool:
+        """Begin a round unless this process waits for the others."""
+        return super().begin_round() if self._is_stepping else True
 
-    def _tick(self) -> None:
+    def tick(self) -> None:
+        """Step this process's lanes, and agree with the other processes if it is time."""
         learner, counters = self.learner, self.counters
         before = counters.steps
         if self._is_stepping and before + self._place < self.budget.last_step:
@@ -95,21 +100,16 @@ class RankLoop(Loop):
         ready = 0.0 if table is None else float(table[:, _READY].min()) * self._processes
         due = learner.due(before, counters.steps, ended, ready)
         if due.target:
-            self._update_target()
+            self.loop.update_target()
         if due.updates:
             if learner.rollout is None:
-                self._merge_statistics()
-            self._learn(due.updates)
+                self.finish()
+            self.loop.learn(due.updates)
         self._finish_tick(table)
-
-    def _merge_statistics(self) -> None:
-        """Merge the statistics of the normalizers with those of the other processes."""
-        if self.learner.merge_statistics is not None:
-            self.learner.merge_statistics()
 
     def _before_call(self, is_first: bool) -> None:
         """Give all processes what hooks of the chief have set since the agreement or the last call."""
-        if self.runner.is_live or not is_first:
+        if self.loop.runner.is_live or not is_first:
             self._follow_chief(self.strategy.agree(self._numbers()))
 
     def _numbers(self) -> list[float]:
@@ -127,14 +127,14 @@ class RankLoop(Loop):
         first = self.counters.steps + self._place + 1
         transitions = self.lanes.tick(first)
         stepped = perf_counter()
-        self.clock[self.lanes.stepping_clock] += stepped - started
+        self.loop.clock[self.lanes.stepping_clock] += stepped - started
         for position, transition in enumerate(transitions):
             if first + position * self._num_stepping > self.budget.last_step:
-                self._discard(transitions[position:])
+                self.discard(transitions[position:])
                 break
-            self._store_one(transition)
+            self.store(transition)
             self._own_steps += 1
-        self.clock["store"] += perf_counter() - stepped
+        self.loop.clock["store"] += perf_counter() - stepped
 
     def _must_agree(self, before: int) -> bool:
         """Return whether the processes agree after this tick.
@@ -161,18 +161,18 @@ class RankLoop(Loop):
 
     def _agree(self) -> np.ndarray:
         """Exchange the state of this process with the others; set the counters, and whether training ends."""
-        ended = self._own_episodes + len(self._over)
+        ended = self._own_episodes + len(self.over)
         ready = self.learner.ready
-        own = [float(self.stop.is_set), float(self._own_steps), float(ended), float(ready), *self._numbers()]
+        own = [float(self.loop.stop.is_set), float(self._own_steps), float(ended), float(ready), *self._numbers()]
         started = perf_counter()
         table = self.strategy.agree(own)
-        self.clock["learn"] += perf_counter() - started
+        self.loop.clock["learn"] += perf_counter() - started
         self._follow_chief(table[:, _READY + 1 :])
         self._agreed_every = self.learner.schedule.update_every
         counters = self.counters
         counters.steps = self._agreed_steps = self._agreed_steps + int(table[:, _STEPS].sum())
         self._count_episodes(table)
-        self._own_steps, self._own_episodes = 0, -len(self._over)  # those in `_over` are counted already
+        self._own_steps, self._own_episodes = 0, -len(self.over)  # those in `_over` are counted already
         if table[:, _STOP].any():
             self._stop_together(table)
         elif self._agreed_episodes >= self.budget.last_episode:
@@ -192,25 +192,25 @@ class RankLoop(Loop):
         left = self.budget.last_episode - self._agreed_episodes
         kept = np.diff(np.minimum(np.cumsum([0, *table[:, _EPISODES]]), left)).astype(int)
         for _ in range(int(table[self._rank, _EPISODES]) - int(kept[self._rank])):
-            self._surplus.append(self._over.pop())
+            self._surplus.append(self.over.pop())
         table[:, _EPISODES] = kept
         self._agreed_episodes += int(kept.sum())
         elsewhere = int(kept.sum() - kept[0]) if self.strategy.is_chief else 0
-        self.counters.episodes = self._agreed_episodes - len(self._over) - elsewhere
+        self.counters.episodes = self._agreed_episodes - len(self.over) - elsewhere
 
     def _stop_together(self, table: np.ndarray) -> None:
         """End training, for the reason of the first process that has stopped."""
-        own = (self.stop.reason or "") if self.stop.is_set else ""
+        own = (self.loop.stop.reason or "") if self.loop.stop.is_set else ""
         reasons = self.strategy.gather(own.encode())
         first = int(np.flatnonzero(table[:, _STOP])[0])
-        self.stop.is_set, self.stop.reason = True, reasons[first].decode() or None
-        self._is_stopped, self._reason = True, self.stop.reason
+        self.loop.stop.is_set, self.loop.stop.reason = True, reasons[first].decode() or None
+        self._is_stopped, self._reason = True, self.loop.stop.reason
 
     def _finish_tick(self, table: np.ndarray | None) -> None:
         """Fire the ends of the episodes of this process, and on the chief of those of the others."""
-        self._end_episodes()
+        self.end_episodes()
         while self._surplus:
-            self._fire_episode_end(self._surplus.pop(0), False)
+            self.loop.fire_episode_end(self._surplus.pop(0), False)
         if table is not None and table[1:, _EPISODES].any():
             messages = self.strategy.gather(json.dumps(self._outbox, default=float).encode() if self._rank else b"")
             self._outbox = []
@@ -219,16 +219,18 @@ class RankLoop(Loop):
                     for number, logs in json.loads(message):
                         self._fire_other(number, logs)
 
-    def _end_episode(self) -> None:
-        lane = self._over[0]
+    def end_episode(self) -> None:
+        """Count the next episode that is over, fire its end, and keep its logs for the chief."""
+        lane = self.over[0]
         number = self.lanes.ledger.numbers[lane]
         self._own_episodes += 1
-        super()._end_episode()
+        super().end_episode()
         if self._rank:
             self._outbox.append((number, self._last_logs))
 
-    def _episode_logs(self, lane: int, complete: bool) -> Logs:
-        logs = {**super()._episode_logs(lane, complete), "rank": self._rank}
+    def complete_logs(self, logs: Logs) -> Logs:
+        """Return the logs with the rank."""
+        logs = {**logs, "rank": self._rank}
         # What callbacks add to the logs of another process stays there; the chief's callbacks add their own.
         self._last_logs = dict(logs)
         return logs
@@ -238,5 +240,5 @@ class RankLoop(Loop):
         self.counters.episodes += 1
         # All processes continue with the chief's count after a resume, and must not use a number again.
         self.counters.episodes_begun = max(self.counters.episodes_begun, number // self._processes + 1)
-        self._fire(self.events.on_episode_begin, number, {})
-        self._fire(self.events.on_episode_end, number, logs)
+        self.loop.fire(self.loop.events.on_episode_begin, number, {})
+        self.loop.fire(self.loop.events.on_episode_end, number, logs)

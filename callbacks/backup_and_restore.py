@@ -12,8 +12,8 @@ from noterl.callback import CHECKPOINT, AgentView, Budget, Callback, Every
 from noterl.types import Logs
 from noterl.utils.checks import is_plain
 from noterl.utils.files import user_path
-from noterl.utils.writers import Claim
 
+from .support.claim import Claim
 from .support.writer import Writer
 
 

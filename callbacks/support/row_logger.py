@@ -14,7 +14,8 @@ from noterl.types import Logs
 from noterl.utils.checks import check_bool, check_positive
 from noterl.utils.files import user_path
 from noterl.utils.tables import Row, is_complete_text, plain_row
-from noterl.utils.writers import Claim
+
+from .claim import Claim
 
 
 class RowLogger(Callback):

@@ -46,7 +46,7 @@ class Modules(Protocol):
     def MultiInput(self, module: Module, places: dict[str, Any], /) -> Module:
         """Return a module of rows `[B, D]` that passes their parts to a module that takes a dict.
 
-        `noterl.utils.nested` describes `places`.
+        `noterl.backends.nested` describes `places`.
         """
 
     def clone(self, module: Module, /) -> Module:

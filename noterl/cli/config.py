@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from noterl.cli.errors import UsageError
+from noterl.tune.toml import toml_text
 from noterl.utils.budget import LIMITS, parse
 from noterl.utils.files import replacing, user_path
-from noterl.utils.toml import toml_text
 
 NAME = "run.toml"
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from noterl.backends import keras
+from noterl.backends.nested import split_columns
 from noterl.networks.layers import LAYER_NORM_EPSILON, num_values, stacks
-from noterl.utils.nested import split_columns
 
 
 def keras_network(plan: tuple[Any, ...], shape: tuple[int, ...]) -> keras.Model:
@@ -114,7 +114,7 @@ class Encoders(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable("noterl")
 class MultiInput(keras.Model):
-    """Passes the parts of rows `[B, D]` to a model that takes a dict; `utils.nested` describes `places`."""
+    """Passes the parts of rows `[B, D]` to a model that takes a dict; `backends.nested` describes `places`."""
 
     def __init__(self, model: keras.Model, places: dict[str, Any]) -> None:
         super().__init__()

@@ -18,6 +18,7 @@ from noterl.distribute import SINGLE
 from noterl.history import COLUMNS, History
 from noterl.learning.device_runner import runs_on_device
 from noterl.random import check_seed
+from noterl.training.console import can_show_progress_bar
 from noterl.training.dispatch import CallbackList
 from noterl.training.distribution import check_strategy, distributed, make_loop, resolve_strategy
 from noterl.training.evaluation import STATISTICS
@@ -26,7 +27,6 @@ from noterl.training.parts import Parts
 from noterl.types import StopRequest
 from noterl.utils import words
 from noterl.utils.checks import check_bool, check_positive, whole
-from noterl.utils.console import can_show_progress_bar
 
 
 @dataclass(eq=False)

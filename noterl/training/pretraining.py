@@ -16,13 +16,13 @@ from noterl.heads import Head
 from noterl.learning.cloning import Cloning
 from noterl.learning.expert_data import ExpertData
 from noterl.learning.runner import UpdateRunner
+from noterl.training.console import progress_bar
 from noterl.training.dispatch import CallbackList, call_handlers
 from noterl.training.episode_printer import INTERVAL
 from noterl.training.fit import check_verbose
 from noterl.training.parts import Parts
 from noterl.types import Counters, StopRequest
 from noterl.utils.checks import check_positive
-from noterl.utils.console import progress_bar
 
 
 def pretrain(

@@ -10,9 +10,9 @@ from typing import Any
 from tqdm import tqdm
 
 from noterl.callback import LOGGER, Callback
+from noterl.training.console import can_show_progress_bar, progress_bar
 from noterl.training.episode_printer import print_summary
 from noterl.types import Logs
-from noterl.utils.console import can_show_progress_bar, progress_bar
 
 # Seconds between two refreshes. A refresh takes a third of a millisecond.
 _INTERVAL = 0.25

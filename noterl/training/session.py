@@ -17,9 +17,9 @@ from noterl.collect.env_calls import EnvCall
 from noterl.envs.source import resolve_like
 from noterl.history import History
 from noterl.learning.metrics import MetricMeans
+from noterl.training import console
 from noterl.training.dispatch import CallbackList
 from noterl.types import InfoSpec, StopRequest
-from noterl.utils import console
 from noterl.utils.interrupts import InterruptGuard
 
 _SECONDS_AT_EXIT = 10  # for the step in progress, which may hang

@@ -21,17 +21,17 @@ import psutil
 
 from noterl.random import Generators, check_seed
 from noterl.registry import Configurable
+from noterl.training.console import progress_bar
 from noterl.tune import trial as trials_
 from noterl.tune.ranges import RANGES, sample
 from noterl.tune.spaces import SPACES
+from noterl.tune.toml import toml_text
 from noterl.tune.trial import Task
 from noterl.utils.budget import checked_size
 from noterl.utils.checks import check_int, check_number, check_positive, check_word, is_plain
-from noterl.utils.console import progress_bar
 from noterl.utils.files import replacing, user_path
 from noterl.utils.optional import require
 from noterl.utils.processes import end, spawn
-from noterl.utils.toml import toml_text
 
 SAMPLERS = ("tpe", "random")
 PRUNERS = ("median", "wilcoxon", "none")

@@ -13,7 +13,7 @@ import noterl
 from noterl.cli import config, main
 from noterl.cli.errors import UsageError
 from noterl.cli.options import cli_name
-from noterl.utils.toml import toml_text
+from noterl.tune.toml import toml_text
 
 pytestmark = pytest.mark.backend_free
 

@@ -18,8 +18,8 @@ from torch import nn
 from torch.utils import _pytree as pytree
 from torch.utils.weak import WeakIdKeyDictionary
 
+from noterl.backends.nested import split_columns
 from noterl.backends.torch.tensors import device_name
-from noterl.utils.nested import split_columns
 
 _lock = threading.Lock()  # agents in several threads share both dicts
 _adopted = WeakIdKeyDictionary()
@@ -147,7 +147,7 @@ class Encoders(nn.Module):
 
 
 class MultiInput(nn.Module):
-    """Passes the parts of rows `[B, D]` to a module that takes a dict; `utils.nested` describes `places`."""
+    """Passes the parts of rows `[B, D]` to a module that takes a dict; `backends.nested` describes `places`."""
 
     def __init__(self, module: nn.Module, places: dict[str, Any]) -> None:
         super().__init__()

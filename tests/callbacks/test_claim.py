@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from noterl.utils.writers import Claim
+from noterl.callbacks.support.claim import Claim
 from tests.support.states import ROOT
 
 pytestmark = [
@@ -20,7 +20,7 @@ pytestmark = [
 SCRIPT = """
 import sys, time
 from pathlib import Path
-from noterl.utils.writers import Claim
+from noterl.callbacks.support.claim import Claim
 claim = Claim(Path(sys.argv[1]))
 claim.take()
 print("held", flush=True)

@@ -11,7 +11,7 @@ def toml_text(table: Mapping[str, Any]) -> str:
     """Return a table as TOML; its values are str, int, float, bool, lists of them, or tables of such values.
 
     Example:
-    >>> from noterl.utils.toml import toml_text
+    >>> from noterl.tune.toml import toml_text
     >>> print(toml_text({"agent": "dqn", "csv": {"path": "a.csv"}, "hidden": [64, 64]}), end="")
     agent = "dqn"
     hidden = [64, 64]

@@ -196,6 +196,64 @@ def test_loss_of_sequences_equals_that_of_rows_for_a_cell_that_forgets(kind: str
     )
 
 
+def gru_values(network: Any, observations: np.ndarray, hidden: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the outputs of a network with a GRU and hidden layers of ReLU, and the next state, in float64."""
+    kernel, bias, recurrent, recurrent_bias, *layers = (w.astype(np.float64) for w in networks.get_weights(network))
+    (r, z, n), (r_by, z_by, n_by) = (
+        np.split(side, 3, axis=-1) for side in (observations @ kernel + bias, hidden @ recurrent + recurrent_bias)
+    )
+    reset, kept = (1 / (1 + np.exp(-gate)) for gate in (r + r_by, z + z_by))
+    hidden = x = (1 - kept) * np.tanh(n + reset * n_by) + kept * hidden
+    *before_last, (weight, last_bias) = zip(layers[::2], layers[1::2], strict=True)
+    for layer, layer_bias in before_last:
+        x = np.maximum(x @ layer + layer_bias, 0)
+    return x @ weight + last_bias, hidden
+
+
+def test_loss_of_r2d2_is_that_of_the_paper() -> None:
+    """Kapturowski et al. (2019): double n-step targets, burn-in of both networks, stored states and Huber's loss."""
+    agent = off_policy("DQN", "CartPole-v1", "gru", burn_in=3)
+    agent.fit(steps=120, num_envs=2, verbose=0)
+    rng = np.random.default_rng(2)
+    networks.set_weights(agent.target_q, [w + rng.normal(size=w.shape) for w in networks.get_weights(agent.q)])
+    length, count, gamma, steps = 8 + 3, 4, 0.9, agent.replay.n_step
+    sequences = agent.replay.gather(agent.replay.sample(1, count, generator=rng), gamma=gamma)
+    names = ("observation", "action", "reward", "next_observation", "discount", "weight")
+    rows = {name: np.swapaxes(getattr(sequences, name)[0], 0, 1) for name in names}  # [T, S, ...]
+    rows |= {name: np.swapaxes(sequences.extra[name][0], 0, 1) for name in ("starts", "continues")}
+    assert rows["starts"].any() and rows["weight"][3:].all() and not rows["weight"][:3].any() and steps == 3
+    q, targets = np.zeros((length, count, 2)), np.zeros((length, count))
+    states = {name: sequences.extra["state"]["hidden"][0].astype(np.float64) for name in ("q", "target_q")}
+    for t in range(length):
+        following = {}
+        for name in states:
+            before = np.where(rows["starts"][t][:, None] > 0, 0, states[name])
+            values, states[name] = gru_values(getattr(agent, name), rows["observation"][t], before)
+            q[t] = values if name == "q" else q[t]
+            following[name], _ = gru_values(getattr(agent, name), rows["next_observation"][t], states[name])
+        targets[t] = np.take_along_axis(following["target_q"], following["q"].argmax(-1)[:, None], -1)[:, 0]
+    errors = np.zeros((length, count))
+    for lane in range(count):
+        for t in range(length):
+            target, factor, row = 0.0, 1.0, t
+            for row in range(t, min(t + steps, length)):
+                target += factor * rows["reward"][row, lane]
+                factor *= rows["discount"][row, lane]
+                if not rows["continues"][row, lane]:
+                    break
+            target += factor * targets[row, lane]
+            errors[t, lane] = q[t, lane, rows["action"][t, lane]] - target
+    sizes = np.abs(errors[3:])
+    expected = (rows["weight"][3:] * np.where(sizes <= 1, 0.5 * sizes**2, sizes - 0.5)).mean()
+    tensor = keras.ops.convert_to_tensor
+    extra = {**{name: tensor(rows[name]) for name in ("starts", "continues")}}
+    extra["state"] = {"hidden": tensor(sequences.extra["state"]["hidden"][0])}
+    batch = sequences._replace(**{name: tensor(rows[name]) for name in names}, index={}, extra=extra)
+    found, feedback = agent.loss(batch)
+    np.testing.assert_allclose(host(found), expected, rtol=1e-4)
+    np.testing.assert_allclose(host(feedback["td_error"])[3:], errors[3:], rtol=1e-3, atol=1e-4)
+
+
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize(
     ("options", "message"),

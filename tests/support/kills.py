@@ -53,15 +53,15 @@ def ppo(kind: str = "Box") -> noterl.PPO:
 
 
 def recurrent_dqn() -> noterl.DQN:
-    cell = {"recurrent": "lstm", "recurrent_units": 4, "sequence_length": 8, "burn_in": 3}
-    agent = noterl.DQN(partial(make, "Box"), hidden=(8,), seed=3, **cell)
-    agent.compile(replay=120, batch_size=4, learning_starts=20, update_every=4, updates=1, **eager())
+    options: dict[str, Any] = {"recurrent": "gru", "recurrent_units": 6, "sequence_length": 8, "burn_in": 2}
+    agent = noterl.DQN(partial(make, "masked Dict"), hidden=(8,), seed=3, **options)
+    agent.compile(replay=200, batch_size=4, learning_starts=20, update_every=4, **eager())
     return agent
 
 
 def recurrent_ppo() -> noterl.PPO:
-    cell = {"recurrent": "gru", "recurrent_units": 4, "sequence_length": 4}
-    agent = noterl.PPO(partial(make, "masked Dict"), hidden=(8,), rollout_steps=8, epochs=2, seed=3, **cell)
+    options: dict[str, Any] = {"recurrent": "lstm", "recurrent_units": 6, "normalize_observation": True}
+    agent = noterl.PPO(partial(make, "Box"), hidden=(8,), rollout_steps=8, epochs=2, seed=3, **options)
     agent.compile(batch_size=8, **eager())
     return agent
 
@@ -78,10 +78,11 @@ RUNS: dict[str, tuple[Callable[[], noterl.Agent], dict[str, Any]]] = {
     "image": (partial(dqn, "image"), {}),
     "masks": (partial(dqn, "masked Dict"), {"num_envs": 2}),
     "rollouts": (ppo, {"num_envs": 3}),
-    "recurrent DQN": (recurrent_dqn, {"num_envs": 2}),
-    "recurrent PPO": (recurrent_ppo, {"num_envs": 2}),
     "workers": (dqn, {"num_envs": 2, "workers": 2}),
     "workers with a Dict": (partial(dqn, "Dict"), {"num_envs": 2, "workers": Workers(2, collect=4)}),
+    "rollouts with a memory": (recurrent_ppo, {"num_envs": 3}),
+    "replay with a memory": (recurrent_dqn, {"num_envs": 2}),
+    "workers with a memory": (recurrent_ppo, {"num_envs": 3, "workers": 2}),
     "overlap": (ppo, {"num_envs": 2, "workers": Workers(2, overlap=True)}),
     "ranks": (dqn, {"num_envs": 2, "strategy": STRATEGIES.get(backends.name())}),
     "device": (on_device, {"num_envs": 4}),

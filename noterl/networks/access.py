@@ -121,7 +121,7 @@ def split_networks(network: Any, *roles: str, shareable: bool = False) -> list[A
 
     Args:
         network: the network of the first role, or a list or tuple with all of them, or a description for all. If the
-            last two roles are equal, such as two critics, a description or None in a list may stand for both.
+            last roles are equal, such as several critics, a description or None in a list may stand for all of them.
         roles: the roles of the agent's networks, such as "actor" and "critic".
         shareable: whether networks may share layers.
 
@@ -132,9 +132,9 @@ def split_networks(network: Any, *roles: str, shareable: bool = False) -> list[A
         return [_part(network, role, roles, shareable) for role in roles]
     if not isinstance(network, list | tuple):
         return [network, *[None for _ in roles[1:]]]
-    has_pair = roles[-2:] == (roles[-1], roles[-1])
-    if has_pair and len(network) == len(roles) - 1 and isinstance(network[-1], NetworkDescription | None):
-        network = [*network, network[-1]]  # built twice, with different initial weights
+    further = roles.count(roles[-1]) - 1
+    if further and len(network) == len(roles) - further and isinstance(network[-1], NetworkDescription | None):
+        network = [*network, *[network[-1]] * further]  # built several times, with different initial weights
     if len(network) != len(roles):
         raise ValueError(
             f"network must be the {roles[0]}, or ({', '.join(roles)}) with None for networks to be built, "

@@ -25,7 +25,7 @@ from noterl.networks.keras_layers import keras_network
 from noterl.networks.layers import ACTIVATION_TABLE, ACTIVATIONS
 from noterl.networks.size_limit import claim, plan_sizes
 from noterl.random import network_generator
-from noterl.utils.checks import check_word, finite, non_negative
+from noterl.utils.checks import check_bool, check_word, finite, non_negative, probability
 
 # A plan describes a network for every backend. It is a tuple: "sequential" and its layers; or "dueling", the layers of
 # the trunk, the layers of each stream before its last, the number of outputs and, if it is not 1, that of the value
@@ -36,7 +36,7 @@ from noterl.utils.checks import check_word, finite, non_negative
 # - rearrange, with axes and shape;
 # - scale, with a factor;
 # - log_std, with the initial value;
-# - layer_norm, as the last layer;
+# - layer_norm; activation, with a name; dropout, with a rate;
 # - flatten.
 # The gain is that of orthogonal weights, "glorot_uniform", or None for uniform weights, which is also the default.
 
@@ -54,6 +54,8 @@ def mlp(
     activation: str = "relu",
     gain: float | None = None,
     log_std: float | None = None,
+    layer_norm: bool = False,
+    dropout: float = 0.0,
 ) -> Network:
     """Build a multi-layer perceptron with a linear last layer.
 
@@ -66,20 +68,22 @@ def mlp(
             gain sqrt(2). None for uniform weights, `initializers.fan_in_uniform`.
         log_std: the initial log standard deviations for `heads.Gaussian`, which are trained and do not depend on the
             observation. None for a network without log standard deviations.
+        layer_norm: whether hidden layers normalize their values before the activation (Ba et al., 2016).
+        dropout: the share of the values of hidden layers that is 0 in each update, before the normalization.
 
     Returns:
         A network `[B, inputs] -> [B, outputs]`; with `log_std`, `[B, 2 * outputs]`.
 
     Raises:
-        ValueError: if a size is not a positive int, the activation is unknown, `gain` is negative or `log_std` is not
-            finite.
+        ValueError: if a size is not a positive int, the activation is unknown, `gain` is negative, `log_std` is not
+            finite or `dropout` is not between 0 and 1.
 
     Example:
     >>> from noterl import networks
     >>> [weight.shape for weight in networks.get_weights(networks.mlp(4, [8], 2))]
     [(4, 8), (8,), (8, 2), (2,)]
     """
-    return _dense_network([], inputs, hidden, outputs, activation, gain, log_std)
+    return _dense_network([], inputs, hidden, outputs, activation, gain, log_std, norm=(layer_norm, dropout))
 
 
 def cell_layer(inputs: int, outputs: int | None, *, layer_norm: bool) -> Network:
@@ -113,6 +117,7 @@ def nature_cnn(
     gain: float | None = None,
     log_std: float | None = None,
     scale: float | None = 1 / 255,
+    layer_norm: bool = False,
 ) -> Network:
     """Build the convolutional network of Mnih et al. (2015).
 
@@ -124,7 +129,8 @@ def nature_cnn(
     - (channels, height, width), as from `gymnasium.wrappers.FrameStackObservation`;
     - (frames, height, width, channels), a stack of images with channels.
 
-    `gain` and `log_std` are as in `mlp`; a dueling network ignores both. Pixel values are multiplied by `scale`. The
+    `gain`, `log_std` and `layer_norm`, which is for the 512 units, are as in `mlp`; a dueling network ignores the
+    first two. Pixel values are multiplied by `scale`. The
     default is for values from 0 to 255; None is for values that are small already.
 
     Raises:
@@ -135,7 +141,7 @@ def nature_cnn(
         raise ValueError(f"shape must be (height, width, channels) with at least 36x36 pixels, got {tuple(shape)}")
     hidden_gain = None if dueling else _hidden_gain(gain)
     trunk = _convolutions(tuple(shape), scale, hidden_gain)
-    stream: list[tuple] = [("dense", 512, "relu", hidden_gain)]
+    stream = _hidden_layer(512, "relu", hidden_gain, (layer_norm, 0.0))
     last = [] if dueling else _last_layers(outputs, gain, log_std)
     return _build(_plan(trunk, stream, last, outputs, dueling), tuple(shape))
 
@@ -161,6 +167,8 @@ def default_network(
     dueling: int = False,
     gain: float | None = None,
     log_std: float | None = None,
+    layer_norm: bool = False,
+    dropout: float = 0.0,
 ) -> Network:
     """Build the default network for observations: `nature_cnn` for images, otherwise `mlp` or `dueling_mlp`.
 
@@ -177,6 +185,8 @@ def default_network(
             stream, each for as many outputs as there are actions.
         gain: as in `mlp`; a dueling network ignores the gain.
         log_std: as in `mlp`; a dueling network has no log standard deviations.
+        layer_norm: as in `mlp`, also for the 512 units after convolutions; not for layers of a description.
+        dropout: as in `mlp`; not for layers of a description, and not for images.
 
     Raises:
         ValueError: if the space is not supported, or another argument is not one of the allowed values.
@@ -190,7 +200,8 @@ def default_network(
         return _described(hidden, encoder, outputs, dueling, gain, log_std)
     if is_image_shape(shape):
         scale = pixel_scale(encoder.space)
-        return nature_cnn(shape, outputs, dueling=dueling, gain=gain, log_std=log_std, scale=scale)
+        options: dict[str, Any] = {"gain": gain, "log_std": log_std, "scale": scale, "layer_norm": layer_norm}
+        return nature_cnn(shape, outputs, dueling=dueling, **options)
     parts = _parts(encoder)
     for part in parts:
         _warn_if_flattened(part.space)
@@ -199,7 +210,7 @@ def default_network(
         first = [] if scale is None else [("scale", scale)]
     else:
         first = _encoders(parts, 256, None if dueling else _hidden_gain(gain))
-    return _dense_network(first, shape, hidden, outputs, activation, gain, log_std, dueling)
+    return _dense_network(first, shape, hidden, outputs, activation, gain, log_std, dueling, (layer_norm, dropout))
 
 
 def _described(
@@ -265,8 +276,11 @@ def default_critic(
     actions: int,
     activation: str = "relu",
     gain: float | None = None,
+    outputs: int = 1,
+    layer_norm: bool = False,
+    dropout: float = 0.0,
 ) -> Network:
-    """Build the default critic `[B, D + A] -> [B, 1]` for observations with D values and A values of actions.
+    """Build the default critic `[B, D + A] -> [B, outputs]` for observations with D values and A values of actions.
 
     An image goes through the convolutions of `nature_cnn` and 512 units, or 256 units if there are other parts. The
     outputs of the units join the other values. Values are divided by 255 as in `default_network`.
@@ -277,6 +291,9 @@ def default_critic(
         actions: A, of all agents together.
         activation: of the hidden layers, unless layers are described.
         gain: as in `mlp`.
+        outputs: the number of outputs.
+        layer_norm: as in `mlp`; not for layers of a description.
+        dropout: as in `mlp`; not for layers of a description.
     """
     encoders = list(map(ObservationEncoder, [space] if isinstance(space, spaces.Space) else space))
     parts: list[Part] = []
@@ -289,10 +306,10 @@ def default_critic(
     parts.append(Part((), None, slice(size, size + actions)))
     if isinstance(hidden, HiddenLayers):
         hidden_gain = _hidden_gain(gain)
-        layers = [*_encoders(parts, units, hidden_gain, hidden), *hidden.dense(hidden_gain), hidden.last(1, gain)]
+        layers = [*_encoders(parts, units, hidden_gain, hidden), *hidden.dense(hidden_gain), hidden.last(outputs, gain)]
         return _build(("sequential", layers), (size + actions,))
     first = _encoders(parts, units, _hidden_gain(gain))
-    return _dense_network(first, size + actions, hidden, 1, activation, gain)
+    return _dense_network(first, size + actions, hidden, outputs, activation, gain, norm=(layer_norm, dropout))
 
 
 def pixel_scale(space: spaces.Space[Any]) -> float | None:
@@ -485,8 +502,10 @@ def _check_layers(layers: Sequence[Any]) -> None:
                     _check_layers(inner)
             case ("rearrange", tuple(axes), tuple(shape)) if all(type(length) is int for length in (*axes, *shape)):
                 pass
-            case ("scale" | "log_std", float() | int()) | ("flatten" | "layer_norm",):
+            case ("scale" | "log_std" | "dropout", float() | int()) | ("flatten" | "layer_norm",):
                 pass
+            case ("activation", str(activation)):
+                check_word("activation", activation, ACTIVATIONS)
             case _:
                 raise ValueError(f"a plan must have known layers, got {layer!r:.80}")
 
@@ -509,16 +528,38 @@ def _dense_network(
     gain: float | None = None,
     log_std: float | None = None,
     dueling: int = False,
+    norm: tuple[bool, float] = (False, 0.0),
 ) -> Network:
-    """Build the network of `mlp` or `dueling_mlp` behind the first layers of a plan."""
+    """Build the network of `mlp` or `dueling_mlp` behind the first layers of a plan; `norm` is of `_hidden_layer`."""
     shape = tuple(inputs) if isinstance(inputs, Sequence | np.ndarray) else (inputs,)
     _check_sizes(inputs=shape, hidden=hidden, outputs=(outputs,))
     check_word("activation", activation, ACTIVATIONS)
     flatten: list[tuple] = [("flatten",)] if len(shape) > 1 else []
     hidden_gain = None if dueling else _hidden_gain(gain)
-    layers = [("dense", int(units), activation, hidden_gain) for units in hidden]
+    layers = [_hidden_layer(int(units), activation, hidden_gain, norm) for units in hidden]
     last = [] if dueling else _last_layers(outputs, gain, log_std)
-    return _build(_plan([*first, *flatten, *layers[:-1]], layers[-1:], last, outputs, dueling), shape)
+    before = [layer for group in layers[:-1] for layer in group]
+    return _build(_plan([*first, *flatten, *before], layers[-1] if layers else [], last, outputs, dueling), shape)
+
+
+def _hidden_layer(units: int, activation: str, gain: float | None, norm: tuple[bool, float]) -> list[tuple]:
+    """Return the layers of a plan for one hidden layer.
+
+    Args:
+        units: of the dense layer.
+        activation: of the layer.
+        gain: of the dense layer.
+        norm: whether its values are normalized, and the share of them that is dropped before.
+    """
+    layer_norm, dropout = check_bool("layer_norm", norm[0]), probability("dropout", norm[1])
+    if not layer_norm and not dropout:
+        return [("dense", units, activation, gain)]
+    layers: list[tuple] = [("dense", units, "linear", gain)]
+    if dropout:
+        layers.append(("dropout", dropout))
+    if layer_norm:
+        layers.append(("layer_norm",))
+    return [*layers, ("activation", activation)]
 
 
 def _plan(trunk: list[tuple], stream: list[tuple], last: list[tuple], outputs: int, dueling: int) -> tuple:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,16 +25,20 @@ def q_values(critics: Sequence[networks.Network], observation: Tensor, action: T
     Example:
     >>> import numpy as np
     >>> from noterl import networks
-    >>> from noterl.networks.critics import critic_pair, q_values
-    >>> critics = critic_pair([None, None], [8], lambda hidden: networks.mlp(3 + 2, hidden, 1), (3 + 2,))
+    >>> from noterl.networks.critics import build_critics, q_values
+    >>> critics = build_critics([None, None], [8], lambda hidden: networks.mlp(3 + 2, hidden, 1), (3 + 2,))
     >>> first, second = q_values(critics, np.zeros((4, 3), "float32"), np.ones((4, 2), "float32"))
     >>> first.shape == second.shape == (4,)
     True
     """
+    return [scalar_values(critic(joint(observation, action))) for critic in critics]
+
+
+def joint(observation: Tensor, action: Tensor) -> Tensor:
+    """Return observations `[B, ...]` and actions `[B, A]` side by side: the inputs of critics, `[B, D + A]`."""
     size = int(np.prod(observation.shape[1:]))
     flat = ops.reshape(ops.cast(observation, "float32"), (-1, size))
-    inputs = ops.concatenate([flat, ops.cast(action, "float32")], axis=-1)  # [B, D + A]
-    return [scalar_values(critic(inputs)) for critic in critics]
+    return ops.concatenate([flat, ops.cast(action, "float32")], axis=-1)
 
 
 def scalar_values(values: Tensor) -> Tensor:
@@ -56,16 +61,16 @@ def action_values(values: Tensor, actions: int) -> Tensor:
     return values
 
 
-def critic_pair(
+def build_critics(
     critics: Sequence[Any], hidden: Any, build: Callable[[Any], networks.Network], shape: tuple[int, ...]
 ) -> list[networks.Network]:
-    """Return two critics with different weights; arguments as in `network_or_default`.
+    """Return critics with different weights; arguments as in `network_or_default`.
 
     Raises:
-        ValueError: if the critics have equal weights, because their minimum would then equal each critic.
+        ValueError: if two critics have equal weights, because their minimum would then equal each of the two.
     """
-    pair = [networks.network_or_default(critic, hidden, build, shape) for critic in critics]
-    first, second = map(networks.get_weights, pair)
-    if len(first) == len(second) and all(map(np.array_equal, first, second)):
-        raise ValueError("network must have critics with different initial weights, but the two are equal")
-    return pair
+    built = [networks.network_or_default(critic, hidden, build, shape) for critic in critics]
+    for first, second in itertools.combinations(map(networks.get_weights, built), 2):
+        if len(first) == len(second) and all(map(np.array_equal, first, second)):
+            raise ValueError("network must have critics with different initial weights, but two of them are equal")
+    return built

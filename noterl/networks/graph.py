@@ -13,14 +13,7 @@ from noterl import backends
 from noterl.networks.access import is_module, keras_layout, stacked_layers, variables
 from noterl.networks.config import connections, layer_arguments
 from noterl.networks.distributions import Distribution, ImplicitQuantiles
-from noterl.networks.layers import (
-    ACTIVATION_TABLE,
-    LAYER_NORM_EPSILON,
-    LAYER_TABLE,
-    TORCH_DEFAULTS,
-    num_values,
-    stacks,
-)
+from noterl.networks.layers import ACTIVATION_TABLE, LAYER_TABLE, NORM_EPSILON, TORCH_DEFAULTS, num_values, stacks
 from noterl.networks.recurrent import Cell, RecurrentNetwork
 from noterl.networks.size_limit import plan_sizes
 
@@ -293,12 +286,21 @@ def _add_stack(graph: Graph, layers: Sequence[tuple], x: int, weights: Iterator[
                 x = graph.add("rearrange", x, axes=tuple(axes), shape=tuple(shape))
             case ("log_std", _):
                 x = graph.add("append", x, values=next(weights))
-            case ("layer_norm",):
-                arrays = {"gamma": next(weights), "beta": next(weights)}
-                x = graph.add("layer_norm", x, epsilon=LAYER_NORM_EPSILON, **arrays)
-            case _:
+            case ("flatten",):
                 x = graph.add("flatten", x)
+            case _:
+                x = _add_between(graph, layer, x, weights)
     return x
+
+
+def _add_between(graph: Graph, layer: tuple, x: int, weights: Iterator[Weight]) -> int:
+    """Add a layer of a plan between a dense layer and the next one."""
+    match layer:
+        case ("layer_norm",):
+            return graph.add("layer_norm", x, gamma=next(weights), beta=next(weights), epsilon=NORM_EPSILON)
+        case ("activation", name):
+            return graph.activate(name, x)
+    return x  # the policy acts without dropout
 
 
 def _add_modules(graph: Graph, network: Any, x: int) -> int:

@@ -17,43 +17,42 @@ def initial_weights(
 
     A kernel with a gain is orthogonal, and the bias of the layer is zero. The gain "glorot_uniform" names Keras's
     default. Other kernels and biases are uniform. Log standard deviations have the value in the plan. A layer
-    normalization changes nothing at first but the mean and the variance.
+    normalization starts with the scale 1 and the offset 0.
     """
-    gains = iter([gain for stack in stacks(plan) for gain in _gains(stack)])
     initial: list[np.ndarray] = []
-    gain: Any = None
     fan_in = 1
-    for weight in weights:
-        if weight.ndim > 1:  # a kernel; the bias of its layer follows
-            gain = next(gains, None)
+    for weight, (role, value) in zip(weights, [each for stack in stacks(plan) for each in _roles(stack)], strict=True):
+        if role == "constant":
+            initial.append(np.full_like(weight, value))
+            continue
+        if role == "kernel":
             fan_in = int(np.prod(weight.shape[:-1]))
-        if gain is None:
+        if value is None:
             initial.append(fan_in_uniform(weight.shape, fan_in, generator))
-        elif weight.ndim == 1:
+        elif role == "bias":
             initial.append(np.zeros_like(weight))
         else:
-            is_glorot = gain == "glorot_uniform"
+            is_glorot = value == "glorot_uniform"
             initial.append(
-                glorot_uniform(weight.shape, generator) if is_glorot else orthogonal(weight.shape, gain, generator)
+                glorot_uniform(weight.shape, generator) if is_glorot else orthogonal(weight.shape, value, generator)
             )
-    *_, last = stacks(plan)
-    if last and last[-1][0] == "log_std":
-        initial[-1] = np.full_like(initial[-1], last[-1][1])
-    elif last and last[-1][0] == "layer_norm":
-        initial[-2:] = np.ones_like(weights[-2]), np.zeros_like(weights[-1])
     return initial
 
 
-def _gains(layers: Sequence[tuple]) -> list[Any]:
-    """Return the gain of each kernel in the layers of a plan; None for uniform kernels."""
-    gains: list[Any] = []
+def _roles(layers: Sequence[tuple]) -> list[tuple[str, Any]]:
+    """Return for each weight of a plan's layers its role and value: of a kernel or bias the gain, or a constant."""
+    roles: list[tuple[str, Any]] = []
     for layer, *values in layers:
         arguments = dict(zip(PLAN_LAYERS[layer], values, strict=False))
         if layer == "encoders":
-            gains += [gain for _, _, inner in arguments["plans"] for gain in _gains(inner)]
+            roles += [role for _, _, inner in arguments["plans"] for role in _roles(inner)]
         elif "gain" in PLAN_LAYERS[layer]:
-            gains.append(arguments.get("gain"))
-    return gains
+            roles += [("kernel", arguments.get("gain")), ("bias", arguments.get("gain"))]
+        elif layer == "layer_norm":
+            roles += [("constant", 1.0), ("constant", 0.0)]
+        elif layer == "log_std":
+            roles.append(("constant", arguments["value"]))
+    return roles
 
 
 def orthogonal(shape: tuple[int, ...], gain: float, generator: np.random.Generator) -> np.ndarray:

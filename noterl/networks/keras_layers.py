@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from noterl.backends import keras
+from noterl.networks.layers import NORM_EPSILON, num_values, stacks
 from noterl.backends.nested import split_columns
-from noterl.networks.layers import LAYER_NORM_EPSILON, num_values, stacks
 
 
 def keras_network(plan: tuple[Any, ...], shape: tuple[int, ...]) -> keras.Model:
@@ -55,7 +55,11 @@ def _keras_layer(layer: tuple) -> keras.layers.Layer:
         case ("log_std", _):
             return LogStd()
         case ("layer_norm",):
-            return keras.layers.LayerNormalization(epsilon=LAYER_NORM_EPSILON)
+            return keras.layers.LayerNormalization(epsilon=NORM_EPSILON)
+        case ("activation", name):
+            return keras.layers.Activation(name)
+        case ("dropout", rate):
+            return keras.layers.Dropout(rate)
     return keras.layers.Flatten(data_format="channels_last")
 
 

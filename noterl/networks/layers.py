@@ -71,20 +71,22 @@ ACTIVATIONS = tuple(name for name, activation in ACTIVATION_TABLE.items() if act
 # The arguments of activations in `torch.nn` that change the results, with the values for which they do not.
 TORCH_DEFAULTS = (("alpha", 1.0), ("approximate", "none"), ("beta", 1.0), ("threshold", 20.0))
 
+# Added to the variance by the layer normalization of plans, as in torch; Keras adds 1e-3 by default.
+NORM_EPSILON = 1e-5
+
 # Layers of the builders' plans, which `noterl.networks.builders` describes, and their arguments.
 PLAN_LAYERS: dict[str, tuple[str, ...]] = {
     "dense": ("units", "activation", "gain"),
     "convolution": ("filters", "size", "stride", "activation", "gain"),
     "flatten": (),
+    "layer_norm": (),
+    "activation": ("activation",),
+    "dropout": ("rate",),
     "encoders": ("plans",),
     "rearrange": ("axes", "shape"),
     "scale": ("factor",),
     "log_std": ("value",),
-    "layer_norm": (),
 }
-
-# Added to the variance in a layer of a plan.
-LAYER_NORM_EPSILON = 1e-5
 
 
 def stacks(plan: tuple) -> list[Any]:

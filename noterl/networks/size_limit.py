@@ -86,10 +86,8 @@ def _stack_sizes(layers: Iterable[tuple], shape: tuple[int, ...]) -> Iterator[in
             window = rest[1] ** 2 if kind == "convolution" else 1
             yield window * shape[-1] * rest[0]
             yield rest[0]
-        elif kind == "log_std":
-            yield shape[-1]
-        elif kind == "layer_norm":
-            yield from (shape[-1], shape[-1])
+        elif kind in ("log_std", "layer_norm"):
+            yield from [shape[-1]] * (1 if kind == "log_std" else 2)
         shape = _output_shape([layer], shape)
 
 

@@ -197,14 +197,6 @@ class LogStd(nn.Module):
         return torch.cat([mean, self.log_std.expand_as(mean)], dim=-1)
 
 
-# Layers of rows of a size. The epsilon of LayerNorm is `noterl.networks.layers.LAYER_NORM_EPSILON`.
-_ROW_LAYERS: dict[str, Callable[[int], nn.Module]] = {
-    "log_std": LogStd,
-    "layer_norm": nn.LayerNorm,
-    "float": lambda size: Float(),
-}
-
-
 def build(plan: tuple, shape: tuple[int, ...], activations: Mapping[str, str]) -> nn.Module:
     """Build the native module of a plan; `noterl.networks.builders` describes plans, and sets the initial weights.
 
@@ -226,6 +218,11 @@ def build(plan: tuple, shape: tuple[int, ...], activations: Mapping[str, str]) -
     return module.to(device_name())
 
 
+# The modules of plan layers with the arguments of the layer, and with the number of their inputs.
+_PLAIN: dict[str, type[nn.Module]] = {"scale": Scale, "float": Float, "dropout": nn.Dropout}
+_OF_SIZE: dict[str, type[nn.Module]] = {"log_std": LogStd, "layer_norm": nn.LayerNorm}
+
+
 def _sequence(
     layers: Sequence[tuple], shape: tuple[int, ...], activations: Mapping[str, str]
 ) -> tuple[nn.Sequential, tuple[int, ...]]:
@@ -241,8 +238,6 @@ def _sequence(
             filters, size, stride, activation, *_ = rest
             convolutions += [nn.Conv2d(shape[-1], filters, size, stride), getattr(nn, activations[activation])()]
             shape = ((shape[0] - size) // stride + 1, (shape[1] - size) // stride + 1, filters)
-        elif kind == "scale":
-            modules.append(Scale(rest[0]))
         elif kind == "encoders":
             parts = [_sequence(inner, (stop - start,), activations) for start, stop, inner in rest[0]]
             modules.append(Encoders([(start, stop) for start, stop, _ in rest[0]], [part for part, _ in parts]))
@@ -250,8 +245,12 @@ def _sequence(
         elif kind == "rearrange":
             modules.append(Rearrange(*rest))
             shape = rest[1]
-        elif kind in _ROW_LAYERS:
-            modules.append(_ROW_LAYERS[kind](shape[-1]))
+        elif kind in _PLAIN:
+            modules.append(_PLAIN[kind](*rest))
+        elif kind in _OF_SIZE:
+            modules.append(_OF_SIZE[kind](shape[-1]))
+        elif kind == "activation":
+            modules.append(getattr(nn, activations[rest[0]])())
         else:
             modules.append(Convolutions(convolutions) if convolutions else nn.Flatten())
             shape = (int(np.prod(shape)),)

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from noterl.agents.qrdqn import QRDQN as QRDQN
     from noterl.agents.sac import SAC as SAC
     from noterl.agents.td3 import TD3 as TD3
+    from noterl.agents.tqc import TQC as TQC
     from noterl.agents.trpo import TRPO as TRPO
     from noterl.callback import Callback as Callback
     from noterl.finders.worker_count import suggest_workers as suggest_workers
@@ -67,7 +68,7 @@ if not (_here / "callbacks").is_dir():
 
 _AGENTS = (
     *("a2c", "acer", "alphazero", "c51", "ddpg", "dqn", "iqn", "maddpg", "ppo", "qrdqn", "sac", "td3"),
-    "trpo",
+    *("tqc", "trpo"),
 )
 register_modules(*(f"noterl.agents.{name}" for name in _AGENTS))
 register_modules(

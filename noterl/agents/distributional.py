@@ -51,7 +51,7 @@ class DistributionalDQN(DQN):
         return None
 
     def build_q(self, network: Any, hidden: Any, dueling: bool) -> networks.Network:
-        """Return the network of distributions; a network of your own returns `[B, Z A]`, all actions of an atom first."""
+        """Return the network of distributions; your own returns `[B, Z A]`, all actions of an atom first."""
         space, num_atoms = self.spaces.network_space, self.num_atoms
 
         def build(layers: Any) -> networks.Network:

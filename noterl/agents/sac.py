@@ -11,16 +11,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial, reduce
 from typing import Any, Unpack
 
 import numpy as np
 from gymnasium import spaces
 
 from noterl import heads, losses, networks
-from noterl.agent import Agent, AgentOptions, Defaults
+from noterl.agent import Defaults
+from noterl.agents.ensemble import CriticEnsemble, EnsembleOptions
 from noterl.backends import keras, ops
 from noterl.hyperparameters import Hyperparameter
-from noterl.networks.critics import action_values, critic_pair, q_values
+from noterl.networks.critics import action_values, joint, scalar_values
 from noterl.registry import register
 from noterl.schedules import Schedule
 from noterl.types import Batch
@@ -28,18 +30,18 @@ from noterl.utils.checks import check_number
 
 
 @register
-class SAC(Agent):
-    """Stochastic actor and two critics, for Box actions with finite bounds or Discrete ones.
+class SAC(CriticEnsemble):
+    """Stochastic actor and two or more critics, for Box actions with finite bounds or Discrete ones.
 
     Box actions are scaled to [-1, 1]: the critics receive scaled actions, and log-probabilities are densities of them.
-    The feedback for the memory is the mean of the two absolute errors.
+    The feedback for the memory is the mean of the critics' absolute errors.
 
     Args:
         env: see `noterl.Agent`.
         hidden: units of each hidden layer, of actor and critics; with images, of the critics only.
         network: the path of a network file, or your own actor `[B, observation] -> [B, 2 A]`, mean and log standard
             deviation before the tanh, or logits `[B, A]` for Discrete actions; or (actor, critic, critic), or (actor,
-            critic) with one file for both critics. Critics are `[B, observation + A] -> [B, 1]`, or `[B, observation]
+            critic) with one file for all critics. Critics are `[B, observation + A] -> [B, 1]`, or `[B, observation]
             -> [B, A]` for Discrete actions. Their initial weights must differ. The agent builds a network that is None.
         gamma: discount factor, 0 to 1. Can be changed during training.
         temperature: weight of the entropy, at least 0; higher makes the policy more random. "auto" learns it. A number
@@ -52,9 +54,11 @@ class SAC(Agent):
         recurrent_units: the number of outputs of each cell.
         sequence_length: steps of each sequence through which gradients flow; by default 32.
         burn_in: steps before these that only compute the state of the memories; critics start from zeros.
+        policy_delay: number of critic updates for each update of actor and temperature.
         normalize_observation: see `noterl.Agent`.
         normalize_reward: see `noterl.Agent`.
         seed: see `noterl.Agent`.
+        **options: see `CriticEnsemble`. With all critics in the target, the actor maximizes their minimum.
 
     Raises:
         ValueError: if the space is not supported, or an argument is not one of the allowed values.
@@ -68,11 +72,11 @@ class SAC(Agent):
     10
     """
 
-    memory = "replay"
     action_spaces: tuple[str, ...] = ("Box", "Discrete")
     optimizer_names: tuple[str, ...] = ("actor", "critic", "temperature")
     gamma: Hyperparameter
     temperature: Hyperparameter
+    critic_outputs: int = 1  # for each action; TQC has more
 
     def __init__(
         self,
@@ -88,26 +92,29 @@ class SAC(Agent):
         recurrent_units: int = 64,
         sequence_length: int | None = None,
         burn_in: int = 0,
-        **options: Unpack[AgentOptions],
+        policy_delay: int = 1,
+        **options: Unpack[EnsembleOptions],
     ) -> None:
-        super().__init__(env, **options)
+        super().__init__(env, policy_delay=policy_delay, **options)
         self.discrete: bool = isinstance(self.action_space, spaces.Discrete)
         size = self.action_size
         head = heads.Categorical() if self.discrete else heads.SquashedGaussian()
         self.head: Any = head.bind(self.action_space)
-        self.random_spec: Any = {} if self.discrete else dict.fromkeys(("noise", "next_noise"), ((size,), "normal"))
+        noise = () if self.discrete else ("noise", "next_noise")
+        self.random_spec: Any = {**dict.fromkeys(noise, ((size,), "normal")), **self.choice_spec}
         space, outputs = self.spaces.network_space, size if self.discrete else 2 * size
-        actor, *critics = networks.split_networks(network, "actor", "critic", "critic")
+        actor, critics = self.split_networks(network)
         networks.check_memory(recurrent, network, sequence_length=sequence_length, burn_in=burn_in or None)
         self.sequence_length: int | None = sequence_length
         self.burn_in: int = burn_in
 
-        def build(layers: Any, outputs: int, actions: int = 0) -> networks.Network:
+        def build(layers: Any, outputs: int, actions: int = 0, **norm: Any) -> networks.Network:
             if recurrent is not None:
-                return networks.recurrent_network(space, recurrent, recurrent_units, layers, outputs, actions=actions)
+                sizes = recurrent_units, layers, outputs
+                return networks.recurrent_network(space, recurrent, *sizes, actions=actions, **norm)
             if actions:
-                return networks.default_critic(space, layers, actions)
-            return networks.default_network(space, layers, outputs)
+                return networks.default_critic(space, layers, actions, outputs=outputs, **norm)
+            return networks.default_network(space, layers, outputs, **norm)
 
         shape = self.observation_shape
         self.actor: networks.Network = networks.network_or_default(
@@ -115,11 +122,8 @@ class SAC(Agent):
         )
         self.state_spec: Any = self.actor.state_spec if recurrent is not None else {}
         inputs = shape if self.discrete else (self.observation_size + size,)
-        sizes = (size,) if self.discrete else (1, size)
-        self.critics: list[networks.Network] = critic_pair(
-            critics, hidden, lambda layers: build(layers, *sizes), inputs
-        )
-        self.target_critics: list[networks.Network] = [networks.clone(critic) for critic in self.critics]
+        sizes = (size,) if self.discrete else (self.critic_outputs, size)
+        self.build_ensemble(critics, hidden, lambda layers: build(layers, *sizes, **self.critic_norm), inputs)
         self.gamma = self.hyperparameter("gamma", gamma, minimum=0.0, maximum=1.0)
         log_initial = math.log(check_number("initial_temperature", initial_temperature, low=0, above=True))
         default = 0.98 * math.log(self.action_size) if self.discrete else -float(self.action_size)
@@ -140,26 +144,27 @@ class SAC(Agent):
 
     def defaults(self) -> Defaults:
         """Return the paper's settings (its table 1), and 1,000 random steps."""
-        defaults = Defaults(learning_rate=3e-4, capacity=1_000_000, batch_size=256, target_update=0.005)
-        return (
-            defaults._replace(update_every=4) if self.state_spec else defaults
-        )  # a batch then has four times the rows
+        every = 4 if self.state_spec else 1  # a batch then has four times the rows
+        return Defaults(learning_rate=3e-4, capacity=1_000_000, batch_size=256, target_update=0.005, update_every=every)
 
     def forward(self, observation: Any, *state: Any) -> Any:
         """Return the input of the head, `[B, 2 A]` or logits `[B, A]`; with a memory, also the next state."""
         return self.actor(observation, *state)
 
     def value(self, observation: Any) -> Any:
-        """Return the smaller critic's values `[B]` of the mean action; its expectations under a discrete policy."""
+        """Return what the actor maximizes, `[B]`, for the mean action; its expectations under a discrete policy."""
         values = self.actor(observation)
         if not self.discrete:
-            return ops.minimum(*q_values(self.critics, observation, ops.tanh(values[:, : self.action_size])))
-        q = ops.minimum(*(action_values(critic(observation), self.action_size) for critic in self.critics))
+            inputs = joint(observation, ops.tanh(values[:, : self.action_size]))
+            return self.actor_value([self.critic_values(critic(inputs)) for critic in self.critics])
+        q = self.actor_value([action_values(critic(observation), self.action_size) for critic in self.critics])
         return ops.sum(ops.softmax(values, axis=-1) * q, axis=-1)
 
-    def update(self, batch: Batch) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Update the critics, the actor and the temperature."""
+    def update(self, batch: Batch, index: int = 0) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Update the critics; the last of each `policy_delay` updates also updates the actor and the temperature."""
         loss, feedback = self.minimize(self.critic_loss, self.critics, "critic", batch)
+        if index < self.update_period - 1:
+            return {"loss": loss}, feedback
         actor_loss, log_probability = self.minimize(self.actor_loss, self.actor, "actor", batch)
         logs = {"loss": loss, "actor_loss": actor_loss, "temperature": self.entropy_weight()}
         if self.learns_temperature:
@@ -167,8 +172,9 @@ class SAC(Agent):
         return logs, feedback
 
     def critic_loss(self, batch: Batch) -> tuple[Any, dict[str, Any]]:
-        """Return the sum of both critics' mean squared errors, and the mean of the absolute errors `[B]`."""
-        next_q, log_probability = self._evaluate(self.target_critics, batch, "next_")
+        """Return the sum of the critics' mean squared errors, and the mean of the absolute errors `[B]`."""
+        combine = partial(self.target_value, batch=batch)
+        next_q, log_probability = self._evaluate(self.target_critics, combine, batch, "next_")
         soft_value = next_q - self.entropy_weight() * log_probability  # equation 3
         soft_value = ops.reshape(soft_value, batch.reward.shape)
         # Without sequences, the memory has summed the rewards of several steps.
@@ -177,13 +183,13 @@ class SAC(Agent):
         errors = [ops.reshape(q, batch.reward.shape) - target for q in self._taken_values(batch)]
         mean = losses.sequence_mean if self.state_spec else losses.weighted_mean
         loss = sum(mean(losses.squared(error), batch.weight) for error in errors)
-        return loss, {"td_error": 0.5 * (ops.abs(errors[0]) + ops.abs(errors[1]))}
+        return loss, {"td_error": self.mean_error(errors)}
 
     def actor_loss(self, batch: Batch) -> tuple[Any, Any]:
         """Return the mean of `temperature * log pi - Q` (equation 7), and the log-probabilities `[B]`."""
-        q, log_probability = self._evaluate(self.critics, batch)
+        q, log_probability = self._evaluate(self.critics, self.actor_value, batch)
         objective = ops.stop_gradient(self.entropy_weight()) * log_probability - q
-        return self._mean(objective, batch), ops.stop_gradient(log_probability)
+        return self.mean_over_rows(objective, batch), ops.stop_gradient(log_probability)
 
     def temperature_loss(self, log_probability: Any, batch: Batch) -> Any:
         """Return the loss that moves the entropy to its target (equation 18).
@@ -194,33 +200,38 @@ class SAC(Agent):
         if "action_mask" in batch.extra:
             legal = ops.sum(ops.cast(batch.extra["action_mask"], "float32"), axis=-1)
             target = target * ops.log(ops.maximum(ops.reshape(legal, (-1,)), 1.0)) / math.log(max(self.action_size, 2))
-        return -self._mean(self.log_temperature * (log_probability + target), batch)
+        return -self.mean_over_rows(self.log_temperature * (log_probability + target), batch)
 
-    def update_target(self) -> None:
-        """Update the target networks."""
-        for pair in zip(self.critics, self.target_critics, strict=True):
-            networks.copy(*pair)
+    def critic_values(self, outputs: Any) -> Any:
+        """Return the values `[B]` of a critic's outputs `[B, 1]`."""
+        return scalar_values(outputs)
+
+    def actor_value(self, values: Sequence[Any]) -> Any:
+        """Return the minimum of the critics' values, `[B, ...]` each, or their mean if targets take random critics."""
+        return sum(values) / len(values) if self.has_random_critics else reduce(ops.minimum, values)
 
     def entropy_weight(self) -> Any:
         """Return the temperature as a tensor."""
         return ops.exp(self.log_temperature) if self.learns_temperature else ops.convert_to_tensor(self.temperature)
 
-    def _evaluate(self, critics: Sequence[Any], batch: Batch, prefix: str = "") -> tuple[Any, Any]:
-        """Return the minimum of both critics' values of the policy's action, and its log-probability, `[B]` each.
+    def _evaluate(
+        self, critics: Sequence[Any], combine: Callable[[list[Any]], Any], batch: Batch, prefix: str = ""
+    ) -> tuple[Any, Any]:
+        """Return the combined values of the policy's action by the critics, and its log-probability, `[B]` each.
 
         For discrete actions, both are expectations under the policy. The prefix "next_" selects the next observations.
         """
-        features, layers = self._features(self.actor, batch, prefix)
+        features, layers = self.features(self.actor, batch, prefix)
         values = layers(features)
         if not self.discrete:
             noise = ops.reshape(batch.extra[f"{prefix}noise"], (-1, self.action_size))
             action, log_probability = self.head.sample(values, noise)
-            return ops.minimum(*(self._q(critic, batch, prefix, action) for critic in critics)), log_probability
+            return combine([self._q(critic, batch, prefix, action) for critic in critics]), log_probability
         legal = batch.extra.get(f"{prefix}action_mask")  # None if the environment reports no masks
         legal = legal if legal is None else ops.reshape(legal, (-1, self.action_size))
         log_policy = ops.log_softmax(self.head.masked(values, legal), axis=-1)  # [B, A]
         policy = ops.exp(log_policy)
-        q = ops.minimum(*(self._q(critic, batch, prefix) for critic in critics))
+        q = combine([self._q(critic, batch, prefix) for critic in critics])
         return ops.sum(policy * q, axis=-1), ops.sum(policy * log_policy, axis=-1)
 
     def _taken_values(self, batch: Batch) -> list[Any]:
@@ -232,19 +243,7 @@ class SAC(Agent):
 
     def _q(self, critic: Any, batch: Batch, prefix: str = "", action: Any = None) -> Any:
         """Return a critic's values of actions, `[B]`; of all discrete actions, `[B, A]`."""
-        features, layers = self._features(critic, batch, prefix)
+        features, layers = self.features(critic, batch, prefix)
         if action is None:
             return action_values(layers(features), self.action_size)
-        return q_values([layers], features, action)[0]
-
-    def _features(self, network: Any, batch: Batch, prefix: str) -> tuple[Any, Any]:
-        """Return the observations, or what a memory makes of them, as rows `[B, ...]`, and the layers that follow."""
-        if not self.state_spec:
-            return (batch.next_observation if prefix else batch.observation), network
-        state = batch.extra["state"] if network is self.actor else None  # the memory of a critic starts from zeros
-        return network.batch_features(batch, state, self.burn_in, following=bool(prefix)), network.parts["output"]
-
-    def _mean(self, values: Any, batch: Batch) -> Any:
-        """Return the mean over rows `[B]`, or over those of sequences that count."""
-        counts = ops.reshape(ops.cast(batch.weight > 0, "float32"), (-1,))
-        return losses.masked_mean(values, counts) if self.state_spec else ops.mean(values)
+        return self.critic_values(layers(joint(features, action)))

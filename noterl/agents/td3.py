@@ -13,30 +13,30 @@ from collections.abc import Sequence
 from typing import Any, Unpack
 
 from noterl import heads, losses, networks
-from noterl.agent import Agent, AgentOptions, Defaults
+from noterl.agent import Defaults
+from noterl.agents.ensemble import CriticEnsemble, EnsembleOptions
 from noterl.backends import ops
 from noterl.hyperparameters import Hyperparameter
-from noterl.networks.critics import critic_pair, q_values
+from noterl.networks.critics import q_values
 from noterl.noise import GaussianWhiteNoiseProcess
 from noterl.registry import register
 from noterl.schedules import Schedule
 from noterl.types import Batch
-from noterl.utils.checks import check_positive
 
 
 @register
-class TD3(Agent):
-    """Deterministic actor and two critics, for Box actions with finite bounds.
+class TD3(CriticEnsemble):
+    """Deterministic actor and two or more critics, for Box actions with finite bounds.
 
     Actions are scaled to [-1, 1]. The critics receive scaled actions, and noise is added to scaled actions. A `noise`
     with sigma 0.1 therefore moves an action by 5 % of the width of its bounds. The feedback for the memory is the mean
-    of the two absolute errors.
+    of the critics' absolute errors.
 
     Args:
         env: see `noterl.Agent`.
         hidden: units of each hidden layer, of actor and critics; with images, of the critics only.
         network: the path of a network file, or your own actor `[B, observation] -> [B, A]`, without the final tanh; or
-            (actor, critic, critic), or (actor, critic) with one file for both critics. Critics are
+            (actor, critic, critic), or (actor, critic) with one file for all critics. Critics are
             `[B, observation + A] -> [B, 1]`; their initial weights must differ. The agent builds a network that is
             None.
         gamma: discount factor, 0 to 1. Can be changed during training.
@@ -46,6 +46,7 @@ class TD3(Agent):
         normalize_observation: see `noterl.Agent`.
         normalize_reward: see `noterl.Agent`.
         seed: see `noterl.Agent`.
+        **options: see `CriticEnsemble`. With all critics in the target, the actor maximizes the first critic.
 
     Raises:
         ValueError: if the space is not supported, or an argument is not one of the allowed values.
@@ -59,7 +60,6 @@ class TD3(Agent):
     10
     """
 
-    memory: str = "replay"
     head: Any = heads.Deterministic()
     action_spaces: tuple[str, ...] = ("Box",)
     optimizer_names: tuple[str, ...] = ("actor", "critic")
@@ -77,26 +77,26 @@ class TD3(Agent):
         policy_delay: int = 2,
         target_noise: float | Schedule = 0.2,
         target_noise_clip: float | Schedule = 0.5,
-        **options: Unpack[AgentOptions],
+        **options: Unpack[EnsembleOptions],
     ) -> None:
-        super().__init__(env, **options)
+        super().__init__(env, policy_delay=policy_delay, **options)
         space, outputs = self.spaces.network_space, self.action_size
-        actor, *critics = networks.split_networks(network, "actor", "critic", "critic")
+        actor, critics = self.split_networks(network)
         shape, joint = self.observation_shape, (self.observation_size + outputs,)
         self.actor: networks.Network = networks.network_or_default(
             actor, hidden, lambda layers: networks.default_network(space, layers, outputs), shape
         )
-        self.critics: list[networks.Network] = critic_pair(
-            critics, hidden, lambda layers: networks.default_critic(space, layers, outputs), joint
-        )
+
+        def build(layers: Any) -> networks.Network:
+            return networks.default_critic(space, layers, outputs, **self.critic_norm)
+
+        self.build_ensemble(critics, hidden, build, joint)
         self.target_actor: networks.Network = networks.clone(self.actor)
-        self.target_critics: list[networks.Network] = [networks.clone(critic) for critic in self.critics]
         self.gamma = self.hyperparameter("gamma", gamma, minimum=0.0, maximum=1.0)
         self.target_noise = self.hyperparameter("target_noise", target_noise, minimum=0.0)
         self.target_noise_clip = self.hyperparameter("target_noise_clip", target_noise_clip, minimum=0.0)
-        self.update_period: int = check_positive("policy_delay", policy_delay)
         self.target_period: int = self.update_period
-        self.random_spec: dict[str, Any] = {"target_noise": ((outputs,), "normal")}
+        self.random_spec: dict[str, Any] = {"target_noise": ((outputs,), "normal"), **self.choice_spec}
 
     def defaults(self) -> Defaults:
         """Return the settings of the authors' later code, but with 1,000 random steps."""
@@ -118,7 +118,7 @@ class TD3(Agent):
         (q,) = q_values(self.critics[:1], observation, self.head.act(self.actor(observation)))
         return q
 
-    def update(self, batch: Batch, index: int) -> tuple[dict[str, Any], dict[str, Any]]:  # type: ignore[override]
+    def update(self, batch: Batch, index: int = 0) -> tuple[dict[str, Any], dict[str, Any]]:
         """Update the critics; the last of each `policy_delay` updates also updates the actor."""
         loss, feedback = self.minimize(self.critic_loss, self.critics, "critic", batch)
         logs = {"loss": loss}
@@ -127,23 +127,23 @@ class TD3(Agent):
         return logs, feedback
 
     def critic_loss(self, batch: Batch) -> tuple[Any, dict[str, Any]]:
-        """Return the sum of both critics' mean squared errors, and the mean of the absolute errors `[B]`."""
+        """Return the sum of the critics' mean squared errors, and the mean of the absolute errors `[B]`."""
         noise = self.target_noise * batch.extra["target_noise"]  # [B, A]
         noise = ops.maximum(ops.minimum(noise, self.target_noise_clip), -self.target_noise_clip)
         next_action = ops.clip(self.head.act(self.target_actor(batch.next_observation)) + noise, -1.0, 1.0)
-        next_q = ops.minimum(*q_values(self.target_critics, batch.next_observation, next_action))
+        next_q = self.target_value(q_values(self.target_critics, batch.next_observation, next_action), batch)
         target = losses.td_target(batch.reward, batch.discount, next_q)  # [B]
         errors = [q - target for q in q_values(self.critics, batch.observation, self.head.scale(batch.action))]
         loss = sum(losses.weighted_mean(losses.squared(error), batch.weight) for error in errors)
-        return loss, {"td_error": 0.5 * (ops.abs(errors[0]) + ops.abs(errors[1]))}
+        return loss, {"td_error": self.mean_error(errors)}
 
     def actor_loss(self, batch: Batch) -> Any:
-        """Return the negated mean value of the actor's actions, as the first critic predicts it."""
+        """Return the negated mean value of the actor's actions, as the first critic or their mean predicts it."""
         action = self.head.act(self.actor(batch.observation))
-        (q,) = q_values(self.critics[:1], batch.observation, action)
-        return -ops.mean(q)
+        judges = self.critics if self.has_random_critics else self.critics[:1]
+        return -ops.mean(sum(q_values(judges, batch.observation, action)) / len(judges))
 
     def update_target(self) -> None:
         """Update the target networks."""
-        for network, target in zip([self.actor, *self.critics], [self.target_actor, *self.target_critics], strict=True):
-            networks.copy(network, target)
+        networks.copy(self.actor, self.target_actor)
+        super().update_target()

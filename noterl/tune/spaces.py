@@ -108,9 +108,14 @@ def qrdqn(trial: Any, steps: int) -> dict[str, Any]:
     return {**dqn(trial, steps), "quantiles": Int(5, 200).suggest(trial, "quantiles")}
 
 
+def tqc(trial: Any, steps: int) -> dict[str, Any]:
+    """Return the hyperparameters of TQC: those of SAC, and the quantiles that a target leaves out."""
+    return {**sac(trial, steps), "quantiles": 25, "drop": Int(0, 24).suggest(trial, "drop")}
+
+
 SPACES = {
     **{"A2C": a2c, "C51": dqn, "DDPG": td3, "DQN": dqn, "IQN": dqn, "PPO": ppo, "QRDQN": qrdqn, "SAC": sac, "TD3": td3},
-    "TRPO": trpo,
+    **{"TQC": tqc, "TRPO": trpo},
 }
 
 

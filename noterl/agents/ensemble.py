@@ -1,0 +1,138 @@
+"""The base class of TD3, SAC and TQC: an actor with any number of critics.
+
+Paper: Chen et al., "Randomized ensembled double Q-learning: learning fast without a model" (2021), algorithm 1, if
+`critics_in_target` is smaller than `critics`: targets are the minimum of random critics, and the actor maximizes the
+mean of all. The settings of REDQ are on the page of SAC.
+
+Differs: each row of a batch has its own random critics; in the paper, they are the same for all rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import reduce
+from typing import Any, Unpack
+
+from noterl import losses, networks
+from noterl.agent import Agent, AgentOptions
+from noterl.backends import ops
+from noterl.networks.critics import build_critics
+from noterl.types import Batch
+from noterl.utils.checks import check_bool, check_int, check_positive, probability
+
+
+class EnsembleOptions(AgentOptions, total=False):
+    """The keyword arguments of `CriticEnsemble`, except `policy_delay`."""
+
+    critics: int
+    critics_in_target: int | None
+    critic_hidden: Sequence[int] | None
+    layer_norm: bool
+    dropout: float
+
+
+class CriticEnsemble(Agent):
+    """Base of the agents with several critics.
+
+    Args:
+        env: see `noterl.Agent`.
+        critics: the number of critics.
+        critics_in_target: the number of random critics whose minimum a target takes; by default all. With fewer, the
+            actor maximizes the mean of all critics.
+        critic_hidden: units of each hidden layer of the critics; by default those of the actor.
+        layer_norm: whether the hidden layers of the critics normalize their values; see `networks.mlp`.
+        dropout: the share of the critics' hidden values that is 0 in each update; not in targets.
+        policy_delay: number of critic updates for each update of the actor.
+        **options: see `noterl.Agent`.
+
+    Raises:
+        ValueError: if an argument is not one of the allowed values.
+    """
+
+    memory: str = "replay"
+    actor: networks.Network
+
+    def __init__(
+        self,
+        env: Any,
+        *,
+        critics: int = 2,
+        critics_in_target: int | None = None,
+        critic_hidden: Sequence[int] | None = None,
+        layer_norm: bool = False,
+        dropout: float = 0.0,
+        policy_delay: int = 1,
+        **options: Unpack[AgentOptions],
+    ) -> None:
+        super().__init__(env, **options)
+        self.num_critics: int = check_positive("critics", critics)
+        chosen = critics if critics_in_target is None else check_int("critics_in_target", critics_in_target, least=1)
+        if chosen > critics:
+            raise ValueError(f"critics_in_target must be at most critics, {critics}, got {critics_in_target!r}")
+        self.critics_in_target: int = chosen
+        self.update_period: int = check_positive("policy_delay", policy_delay)
+        self._critic_hidden: Sequence[int] | None = critic_hidden
+        # The options of the critics' builders that are set, because those of dueling networks have none of them.
+        self.critic_norm: dict[str, Any] = {"layer_norm": True} if check_bool("layer_norm", layer_norm) else {}
+        if probability("dropout", dropout):
+            self.critic_norm["dropout"] = dropout
+
+    @property
+    def has_random_critics(self) -> bool:
+        """Whether targets take the minimum of random critics."""
+        return self.critics_in_target < self.num_critics
+
+    @property
+    def choice_spec(self) -> dict[str, Any]:
+        """The entry of `random_spec` that chooses the critics of a target; empty if all are chosen."""
+        return {"critic_choice": ((self.num_critics,), "uniform")} if self.has_random_critics else {}
+
+    def split_networks(self, network: Any) -> tuple[Any, list[Any]]:
+        """Return the entries of the argument `network` for the actor and for each critic."""
+        actor, *critics = networks.split_networks(network, "actor", *["critic"] * self.num_critics)
+        return actor, critics
+
+    def build_ensemble(
+        self, critics: list[Any], hidden: Any, build: Callable[[Any], networks.Network], shape: tuple[int, ...]
+    ) -> None:
+        """Build the critics and their targets; arguments as in `networks.critics.build_critics`."""
+        described = any(isinstance(critic, networks.HiddenLayers) for critic in critics)
+        if self.critic_norm and (described or not any(critic is None for critic in critics)):
+            raise ValueError(
+                f"{' and '.join(self.critic_norm)}: the critics in network are used as they are; leave this out, or "
+                "add such layers to them"
+            )
+        hidden = hidden if self._critic_hidden is None else self._critic_hidden
+        self.critics: list[networks.Network] = build_critics(critics, hidden, build, shape)
+        self.target_critics: list[networks.Network] = [networks.clone(critic) for critic in self.critics]
+
+    def target_value(self, values: Sequence[Any], batch: Batch) -> Any:
+        """Return the minimum of the critics' values, `[B, ...]` each, or that of `critics_in_target` random ones."""
+        if not self.has_random_critics:
+            return reduce(ops.minimum, values)
+        numbers = ops.reshape(batch.extra["critic_choice"], (-1, self.num_critics))
+        chosen = numbers <= ops.sort(numbers, axis=-1)[:, self.critics_in_target - 1 : self.critics_in_target]  # [B, N]
+        stacked = ops.stack(values, axis=1)  # [B, N, ...]
+        chosen = ops.reshape(chosen, (-1, self.num_critics, *(1 for _ in stacked.shape[2:])))
+        return ops.min(ops.where(chosen, stacked, float("inf")), axis=1)
+
+    def mean_error(self, errors: Sequence[Any]) -> Any:
+        """Return the mean of the critics' absolute errors, `[B, ...]` each: the feedback for the memory."""
+        return (1.0 / len(errors)) * sum(map(ops.abs, errors))
+
+    def features(self, network: Any, batch: Batch, prefix: str) -> tuple[Any, Any]:
+        """Return the observations, or what a memory makes of them, as rows `[B, ...]`, and the layers that follow."""
+        if not self.state_spec:
+            return (batch.next_observation if prefix else batch.observation), network
+        state = batch.extra["state"] if network is self.actor else None  # the memory of a critic starts from zeros
+        return network.batch_features(batch, state, self.burn_in, following=bool(prefix)), network.parts["output"]
+
+    def mean_over_rows(self, values: Any, batch: Batch) -> Any:
+        """Return the mean over rows `[B]`, or over those of sequences that count."""
+        counts = ops.reshape(ops.cast(batch.weight > 0, "float32"), (-1,))
+        return losses.masked_mean(values, counts) if self.state_spec else ops.mean(values)
+
+    def update_target(self) -> None:
+        """Update the target networks of the critics."""
+        for critic, target in zip(self.critics, self.target_critics, strict=True):
+            networks.copy(critic, target)

@@ -27,6 +27,20 @@ def _lane_states(name: str, value: Any) -> NDArray[np.float64]:
     return states.astype(np.float64)
 
 
+def _sequences(name: str, value: Any) -> NDArray[np.float64]:
+    sequences = np.array(value)
+    if sequences.ndim != 3 or sequences.dtype.kind != "f" or not np.isfinite(sequences).all():
+        raise ValueError(f"{name} must be finite floats, [lanes, length, size], got {value!r}")
+    return sequences.astype(np.float64)
+
+
+def _positions(name: str, value: Any) -> NDArray[np.int64]:
+    positions = np.array(value)
+    if positions.ndim != 1 or positions.dtype.kind not in "iu" or (positions < 0).any():
+        raise ValueError(f"{name} must be ints of at least 0, [lanes], got {value!r}")
+    return positions.astype(np.int64)
+
+
 class NoiseProcess(Explorer):
     """Base of the noises, with an annealed standard deviation.
 
@@ -247,3 +261,119 @@ class OrnsteinUhlenbeckProcess(NoiseProcess):
 
     def _start(self, lanes: int) -> NDArray[np.float64]:
         return self.generator.normal(self.mu, self.current_sigma, (lanes, self.size))
+
+
+@register
+class ColoredNoise(NoiseProcess):
+    """Noise whose power falls with the frequency f as `1 / f ** beta`: slow changes that reach far.
+
+    Eberhard et al., "Pink noise is all you need: colored noise exploration in deep reinforcement learning", 2023; the
+    sequences are those of Timmer and König, "On generating power law noise", 1995, with the mean 0 and the variance 1.
+    Each lane has its own sequence. A new one starts when an episode starts and when the sequence ends.
+
+    DDPG and TD3 add the noise to the scaled action. SAC uses the noise in place of its independent Gaussian samples, so
+    that `sigma` is a factor of the policy's standard deviation: leave it at 1.
+
+    Args:
+        beta: 0 for white noise, 1 for pink noise, 2 for red noise; at least 0.
+        mu: mean.
+        sigma: initial standard deviation, at least 0.
+        length: samples of a sequence, at least 2: the length of usual episodes.
+        size: number of values in one action.
+        sigma_min: standard deviation after annealing, between 0 and `sigma`; None for no annealing.
+        n_steps_annealing: number of environment steps over which it is annealed, at least 1.
+
+    Attributes:
+        sequences: `[lanes, length, size]`, float64, the sequence of each lane.
+        positions: `[lanes]`, the number of samples that were taken of each sequence.
+
+    Raises:
+        ValueError: if an argument is outside its range.
+
+    Example:
+    >>> from noterl.noise import ColoredNoise
+    >>> noise = ColoredNoise(beta=1, sigma=0.3, size=2)
+    >>> noise.sample(lanes=4).shape
+    (4, 2)
+    """
+
+    tunables: ClassVar[dict[str, Any]] = {
+        **NoiseProcess.tunables,
+        "beta": non_negative,
+        "sequences": _sequences,
+        "positions": _positions,
+    }
+
+    def __init__(
+        self,
+        beta: float | Schedule = 1.0,
+        mu: float | Schedule = 0.0,
+        sigma: float | Schedule = 1.0,
+        length: int = 1000,
+        size: int = 1,
+        sigma_min: float | Schedule | None = None,
+        n_steps_annealing: int = 1000,
+    ) -> None:
+        super().__init__(mu, sigma, sigma_min, n_steps_annealing, size)
+        self.beta: Any = beta
+        self.length: int = check_int("length", length, least=2)
+        self.sequences: np.ndarray = np.empty((0, length, size))
+        self.positions: np.ndarray = np.empty(0, np.int64)
+
+    def draw(self, lanes: int) -> NDArray[np.float64]:
+        """Return noise `[lanes, size]`; new lanes start here."""
+        if lanes > len(self.positions):
+            new = lanes - len(self.positions)
+            self.sequences = np.concatenate([self.sequences, self._start(new)])
+            self.positions = np.append(self.positions, np.zeros(new, np.int64))
+        for lane in np.flatnonzero(self.positions[:lanes] == self.length):
+            self.reset(lane)
+        samples = self.sequences[np.arange(lanes), self.positions[:lanes]]
+        self.positions[:lanes] += 1
+        return self.mu + self.current_sigma * samples
+
+    def reset(self, lane: int | None = None) -> None:
+        """Start a new sequence in `lane`, or in all lanes if it is None."""
+        if lane is None:
+            self.sequences[:] = self._start(len(self.sequences))
+            self.positions[:] = 0
+        elif lane < len(self.positions):
+            self.sequences[lane] = self._start(1)[0]
+            self.positions[lane] = 0
+
+    def remove_lane(self, lane: int) -> None:
+        """Remove a lane; the lanes after it move up by one."""
+        if lane < len(self.positions):
+            self.sequences = np.delete(self.sequences, lane, axis=0)
+            self.positions = np.delete(self.positions, lane)
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Restore a state of `get_state`.
+
+        Raises:
+            ValueError: as in `Explorer`, and if the sequences have another shape; this object is then unchanged.
+        """
+        shape = np.shape(state.get("sequences"))
+        positions = np.asarray(state.get("positions"))
+        if len(shape) == 3:
+            if shape[1:] != (self.length, self.size):
+                size = f"[lanes, {self.length}, {self.size}]"
+                raise ValueError(f"state['sequences'] must be {size}, got the shape {shape}")
+            if positions.dtype.kind in "iu" and (positions.shape != shape[:1] or (positions > self.length).any()):
+                raise ValueError(f"state['positions'] must be a place in each of {shape[0]} sequences, got {positions}")
+        super().set_state(state)
+
+    def _start(self, lanes: int) -> NDArray[np.float64]:
+        """Return new sequences `[lanes, length, size]`: the inverse Fourier transforms of scaled Gaussian numbers."""
+        length = self.length
+        # The frequency 0 has the power of the lowest other one.
+        scale = np.maximum(np.arange(length // 2 + 1), 1.0) ** (-self.beta / 2)
+        real, imaginary = self.generator.standard_normal((2, lanes, self.size, len(scale))) * scale
+        weights = scale[1:].copy()
+        # These frequencies have no imaginary part, so their real part has all of the power.
+        ends = [0] if length % 2 else [0, -1]
+        real[..., ends] *= math.sqrt(2)
+        imaginary[..., ends] = 0.0
+        weights[-1] *= 1.0 if length % 2 else 0.5
+        deviation = 2 * math.sqrt(np.sum(weights**2)) / length
+        return np.moveaxis(np.fft.irfft(real + 1j * imaginary, length) / deviation, -1, 1)

@@ -14,7 +14,7 @@ import pytest
 
 from noterl import policies
 from noterl.explorer import Explorer
-from noterl.noise import GaussianWhiteNoiseProcess, NoiseProcess, OrnsteinUhlenbeckProcess
+from noterl.noise import ColoredNoise, GaussianWhiteNoiseProcess, NoiseProcess, OrnsteinUhlenbeckProcess
 from noterl.registry import lookup
 from noterl.schedules import Linear
 
@@ -25,6 +25,10 @@ NOISES: list[tuple[type[NoiseProcess], dict[str, Any]]] = [
     (
         OrnsteinUhlenbeckProcess,
         {"theta": 0.3, "mu": 0.5, "sigma": 2.0, "dt": 0.1, "size": 3, "sigma_min": 0.25, "n_steps_annealing": 40},
+    ),
+    (
+        ColoredNoise,
+        {"beta": 1.5, "mu": 0.5, "sigma": 2.0, "length": 8, "size": 3, "sigma_min": 0.25, "n_steps_annealing": 40},
     ),
 ]
 BOTH = pytest.mark.parametrize(("cls", "arguments"), NOISES, ids=[cls.__name__ for cls, _ in NOISES])
@@ -153,7 +157,7 @@ def test_ornstein_uhlenbeck_distribution() -> None:
     assert slope == pytest.approx(keep, abs=5 * sigma * math.sqrt(dt / variance / lanes))
 
 
-@BOTH
+@pytest.mark.parametrize(("cls", "arguments"), NOISES[:2], ids=["white", "OU"])
 def test_batch_equals_its_rows(cls: type[NoiseProcess], arguments: dict[str, Any]) -> None:
     """White noise of four lanes equals that of one lane sampled four times; lanes of OU noise are independent."""
     noise = build(cls, {**arguments, "sigma_min": None}, seed=9)
@@ -334,6 +338,8 @@ INVALID = {
             "size": NOT_NATURAL,
         }.items()
     },
+    (ColoredNoise, "beta"): (-0.1, math.nan, "1"),
+    (ColoredNoise, "length"): (0, 1, 2.0, None, True),
     (OrnsteinUhlenbeckProcess, "theta"): (-0.1, math.nan, "1"),
     (OrnsteinUhlenbeckProcess, "dt"): NOT_POSITIVE,
 }
@@ -404,3 +410,54 @@ def test_removed_lane_leaves_the_noise_of_the_others() -> None:
     np.testing.assert_array_equal(noise.x, before[[0, 2]])
     noise.remove_lane(5)
     assert len(noise.x) == 2
+
+
+def spectrum(beta: float, length: int = 64, lanes: int = 4_000) -> tuple[np.ndarray, np.ndarray]:
+    """Return the samples `[length, lanes]` of one sequence in each lane, and the mean power of each frequency."""
+    noise = build(ColoredNoise, {"beta": beta, "length": length})
+    samples = np.array([noise.sample(lanes)[:, 0] for _ in range(length)])
+    return samples, (np.abs(np.fft.rfft(samples, axis=0)) ** 2).mean(axis=1)
+
+
+@pytest.mark.parametrize("beta", [0.0, 1.0, 2.0])
+def test_power_of_colored_noise_falls_with_the_frequency(beta: float) -> None:
+    samples, power = spectrum(beta)
+    frequency = np.arange(1, 32)
+    slope = np.polyfit(np.log(frequency), np.log(power[1:32]), 1)[0]
+    assert slope == pytest.approx(-beta, abs=0.02)
+    assert power[0] == pytest.approx(power[1], rel=0.1), "the frequency 0 has the power of the lowest other one"
+    # The variance of the parts other than the mean of a sequence, as in Timmer and König's program.
+    assert (samples.var(axis=0)).mean() == pytest.approx(1.0, rel=0.05)
+
+
+def test_white_colored_noise_has_the_standard_normal_distribution() -> None:
+    samples, _ = spectrum(0.0, length=9)
+    assert samples.mean() == pytest.approx(0.0, abs=0.03)
+    assert np.abs(np.corrcoef(samples) - np.eye(9)).max() < 0.2
+
+
+def test_colored_noise_follows_the_sequence_of_each_lane_and_starts_another_at_its_end() -> None:
+    noise = build(ColoredNoise, {"beta": 1.0, "sigma": 0.5, "mu": 0.1, "length": 5, "size": 2})
+    first = [noise.sample(3) for _ in range(2)]
+    np.testing.assert_allclose(np.stack(first, 1), 0.1 + 0.5 * noise.sequences[:, :2], rtol=1e-6)
+    kept = noise.sequences.copy()
+    noise.reset(1)
+    assert (noise.sequences[[0, 2]] == kept[[0, 2]]).all() and (noise.sequences[1] != kept[1]).all()
+    assert noise.positions.tolist() == [2, 0, 2]
+    for _ in range(4):
+        noise.sample(3)
+    assert noise.positions.tolist() == [1, 4, 1] and (noise.sequences[0] != kept[0]).all()
+    noise.remove_lane(0)
+    assert noise.positions.tolist() == [4, 1] and len(noise.sequences) == 2
+    noise.reset()
+    assert noise.positions.tolist() == [0, 0]
+
+
+def test_state_of_colored_noise_with_another_shape_raises() -> None:
+    noise, other = (build(ColoredNoise, {"length": length}) for length in (4, 5))
+    other.sample(2)
+    with pytest.raises(ValueError, match=r"state\['sequences'\] must be \[lanes, 4, 1\], got the shape \(2, 5, 1\)"):
+        noise.set_state(other.get_state())
+    for positions in ([0], [0, 6]):
+        with pytest.raises(ValueError, match=r"state\['positions'\] must be a place in each of 2 sequences"):
+            other.set_state({**other.get_state(), "positions": np.array(positions)})

@@ -77,8 +77,8 @@ class Head:
 
     @property
     def noise_size(self) -> int:
-        """The number of values that a noise adds to an action."""
-        return self.size
+        """The number of values of a noise for one action."""
+        return self.num_sampled
 
     def bind(self, action_space: spaces.Space[Any]) -> Head:
         """Return a copy of this head for an action space.

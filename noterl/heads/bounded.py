@@ -13,6 +13,7 @@ import numpy as np
 from gymnasium import spaces
 
 from noterl.heads.base import HALF_LOG_2_PI, Head, halves, ops
+from noterl.noise import NoiseProcess
 
 Tensor = Any
 
@@ -117,6 +118,7 @@ class SquashedGaussian(Bounded):
     outputs = "the means and then the logarithms of the standard deviations"
     width = 2
     samples = True
+    takes_noise = True
     sampled_from: str = "normal"
     log_std_range: tuple[float, float] = (-20.0, 2.0)
 
@@ -125,9 +127,13 @@ class SquashedGaussian(Bounded):
         return self.unscale(np.tanh(halves(values)[0]))
 
     def explore(self, values: np.ndarray, explorer: Any, step: int) -> np.ndarray:
-        """Return sampled actions `[N, *shape]`."""
+        """Return sampled actions `[N, *shape]`; a noise replaces the Gaussian numbers."""
         mean, log_std = halves(values)
-        noise = explorer.generator.standard_normal(mean.shape, dtype=np.float32)
+        if isinstance(explorer, NoiseProcess):
+            explorer.update_schedules(step)
+            noise = explorer.sample(len(values))
+        else:
+            noise = explorer.generator.standard_normal(mean.shape, dtype=np.float32)
         return self.unscale(np.tanh(mean + np.exp(np.clip(log_std, *self.log_std_range)) * noise))
 
     def sample_actions(self, values: Tensor, numbers: Tensor) -> Tensor:

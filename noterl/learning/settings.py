@@ -24,7 +24,7 @@ from noterl.learning.schedule import UpdateSchedule
 from noterl.learning.sequence_learner import SequenceLearner
 from noterl.learning.update import DISTRIBUTIONS
 from noterl.networks import PRECISIONS
-from noterl.noise import NoiseProcess
+from noterl.noise import ColoredNoise, NoiseProcess
 from noterl.policies import Policy
 from noterl.replay import Replay, Triplets
 from noterl.replay.replay import default_capacity
@@ -457,6 +457,11 @@ def _check_explores(head: Head, policy: Policy | None, noise: NoiseProcess | Non
         raise ValueError(
             f"noise must have the size of an action, {head.noise_size}, got {noise!r} of size {noise.size}"
         )
+    if noise is not None and head.samples and not isinstance(noise, ColoredNoise):
+        raise ValueError(
+            f"noise must be a noterl.noise.ColoredNoise for the head {type(head).__name__}, whose Gaussian samples it "
+            f"replaces, got {noise!r}"
+        )
     if policy is None and noise is None and not head.samples:
         name, kind = ("noise", NoiseProcess) if head.takes_noise else ("policy", Policy)
         raise ValueError(
@@ -467,7 +472,7 @@ def _check_explores(head: Head, policy: Policy | None, noise: NoiseProcess | Non
 
 def _exploration(head: Head) -> str:
     """Describe how a head explores."""
-    if head.takes_noise:
+    if head.takes_noise and not head.samples:
         return "explores by noise"
     if head.acts_on:
         return f"explores by a policy that acts on {' or '.join(head.acts_on)}"

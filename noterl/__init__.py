@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from noterl import losses as losses
     from noterl import networks as networks
     from noterl import noise as noise
+    from noterl import optimizers as optimizers
     from noterl import plotting as plotting
     from noterl import policies as policies
     from noterl import presets as presets
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from noterl.agents.iqn import IQN as IQN
     from noterl.agents.maddpg import MADDPG as MADDPG
     from noterl.agents.ppo import PPO as PPO
+    from noterl.agents.pqn import PQN as PQN
     from noterl.agents.qrdqn import QRDQN as QRDQN
     from noterl.agents.sac import SAC as SAC
     from noterl.agents.td3 import TD3 as TD3
@@ -67,13 +69,13 @@ if not (_here / "callbacks").is_dir():
     __path__.append(str(_here.parent))
 
 _AGENTS = (
-    *("a2c", "acer", "alphazero", "c51", "ddpg", "dqn", "iqn", "maddpg", "ppo", "qrdqn", "sac", "td3"),
+    *("a2c", "acer", "alphazero", "c51", "ddpg", "dqn", "iqn", "maddpg", "ppo", "pqn", "qrdqn", "sac", "td3"),
     *("tqc", "trpo"),
 )
 register_modules(*(f"noterl.agents.{name}" for name in _AGENTS))
 register_modules(
     *("noterl.envs.games", "noterl.policies", "noterl.noise", "noterl.replay", "noterl.schedules"),
-    *("noterl.networks.config", "noterl.learning.reward_model", "noterl.imitation.demonstrations"),
+    *("noterl.networks.config", "noterl.optimizers", "noterl.learning.reward_model", "noterl.imitation.demonstrations"),
 )
 
 if not TYPE_CHECKING:

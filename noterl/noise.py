@@ -327,7 +327,7 @@ class ColoredNoise(NoiseProcess):
             self.sequences = np.concatenate([self.sequences, self._start(new)])
             self.positions = np.append(self.positions, np.zeros(new, np.int64))
         for lane in np.flatnonzero(self.positions[:lanes] == self.length):
-            self.reset(lane)
+            self.reset(int(lane))
         samples = self.sequences[np.arange(lanes), self.positions[:lanes]]
         self.positions[:lanes] += 1
         return self.mu + self.current_sigma * samples
@@ -353,7 +353,7 @@ class ColoredNoise(NoiseProcess):
         Raises:
             ValueError: as in `Explorer`, and if the sequences have another shape; this object is then unchanged.
         """
-        shape = np.shape(state.get("sequences"))
+        shape = np.shape(state.get("sequences", ()))
         positions = np.asarray(state.get("positions"))
         if len(shape) == 3:
             if shape[1:] != (self.length, self.size):

@@ -15,7 +15,7 @@ from typing import Any, Unpack
 import numpy as np
 
 from noterl import losses
-from noterl.agents.ensemble import EnsembleOptions
+from noterl.agents.ensemble import CriticOptions
 from noterl.agents.sac import SAC
 from noterl.backends import ops
 from noterl.registry import register
@@ -31,7 +31,7 @@ _REFUSED = {
 }
 
 
-class SACOptions(EnsembleOptions, total=False):
+class SACOptions(CriticOptions, total=False):
     """The keyword arguments of `SAC`, except `critics`."""
 
     hidden: Sequence[int]

@@ -220,7 +220,7 @@ class Evaluate(Callback):
             return float(result["reward_mean"])
         if self.best_by == "lower":
             return float(result["reward_mean"] - result["reward_std"])
-        return float(np.quantile(result["returns"], self.best_by))
+        return float(np.quantile(result["returns"], float(self.best_by)))
 
     def _append(self, row: dict[str, float]) -> None:
         before = len(self.results.get("steps", []))

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from noterl.backends import keras
-from noterl.networks.layers import NORM_EPSILON, num_values, stacks
 from noterl.backends.nested import split_columns
+from noterl.networks.layers import NORM_EPSILON, num_values, stacks
 
 
 def keras_network(plan: tuple[Any, ...], shape: tuple[int, ...]) -> keras.Model:

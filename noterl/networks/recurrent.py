@@ -234,9 +234,9 @@ def recurrent_network(
             f"recurrent must be a function that returns a new cell for each network, such as the class {type(cell)}, "
             f"got one cell: {cell!r:.200}"
         )
-    make: Callable[[int], Any] = cell
-    if isinstance(cell, Cell):
-        make = partial(Cell, cell.kind, cell.units, layer_norm=cell.layer_norm)
+    make: Callable[[int], Any] = (
+        partial(Cell, cell.kind, cell.units, layer_norm=cell.layer_norm) if isinstance(cell, Cell) else cell
+    )
     built = make(size)
     if not isinstance(getattr(built, "state_spec", None), Mapping) or not callable(built):
         raise ValueError(

@@ -62,7 +62,8 @@ class Animate(Callback):
         self.seed: int | None = seed
         self.overlay: bool = check_bool("overlay", overlay)
         self.reward: float | None = None
-        self._failed, self._first_step = False, 0
+        self._failed = False
+        self._first_step = 0
 
     def on_train_begin(self, logs: Logs) -> None:
         """Check that the file can be written."""

@@ -161,7 +161,8 @@ class BackupAndRestore(Callback):
     def _part_of(self, document: Any) -> dict[str, Any]:
         try:
             part = document["state"]["callbacks"][self.state_key]
-            number, columns = part["fit"]["number"], part["columns"]
+            number = part["fit"]["number"]
+            columns = part["columns"]
         except (KeyError, TypeError) as error:
             raise saving.FileError(f"cannot read {str(self.path)!r}: not a backup, {error!r} is missing") from error
         if type(number) is not int or not isinstance(columns, dict):
@@ -173,7 +174,8 @@ def _changes(backup: Mapping[str, Any], current: Mapping[str, Any]) -> dict[str,
     """Return the numbers and words of the constructor and of `compile` that differ, by name: before and now."""
     found = {}
     for part in ("config", "compile"):
-        before, now = backup[part], current[part].values
+        before = backup[part]
+        now = current[part].values
         for name in {**before, **now}:
             values = [each.get(name) for each in (before, now)]
             if values[0] != values[1] and all(map(_is_comparable, values)):

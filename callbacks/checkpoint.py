@@ -216,7 +216,8 @@ class Checkpoint(Callback):
         self._writer.wait()  # which files are kept depends on whether the previous one was written
         score = self._monitor.mean
         name = self._name(score)
-        before, saved_at = self._kept, self._saved_at
+        before = self._kept
+        saved_at = self._saved_at
         chosen = self._is_chosen(score) or any(file.chosen for file in before if file.name == name)
         if not (chosen or last or self.save_last):
             return

@@ -83,7 +83,8 @@ class EarlyStopping(Callback):
         """Check the moving mean."""
         if not logs.get("complete", True) or not self._monitor.update(logs, self) or not self._monitor.is_full:
             return
-        name, mean = self._monitor.name, self._monitor.mean
+        name = self._monitor.name
+        mean = self._monitor.mean
         if self.criterion is not None and (mean == self.criterion or self._monitor.is_better(mean, self.criterion)):
             self.agent.stop(f"{name} reached {self.criterion}")
         self._first = mean if self._first is None else self._first
@@ -102,7 +103,8 @@ class EarlyStopping(Callback):
 
     def _stop_after_collapse(self, mean: float) -> None:
         """Stop if the mean has stayed below the best one by the share `collapse` of the progress."""
-        best, first = self._best, self._first
+        best = self._best
+        first = self._first
         if self.collapse is None or best is None or first is None or best == first:
             return
         has_collapsed = self._monitor.is_better(best - self.collapse * (best - first), mean)

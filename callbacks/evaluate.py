@@ -122,7 +122,8 @@ class Evaluate(Callback):
             ValueError: if the spaces of `env` are not those of the agent, or the background process cannot make the
                 training environment.
         """
-        env, own = self._arguments["env"], agent.spaces.source
+        env = self._arguments["env"]
+        own = agent.spaces.source
         self._portable = own.portable()
         if env is not None:
             source = resolve_like(env, own)

@@ -391,7 +391,8 @@ class Callback:
 
     def call_if_due(self, episode: int = -1, logs: Logs | None = None) -> None:
         """Call `on_due` if `every` is due; handles the events that `every.at` names."""
-        every, mark = self.every, self._every_mark
+        every = self.every
+        mark = self._every_mark
         assert every is not None and mark is not None
         if (logs is None or logs.get("complete", True)) and every.is_due(self.agent, mark):
             self._every_mark = every.now(self.agent)  # before the call, which may save the state

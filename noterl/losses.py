@@ -247,7 +247,9 @@ def gae(reward: Tensor, discount: Tensor, value: Tensor, next_value: Tensor, dec
     delta = reward + discount * next_value - value
 
     # Sum over 1, 2, 4, ... steps: log(T) vector operations instead of a loop of T.
-    advantage, span, length = delta, 1, reward.shape[0]
+    advantage = delta
+    span = 1
+    length = reward.shape[0]
     while span < length:
         none = ops.zeros_like(delta[:span])
         advantage = advantage + decay * ops.concatenate([advantage[span:], none])

@@ -203,7 +203,8 @@ class OrnsteinUhlenbeckProcess(NoiseProcess):
         before = vars(self).get(name)
         super().__setattr__(name, value)
         if name in ("theta", "dt") and not self._is_stable(vars(self)):
-            theta, dt = self.theta, self.dt
+            theta = self.theta
+            dt = self.dt
             vars(self)[name] = before
             raise ValueError(f"theta must be below 2 / dt ({2 / dt:g}), got {theta!r}")
 

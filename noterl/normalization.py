@@ -20,7 +20,8 @@ from noterl.utils import schema
 Array = np.ndarray[Any, Any]
 
 # As in Stable-Baselines3: normalized values are clipped to this, and this is added to variances.
-CLIP, EPSILON = 10.0, 1e-8
+CLIP = 10.0
+EPSILON = 1e-8
 
 
 class RunningMeanStd:
@@ -60,7 +61,8 @@ class RunningMeanStd:
         self._merge(np.asarray(value, np.float64), 0.0, 1)
 
     def _merge(self, mean: Array, variance: Array | float, added: int) -> None:
-        total, shift = self.count + added, mean - self.mean
+        total = self.count + added
+        shift = mean - self.mean
         squares = self.variance * self.count + variance * added + np.square(shift) * (self.count * added / total)
         self.mean = self.mean + shift * (added / total)
         self.variance, self.count = squares / total, total
@@ -162,7 +164,8 @@ class Normalizers:
             acting: the statistics (`arrays`) with which its actions were chosen; None if these are the current ones.
             merge: called when the statistics are updated; it may merge them with those of other processes.
         """
-        counted, current = batch.weight > 0, {}
+        counted = batch.weight > 0
+        current = {}
         if acting is not None:
             current = self.arrays()
             self.set_arrays(acting)
@@ -207,7 +210,8 @@ class Normalizers:
         """Return the discounted return so far at each step `[T, N]`; the end of an episode resets it."""
         steps, lanes = batch.reward.shape
         running = self._returns if len(self._returns) == lanes else np.zeros(lanes)
-        returns, ended = np.empty((steps, lanes)), batch.extra["ended"] > 0
+        returns = np.empty((steps, lanes))
+        ended = batch.extra["ended"] > 0
         for t in range(steps):
             counted = batch.weight[t] > 0
             running = np.where(counted, gamma * running + batch.reward[t], running)

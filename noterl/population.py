@@ -172,7 +172,8 @@ class Population:
         Raises:
             ValueError: if the agent has trained, or its weights were changed, such as by `pretrain` or `restore`.
         """
-        steps, updates = self.agent.steps, self.agent.updates
+        steps = self.agent.steps
+        updates = self.agent.updates
         if steps or updates:
             raise ValueError(
                 f"agent must not have trained, because its members start with initial weights; it has made {steps:,} "
@@ -239,7 +240,8 @@ class Population:
             RuntimeWarning: if a loss or gradient of a member is not finite. The member keeps its weights from before
                 that update, and the others train on. The next `fit` trains it again.
         """
-        budget, verbose = check_count("steps", steps), check_verbose(verbose)
+        budget = check_count("steps", steps)
+        verbose = check_verbose(verbose)
         num_envs = check_positive("num_envs", num_envs, none=True) or self._num_envs or 1
         lists = self._check_callbacks(callbacks)
         self.history = self.history or PopulationHistory(len(self))

@@ -99,7 +99,8 @@ class Generators:
         """
         try:
             check_seed(state["seed"])
-            seed, saved = int(state["seed"]), state["states"]
+            seed = int(state["seed"])
+            saved = state["states"]
             names = sorted(set(self._generators) | set(saved))
             before, self.seed = self.seed, seed
             try:

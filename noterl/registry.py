@@ -157,7 +157,8 @@ class Configurable(metaclass=_Recorder):
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Any:
         """Build an object from the arguments that `get_config` returned."""
-        named, positional = dict(config), []
+        named = dict(config)
+        positional = []
         parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]
         for index, parameter in enumerate(parameters):
             if parameter.kind is inspect.Parameter.VAR_POSITIONAL and parameter.name in named:

@@ -73,10 +73,12 @@ class AdaptiveCallback(Callback):
         Raises:
             ValueError: if it is less than `least`, the bound of the batch.
         """
-        replay, kind = self.agent.replay, "the transitions of a rollout"
+        replay = self.agent.replay
+        kind = "the transitions of a rollout"
         most = self.agent.largest_batch(sys.maxsize) if self.agent.memory == "rollout" else sys.maxsize
         if isinstance(replay, Replay) and replay.capacity < most:
-            most, kind = replay.capacity, "the capacity of the replay memory"
+            most = replay.capacity
+            kind = "the capacity of the replay memory"
         if least > most:
             raise ValueError(f"min of batch must be at most {kind}, {most}, got {least}")
         return most
@@ -140,7 +142,8 @@ class AdaptiveCallback(Callback):
             logs.update(self._rounded(name))
 
     def _adjust(self, name: str, ratio: float) -> None:
-        tunable, how = TUNABLES[name], self._adjusted[name]
+        tunable = TUNABLES[name]
+        how = self._adjusted[name]
         direction = getattr(tunable, self.follows)
         self._values[name] = {part: how.next(value, ratio, direction) for part, value in self._values[name].items()}
         if name == "batch":
@@ -169,7 +172,8 @@ class AdaptiveCallback(Callback):
         self._room = self.agent.replay.capacity - len(self.agent.replay)
 
     def _rounded(self, name: str) -> Values:
-        how, values = self._adjusted[name], self._values[name]
+        how = self._adjusted[name]
+        values = self._values[name]
         if name == "collect" and self._room > 0:  # not in the values, so that it is not applied again to the next one
             values = {part: value * self._room / self.agent.replay.capacity for part, value in values.items()}
         if isinstance(how, Scale):

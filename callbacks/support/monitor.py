@@ -51,7 +51,8 @@ class Monitor:
         self.name: str = name
         self.mode: str = check_word("mode", mode, ("max", "min"))
         window = check_positive(argument, window, none=True)
-        self._is_default, self._argument = window is None, argument
+        self._is_default = window is None
+        self._argument = argument
         self.recent: deque[float] = deque(maxlen=default if window is None else window)
         self.is_rare: bool = False
         self.has_compared: bool = False

@@ -147,7 +147,8 @@ class Tunable(NamedTuple):
         elif self.is_count and self.name != "batch" and agent.memory != "replay":
             reason = f"{type(agent).__name__} learns when a rollout is complete"
         else:
-            owner, attribute = self._owner(agent), self._attribute(agent)
+            owner = self._owner(agent)
+            attribute = self._attribute(agent)
             if isinstance(owner, Mapping):
                 value: Any = owner.get(attribute)
                 reason = f"{type(agent).__name__} has the hyperparameters {', '.join(sorted(owner))}"
@@ -166,7 +167,8 @@ class Tunable(NamedTuple):
             for part, optimizer in self._optimizers(agent):
                 agent.set_rule(self.attribute, values[part], optimizer)
             return
-        owner, attribute = self._owner(agent), self._attribute(agent)
+        owner = self._owner(agent)
+        attribute = self._attribute(agent)
         if isinstance(owner, Mapping):
             owner[attribute].assign(values[self.name])
         else:

@@ -35,7 +35,8 @@ def callback_options(key: str) -> list[Option]:
     The first enables it, and its value is the first argument. It needs a value if this argument has no default. The
     others are named after the arguments, such as `--checkpoint.save-freq`.
     """
-    kind, group = offered()[key], key.replace("_", "-")
+    kind = offered()[key]
+    group = key.replace("_", "-")
     arguments = options_of(kind, group, prefix=f"{key}.")
     first = arguments[0] if arguments else Option(f"{key}.", "bool")
     # They are required only if the callback is used; its constructor raises then.

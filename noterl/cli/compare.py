@@ -26,7 +26,8 @@ def run(arguments: Sequence[str]) -> None:
         Option("quiet", "bool", False, "Whether to print errors only", "compare", switch=True),
     ]
     count = next((k for k, argument in enumerate(arguments) if argument.startswith("-")), len(arguments))
-    paths, rest = arguments[:count], arguments[count:]
+    paths = arguments[:count]
+    rest = arguments[count:]
     text = (
         "Plot learning curves. Each LOG is a .csv, .jsonl or .parquet file, or the folder of a run. A quoted pattern, "
         "such as 'runs/a-*/log.csv', is one curve: the mean of its files."
@@ -35,7 +36,8 @@ def run(arguments: Sequence[str]) -> None:
     values = {key: each.value for key, each in given.items()}
     if not paths:
         raise UsageError("one or more logs must follow `noterl compare`")
-    out, quiet = values.pop("out", "compare.png"), values.pop("quiet", False)
+    out = values.pop("out", "compare.png")
+    quiet = values.pop("quiet", False)
     groups = groups_of(paths)
     with usage_errors():
         plotting.compare(groups, path=out, **values)

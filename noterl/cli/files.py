@@ -95,7 +95,8 @@ def describe(path: Path) -> dict[str, Any]:
         return {"file": str(path), "size": size, "values": sum(array.size for array in weights.values()), **shapes}
     document = saving.read(path)
     try:
-        state, environment = document["state"], document["environment"]
+        state = document["state"]
+        environment = document["environment"]
         found = {"file": str(path), "size": size, "agent": document["class"]}
         found["environment"] = str(environment.get("id", "only its spaces are stored"))
         found["observations"] = str(environment["observation_space"])
@@ -147,7 +148,8 @@ def _run(method: str, arguments: Sequence[str], skip: Sequence[str], fixed: dict
     else:
         every = options_of_agent(name, options)
         options = [option for option in every if option.group not in ("compile", "fit")]
-        path, rest = Path(), list(arguments[1:])
+        path = Path()
+        rest = list(arguments[1:])
     text = "Play episodes of a trained agent and show them." if method == "play" else "Evaluate a trained agent."
     text += " --import MODULE imports classes of your own first."
     given = parse_options(options, rest, prog=f"noterl {method} {name or 'FILE'}", description=text)

@@ -150,7 +150,8 @@ def _with_gpus(ranks: Iterable[Variables]) -> tuple[list[str], list[Variables]]:
     Raises:
         UsageError: if there are too few.
     """
-    variables, gpus = list(ranks), visible_gpus()
+    variables = list(ranks)
+    gpus = visible_gpus()
     if gpus and len(gpus) < len(variables):
         raise UsageError(
             f"--processes {len(variables)} exceeds the {len(gpus)} GPUs of this machine, and processes cannot share "
@@ -217,7 +218,8 @@ class Launch:
         spare: Collection[int] = (),
     ) -> None:
         self._spare, self._lost = frozenset(spare), set[int]()
-        self._names, self._output = list(names), output or sys.stdout
+        self._names = list(names)
+        self._output = output or sys.stdout
         self._lock = threading.Lock()
         threads = {"OMP_NUM_THREADS": _cores_of_each(len(names))}
         self._processes: list[subprocess.Popen] = []

@@ -25,7 +25,8 @@ from noterl.utils.files import replacing, user_path
 from noterl.utils.keras_backend import SUPPORTED
 from noterl.utils.words import explain_name
 
-AGENT_FILE, LOG_FILE = "agent.noterl", "log.csv"
+AGENT_FILE = "agent.noterl"
+LOG_FILE = "log.csv"
 
 # The arguments of `fit` that the options of the run replace.
 _NOT_FIT = ("env", "seed", "callbacks")
@@ -114,7 +115,8 @@ def train_options(name: str) -> list[Option]:
 
 def options_of_agent(name: str, others: Sequence[Option]) -> list[Option]:
     """Return other options, and those of an agent, `compile` and `fit` that have other names."""
-    agent, found = noterl_class(name), list(others)
+    agent = noterl_class(name)
+    found = list(others)
     for function, group, skip in (
         (agent, plain_name(name), ("env", "seed")),
         (agent.compile, "compile", ()),
@@ -140,11 +142,14 @@ def train(name: str, options: Sequence[Option], given: Mapping[str, Given]) -> P
     own = RunOptions(**groups["run"])
     seed = secrets.randbelow(2**31) if own.seed is None else own.seed
     folder = _folder(name, own)
-    agent, callbacks, message = None, _callbacks(given, folder), ""
+    agent = None
+    callbacks = _callbacks(given, folder)
+    message = ""
     try:
         with usage_errors():
             environment = environment_of(own.env, own.wrap)
-            constructor, compiled = groups.get(plain_name(name), {}), groups.get("compile", {})
+            constructor = groups.get(plain_name(name), {})
+            compiled = groups.get("compile", {})
             if own.preset is None:
                 agent = noterl_class(name)(environment, seed=seed, **constructor)
                 agent.compile(**compiled)
@@ -171,7 +176,9 @@ def train(name: str, options: Sequence[Option], given: Mapping[str, Given]) -> P
 @contextlib.contextmanager
 def _run_file(agent: Any, folder: Path, table: dict[str, Any]) -> Iterator[None]:
     """Write `run.toml`; if training does not begin in the block, the folder is then as it was before."""
-    path, fits, is_new = folder / config.NAME, agent.fits, not folder.exists()
+    path = folder / config.NAME
+    fits = agent.fits
+    is_new = not folder.exists()
     before = path.read_bytes() if path.exists() else None
     config.write_config(path, table, _comment())
     try:
@@ -346,7 +353,8 @@ def without_flag(arguments: Sequence[str], flag: str) -> tuple[list[str], list[s
     Raises:
         UsageError: if no value follows it.
     """
-    rest, values = [], []
+    rest = []
+    values = []
     iterator = iter(arguments)
     for argument in iterator:
         if argument == flag or argument.startswith(f"{flag}="):

@@ -31,7 +31,9 @@ def alternatives(annotation: str) -> list[str]:
     >>> alternatives("int | str | None"), alternatives("Callable[[int], float] | Any")
     (['int', 'str'], ['Callable[[int], float]', 'Any'])
     """
-    parts, depth, start = [], 0, 0
+    parts = []
+    depth = 0
+    start = 0
     for position, character in enumerate(annotation + "|"):
         depth += {"[": 1, "]": -1}.get(character, 0)
         if character == "|" and depth == 0:

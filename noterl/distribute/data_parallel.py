@@ -13,7 +13,8 @@ from noterl.backends.process_group import ConnectionLost
 from noterl.distribute.base import ProcessStrategy, Strategy, StrategyError, environment_number
 
 # The variables of `keras.distribution.initialize`.
-_ADDRESSES, _NUM_PROCESSES = "KERAS_DISTRIBUTION_JOB_ADDRESSES", "KERAS_DISTRIBUTION_NUM_PROCESSES"
+_ADDRESSES = "KERAS_DISTRIBUTION_JOB_ADDRESSES"
+_NUM_PROCESSES = "KERAS_DISTRIBUTION_NUM_PROCESSES"
 _PROCESS_ID = "KERAS_DISTRIBUTION_PROCESS_ID"
 
 
@@ -138,7 +139,8 @@ def start() -> None:
     if not os.environ.get(_NUM_PROCESSES) or processes.is_connected():
         return
     word = "data_parallel"
-    count, rank = environment_number(_NUM_PROCESSES, word), environment_number(_PROCESS_ID, word)
+    count = environment_number(_NUM_PROCESSES, word)
+    rank = environment_number(_PROCESS_ID, word)
     coordinator = os.environ.get(_ADDRESSES, "").partition(",")[0]
     host, _, port = coordinator.rpartition(":")
     if not host or not port.isdigit():

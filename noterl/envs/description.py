@@ -113,8 +113,10 @@ def read(description: Any) -> Described:
 
 def _read_registered(spaces: tuple[Any, Any], description: dict[str, Any]) -> Described:
     """Return the description of an environment with an id."""
-    env_id, agents = description["id"], description.get("agents")
-    kwargs, limit = description.get("kwargs", {}), description.get("max_episode_steps")
+    env_id = description["id"]
+    agents = description.get("agents")
+    kwargs = description.get("kwargs", {})
+    limit = description.get("max_episode_steps")
     limited = type(limit) is int and limit > 0
     if not isinstance(env_id, str) or not isinstance(kwargs, dict) or not (limit is None or limited):
         raise ValueError(f"description: id, kwargs and max_episode_steps are malformed: {show(description)}")
@@ -137,7 +139,8 @@ def _read_object(key: str, entry: Any, base: type) -> tuple[Any, str]:
     """
     if not isinstance(entry, dict) or {*map(type, entry)} != {str} or set(entry) != {"class", "arguments"}:
         raise ValueError(f"description: {key} must hold a class and its arguments, got {show(entry)}")
-    name, arguments = entry["class"], entry["arguments"]
+    name = entry["class"]
+    arguments = entry["arguments"]
     if not isinstance(name, str) or not isinstance(arguments, dict) or not _fits(arguments):
         raise ValueError(f"description: {key} must hold a class and its arguments, got {show(entry)}")
     try:

@@ -77,7 +77,8 @@ class Functions:
         for name, found in zip(("reward", "terminated", "truncated"), results[2:], strict=True):
             if found.shape != ():
                 raise ValueError(f"step of {self.name} must return a scalar {name}, got the shape {found.shape}")
-        ours, theirs = jax.tree.structure(state), jax.tree.structure(results[1])
+        ours = jax.tree.structure(state)
+        theirs = jax.tree.structure(results[1])
         if ours != theirs:
             raise ValueError(f"step of {self.name} must return a state like that of reset, {ours}, got {theirs}")
         floating = jax.numpy.floating
@@ -214,7 +215,8 @@ class FunctionalVectorEnv(VectorEnv):
         final, observations, self._states, *results = step(keys, self._states, actions)
         reward, terminated, truncated = map(np.asarray, results)
         space = self.single_observation_space
-        final, observations = to_numpy(final, space), to_numpy(observations, space)
+        final = to_numpy(final, space)
+        observations = to_numpy(observations, space)
         last = np.full(self.num_envs, None)
         for lane in np.flatnonzero(terminated | truncated).tolist():
             last[lane] = _at(final, lane)

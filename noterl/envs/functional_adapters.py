@@ -60,7 +60,8 @@ def _from_func_env(env: Any) -> FunctionalEnv:
     def step(key: Any, state: Any, action: Any) -> tuple[Any, Any, Any, Any, Any]:
         first, second = _split(key)
         new = env.transition(state, action, first, params)
-        reward, terminated = env.reward(state, action, new, second, params), env.terminal(new, second, params)
+        reward = env.reward(state, action, new, second, params)
+        terminated = env.terminal(new, second, params)
         return env.observation(new, second, params), new, reward, terminated, np.False_
 
     return functional(reset, step, env.observation_space, env.action_space, name=type(env).__name__)
@@ -68,7 +69,8 @@ def _from_func_env(env: Any) -> FunctionalEnv:
 
 def _from_gymnax(env: Any) -> FunctionalEnv:
     """Adapt an environment of gymnax, with its default parameters."""
-    params, name = env.default_params, getattr(env, "name", type(env).__name__)
+    params = env.default_params
+    name = getattr(env, "name", type(env).__name__)
     if not hasattr(env, "is_truncated"):
         raise ValueError(f"env: {name} is of gymnax before 1.0, which does not tell truncation from termination")
 
@@ -83,7 +85,8 @@ def _from_gymnax(env: Any) -> FunctionalEnv:
 
 def _from_brax(env: Any) -> FunctionalEnv:
     """Adapt an environment of Brax or of MuJoCo Playground; a time limit of Playground is kept."""
-    name, layer = type(getattr(env, "unwrapped", env)).__name__, env
+    name = type(getattr(env, "unwrapped", env)).__name__
+    layer = env
     while layer is not None:
         if "AutoReset" in type(layer).__name__:
             raise ValueError(f"env: {name} resets itself and hides last observations; create it with auto_reset=False")
@@ -120,7 +123,8 @@ def _from_jumanji(env: Any) -> FunctionalEnv:
 
     def step(key: Any, state: Any, action: Any) -> tuple[Any, Any, Any, Any, Any]:
         state, timestep = env.step(state, action)
-        over, ends = timestep.step_type == last, timestep.discount == 0
+        over = timestep.step_type == last
+        ends = timestep.discount == 0
         return _as_dict(timestep.observation), state, timestep.reward, over & ends, over & ~ends
 
     found = (_space_of_spec(_attribute(env, f"{name}_spec")) for name in ("observation", "action"))

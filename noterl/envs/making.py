@@ -107,9 +107,11 @@ def remake(env: Env, render_mode: str | None) -> Env:
         NotRemade: if the environment has no spec, or if `make` raises, for example because a wrapper does not record
             its arguments.
     """
-    library, build = "gym", copier(env)
+    library = "gym"
+    build = copier(env)
     if isinstance(env.spec, EnvSpec):
-        library, build = "gymnasium", functools.partial(make_registered, env.spec)
+        library = "gymnasium"
+        build = functools.partial(make_registered, env.spec)
     if build is None:
         raise NotRemade("it has no spec")
     try:

@@ -108,7 +108,8 @@ class ObservationEncoder:
             )
         axes = _leading_axes(self.original_space, observation)
         if axes is None:
-            shape, got = _shapes(zeros(self.original_space)), _shapes(observation)
+            shape = _shapes(zeros(self.original_space))
+            got = _shapes(observation)
             raise ValueError(f"{argument} must have the shape {shape} or (N, *{shape}), got {got}")
         return axes
 
@@ -146,7 +147,8 @@ def fit_dtype(space: Space[Any], observation: Any, name: str = "observation") ->
     if isinstance(space, spaces.Dict):
         parts = {key: fit_dtype(part, observation[key], f"{name}[{key!r}]") for key, part in space.spaces.items()}
         return observation if all(part is observation[key] for key, part in parts.items()) else parts
-    dtype, value = np.dtype(space.dtype), np.asarray(observation)
+    dtype = np.dtype(space.dtype)
+    value = np.asarray(observation)
     if value.dtype.kind not in "biufO":
         raise ValueError(f"{name} must hold numbers, got {value.dtype}")
     if isinstance(space, spaces.Discrete) and not ((value >= 0) & (value < space.n)).all():
@@ -231,7 +233,8 @@ def _leading_axes(space: Space[Any], value: Any) -> int | None:
             return None
         found = {_leading_axes(part, value[name]) for name, part in space.spaces.items()}
         return found.pop() if len(found) == 1 else None
-    shape, own_shape = np.shape(value), space.shape or ()
+    shape = np.shape(value)
+    own_shape = space.shape or ()
     extra = len(shape) - len(own_shape)
     return extra if extra in (0, 1) and shape[extra:] == own_shape else None
 

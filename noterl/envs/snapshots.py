@@ -167,7 +167,8 @@ def equal(first: Any, second: Any) -> bool:
         return first.keys() == second.keys() and all(equal(first[key], second[key]) for key in first)
     if isinstance(first, tuple | list) and isinstance(second, tuple | list):
         return len(first) == len(second) and all(equal(a, b) for a, b in zip(first, second, strict=True))
-    ours, theirs = np.asarray(first), np.asarray(second)
+    ours = np.asarray(first)
+    theirs = np.asarray(second)
     return np.array_equal(ours, theirs, equal_nan=ours.dtype.kind in "fc" and theirs.dtype.kind in "fc")
 
 
@@ -208,7 +209,8 @@ def _set_random(base: Any, state: dict[str, Any] | None) -> None:
     """Set the state of the generator, in place if possible, because the environment may have other references to it."""
     if state is None:
         return
-    random, held = codec.generator(state), vars(base).get("_np_random")
+    random = codec.generator(state)
+    held = vars(base).get("_np_random")
     if type(getattr(held, "bit_generator", None)) is type(random.bit_generator):
         held.bit_generator.state = state
     else:

@@ -102,7 +102,8 @@ def resolve_like(env: Any, own: EnvSource) -> EnvSource:
     """
     source = resolve(env)
     for name in ("team", "observation_space", "action_space"):
-        theirs, ours = getattr(source, name), getattr(own, name)
+        theirs = getattr(source, name)
+        ours = getattr(own, name)
         if theirs != ours:
             source.close()
             raise ValueError(f"env has the {name} {theirs}, but the agent was built for {ours}")

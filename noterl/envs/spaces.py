@@ -189,7 +189,8 @@ def same_layout(first: Space[Any], second: Space[Any]) -> bool:
     if which != kind(second):
         return False
     if which in ("Dict", "Tuple"):
-        ours, theirs = parts_of(first), parts_of(second)
+        ours = parts_of(first)
+        theirs = parts_of(second)
         return list(ours) == list(theirs) and all(same_layout(ours[key], theirs[key]) for key in ours)
     if which == "Box":
         return first.shape == second.shape and first.dtype == second.dtype

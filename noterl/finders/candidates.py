@@ -116,9 +116,11 @@ def named(candidates: Mapping[str, Any] | Sequence[Any], kinds: Sequence[str] | 
     ['float', 'int 1', 'int 2']
     """
     if isinstance(candidates, Mapping):
-        names, values = [str(name) for name in candidates], list(candidates.values())
+        names = [str(name) for name in candidates]
+        values = list(candidates.values())
     else:
-        names, values = list(kinds or map(kind_of, candidates)), list(candidates)
+        names = list(kinds or map(kind_of, candidates))
+        values = list(candidates)
     total = Counter(names)
     result = {name: None for name in names if total[name] == 1}  # numbered names must not equal these
     for index, name in enumerate(names):

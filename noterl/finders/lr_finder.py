@@ -26,9 +26,11 @@ from noterl.utils.checks import check_int, check_number, check_positive, check_w
 # Factors between rates of the metric "loss", from the searches of benchmarks/learning_rates.py with the seeds 0 to 4.
 # A rate just below that of the lowest loss is stable for a short time only. A loss that falls long before it explodes
 # falls by itself, such as from the values of an untrained network.
-BELOW_LOWEST, BELOW_END = 4.0, 600.0
+BELOW_LOWEST = 4.0
+BELOW_END = 600.0
 # Points that `suggestion` skips by default: the first means are over few points, and the last rates are too high.
-SKIP_BEGINNING, SKIP_END = 10, 5
+SKIP_BEGINNING = 10
+SKIP_END = 5
 
 if TYPE_CHECKING:
     from noterl.agent import BaseAgent

@@ -22,10 +22,12 @@ if TYPE_CHECKING:
     from noterl.agent import BaseAgent
 
 # Seconds of each measurement, and after which one ends although no update was made.
-_SECONDS, _LIMIT = 2.0, 20.0
+_SECONDS = 2.0
+_LIMIT = 20.0
 
 # A further worker must shorten the run by this share, and the workers use at most this share of the free memory.
-_GAIN, _FREE = 0.05, 0.75
+_GAIN = 0.05
+_FREE = 0.75
 
 _MOST = 64
 _LISTS = ("policy", "noise")  # arguments of `compile` that may be lists with one object for each worker
@@ -79,7 +81,8 @@ class _Timer(Callback):
         self._updates, self._start = self.agent.updates, time.monotonic()
 
     def on_step_end(self) -> None:
-        passed, updates = time.monotonic() - self._start, self.agent.updates
+        passed = time.monotonic() - self._start
+        updates = self.agent.updates
         if (passed > _SECONDS and updates > self._updates) or passed > _LIMIT:
             for child in psutil.Process().children():
                 with contextlib.suppress(psutil.Error):  # one that has ended
@@ -156,7 +159,8 @@ def suggest_workers(agent: BaseAgent, env: Any = None, memory: float | None = No
 
 def _fit(agent: BaseAgent, env: Any, workers: int) -> tuple[dict[str, float], int, int]:
     """Train with one environment; return the time split, the steps and the memory of the worker."""
-    before, timer = agent.steps, _Timer()
+    before = agent.steps
+    timer = _Timer()
     history = agent.fit(env, num_envs=1, workers=workers, callbacks=[timer], verbose=0)
     return history.time_split, agent.steps - before, timer.worker_bytes
 
@@ -168,7 +172,8 @@ def _cpu_share(agent: BaseAgent, env: Any) -> float:
     try:
         environment.reset(seed=0)
         environment.action_space.seed(0)
-        begun, used = time.perf_counter(), time.process_time()
+        begun = time.perf_counter()
+        used = time.process_time()
         while time.perf_counter() - begun < 0.25 * _SECONDS:
             *_, terminated, truncated, _ = environment.step(environment.action_space.sample())
             if terminated or truncated:

@@ -226,7 +226,9 @@ def random_actions(space: spaces.Space[Any], count: int, generator: np.random.Ge
     if isinstance(space, spaces.MultiBinary):
         return generator.integers(2, size=(count, *space.shape), dtype=space.dtype)
     box: Any = space
-    low, high, shape = box.low, box.high, (count, *box.shape)
+    low = box.low
+    high = box.high
+    shape = (count, *box.shape)
     bounded = np.isfinite(low) & np.isfinite(high)
     uniform = generator.uniform(np.where(bounded, low, 0.0), np.where(bounded, high, 1.0), shape)
     if not bounded.all():

@@ -100,7 +100,8 @@ class Categorical(Head):
         """Return the log-probability `[B]` of actions `[B, ...]` under outputs `[B, A]`, summed over the parts."""
         from noterl import losses
 
-        choices, parts = self._choices(action), self._log_policies(values)
+        choices = self._choices(action)
+        parts = self._log_policies(values)
         return sum(losses.take(part, choices[:, column]) for column, part in enumerate(parts))
 
     def cloning_loss(self, values: Tensor, action: Tensor) -> Tensor:

@@ -126,7 +126,8 @@ class Demonstrations(Configurable):
         return sum(len(episode.actions) for episode in self.episodes)
 
     def __repr__(self) -> str:
-        count, mean = len(self.episodes), self.returns.mean()
+        count = len(self.episodes)
+        mean = self.returns.mean()
         return f"<Demonstrations: {count:,} episodes, {len(self):,} steps, mean return {mean:.4g}>"
 
     @property
@@ -296,7 +297,8 @@ def _values(name: str, values: Any, space: Space[Any], length: int) -> Any:
             raise ValueError(f"{name} must be a dict with the keys {sorted(space.spaces)}, got {keys}")
         parts = space.spaces.items()
         return {key: _values(f"{name}[{key!r}]", values[key], part, length) for key, part in parts}
-    array, shape = np.asarray(values), (length, *(space.shape or ()))
+    array = np.asarray(values)
+    shape = (length, *(space.shape or ()))
     dtype = np.dtype(space.dtype)
     if array.shape != shape:
         raise ValueError(f"{name} must have the shape {shape}, got {array.shape}")

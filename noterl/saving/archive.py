@@ -32,7 +32,8 @@ from noterl.utils.files import FileError, PathLike, reading, replacing
 VERSION = 1
 
 _ENTRY = 46 + 28  # most bytes of an entry without its name; the second part is for sizes and offsets above 4 GiB
-_JSON, _TENSORS = "agent.json", "variables.safetensors"
+_JSON = "agent.json"
+_TENSORS = "variables.safetensors"
 # The beginning of a zip whose first member is `agent.json`, or of a safetensors file, with the identity of a run.
 _RUN = re.compile(
     rb'(?:PK\x03\x04.{26}agent\.json\{"format": "noterl", "version": \d+, "run": '

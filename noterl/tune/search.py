@@ -470,7 +470,8 @@ class Search:
         """
         process, pipe = spawn(trials_.run, task, name="trial")
         results: list[float] = []
-        started, pruned = monotonic(), False
+        started = monotonic()
+        pruned = False
         try:
             while True:
                 if not pipe.poll(_POLL):

@@ -12,7 +12,10 @@ from noterl.policies import LinearEpsGreedyPolicy
 from noterl.tune.ranges import Choice, Float, Int, OneMinus, sample
 
 _GAMMA = Choice(0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 0.9999)
-_TINY, _SMALL, _MEDIUM, _BIG = (64,), (64, 64), (256, 256), (400, 300)
+_TINY = (64,)
+_SMALL = (64, 64)
+_MEDIUM = (256, 256)
+_BIG = (400, 300)
 _ON_POLICY = {
     "gamma": OneMinus(0.0001, 0.03),
     "gae_lambda": OneMinus(0.0001, 0.1),

@@ -61,7 +61,9 @@ class Report(Callback):
     every: Every
 
     def __init__(self, task: Task, position: int, pipe: Connection) -> None:
-        self._task, self._position, self._pipe = task, position, pipe
+        self._task = task
+        self._position = position
+        self._pipe = pipe
         self.every = Every(max(1, task.steps // task.evaluations), "steps", at="step")
         self.pruned: bool = False
 

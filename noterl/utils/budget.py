@@ -72,7 +72,8 @@ class Budget:
         """
         self._used[kind] += amount
         if self._used[kind] > self._limits[kind]:
-            limit, used = self._limits[kind], self._used[kind]
+            limit = self._limits[kind]
+            used = self._used[kind]
             raise self._error(f"{self.place}: at most {limit:,} {kind}, got {used:,} or more")
 
 
@@ -139,7 +140,8 @@ def parse(content: bytes, load: Callable[[str], Any], place: str = "the text", f
 
 def _depth(value: Any) -> int:
     """Return how deep lists and dicts are nested."""
-    depth, level = 0, [value]
+    depth = 0
+    level = [value]
     while level:
         depth += 1
         containers = [item for item in level if isinstance(item, list | dict)]

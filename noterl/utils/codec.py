@@ -31,7 +31,10 @@ _DTYPE = re.compile(r"[<>|](b1|[iu][1248]|f[248]|c8|c16)")
 # The kinds of items in a list that is stored as arrays: floats, ints, the constants, words, and from 6 on the scalars
 # of one dtype of NumPy each.
 _CONSTANTS = [None, False, True]
-_FLOATS, _INTS, _WORDS, _SCALARS = 0, 1, 2 + len(_CONSTANTS), 3 + len(_CONSTANTS)
+_FLOATS = 0
+_INTS = 1
+_WORDS = 2 + len(_CONSTANTS)
+_SCALARS = 3 + len(_CONSTANTS)
 _NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 _GENERATORS = {name: getattr(np.random, name) for name in ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")}
 
@@ -347,7 +350,8 @@ def _decode_scalar(content: Any, keys: Keys) -> np.generic:
 
 def _uniform(array: Array) -> Any:
     """Return one element if all elements of the array are equal, otherwise the array."""
-    data, first = array.tobytes(), array.reshape(-1)[:1]
+    data = array.tobytes()
+    first = array.reshape(-1)[:1]
     return first[0] if array.size > 1 and data == first.tobytes() * array.size else array
 
 

@@ -196,7 +196,8 @@ def _temporary(path: PathLike, result: str) -> Iterator[tuple[str, BinaryIO]]:
     """
     target = _target(path)
     # The name has a fixed length, because the target's name may already be as long as the file system allows.
-    directory, beginning = os.path.dirname(target), f".noterl-{zlib.crc32(os.fsencode(target)):08x}-"
+    directory = os.path.dirname(target)
+    beginning = f".noterl-{zlib.crc32(os.fsencode(target)):08x}-"
     with naming(path, f"; {result}"):
         os.makedirs(directory, exist_ok=True)
         for leftover in os.listdir(directory):

@@ -53,7 +53,8 @@ def read_mask(value: Any, space: spaces.Space[Any], *, terminated: bool = False,
     >>> read_mask((np.array([1, 0]), np.array([1, 1, 0])), spaces.MultiDiscrete([2, 3]))
     array([ True, False,  True,  True, False])
     """
-    sizes, name = part_sizes(space), name or f"env: info[{ACTION_MASK!r}]"
+    sizes = part_sizes(space)
+    name = name or f"env: info[{ACTION_MASK!r}]"
     array = np.concatenate([np.asarray(part) for part in value]) if isinstance(value, tuple) else np.asarray(value)
     if array.shape != (sum(sizes),) or array.dtype.kind not in "biu":
         raise ValueError(

@@ -28,7 +28,8 @@ def _control_groups(
 
 
 def _limit(group: Path) -> tuple[int, int] | None:
-    limit, usage = _read(group / "memory.max").strip(), _read(group / "memory.current").strip()
+    limit = _read(group / "memory.max").strip()
+    usage = _read(group / "memory.current").strip()
     if not limit.isdigit() or not usage.isdigit():
         return None
     # The usage includes file cache, which the kernel drops before it refuses an allocation.

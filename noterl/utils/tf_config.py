@@ -111,7 +111,8 @@ def _problem(found: Any) -> str | None:
         return "each process must have its own address"
     if not isinstance(task.get("type"), str) or task["type"] not in cluster:
         return f"task['type'] must be one of {', '.join(cluster)}"
-    index, count = task.get("index"), len(cluster[task["type"]])
+    index = task.get("index")
+    count = len(cluster[task["type"]])
     if not isinstance(index, int) or isinstance(index, bool) or not 0 <= index < count:
         return f"task['index'] must be an int from 0 to {count - 1}"
     return None

@@ -103,7 +103,8 @@ def explain_constructor(error: TypeError, cls: type, args: tuple[Any, ...], kwar
         args: the positional arguments.
         kwargs: the keyword arguments.
     """
-    text, name = str(error), cls.__name__
+    text = str(error)
+    name = cls.__name__
     if text.startswith("missing a required argument"):
         return f"{name}() is {text}"
     if text == "too many positional arguments":

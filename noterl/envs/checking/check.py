@@ -109,7 +109,9 @@ class _Examiner:
     """
 
     def __init__(self, source: EnvSource, report: Report, *, owned: bool = True) -> None:
-        self._source, self._owned, self._report = source, owned, report
+        self._source = source
+        self._owned = owned
+        self._report = report
         self._env = source.make()
         self._mask: Any = None  # the legal actions of the current step; None if the environment does not report them
         self._checker = Checker(source.observation_space, warn=report.warn)
@@ -137,7 +139,8 @@ class _Examiner:
 
     def _play(self, actions: list[list[Any]], seed: int) -> None:
         """Play an episode with each list of actions."""
-        report, endings = self._report, []
+        report = self._report
+        endings = []
         for episode, own in enumerate(actions):
             moments = self._run(self._env, own, seed + episode, f"episode {episode}")
             report.steps += len(moments) - 1
@@ -257,7 +260,8 @@ class _Examiner:
 
     def _check_state(self, other: Env, actions: list[Any], seed: int) -> None:
         """Save the state in the middle of an episode, restore it in `other`, and compare the rest of both episodes."""
-        report, half = self._report, len(actions) // 2
+        report = self._report
+        half = len(actions) // 2
         self._run(self._env, actions[:half], seed)
         report.place = "get_state or set_state"
         state = get_state(self._env)

@@ -59,7 +59,9 @@ class Checker:
         warn_outside: bool = False,
         warn: Callable[[str], None] | None = None,
     ) -> None:
-        self._name, self._space, self._shape = name, observation_space, observation_space.shape
+        self._name = name
+        self._space = observation_space
+        self._shape = observation_space.shape
         parts = observation_space.spaces if isinstance(observation_space, spaces.Dict) else {}
         self._parts = {key: Checker(part, f"{name}[{key!r}]") for key, part in parts.items()}
         self._floating = isinstance(observation_space, spaces.Box) and observation_space.dtype.kind == "f"
@@ -67,7 +69,8 @@ class Checker:
         self._weights = _weights(math.prod(self._shape or ()), np.dtype(observation_space.dtype or np.float32))
         self._examined = 0
         self._warns_outside = warn_outside and _is_bounded(observation_space)
-        self._warn, self._rounds = warn, False
+        self._warn = warn
+        self._rounds = False
         # The number of observations until one is examined; if negative, none is.
         self._until = 1 if self._warns_outside or _is_converted(observation_space) else -1
 

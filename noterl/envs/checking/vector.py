@@ -60,14 +60,19 @@ def difference(first: list[Any], second: list[Any]) -> int | None:
 
 def _play(vector: VectorEnv[Any, Any, Any], report: Report, actions: list[Any], seed: int) -> tuple[list[Any], int]:
     """Reset and step with the actions; return copies of all observations, and the number of episodes that ended."""
-    checker, lanes = Checker(vector.single_observation_space, warn=report.warn), range(vector.num_envs)
+    checker = Checker(vector.single_observation_space, warn=report.warn)
+    lanes = range(vector.num_envs)
     report.place = "reset"
-    moments, ended, episodes, times = [copy.deepcopy(vector.reset(seed=seed)[0])], np.zeros(len(lanes), bool), 0, []
+    moments = [copy.deepcopy(vector.reset(seed=seed)[0])]
+    ended = np.zeros(len(lanes), bool)
+    episodes = 0
+    times = []
     for step, action in enumerate(actions, 1):
         report.place, start = f"step {step}", time.perf_counter()
         observations, rewards, terminations, truncations, infos = vector.step(action)
         times.append(time.perf_counter() - start)
-        before, ended = ended, check_step(str(report.autoreset_mode), ended, rewards, terminations, truncations, infos)
+        before = ended
+        ended = check_step(str(report.autoreset_mode), ended, rewards, terminations, truncations, infos)
         for lane in lanes:
             checker.observation(at(observations, lane), lane, step)
             checker.reward(rewards[lane], lane, step)

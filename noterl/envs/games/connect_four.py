@@ -8,7 +8,8 @@ from gymnasium import spaces
 from noterl.envs.games.game import Array, Game
 from noterl.registry import register
 
-_ROWS, _COLUMNS = 6, 7
+_ROWS = 6
+_COLUMNS = 7
 
 
 def _lines() -> Array:
@@ -67,7 +68,8 @@ class ConnectFour(Game):
 
     def step(self, states: Array, actions: Array) -> Array:
         """Return the boards with a stone of the player to move on top of the columns `actions`."""
-        following, rows = states.copy(), np.arange(len(states))
+        following = states.copy()
+        rows = np.arange(len(states))
         height = np.count_nonzero(states[rows, :, actions], axis=1)
         following[rows, height, actions] = 1 - 2 * self.to_play(states)
         return following
@@ -87,7 +89,8 @@ class ConnectFour(Game):
 
     def observe(self, states: Array) -> Array:
         """Return the own and the other player's stones, float32 `[N, 84]`."""
-        own, boards = (1 - 2 * self.to_play(states))[:, None], states.reshape(len(states), -1)
+        own = (1 - 2 * self.to_play(states))[:, None]
+        boards = states.reshape(len(states), -1)
         return np.concatenate([boards == own, boards == -own], axis=1).astype(np.float32)
 
     def legal_in(self, observations: Array) -> Array:

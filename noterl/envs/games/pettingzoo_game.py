@@ -64,7 +64,8 @@ class PettingZooGame(Game):
                 raise ValueError(f"env must be one of {', '.join(_LENGTHS)}, or a function, got {env!r}")
             name = env.rpartition("_")[0]  # the modules with a version in their names warn, from PettingZoo 1.27 on
             module = require(f"pettingzoo.classic.{name}.{name}", "pettingzoo", "PettingZooGame")
-            made, max_length = module.env(), _LENGTHS[env] if max_length is None else max_length
+            made = module.env()
+            max_length = _LENGTHS[env] if max_length is None else max_length
         elif callable(env):
             made = env()
         else:
@@ -106,7 +107,8 @@ class PettingZooGame(Game):
 
     def step(self, states: Array, actions: Array) -> Array:
         """Return the histories with one more move."""
-        following, rows = states.copy(), np.arange(len(states))
+        following = states.copy()
+        rows = np.arange(len(states))
         following[:, 0] += 1
         following[rows, following[:, 0]] = actions
         return following

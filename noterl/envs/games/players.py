@@ -99,8 +99,10 @@ def play_games(
     Raises:
         ValueError: if `count` is not a positive int, or `openings` is not an int of at least 0.
     """
-    states, results = game.start(check_positive("count", count)), np.full(count, np.nan)
-    random, moves = RandomPlayer(), check_int("openings", openings, least=0)
+    states = game.start(check_positive("count", count))
+    results = np.full(count, np.nan)
+    random = RandomPlayer()
+    moves = check_int("openings", openings, least=0)
     active = np.arange(count)
     while len(active):
         current = states[active]
@@ -139,10 +141,12 @@ def play_all_lines(game: Game, player: Player, *, first: bool, generator: Any = 
     mine = first
     while len(states):
         if mine:
-            rows, actions = np.arange(len(states)), player(game, states, generator)
+            rows = np.arange(len(states))
+            actions = player(game, states, generator)
         else:
             rows, actions = np.nonzero(game.legal_actions(states))
-        outcome, lines = game.advance(states[rows], actions), lines[rows]
+        outcome = game.advance(states[rows], actions)
+        lines = lines[rows]
         over = outcome.terminated | outcome.truncated
         score = outcome.reward if first else -outcome.reward
         counts += [int(lines[over & (score == value)].sum()) for value in (1, 0, -1)]

@@ -130,7 +130,8 @@ class RestoredEnv(Game):
 
     def _check(self, snapshot: Snapshot) -> None:
         """Raise a ValueError unless two restored environments take the same steps."""
-        generator, current = np.random.default_rng(0), self.pack([snapshot])
+        generator = np.random.default_rng(0)
+        current = self.pack([snapshot])
         for _ in range(_CHECKED_STEPS):
             action = np.array([generator.choice(np.flatnonzero(current[0].action_mask))])
             try:

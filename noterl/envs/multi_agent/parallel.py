@@ -213,7 +213,8 @@ class ListEnv(TeamEnv):
             terminations = self._all(over) & ~truncations
         else:
             observations, rewards, terminations, truncations, info = result
-            terminations, truncations = self._all(terminations), self._all(truncations)
+            terminations = self._all(terminations)
+            truncations = self._all(truncations)
         active = self._present & ~terminations & ~truncations
         earned = np.broadcast_to(np.asarray(rewards, np.float64), (len(self.team),))
         named = info if isinstance(info, dict) else {"agents": info}
@@ -233,7 +234,8 @@ class _Classic(ClassicEnv):
     """Gives the `reset` of an environment with lists gymnasium's interface."""
 
     def __init__(self, env: Any, team: Team) -> None:
-        self.env, self.observation_space = env, team.observation_space
+        self.env = env
+        self.observation_space = team.observation_space
         self._accepted = accepted_keywords(env)
 
 

@@ -97,7 +97,8 @@ class Team:
             ValueError: if an observation does not have the shape of its space; the message names the agent.
         """
         for index, observation in observations.items():
-            encoder, name = self.encoders[index], f"the observation of agent {self.names[index]!r}"
+            encoder = self.encoders[index]
+            name = f"the observation of agent {self.names[index]!r}"
             if encoder.axes(observation, name):
                 shape = encoder.original_space.shape
                 raise ValueError(f"{name} must have the shape {shape}, got {np.shape(observation)}")

@@ -115,7 +115,8 @@ class ScalarSource(EnvSource):
     def detached(self) -> EnvSource:
         """Return a source without an environment; another process that receives the source makes its own."""
         build: Any = self._builder()
-        of_gym, spec = copier(self._env), self.spec
+        of_gym = copier(self._env)
+        spec = self.spec
         if self._build is None and (of_gym is not None or spec is not None):
             self.make_evaluation().close()  # warns if a copy lacks what the user has changed
             build = functools.partial(make_registered, importable(spec)) if spec is not None else of_gym

@@ -10,8 +10,15 @@ from gymnasium import spaces
 
 from noterl.envs.functional import FunctionalEnv, functional, import_jax
 
-GRAVITY, CART_MASS, POLE_MASS, HALF_LENGTH, FORCE, SECONDS = 9.8, 1.0, 0.1, 0.5, 10.0, 0.02
-MAX_POSITION, MAX_ANGLE, LIMIT = 2.4, 12 * math.pi / 180, 500
+GRAVITY = 9.8
+CART_MASS = 1.0
+POLE_MASS = 0.1
+HALF_LENGTH = 0.5
+FORCE = 10.0
+SECONDS = 0.02
+MAX_POSITION = 2.4
+MAX_ANGLE = 12 * math.pi / 180
+LIMIT = 500
 
 
 def functional_cartpole() -> FunctionalEnv:
@@ -36,7 +43,8 @@ def _step(key: Any, state: Any, action: Any) -> tuple[Any, Any, Any, Any, Any]:
     jnp = import_jax().numpy
     position, velocity, angle, turning = state
     force = jnp.where(action == 1, FORCE, -FORCE)
-    cosine, sine = jnp.cos(angle), jnp.sin(angle)
+    cosine = jnp.cos(angle)
+    sine = jnp.sin(angle)
     mass = CART_MASS + POLE_MASS
     push = (force + POLE_MASS * HALF_LENGTH * turning**2 * sine) / mass
     turn = (GRAVITY * sine - cosine * push) / (HALF_LENGTH * (4 / 3 - POLE_MASS * cosine**2 / mass))

@@ -64,7 +64,8 @@ class BlindCliffwalk(gymnasium.Env[np.int64, Any]):
 
     def step(self, action: Any) -> tuple[np.int64, float, bool, bool, dict[str, Any]]:
         """Move to the next state, to the reward, or over the cliff."""
-        right, last = int(action) == self.state % 2, self.state == self.n - 1
+        right = int(action) == self.state % 2
+        last = self.state == self.n - 1
         self.state += int(right and not last)
         return np.int64(self.state), float(right and last), not right or last, False, {}
 

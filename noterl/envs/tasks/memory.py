@@ -12,7 +12,8 @@ from gymnasium.envs.registration import EnvSpec
 from noterl.envs.functional import FunctionalEnv, functional, import_jax
 from noterl.utils.checks import check_int
 
-SUITS, CARDS = 4, 52
+SUITS = 4
+CARDS = 52
 # Observations of the T-maze as in Bakker (2002): the two signals, the corridor and the junction.
 NORTH, SOUTH, CORRIDOR, JUNCTION = np.array([[0, 1, 1], [1, 1, 0], [1, 0, 1], [0, 1, 0]], np.float32)
 STAY = -0.1
@@ -122,9 +123,13 @@ class TMaze(gymnasium.Env[np.ndarray[Any, Any], Any]):
     def step(self, action: Any) -> tuple[np.ndarray[Any, Any], float, bool, bool, dict[str, Any]]:
         """Move."""
         self.number += 1
-        at_junction, reward, over, right = self.place == self.length, STAY, False, False
+        at_junction = self.place == self.length
+        reward = STAY
+        over = False
+        right = False
         if at_junction and action in (0, 2):
-            over, right = True, (action == 0) == self.is_north
+            over = True
+            right = (action == 0) == self.is_north
             reward = 4.0 if right else STAY
         elif (action == 1 and not at_junction) or (action == 3 and self.place > 0):
             self.place, reward = self.place + (1 if action == 1 else -1), 0.0
@@ -189,7 +194,8 @@ def functional_t_maze(length: int = 20) -> FunctionalEnv:
 
     def reset(key: Any) -> tuple[Any, Any]:
         jax = import_jax()
-        is_north, place = jax.random.bernoulli(key), jax.numpy.int32(0)
+        is_north = jax.random.bernoulli(key)
+        place = jax.numpy.int32(0)
         return observe(is_north, place), (is_north, place)
 
     def step(key: Any, state: Any, action: Any) -> tuple[Any, Any, Any, Any, Any]:

@@ -14,6 +14,8 @@ from typing import Any
 
 import latex2mathml.converter
 import matplotlib
+import nbconvert
+import nbformat
 import optuna
 from cycler import cycler
 from docutils import nodes
@@ -173,6 +175,16 @@ def show_formula(display: str) -> tuple[Any, None]:
     return visit, None
 
 
+def convert_notebook(path: Path) -> None:
+    """Convert the notebook of the examples, with its outputs, to a page and its pictures."""
+    notebook = nbformat.read(ROOT / "examples" / "notebooks" / "first_hour.ipynb", as_version=4)
+    text, resources = nbconvert.MarkdownExporter().from_notebook_node(notebook)
+    for name, picture in resources["outputs"].items():
+        path.with_name(f"notebook_{name}").write_bytes(picture)
+        text = text.replace(f"({name})", f"(_generated/notebook_{name})")
+    path.write_text(text.replace("(../../docs/", "("), encoding="utf-8")
+
+
 def write_presets(path: Path) -> None:
     """Write one row for each preset."""
     rows = [
@@ -203,6 +215,7 @@ GENERATED.mkdir(exist_ok=True)
 write_benchmark_tables(GENERATED)
 write_word_tables(GENERATED)
 write_presets(GENERATED / "presets.md")
+convert_notebook(GENERATED / "first_hour.md")
 draw_learning_curves(GENERATED / "curves")
 draw_examples(GENERATED / "examples")
 draw_study(GENERATED / "study")

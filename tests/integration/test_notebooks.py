@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
+import re
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -90,3 +91,22 @@ def test_history_agent_and_callback_are_tables(outputs: dict[str, list[Any]]) ->
 def test_animation_is_shown(outputs: dict[str, list[Any]], cell: str) -> None:
     assert '<img src="data:image/gif;base64,R0lGOD' in result(outputs[cell])["text/html"]
     assert len(result(outputs[cell])["text/plain"]) < 600
+
+
+def kinds(cell: Any) -> list[list[str]]:
+    """Return the kinds of text and picture that a cell shows; what it prints depends on the budget."""
+    return [sorted(output.data) for output in cell.outputs if output.output_type != "stream"]
+
+
+def test_notebook_of_the_examples_runs_and_has_outputs(tmp_path: Path) -> None:
+    notebook = nbformat.read(ROOT / "examples" / "notebooks" / "first_hour.ipynb", as_version=4)
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    stored = [kinds(cell) for cell in cells]
+    assert all(cell.outputs for cell in cells)
+    for cell in cells:  # budgets of a test
+        cell.source = re.sub(r"\b(steps|episodes)=[\d_]{3,}", r"\1=600", cell.source).replace("2_500", "200")
+    environment = {**os.environ, "KERAS_BACKEND": "torch", "PYTHONPATH": str(ROOT), "SDL_VIDEODRIVER": "dummy"}
+    environment.pop("MPLBACKEND", None)
+    resources = {"metadata": {"path": str(tmp_path)}}
+    nbclient.NotebookClient(notebook, timeout=300, resources=resources).execute(env=environment)
+    assert [kinds(cell) for cell in cells] == stored

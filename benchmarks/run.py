@@ -22,7 +22,7 @@ from benchmarks.evaluation import FIRST_SEED, Clock, evaluate, num_evaluation_ep
 from benchmarks.processes import ROOT
 from benchmarks.tasks import TASKS, Task
 from noterl import callbacks, envs
-from noterl.noise import GaussianWhiteNoiseProcess
+from noterl.noise import ColoredNoise, GaussianWhiteNoiseProcess
 from noterl.policies import LinearEpsGreedyPolicy
 from noterl.replay import Hindsight, Prioritized, RatioScore
 from noterl.schedules import Linear
@@ -152,6 +152,18 @@ def off_policy(kind: type[noterl.Agent], task: Task, seed: int) -> noterl.Agent:
     return agent
 
 
+def defaults(task: Task, seed: int, steps: int) -> noterl.Agent:
+    """Return an agent with its defaults, except for the arguments of constructor and `compile` in the settings."""
+    settings = task.settings
+    kind = getattr(noterl, settings["class"])
+    agent: noterl.Agent = kind(environment(task), seed=seed, **settings.get("constructor", {}))
+    noise: dict[str, Any] = {}
+    if "colored_noise" in settings:
+        noise["noise"] = ColoredNoise(size=agent.action_size, **settings["colored_noise"])
+    agent.compile(jit_compile=jit_compile(), **noise, **settings.get("compile", {}))
+    return agent
+
+
 ALGORITHMS = {
     "dqn": dqn,
     "ppo": ppo,
@@ -161,6 +173,7 @@ ALGORITHMS = {
     "ddpg": lambda task, seed, steps: off_policy(noterl.DDPG, task, seed),
     "td3": lambda task, seed, steps: off_policy(noterl.TD3, task, seed),
     "sac": lambda task, seed, steps: off_policy(noterl.SAC, task, seed),
+    **dict.fromkeys(("qrdqn", "c51", "iqn", "rainbow", "pqn", "tqc", "td3-colored", "sac-colored"), defaults),
 }
 
 

@@ -45,7 +45,7 @@ class Task:
     """A training run that noterl and its peers can all do.
 
     Attributes:
-        algorithm: "dqn", "ppo", "a2c", "trpo", "acer", "ddpg", "td3" or "sac".
+        algorithm: one of `ALGORITHMS` in run.py, such as "dqn".
         environment: an id of gymnasium, or the name of an environment of noterl.
         steps: environment steps of one run.
         settings: hyperparameters under noterl's names; frequencies count environment steps.
@@ -71,6 +71,17 @@ class Task:
 
 
 ALL = ("jax", "tensorflow", "torch")
+
+
+def default_task(
+    kind: str, environment: str, steps: int, return_range: tuple[float, float], goals: dict[str, Any], **settings: Any
+) -> Task:
+    """Return the task of an agent with its defaults, except for `settings`; see `defaults` in run.py."""
+    settings = {"class": kind, **settings}
+    name = f"{kind.lower()}{'-colored' * ('colored_noise' in settings)}"
+    source = f"the defaults of noterl.{kind}"
+    return Task(name, environment, steps, settings, return_range, source=source, learning=Learning(**goals))
+
 
 PPO = {
     "hidden": [64, 64],
@@ -491,6 +502,28 @@ TASKS = {
     ),
     **bfloat16_tasks("sac", PENDULUM_SAC, "-157.0 ± 88.7", steps=5_000, wide_steps=10_000),
     **bfloat16_tasks("td3", PENDULUM_DDPG, "-151.9 ± 90.2", steps=15_000, wide_steps=15_000),
+    **{
+        f"cartpole-{kind.lower()}": default_task(kind, "CartPole-v1", 50_000, (0, 500), {"median": 475, "share": 0.8})
+        for kind in ("QRDQN", "C51", "IQN", "Rainbow")
+    },
+    "cartpole-pqn": default_task("PQN", "CartPole-v1", 500_000, (0, 500), {"median": 495, "worst": 450}, num_envs=16),
+    "pendulum-tqc": default_task(
+        "TQC", "Pendulum-v1", 20_000, PENDULUM_RANGE, {"median": -160, "published": "-151 (rl-zoo3)"}
+    ),
+    "lunarlander-tqc": default_task(
+        "TQC", "LunarLanderContinuous-v3", 100_000, (-300, 300), {"median": 200, "seeds": 5}
+    ),
+    **{
+        f"mountaincar-{kind.lower()}-colored": default_task(
+            kind,
+            "MountainCarContinuous-v0",
+            60_000,
+            (-100, 100),
+            {"median": 90, "share": 0.8, "seeds": 5},
+            colored_noise={"length": 999, "sigma": sigma},
+        )
+        for kind, sigma in (("TD3", 0.3), ("SAC", 1.0))
+    },
     "pendulum-ddpg": Task(
         algorithm="ddpg",
         environment="Pendulum-v1",

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from noterl.agents.ppo import PPO as PPO
     from noterl.agents.pqn import PQN as PQN
     from noterl.agents.qrdqn import QRDQN as QRDQN
+    from noterl.agents.rainbow import Rainbow as Rainbow
     from noterl.agents.sac import SAC as SAC
     from noterl.agents.td3 import TD3 as TD3
     from noterl.agents.tqc import TQC as TQC
@@ -69,7 +70,22 @@ if not (_here / "callbacks").is_dir():
     __path__.append(str(_here.parent))
 
 _AGENTS = (
-    *("a2c", "acer", "alphazero", "c51", "ddpg", "dqn", "iqn", "maddpg", "ppo", "pqn", "qrdqn", "sac", "td3"),
+    *(
+        "a2c",
+        "acer",
+        "alphazero",
+        "c51",
+        "ddpg",
+        "dqn",
+        "iqn",
+        "maddpg",
+        "ppo",
+        "pqn",
+        "qrdqn",
+        "rainbow",
+        "sac",
+        "td3",
+    ),
     *("tqc", "trpo"),
 )
 register_modules(*(f"noterl.agents.{name}" for name in _AGENTS))

@@ -17,6 +17,9 @@ Logs = dict[str, Any]
 # By name: the shape and dtype of a field of `info`, and its value where `info` lacks it.
 InfoSpec = Mapping[str, tuple[tuple[int, ...], Any, Any]]
 
+# Variables with this name hold the noise of acting of a noisy network; they are zero except while the agent explores.
+NOISE = "noise_of_acting"
+
 # The names under which memories store whether a step is the first one of its episode, and the policy's state before it.
 STARTS = "starts"
 STATE = "state."

@@ -142,7 +142,8 @@ class Actor:
     ) -> tuple[np.ndarray, State]:
         """Return the actions that the head chooses, before `Head.executed`, and the next state; see `act`."""
         head: Any = self.head
-        values, state = self.outputs(observations, state)
+        noise = explorer.generator if head.noisy and explorer is not None else None
+        values, state = self.outputs(observations, state, noise)
         legal = () if mask is None else (mask,)
         actions: np.ndarray
         if explorer is None:
@@ -151,10 +152,17 @@ class Actor:
             actions = head.explore(values, explorer, step, *legal)
         return actions, state
 
-    def outputs(self, observations: np.ndarray, state: State = NO_STATE) -> tuple[np.ndarray, State]:
-        """Return the input of the head for encoded observations `[N, ...]` and the next state, and set `fields`."""
+    def outputs(
+        self, observations: np.ndarray, state: State = NO_STATE, noise: np.random.Generator | None = None
+    ) -> tuple[np.ndarray, State]:
+        """Return the input of the head for encoded observations `[N, ...]` and the next state, and set `fields`.
+
+        The generator samples the noise in the weights of a noisy network; None for none.
+        """
         inputs = self.network_inputs(observations)
         values: np.ndarray
+        if noise is not None:
+            return self.forward(inputs, noise), state
         values, state = self.forward.with_state(inputs, state) if state else (self.forward(inputs), state)
         if self.forward_fields:
             values, self.fields = split_fields(values, self.forward_fields)

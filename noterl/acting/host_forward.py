@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from noterl.acting.numpy_forward import describe, describe_recurrent
-from noterl.acting.numpy_layers import Step, run_program
+from noterl.acting.numpy_layers import Step, run_program, sample_noise, with_noise
 from noterl.acting.policy_state import State, as_rows, from_rows
+from noterl.types import NOISE
 
 # Above this many weights a compiled forward pass beats NumPy even for one observation (benchmarks/micro/test_act.py).
 NUMPY_WEIGHTS_LIMIT = 2_000_000
@@ -107,11 +108,32 @@ class HostForward:
 
         self.program, self.compiled, self.report = None, compiled, []
 
-    def __call__(self, observations: Any) -> np.ndarray:
-        """Return the network's output for observations `[N, ...]`."""
+    def __call__(self, observations: Any, noise: np.random.Generator | None = None) -> np.ndarray:
+        """Return the output for observations `[N, ...]`, with noise in the weights if there is a generator for it."""
         if self.program is None:
+            return self.compiled(observations) if noise is None else self._compiled_with_noise(observations, noise)
+        weights = self.weights()
+        return run_program(
+            self.program, observations, weights if noise is None else with_noise(weights, self.noise_places, noise)
+        )
+
+    @property
+    def noise_places(self) -> list[int]:
+        """The positions of the noise of acting among `weights`."""
+        return [place for place, variable in enumerate(self._variables) if variable.name == NOISE]
+
+    def _compiled_with_noise(self, observations: Any, generator: np.random.Generator) -> np.ndarray:
+        from noterl import networks
+
+        found = networks.unique(part for one in self.networks for part in networks.variables(one))
+        noise = [variable for variable in found if variable.name == NOISE]
+        for variable in noise:
+            variable.assign(sample_noise(tuple(variable.shape), generator))
+        try:
             return self.compiled(observations)
-        return run_program(self.program, observations, self.weights())
+        finally:
+            for variable in noise:
+                variable.assign(np.zeros(variable.shape, np.float32))
 
     def with_state(self, observations: Any, state: State) -> tuple[np.ndarray, State]:
         """Return the output for observations `[N, ...]` and states `[N, ...]` by name, and the next states."""

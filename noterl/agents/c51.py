@@ -21,7 +21,7 @@ from noterl.agents.dqn import DQNOptions
 from noterl.backends import ops
 from noterl.registry import register
 from noterl.types import Batch
-from noterl.utils.checks import check_int, check_number
+from noterl.utils.checks import check_int, increasing_pair
 
 # If updates clip more than this share of the targets' probability, for as many updates, the agent warns.
 _MOST_CLIPPED, _CLIPPED_UPDATES = 0.01, 1_000
@@ -62,12 +62,7 @@ class C51(DistributionalDQN):
         **options: Unpack[DQNOptions],
     ) -> None:
         self.atoms: int | None = None if atoms is None else check_int("atoms", atoms, least=2)
-        if support is not None and (not isinstance(support, list | tuple) or len(support) != 2):
-            raise ValueError(f"support must be a pair of the lowest and the highest return, got {support!r}")
-        low, high = (check_number("support", value) for value in support or (0.0, 1.0))
-        if low >= high:
-            raise ValueError(f"support must be a pair of the lowest and the highest return, got {support!r}")
-        self.support: tuple[float, float] | None = None if support is None else (low, high)
+        self.support: tuple[float, float] | None = None if support is None else increasing_pair("support", support)
         super().__init__(env, double=double, **options)
         self.last_unclipped: float = 0
 
@@ -85,7 +80,7 @@ class C51(DistributionalDQN):
     def loss(self, batch: Batch) -> tuple[Any, dict[str, Any]]:
         """Return the mean cross-entropy, the divergences `[B]`, and the clipped share of the targets."""
         support = ops.convert_to_tensor(self.q.support)
-        logits = take_atoms(self.q.atoms(batch.observation), batch.action)  # [B, Z]
+        logits = take_atoms(self.q.atoms(batch.observation, *self.noises(batch)[0]), batch.action)  # [B, Z]
         next_probability = ops.softmax(self.next_atoms(batch), axis=1)
         target = losses.categorical_target(next_probability, batch.reward, batch.discount, support)
         cross_entropy = -ops.sum(target * ops.log_softmax(logits, axis=1), axis=1)

@@ -58,14 +58,33 @@ class DistributionalDQN(DQN):
             outputs = num_atoms * self.action_size
             return networks.default_network(space, layers, outputs, dueling=num_atoms if dueling else 0)
 
-        inner = networks.network_or_default(network, hidden, build, self.observation_shape)
+        if self.noisy:
+            values = num_atoms if dueling else 0
+            inner: Any = networks.NoisyNetwork(space, hidden, num_atoms * self.action_size, values)
+        else:
+            inner = networks.network_or_default(network, hidden, build, self.observation_shape)
         return networks.Distribution(inner, num_atoms, self.atom_values)
 
     def next_atoms(self, batch: Batch) -> Any:
         """Return the target network's quantiles or logits of the best next action, `[B, Z]`."""
-        atoms = self.target_q.atoms(batch.next_observation)
-        values = self.q(batch.next_observation) if self.double else self.target_q.mean(atoms)
+        _, selecting, target = self.noises(batch)
+        atoms = self.target_q.atoms(batch.next_observation, *target)
+        values = self.q(batch.next_observation, *selecting) if self.double else self.target_q.mean(atoms)
         return take_atoms(atoms, self.best_action(batch, values))
+
+    def quantile_loss(self, batch: Batch, quantiles: Any, following: Any, fractions: Any) -> tuple[Any, dict[str, Any]]:
+        """Return the mean quantile Huber loss, and the absolute differences of the means `[B]`.
+
+        Args:
+            batch: the batch.
+            quantiles: of the actions taken, `[B, Z]`.
+            following: of the best next actions, `[B, Y]`.
+            fractions: of the quantiles, `[Z]` or `[B, Z]`.
+        """
+        target = losses.td_target(batch.reward[:, None], batch.discount[:, None], following)  # [B, Y]
+        error = losses.quantile_huber(quantiles, target, fractions)
+        td_error = ops.abs(ops.mean(quantiles, axis=1) - ops.mean(target, axis=1))
+        return losses.weighted_mean(error, batch.weight), {"td_error": td_error}
 
     def best_action(self, batch: Batch, values: Any) -> Any:
         """Return the legal next action of the largest value, `[B]`, for values `[B, A]`."""

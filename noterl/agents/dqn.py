@@ -4,6 +4,8 @@ Paper: Mnih et al., "Human-level control through deep reinforcement learning", N
 Hasselt, Guez and Silver, "Deep reinforcement learning with double Q-learning" (2016), equation 4. `dueling=True`: Wang
 et al., "Dueling network architectures" (2016), equation 9.
 
+`noisy=True`: Fortunato et al., "Noisy networks for exploration" (2018), with factorized noise.
+
 `recurrent=`: Kapturowski et al., "Recurrent experience replay in distributed reinforcement learning" (2019), with
 stored states and burn-in.
 
@@ -22,7 +24,7 @@ from noterl import heads, losses, networks
 from noterl.agent import Agent, AgentOptions, Defaults
 from noterl.backends import keras, ops
 from noterl.hyperparameters import Hyperparameter
-from noterl.policies import LinearEpsGreedyPolicy
+from noterl.policies import GreedyQPolicy, LinearEpsGreedyPolicy
 from noterl.registry import register
 from noterl.replay import Prioritized
 from noterl.schedules import Schedule
@@ -34,6 +36,7 @@ class DQNOptions(AgentOptions, total=False):
     """The keyword arguments of `DQN`, except `double`."""
 
     dueling: bool
+    noisy: bool
     hidden: Sequence[int]
     network: Any
     gamma: float | Schedule
@@ -56,6 +59,8 @@ class DQN(Agent):
         double: whether the online network chooses the next action that the target network evaluates, which reduces
             overestimation; False gives the targets of the Nature paper.
         dueling: whether the network has a value and an advantage stream.
+        noisy: whether the last two dense layers explore by noise in their weights (Fortunato et al., 2018); the default
+            policy is then greedy. Evaluation uses the weights without noise.
         hidden: units of each hidden layer for vector observations; images use the network of the Nature paper.
         network: the path of a network file, or your own network `[B, observation] -> [B, actions]`.
         recurrent: "gru", "lstm" or a function `inputs -> cell` for a network with a memory; None for none. The cell
@@ -91,6 +96,7 @@ class DQN(Agent):
         *,
         double: bool = True,
         dueling: bool = False,
+        noisy: bool = False,
         hidden: Sequence[int] = (128, 128),
         network: Any = None,
         gamma: float | Schedule = 0.99,
@@ -104,12 +110,14 @@ class DQN(Agent):
         super().__init__(env, **options)
         check_word("loss", loss, tuple(_LOSSES))
         self.double: bool = check_bool("double", double)
-        dueling = check_bool("dueling", dueling)
+        dueling, self.noisy = check_bool("dueling", dueling), check_bool("noisy", noisy)
         self.error_loss: Callable[..., Any] = _LOSSES[loss]
         (network,) = networks.split_networks(network, "q")
         if dueling and network is not None and not isinstance(network, networks.HiddenLayers):
             raise ValueError("dueling must be False with a network of your own, which is used as it is")
         networks.check_memory(recurrent, network, sequence_length=sequence_length, burn_in=burn_in or None)
+        if self.noisy and not (network is recurrent is None):
+            raise ValueError("noisy must be False with network= and recurrent=, because the agent builds noisy layers")
         if recurrent is None:
             self.q: networks.Network = self.build_q(network, hidden, dueling)
         else:
@@ -119,10 +127,17 @@ class DQN(Agent):
         self.sequence_length: int | None = sequence_length
         self.burn_in: int = burn_in
         self.target_q: networks.Network = networks.clone(self.q)
+        if self.noisy:
+            self.head.noisy = True
+            size = next(part for part in (self.q, *self.q.parts.values()) if isinstance(part, networks.NoisyNetwork))
+            names = "noise", "selecting_noise", "target_noise"
+            self.random_spec: dict[str, Any] = dict.fromkeys(names, ((size.noise_size,), "batch_normal"))
         self.gamma = self.hyperparameter("gamma", gamma, minimum=0.0, maximum=1.0)
 
     def build_q(self, network: Any, hidden: Any, dueling: bool) -> networks.Network:
         """Return the network of action values without a memory; the arguments are those of the constructor."""
+        if self.noisy:
+            return networks.NoisyNetwork(self.spaces.network_space, hidden, self.action_size, int(dueling))
 
         def build(layers: Any) -> networks.Network:
             return networks.default_network(self.spaces.network_space, layers, self.action_size, dueling=dueling)
@@ -157,6 +172,8 @@ class DQN(Agent):
                 target_update=10_000,
                 policy=LinearEpsGreedyPolicy(1.0, 0.1, steps=1_000_000),
             )
+        if self.noisy:
+            defaults = defaults._replace(policy=GreedyQPolicy())
         if not self.state_spec:
             return defaults
         updates = 1 if self.is_image else 4  # each has 16 times as many rows
@@ -171,10 +188,18 @@ class DQN(Agent):
         """Return the mean loss of the temporal-difference errors, and the errors `[B]`."""
         if self.state_spec:
             return self.sequence_loss(batch)
-        q = losses.take(self.q(batch.observation), batch.action)  # [B]
-        next_value = self.next_value(batch, self.q(batch.next_observation), self.target_q(batch.next_observation))
+        noise, selecting, target = self.noises(batch)
+        q = losses.take(self.q(batch.observation, *noise), batch.action)  # [B]
+        next_q, target_q = self.q(batch.next_observation, *selecting), self.target_q(batch.next_observation, *target)
+        next_value = self.next_value(batch, next_q, target_q)
         td_error = q - losses.td_target(batch.reward, batch.discount, next_value)
         return losses.weighted_mean(self.error_loss(td_error), batch.weight), {"td_error": td_error}
+
+    def noises(self, batch: Batch) -> tuple[Any, ...]:
+        """Return the noise of the online, the selecting and the target pass, as further arguments of each network."""
+        if not self.noisy:
+            return (), (), ()
+        return tuple((batch.extra[name][0],) for name in self.random_spec)
 
     def sequence_loss(self, batch: Batch) -> tuple[Any, dict[str, Any]]:
         """Return the mean loss and the errors of sequences, `[T, S]`; both networks start from the stored states."""

@@ -21,19 +21,14 @@ from noterl.types import Batch
 from noterl.utils.checks import check_bool, check_int, check_positive, probability
 
 
-class CriticOptions(AgentOptions, total=False):
-    """The keyword arguments of `CriticEnsemble`, except `critics` and `policy_delay`."""
+class EnsembleOptions(AgentOptions, total=False):
+    """The keyword arguments of `CriticEnsemble`, except `policy_delay`."""
 
+    critics: int
     critics_in_target: int | None
     critic_hidden: Sequence[int] | None
     layer_norm: bool
     dropout: float
-
-
-class EnsembleOptions(CriticOptions, total=False):
-    """The keyword arguments of `CriticEnsemble`, except `policy_delay`."""
-
-    critics: int
 
 
 class CriticEnsemble(Agent):

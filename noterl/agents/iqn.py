@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any, Unpack
 
-from noterl import losses, networks
+from noterl import networks
 from noterl.agents.distributional import DistributionalDQN, take_atoms
 from noterl.agents.dqn import DQNOptions
 from noterl.backends import ops
@@ -64,15 +64,15 @@ class IQN(DistributionalDQN):
 
     def build_q(self, network: Any, hidden: Any, dueling: bool) -> networks.Network:
         """Return the network of implicit quantiles."""
-        if dueling:
-            raise ValueError("dueling must be False for IQN, whose paper has no value stream")
+        if dueling or self.noisy:
+            raise ValueError("dueling and noisy must be False for IQN, whose paper has neither")
         space, units = self.spaces.network_space, (512,) if self.is_image else tuple(hidden)
         before = units[:-1] or units
 
         def build(layers: Any) -> networks.Network:
             if layers is not hidden:
                 return networks.default_network(space, layers, before[-1])
-            return default_encoder(space, None)[0] if self.is_image else networks.default_network(space, *_last(before))
+            return default_encoder(space, None, before)[0]
 
         encoder = networks.network_or_default(network, hidden, build, self.observation_shape)
         size = int(encoder(ops.zeros((1, *self.observation_shape), self.observation_dtype.name)).shape[-1])
@@ -89,13 +89,4 @@ class IQN(DistributionalDQN):
         values = self.q(batch.next_observation) if self.double else self.target_q.mean(features)
         following = self.target_q.quantiles(features, batch.extra["target_fractions"])
         following = take_atoms(following, self.best_action(batch, values))
-        reward, discount = ops.expand_dims(batch.reward, 1), ops.expand_dims(batch.discount, 1)
-        target = losses.td_target(reward, discount, following)
-        error = losses.quantile_huber(quantiles, target, fractions)
-        td_error = ops.abs(ops.mean(quantiles, axis=1) - ops.mean(target, axis=1))
-        return losses.weighted_mean(error, batch.weight), {"td_error": td_error}
-
-
-def _last(units: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
-    """Return the units before the last, and the last."""
-    return units[:-1], units[-1]
+        return self.quantile_loss(batch, quantiles, following, fractions)

@@ -12,7 +12,6 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from noterl import losses
 from noterl.agents.distributional import DistributionalDQN, take_atoms
 from noterl.agents.dqn import DQNOptions
 from noterl.backends import ops
@@ -58,9 +57,5 @@ class QRDQN(DistributionalDQN):
 
     def loss(self, batch: Batch) -> tuple[Any, dict[str, Any]]:
         """Return the mean quantile Huber loss, and the absolute differences of the means `[B]`."""
-        quantiles = take_atoms(self.q.atoms(batch.observation), batch.action)  # [B, Z]
-        reward, discount = ops.expand_dims(batch.reward, 1), ops.expand_dims(batch.discount, 1)
-        target = losses.td_target(reward, discount, self.next_atoms(batch))  # [B, Z]
-        error = losses.quantile_huber(quantiles, target, ops.convert_to_tensor(self.fractions))
-        td_error = ops.abs(ops.mean(quantiles, axis=1) - ops.mean(target, axis=1))
-        return losses.weighted_mean(error, batch.weight), {"td_error": td_error}
+        quantiles = take_atoms(self.q.atoms(batch.observation, *self.noises(batch)[0]), batch.action)  # [B, Z]
+        return self.quantile_loss(batch, quantiles, self.next_atoms(batch), ops.convert_to_tensor(self.fractions))

@@ -9,17 +9,15 @@ authors' code, the loss is the mean over the critics, and over the quantiles of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Unpack
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from noterl import losses
-from noterl.agents.ensemble import CriticOptions
 from noterl.agents.sac import SAC
 from noterl.backends import ops
 from noterl.registry import register
-from noterl.schedules import Schedule
 from noterl.types import Batch
 from noterl.utils.checks import check_int, check_positive
 
@@ -29,22 +27,6 @@ _REFUSED = {
         ("recurrent", "recurrent_units", "sequence_length", "burn_in"), "its loss is that of single transitions"
     ),
 }
-
-
-class SACOptions(CriticOptions, total=False):
-    """The keyword arguments of `SAC`, except `critics`."""
-
-    hidden: Sequence[int]
-    network: Any
-    gamma: float | Schedule
-    temperature: float | Schedule | str
-    initial_temperature: float
-    target_entropy: float | None
-    recurrent: str | Callable[[int], Any] | None
-    recurrent_units: int
-    sequence_length: int | None
-    burn_in: int
-    policy_delay: int
 
 
 @register
@@ -75,9 +57,7 @@ class TQC(SAC):
 
     action_spaces: tuple[str, ...] = ("Box",)
 
-    def __init__(
-        self, env: Any, *, critics: int = 5, quantiles: int = 25, drop: int = 2, **options: Unpack[SACOptions]
-    ) -> None:
+    def __init__(self, env: Any, *, critics: int = 5, quantiles: int = 25, drop: int = 2, **options: Any) -> None:
         for name in _REFUSED.keys() & options.keys():
             raise ValueError(f"{name} must be left out with TQC, because {_REFUSED[name]}")
         self.critic_outputs: int = check_positive("quantiles", quantiles)
@@ -110,8 +90,7 @@ class TQC(SAC):
         """Return the mean quantile Huber loss of all critics (equation 10), and the feedback `[B]`."""
         quantiles, log_probability = self._evaluate(self.target_critics, self.truncated, batch, "next_")
         soft_value = quantiles - ops.expand_dims(self.entropy_weight() * log_probability, 1)
-        reward, discount = ops.expand_dims(batch.reward, 1), ops.expand_dims(batch.discount, 1)
-        target = losses.td_target(reward, discount, soft_value)  # [B, N (M - drop)]
+        target = losses.td_target(batch.reward[:, None], batch.discount[:, None], soft_value)  # [B, N (M - drop)]
         taken, fractions = self._taken_values(batch), ops.convert_to_tensor(self.fractions)
         error = sum(losses.quantile_huber(quantiles, target, fractions) for quantiles in taken)
         loss = losses.weighted_mean(error / (len(taken) * self.critic_outputs), batch.weight)

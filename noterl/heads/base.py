@@ -49,6 +49,7 @@ class Head:
             None if actions are sampled in NumPy only.
         takes_mask: whether `deterministic`, `explore` and `random` take a further argument `mask`, bool `[N, A]`, and
             return legal actions only. See `noterl.utils.masks` for the layout of a mask.
+        noisy: whether the weights of the network have noise while the head explores.
         action_space: the space that the head is bound to.
         read_by_losses: see `noterl.backends.reads`.
     """
@@ -63,6 +64,7 @@ class Head:
     output_activation: ClassVar[str] = "linear"
     sampled_from: str | None = None
     takes_mask: ClassVar[bool] = False
+    noisy: bool = False
     action_space: spaces.Space[Any]
 
     @property

@@ -103,6 +103,8 @@ def find_exploration(head: Head, explorer: Explorer) -> Exploration | None:
     kind = type(explorer)
     if head.sampled_from is not None and kind is Explorer:
         return Sampling(head)
+    if head.noisy:
+        return None
     if type(head) is Q and kind in (EpsGreedyQPolicy, LinearEpsGreedyPolicy, AdaptiveEpsGreedyPolicy, GreedyQPolicy):
         return EpsilonGreedy(explorer)
     if isinstance(head, Deterministic) and kind is GaussianWhiteNoiseProcess:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 DISTRIBUTIONS: dict[str, Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]] = {
     "normal": lambda generator, shape: generator.standard_normal(shape, np.float32),
     "uniform": lambda generator, shape: generator.random(shape, np.float32),
+    "batch_normal": lambda generator, shape: generator.standard_normal(shape, np.float32),  # equal in all rows
 }
 
 
@@ -59,8 +60,11 @@ def add_random_numbers(
     rows = batch.reward.shape[2:3] if algorithm.state_spec else ()  # of sequences [K, S, T]
     for name in missing:
         shape, distribution = algorithm.random_spec[name]
-        everywhere = (count, *steps, size * strategy.processes, *rows, *shape)
-        numbers = DISTRIBUTIONS[distribution](generators(f"{SHARED}{name}"), everywhere)
+        axes = *steps, size * strategy.processes, *rows
+        drawn = (1,) * len(axes) if distribution == "batch_normal" else axes
+        numbers = DISTRIBUTIONS[distribution](generators(f"{SHARED}{name}"), (count, *drawn, *shape))
+        if drawn != axes:
+            numbers = np.array(np.broadcast_to(numbers, (count, *axes, *shape)))
         numbers = np.split(numbers, strategy.processes, axis=1 + len(steps))[strategy.rank]
         if count < updates:
             numbers = np.concatenate([numbers, np.zeros((updates - count, *numbers.shape[1:]), np.float32)])

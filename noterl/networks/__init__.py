@@ -40,6 +40,7 @@ from noterl.networks.layers import ACTIVATIONS as ACTIVATIONS
 from noterl.networks.modes import PRECISIONS as PRECISIONS
 from noterl.networks.modes import training_mode as training_mode
 from noterl.networks.multi_input import multi_input as multi_input
+from noterl.networks.noisy import NoisyNetwork as NoisyNetwork
 from noterl.networks.recurrent import Cell as Cell
 from noterl.networks.recurrent import RecurrentNetwork as RecurrentNetwork
 from noterl.networks.recurrent import check_memory as check_memory

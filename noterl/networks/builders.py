@@ -242,8 +242,10 @@ def _described(
     return _build(_plan([*first, *dense[:-1]], dense[-1:], last, outputs, dueling), shape)
 
 
-def default_encoder(space: spaces.Space[Any], gain: float | None) -> tuple[Network, int]:
-    """Return the layers of a default network before its dense layers, and the number F of their outputs.
+def default_encoder(
+    space: spaces.Space[Any], gain: float | None, hidden: Sequence[int] | None = None
+) -> tuple[Network, int]:
+    """Return the first layers of a default network, and the number F of their outputs.
 
     Images go through the convolutions of `nature_cnn` and 512 units, or 256 units if a Dict has other parts. Other
     observations are flattened.
@@ -251,6 +253,7 @@ def default_encoder(space: spaces.Space[Any], gain: float | None) -> tuple[Netwo
     Args:
         space: as in `default_network`.
         gain: of the last layer of the network, as in `mlp`.
+        hidden: the units of dense layers that follow; None for 512 units after an image, and none otherwise.
 
     Returns:
         A network `[B, observation] -> [B, F]`, and F.
@@ -260,12 +263,14 @@ def default_encoder(space: spaces.Space[Any], gain: float | None) -> tuple[Netwo
     hidden_gain = _hidden_gain(gain)
     if is_image_shape(shape):
         scale = pixel_scale(encoder.space)
-        layers = [*_convolutions(shape, scale, hidden_gain), ("dense", 512, "relu", hidden_gain)]
+        layers = _convolutions(shape, scale, hidden_gain)
+        hidden = (512,) if hidden is None else hidden
     elif encoder.is_identity:
         scale = pixel_scale(encoder.space)
         layers = [*([] if scale is None else [("scale", scale)]), ("flatten",)]
     else:
         layers = _encoders(_parts(encoder), 256, hidden_gain) or [("flatten",)]
+    layers += [("dense", int(units), "relu", hidden_gain) for units in hidden or ()]
     network = _build(("sequential", layers), shape)
     return network, int(network(ops.zeros((1, *shape), "float32")).shape[-1])
 
@@ -470,19 +475,15 @@ def build_plan(plan: Any, shape: tuple[int, ...]) -> Network:
     match plan:
         case ("sequential", list(layers)):
             _check_layers(layers)
-        case ("dueling", list(trunk), list(stream), int(outputs), *values) if outputs > 0 and _divide(values, outputs):
+        case ("dueling", list(trunk), list(stream), int(outputs)) if outputs > 0:
+            _check_layers([*trunk, *stream])
+        case ("dueling", list(trunk), list(stream), int(outputs), int(values)) if (
+            outputs >= values > 1 > outputs % values
+        ):
             _check_layers([*trunk, *stream])
         case _:
             raise ValueError(f"layers must be a plan, got {plan!r:.80}")
     return _build(plan, shape)
-
-
-def _divide(values: list[Any], outputs: int) -> bool:
-    """Return whether the rest of a plan is empty, or the number of values of a value stream for these outputs."""
-    match values:
-        case [int(count)]:
-            return count > 1 and outputs % count == 0
-    return not values
 
 
 def _check_layers(layers: Sequence[Any]) -> None:

@@ -39,17 +39,17 @@ class Distribution(Composite):
         self.num_atoms: int = num_atoms
         self.support: np.ndarray | None = support
 
-    def __call__(self, observation: Tensor) -> Tensor:
-        """Return the action values `[B, A]`."""
-        return self.mean(self.atoms(observation))
+    def __call__(self, observation: Tensor, *noise: Tensor) -> Tensor:
+        """Return the action values `[B, A]`; the noise is that of a `NoisyNetwork`."""
+        return self.mean(self.atoms(observation, *noise))
 
-    def atoms(self, observation: Tensor) -> Tensor:
+    def atoms(self, observation: Tensor, *noise: Tensor) -> Tensor:
         """Return the quantiles or logits, `[B, Z, A]`.
 
         Raises:
             ValueError: if the network has another number of outputs.
         """
-        outputs = self.parts["network"](observation)
+        outputs = self.parts["network"](observation, *noise)
         if outputs.shape[-1] % self.num_atoms:
             raise ValueError(
                 f"network must have {self.num_atoms} outputs for each action, got outputs {tuple(outputs.shape)}"

@@ -14,6 +14,7 @@ from noterl.networks.access import is_module, keras_layout, stacked_layers, vari
 from noterl.networks.config import connections, layer_arguments
 from noterl.networks.distributions import Distribution, ImplicitQuantiles
 from noterl.networks.layers import ACTIVATION_TABLE, LAYER_TABLE, NORM_EPSILON, TORCH_DEFAULTS, num_values, stacks
+from noterl.networks.noisy import NoisyNetwork
 from noterl.networks.recurrent import Cell, RecurrentNetwork
 from noterl.networks.size_limit import plan_sizes
 
@@ -155,6 +156,8 @@ def add_network(graph: Graph, network: Any, inputs: int) -> int:
         # Layers of the network may have been replaced since it was built.
         if sorted(plan_sizes(plan, shape)) == sorted(int(np.prod(weight.shape)) for weight in weights):
             return _add_plan(graph, plan, inputs, iter(weights))
+    if isinstance(network, NoisyNetwork):
+        return _add_noisy(graph, network, inputs)
     if isinstance(network, Distribution | ImplicitQuantiles):
         return _add_distribution(graph, network, inputs)
     if is_module(network):
@@ -253,18 +256,38 @@ def _weights_of(network: Any) -> list[Weight]:
     ]
 
 
+def _add_noisy(graph: Graph, network: NoisyNetwork, inputs: int) -> int:
+    """Add the operations of a noisy network, whose noise is in arrays."""
+    features = add_network(graph, network.parts["trunk"], inputs)
+    results = []
+    for names in network.streams():
+        x = features
+        for layer, name in enumerate(names):
+            mu, sigma, *noise = (network.parts[f"{name}_{part}"] for part in ("mu", "sigma", "inputs", "outputs"))
+            x = graph.activate("relu", x) if layer else x
+            before, after = (graph.add("fixed", x, values=Weight(variable, (0,))) for variable in noise)
+            deviation = add_network(graph, sigma, graph.add("multiply", (x, before)))
+            x = graph.add("add", (add_network(graph, mu, x), graph.add("multiply", (deviation, after))))
+        results.append(x)
+    return _add_centered(graph, *results, network.num_values) if len(results) > 1 else results[0]
+
+
+def _add_centered(graph: Graph, value: int, advantage: int, count: int) -> int:
+    """Add the operations that join the streams of a dueling network, whose value stream has `count` values."""
+    if count > 1:
+        value, advantage = (graph.add("split", stream, groups=count) for stream in (value, advantage))
+    # The order of the networks, so that the results are equal bit for bit.
+    centered = graph.add("subtract", (graph.add("add", (value, advantage)), graph.add("mean", advantage)))
+    return graph.add("join", centered) if count > 1 else centered
+
+
 def _add_plan(graph: Graph, plan: tuple, inputs: int, weights: Iterator[Weight]) -> int:
     trunk, *streams = stacks(plan)
     features = _add_stack(graph, trunk, inputs, weights)
     if not streams:
         return features
     value, advantage = (_add_stack(graph, stream, features, weights) for stream in streams)
-    count = num_values(plan)
-    if count > 1:
-        value, advantage = (graph.add("split", stream, groups=count) for stream in (value, advantage))
-    # The order of the networks, so that the results are equal bit for bit.
-    centered = graph.add("subtract", (graph.add("add", (value, advantage)), graph.add("mean", advantage)))
-    return graph.add("join", centered) if count > 1 else centered
+    return _add_centered(graph, value, advantage, num_values(plan))
 
 
 def _add_stack(graph: Graph, layers: Sequence[tuple], x: int, weights: Iterator[Weight]) -> int:

@@ -112,20 +112,10 @@ def qrdqn(trial: Any, steps: int) -> dict[str, Any]:
 
 
 def pqn(trial: Any, steps: int) -> dict[str, Any]:
-    """Return the hyperparameters of PQN; epsilon falls during up to half of the `steps` of a trial."""
-    own = {
-        "gamma": _GAMMA,
-        "optimizer": Float(1e-5, 1e-2, log=True),
-        "q_lambda": Float(0.0, 1.0),
-        "rollout_steps": Choice(8, 16, 32, 64, 128),
-        "batch_size": Choice(32, 64, 128, 256, 512),
-        "epochs": Choice(1, 2, 4, 8),
-        "hidden": Choice(_SMALL, (128, 128), _MEDIUM),
-    }
-    values = sample(own, trial)
-    fraction = Float(0.0, 0.5).suggest(trial, "exploration_fraction")
-    values["policy"] = LinearEpsGreedyPolicy(1.0, 0.05, max(1, round(fraction * steps)))
-    return {**values, "batch_size": min(values["batch_size"], values["rollout_steps"])}
+    """Return the hyperparameters of PQN."""
+    rollouts, epochs, hidden = Choice(8, 16, 32, 64, 128), Choice(1, 2, 4, 8), Choice(_SMALL, (128, 128), _MEDIUM)
+    own = {"gamma": _GAMMA, "optimizer": Float(1e-5, 1e-2, log=True), "q_lambda": Float(0.0, 1.0)}
+    return sample({**own, "rollout_steps": rollouts, "epochs": epochs, "hidden": hidden}, trial)
 
 
 def tqc(trial: Any, steps: int) -> dict[str, Any]:
@@ -133,20 +123,14 @@ def tqc(trial: Any, steps: int) -> dict[str, Any]:
     return {**sac(trial, steps), "quantiles": 25, "drop": Int(0, 24).suggest(trial, "drop")}
 
 
+def rainbow(trial: Any, steps: int) -> dict[str, Any]:
+    """Return the hyperparameters of Rainbow: those of DQN without a policy, because its layers explore."""
+    return {name: value for name, value in dqn(trial, steps).items() if name != "policy"}
+
+
 SPACES = {
-    **{
-        "A2C": a2c,
-        "C51": dqn,
-        "DDPG": td3,
-        "DQN": dqn,
-        "IQN": dqn,
-        "PPO": ppo,
-        "PQN": pqn,
-        "QRDQN": qrdqn,
-        "SAC": sac,
-        "TD3": td3,
-    },
-    **{"TQC": tqc, "TRPO": trpo},
+    **{"A2C": a2c, "DDPG": td3, "PPO": ppo, "PQN": pqn, "SAC": sac, "TD3": td3, "TQC": tqc, "TRPO": trpo},
+    **{"C51": dqn, "DQN": dqn, "IQN": dqn, "QRDQN": qrdqn, "Rainbow": rainbow},
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -12,12 +13,15 @@ import pytest
 import noterl
 from noterl import losses, networks
 from noterl.backends import current
-from noterl.policies import LinearEpsGreedyPolicy
+from noterl.learning.update import add_random_numbers
+from noterl.policies import GreedyQPolicy, LinearEpsGreedyPolicy
 from noterl.replay import Prioritized
+from noterl.types import NOISE
 from tests.support import reference_values as reference
 from tests.support.batches import IMAGE, VECTOR, Corridor, random_batch, row
 from tests.support.parts import actor_of, run_updates
 from tests.support.representatives import representatives
+from tests.support.states import assert_same_state
 
 torch_only = pytest.mark.backends("torch")
 ACTIONS, HIDDEN = 3, (4, 3)
@@ -31,6 +35,9 @@ CASES = {
     **{f"{name}, double": (name, {**arguments, "double": True}) for name, arguments in SMALL.items()},
     "QRDQN, dueling": ("QRDQN", {**SMALL["QRDQN"], "dueling": True}),
     "C51, dueling": ("C51", {**SMALL["C51"], "dueling": True, "double": True}),
+    "DQN, noisy": ("DQN", {"noisy": True, "double": True}),
+    "QRDQN, noisy": ("QRDQN", {**SMALL["QRDQN"], "noisy": True}),
+    "Rainbow": ("Rainbow", SMALL["C51"]),
 }
 
 
@@ -49,23 +56,43 @@ class Reference:
         self.agent, self.batch, self.masks = agent, batch, masks
         self.target = [np.array(weight, np.float64) for weight in target]
 
-    def atoms(self, observation: np.ndarray, weights: Any) -> np.ndarray:
-        """Return the quantiles or logits `[Z, A]` of one observation."""
+    def atoms(self, observation: np.ndarray, weights: Any, noise: str) -> np.ndarray:
+        """Return the quantiles, logits or values `[Z, A]` of one observation; `noise` names that of a noisy network."""
         agent, x = self.agent, np.array(observation, np.float64)[None]
-        if "dueling" in agent.get_config():
+        if agent.noisy:
+            return self.noisy_atoms(x, weights, self.batch.extra[noise][0].astype(float))
+        if agent.get_config().get("dueling"):
             features = reference.relu(reference.mlp(x, weights[:2]))
             value, advantage = (reference.mlp(features, weights[start : start + 4]) for start in (2, 6))
             advantage = advantage.reshape(agent.num_atoms, ACTIONS)
             return value.T + advantage - advantage.mean(axis=1, keepdims=True)
         return reference.mlp(x, weights).reshape(agent.num_atoms, ACTIONS)
 
-    def values(self, observation: np.ndarray, weights: Any) -> np.ndarray:
+    def noisy_atoms(self, x: np.ndarray, weights: Any, noise: np.ndarray) -> np.ndarray:
+        """Return Fortunato et al. (2018), equation 9, with the whole noisy weight of each layer."""
+        dueling, remaining = isinstance(self.agent, noterl.Rainbow), list(weights[2:])
+        features, streams = reference.relu(reference.mlp(x, weights[:2])), []
+        for _ in range(2 if dueling else 1):
+            y = features
+            for layer in range(2):
+                kernel, bias, sigma, sigma_bias, _, _ = (remaining.pop(0) for _ in range(6))
+                inputs, outputs = kernel.shape
+                scaled = np.sign(noise) * np.sqrt(np.abs(noise))
+                before, after, noise = scaled[:inputs], scaled[inputs : inputs + outputs], noise[inputs + outputs :]
+                y = reference.relu(y) if layer else y
+                y = y @ (kernel + sigma * np.outer(before, after)) + bias + sigma_bias * after
+            streams.append(y)
+        assert not remaining and not len(noise)
+        atoms = streams[-1].reshape(-1, ACTIONS)
+        return streams[0].T + atoms - atoms.mean(axis=1, keepdims=True) if dueling else atoms
+
+    def values(self, observation: np.ndarray, weights: Any, noise: str) -> np.ndarray:
         """Return the action values `[A]`."""
         agent = self.agent
         if isinstance(agent, noterl.IQN):
             midpoints = (np.arange(agent.acting_fractions) + 0.5) / agent.acting_fractions
             return reference.implicit_quantiles(observation, midpoints, weights).mean(axis=0)
-        atoms = self.atoms(observation, weights)
+        atoms = self.atoms(observation, weights, noise)
         if isinstance(agent, noterl.C51):
             support = np.linspace(*agent.support, agent.num_atoms)
             return np.array([reference.softmax(column) @ support for column in atoms.T])
@@ -77,15 +104,20 @@ class Reference:
         reward, discount, action = (float(batch.reward[index]), float(batch.discount[index]), batch.action[index])
         following = np.array(batch.next_observation[index], np.float64)
         observation = np.array(batch.observation[index], np.float64)
-        best = np.argmax(np.where(self.masks[index], self.values(following, chooser), -np.inf))
+        noise = "selecting_noise" if agent.double else "target_noise"
+        best = np.argmax(np.where(self.masks[index], self.values(following, chooser, noise), -np.inf))
         if isinstance(agent, noterl.IQN):
             fractions = batch.extra["fractions"][index].astype(np.float64)
             own = reference.implicit_quantiles(observation, fractions, weights)[:, action]
             others = batch.extra["target_fractions"][index].astype(np.float64)
             target = reference.implicit_quantiles(following, others, self.target)[:, best]
         else:
-            own, target = self.atoms(observation, weights)[:, action], self.atoms(following, self.target)[:, best]
-            fractions = (np.arange(agent.num_atoms) + 0.5) / agent.num_atoms
+            own = self.atoms(observation, weights, "noise")[:, action]
+            target = self.atoms(following, self.target, "target_noise")[:, best]
+            fractions = (np.arange(len(own)) + 0.5) / len(own)
+        if type(agent) is noterl.DQN:
+            error = float(own[0] - (reward + discount * target[0]))
+            return reference.huber(error), error
         if isinstance(agent, noterl.C51):
             support = np.linspace(*agent.support, agent.num_atoms)
             projected = reference.projection(reference.softmax(target), reward, discount, support)
@@ -100,19 +132,18 @@ class Reference:
         return float(np.mean([self.batch.weight[i] * self.row_loss(i, weights, chooser)[0] for i in rows]))
 
 
-@pytest.mark.parametrize("case", representatives(CASES, "QRDQN, double", "C51, dueling", "IQN"))
+@pytest.mark.parametrize("case", representatives(CASES, "QRDQN, double", "C51, dueling", "IQN", "Rainbow"))
 def test_update_equals_the_reference(case: str) -> None:
     name, arguments = CASES[case]
     agent = make(name, **arguments)
     state, rng = agent.get_state(), np.random.default_rng(0)
-    for weights in state["variables"].values():
-        for weight in weights:
+    for network, weights in state["variables"].items():
+        for weight in weights if not network.endswith(("_inputs", "_outputs")) else ():
             weight += rng.normal(scale=0.3, size=weight.shape).astype(np.float32)
     agent.set_state(state)
     batch, masks = random_batch(1, 6), rng.random((1, 6, ACTIONS)) < 0.7
     masks[..., 1] = True
-    numbers = {field: rng.random((1, 6, 3)).astype(np.float32) for field in agent.random_spec}
-    batch = batch._replace(extra={**numbers, "next_action_mask": masks})
+    batch = add_random_numbers(agent, batch._replace(extra={"next_action_mask": masks}), 1)
     before, target = (networks.get_weights(network) for network in (agent.q, agent.target_q))
     truth = Reference(agent, row(batch, 0), target, masks[0])
     chooser = [np.array(weight, np.float64) for weight in (before if agent.double else target)]
@@ -125,6 +156,12 @@ def test_update_equals_the_reference(case: str) -> None:
     np.testing.assert_allclose(current().fetch(result.feedback["td_error"])[0], feedback, rtol=2e-4, atol=1e-5)
     for weight, old, slope in zip(networks.get_weights(agent.q), before, slopes, strict=True):
         np.testing.assert_allclose(weight, old - 0.1 * slope, rtol=1e-4, atol=2e-6)
+    assert all((part == 0).all() for network in (agent.q, agent.target_q) for part in noise_of(network))
+
+
+def noise_of(network: Any) -> list[np.ndarray]:
+    """Return the noise of acting of a network."""
+    return [current().fetch(variable) for variable in networks.variables(network) if variable.name == NOISE]
 
 
 def test_one_quantile_has_half_the_gradient_of_dqn() -> None:
@@ -183,7 +220,10 @@ def test_default_support_is_that_of_the_paper_for_images() -> None:
         ("C51", {"support": 10}, "support must be a pair .*got 10"),
         ("IQN", {"fractions": 0}, "fractions .*got 0"),
         ("IQN", {"acting_fractions": 1.5}, r"acting_fractions .*got 1\.5"),
-        ("IQN", {"dueling": True}, "dueling must be False for IQN"),
+        ("IQN", {"dueling": True}, "dueling and noisy must be False for IQN"),
+        ("IQN", {"noisy": True}, "dueling and noisy must be False for IQN"),
+        ("DQN", {"noisy": 1}, "noisy .*got 1"),
+        ("DQN", {"noisy": True, "recurrent": "gru"}, "noisy must be False with network= and recurrent="),
         ("QRDQN", {"network": keras.Sequential([keras.Input((5,)), keras.layers.Dense(7)])}, "network .*50 outputs"),
     ],
 )
@@ -230,3 +270,88 @@ def test_policy_learns_the_corridor(name: str) -> None:
     )  # fmt: skip
     agent.fit(steps=900, verbose=0)
     assert agent.evaluate(episodes=20)["reward_mean"] > 0.75
+
+
+@torch_only
+def test_noisy_weights_start_at_the_papers_values() -> None:
+    agent = noterl.DQN(VECTOR, noisy=True, hidden=(16, 9), seed=1)
+    parts = agent.q.parts
+    for layer, inputs in (("advantage_0", 16), ("advantage_1", 9)):
+        for weight in networks.get_weights(parts[f"{layer}_sigma"]):
+            np.testing.assert_allclose(weight, 0.5 / np.sqrt(inputs), rtol=1e-6)
+        kernel, bias = networks.get_weights(parts[f"{layer}_mu"])
+        assert 0.9 / np.sqrt(inputs) < np.abs(kernel).max() <= 1 / np.sqrt(inputs)
+        assert np.abs(bias).max() <= 1 / np.sqrt(inputs)
+    image = noterl.DQN(IMAGE, noisy=True, dueling=True, seed=1)
+    assert [part for part in image.q.parts if part.endswith("mu")] == [
+        "value_0_mu", "value_1_mu", "advantage_0_mu", "advantage_1_mu"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("env", representatives([VECTOR, IMAGE], VECTOR), ids=["NumPy", "compiled"])
+def test_exploring_has_noise_in_the_weights_and_acting_alone_has_none(env: Any) -> None:
+    agent = noterl.DQN(env, noisy=True, hidden=(16, 9), seed=1)
+    agent.build()
+    assert isinstance(agent.policy, GreedyQPolicy)
+    actor, observations = actor_of(agent), np.zeros((4, *env[0].shape), env[0].dtype)
+    plain, _ = actor.outputs(observations)
+    first, second = (actor.outputs(observations, noise=np.random.default_rng(seed))[0] for seed in (1, 1))
+    other, _ = actor.outputs(observations, noise=np.random.default_rng(2))
+    np.testing.assert_array_equal(first, second)
+    np.testing.assert_array_equal(first[0], first[1])  # one noise for all lanes
+    assert np.abs(first - plain).max() > 1e-3 and np.abs(first - other).max() > 1e-3
+    np.testing.assert_array_equal(actor.outputs(observations)[0], plain)
+    assert all((part == 0).all() for part in noise_of(agent.q))
+
+
+@torch_only
+def test_noise_of_a_batch_is_one_for_all_rows_and_another_for_each_pass() -> None:
+    agent = make("Rainbow", **SMALL["C51"])
+    batch = add_random_numbers(agent, random_batch(2, 6), 2)
+    assert set(agent.random_spec) == {"noise", "selecting_noise", "target_noise"}
+    values = [batch.extra[name] for name in agent.random_spec]
+    for value in values:
+        assert value.shape[:2] == (2, 6) and (value == value[:, :1]).all() and (value[0] != value[1]).all()
+    assert (values[0] != values[1]).all() and (values[1] != values[2]).all()
+
+
+@torch_only
+@pytest.mark.parametrize("workers", [0, 2])
+def test_noisy_agents_learn_with_workers_and_resume_exactly(workers: int, tmp_path: Path) -> None:
+    def run(agent: Any, steps: int) -> Any:
+        agent.fit("CartPole-v1", steps=steps, num_envs=2, workers=workers, verbose=0)
+        return agent
+
+    def new() -> Any:
+        agent = noterl.Rainbow("CartPole-v1", hidden=(8, 8), atoms=5, seed=3)
+        agent.compile(batch_size=8, learning_starts=10, replay=noterl.Replay(100, sampler=Prioritized()))
+        return agent
+
+    whole, half = run(new(), 160), run(new(), 96)
+    half.save(tmp_path / "half.noterl")
+    resumed = run(noterl.load(tmp_path / "half.noterl"), 64)
+    assert_same_state(resumed.get_state(), whole.get_state())
+    assert whole.updates > 0
+
+
+@torch_only
+def test_evaluation_draws_none_of_the_noise_of_training() -> None:
+    agent = noterl.DQN("CartPole-v1", noisy=True, hidden=(8, 8), seed=3)
+    agent.fit(steps=20, verbose=0)
+    before = agent.generators.get_state()
+    agent.evaluate(episodes=2)
+    agent.evaluate(episodes=2, deterministic=False)
+    agent.act(np.zeros(4, np.float32), deterministic=False)
+    after = agent.generators.get_state()
+    assert after["states"]["exploration"] == before["states"]["exploration"]
+
+
+@torch_only
+def test_rainbow_sets_what_exists() -> None:
+    agent = noterl.Rainbow(VECTOR, seed=1)
+    agent.compile()
+    assert agent.double and agent.noisy and agent.q.parts["network"].num_values == 101
+    assert agent.replay.n_step == 3 and isinstance(agent.replay.sampler, Prioritized)
+    plain = noterl.Rainbow(VECTOR, double=False, dueling=False, noisy=False)
+    assert not plain.double and not plain.noisy
+    assert noterl.Rainbow(IMAGE).defaults().learning_starts == 20_000

@@ -14,7 +14,7 @@ from noterl.agents.actor_critic import ActorCritic, ActorCriticOptions
 pytestmark = pytest.mark.backends("torch")
 
 AGENTS = [noterl.A2C, noterl.ACER, noterl.AlphaZero, noterl.DDPG, noterl.DQN, noterl.MADDPG, noterl.PPO, noterl.SAC]
-AGENTS += [noterl.TD3, noterl.TRPO, noterl.QRDQN, noterl.C51, noterl.IQN, noterl.TQC, noterl.PQN]
+AGENTS += [noterl.TD3, noterl.TRPO, noterl.QRDQN, noterl.C51, noterl.IQN, noterl.TQC, noterl.PQN, noterl.Rainbow]
 
 
 def arguments(cls: type) -> dict[str, inspect.Parameter]:

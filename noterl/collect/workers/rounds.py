@@ -261,8 +261,8 @@ class WorkerRounds(Rounds):
         if explorer_state is not None and explorer_state.keys() == explorer.get_state().keys():
             explorer.set_state(explorer_state)
         program, normalizers = actor.forward.program, actor.normalizers
-        head, starts = actor.head, actor.learning_starts
-        return Acting(program, self.shapes, head, explorer, actor.dtype, normalizers, starts, actor.start)
+        settings = actor.head, explorer, actor.dtype, normalizers, actor.learning_starts
+        return Acting(program, self.shapes, *settings, actor.forward.noise_places, actor.start)
 
     @property
     def has_rounds(self) -> bool:

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from noterl.acting.actor import Actor
-from noterl.acting.numpy_layers import Step, run_program
+from noterl.acting.numpy_layers import Step, run_program, with_noise
 from noterl.acting.policy_state import NO_STATE, State, as_rows, from_rows
 from noterl.collect.env_calls import BadCallError, EnvCall
 from noterl.collect.lanes import ScalarLanes
@@ -78,6 +78,7 @@ class Acting:
         dtype: of the observations that networks receive.
         normalizers: normalizes observations; None for no normalization.
         learning_starts: number of steps at the start whose actions are uniformly random.
+        noise_places: the positions of the noise of a noisy network among the weights.
         start: the state of the policy before the first step of an episode, `[...]` by name.
     """
 
@@ -88,6 +89,7 @@ class Acting:
     dtype: Any
     normalizers: Any
     learning_starts: int
+    noise_places: Sequence[int] = ()
     start: State = field(default_factory=dict)
 
 
@@ -100,12 +102,13 @@ class Forward:
     """
 
     def __init__(self, acting: Acting, weights: list[np.ndarray]) -> None:
-        self._program, self._weights = acting.program, weights
+        self._program, self._weights, self._noise_places = acting.program, weights, acting.noise_places
         self._widths = {name: value.size for name, value in acting.start.items()}
 
-    def __call__(self, observations: np.ndarray) -> np.ndarray:
-        """Return the outputs `[N, ...]` for observations `[N, ...]`."""
-        return run_program(self._program, observations, self._weights)
+    def __call__(self, observations: np.ndarray, noise: np.random.Generator | None = None) -> np.ndarray:
+        """Return the outputs `[N, ...]` for observations `[N, ...]`; see `HostForward`."""
+        weights = self._weights if noise is None else with_noise(self._weights, self._noise_places, noise)
+        return run_program(self._program, observations, weights)
 
     def with_state(self, observations: np.ndarray, state: State) -> tuple[np.ndarray, State]:
         """Return the outputs for observations `[N, ...]` and states by name, and the next states."""

@@ -1,0 +1,65 @@
+"""Rainbow: C51 with double Q-learning, dueling networks, n-step returns, prioritized memory and noisy layers.
+
+Paper: Hessel et al., "Rainbow: combining improvements in deep reinforcement learning" (2018), section "The integrated
+agent".
+
+Differs: on vectors, optimizer and schedule are those of `DQN`. The exponent beta of the importance weights stays at the
+paper's initial 0.4.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Unpack
+
+from noterl.agent import Defaults
+from noterl.agents.c51 import C51
+from noterl.agents.dqn import DQNOptions
+from noterl.registry import register
+from noterl.replay import Prioritized
+
+
+@register
+class Rainbow(C51):
+    """The combination of six improvements of DQN, for Discrete actions.
+
+    Each is a setting of `C51`: `double=True`, `dueling=True`, `noisy=True`, and in `compile` a `Replay` with `n_step=3`
+    and `Prioritized` sampling.
+
+    Args:
+        env: see `noterl.Agent`.
+        atoms: see `C51`.
+        support: see `C51`.
+        double: see `DQN`.
+        dueling: see `DQN`.
+        noisy: see `DQN`.
+        **options: see `C51`.
+
+    Raises:
+        ValueError: if the space is not supported, or an argument is not one of the allowed values.
+
+    Example:
+    >>> import noterl
+    >>> agent = noterl.Rainbow("CartPole-v1", hidden=(64,), seed=7)
+    >>> history = agent.fit(steps=100, verbose=0)
+    >>> agent.steps
+    100
+    """
+
+    def __init__(
+        self,
+        env: Any,
+        *,
+        atoms: int | None = None,
+        support: tuple[float, float] | None = None,
+        double: bool = True,
+        **options: Unpack[DQNOptions],
+    ) -> None:
+        combined: Any = {"dueling": True, "noisy": True, **options}
+        super().__init__(env, atoms=atoms, support=support, double=double, **combined)
+
+    def defaults(self) -> Defaults:
+        """Return the settings of `DQN` with 3-step returns and a prioritized memory; for images, the paper's."""
+        defaults = super().defaults()._replace(n_step=3, sampler=Prioritized(alpha=0.5, beta=0.4))
+        if not self.is_image:
+            return defaults
+        return defaults._replace(learning_rate=6.25e-5, learning_starts=20_000, target_update=8_000)

@@ -803,8 +803,8 @@ class Agent(BaseAgent):
         action_spaces: the kinds of action space that the algorithm supports.
         observation_spaces: the kinds of observation space that it supports.
         random_spec: name -> (shape, distribution) of the random numbers that an update needs. They are passed to it in
-            `batch.extra`. The shape is that of one row of a batch. The distribution is "normal" (standard normal) or
-            "uniform" (in [0, 1)).
+            `batch.extra`. The shape is that of one row of a batch. The distribution is "normal" (standard normal),
+            "uniform" (in [0, 1)), or "batch_normal", whose numbers are equal in all rows of a batch.
         supports_replay: for agents that learn from rollouts, whether `compile` accepts a replay memory. The memory
             stores rollouts with the fields that `prepare` returns.
         learns_in_prepare: for agents that learn from rollouts, whether `prepare` changes the networks. Workers with

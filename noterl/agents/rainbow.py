@@ -9,11 +9,11 @@ paper's initial 0.4.
 
 from __future__ import annotations
 
-from typing import Any, Unpack
+from typing import Any
 
 from noterl.agent import Defaults
 from noterl.agents.c51 import C51
-from noterl.agents.dqn import DQNOptions
+from noterl.backends import keras
 from noterl.registry import register
 from noterl.replay import Prioritized
 
@@ -27,12 +27,10 @@ class Rainbow(C51):
 
     Args:
         env: see `noterl.Agent`.
-        atoms: see `C51`.
-        support: see `C51`.
         double: see `DQN`.
         dueling: see `DQN`.
         noisy: see `DQN`.
-        **options: see `C51`.
+        **options: see `C51`, such as `atoms` and `support`.
 
     Raises:
         ValueError: if the space is not supported, or an argument is not one of the allowed values.
@@ -46,20 +44,14 @@ class Rainbow(C51):
     """
 
     def __init__(
-        self,
-        env: Any,
-        *,
-        atoms: int | None = None,
-        support: tuple[float, float] | None = None,
-        double: bool = True,
-        **options: Unpack[DQNOptions],
+        self, env: Any, *, double: bool = True, dueling: bool = True, noisy: bool = True, **options: Any
     ) -> None:
-        combined: Any = {"dueling": True, "noisy": True, **options}
-        super().__init__(env, atoms=atoms, support=support, double=double, **combined)
+        super().__init__(env, double=double, dueling=dueling, noisy=noisy, **options)
 
     def defaults(self) -> Defaults:
         """Return the settings of `DQN` with 3-step returns and a prioritized memory; for images, the paper's."""
         defaults = super().defaults()._replace(n_step=3, sampler=Prioritized(alpha=0.5, beta=0.4))
         if not self.is_image:
             return defaults
-        return defaults._replace(learning_rate=6.25e-5, learning_starts=20_000, target_update=8_000)
+        optimizer = keras.optimizers.Adam(6.25e-5, epsilon=1.5e-4)
+        return defaults._replace(optimizer=optimizer, learning_starts=20_000, target_update=8_000)

@@ -12,7 +12,15 @@ import jax.numpy as jnp
 from noterl.backends.jax.scope import Scope, read_values
 from noterl.backends.on_device import Carry, Report, Sums, Training
 
-SAMPLERS: dict[str, Callable[..., Any]] = {"uniform": jax.random.uniform, "normal": jax.random.normal}
+
+def _equal_rows(key: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+    return jnp.broadcast_to(jax.random.normal(key, shape[1:], dtype), shape)
+
+
+SAMPLERS: dict[str, Callable[..., Any]] = {
+    **{"uniform": jax.random.uniform, "normal": jax.random.normal},
+    "batch_normal": _equal_rows,
+}
 
 
 class Stepped(NamedTuple):

@@ -330,7 +330,7 @@ class Population:
 
     def _make_members(self, num_envs: int, shorter: int = 1) -> Members:
         self._learner.open(num_envs)
-        program = device.make_program(self._learner, self.agent.spaces.source, shorter)
+        program = device.make_program(self._learner, self.agent._parts.build()[1], self.agent.spaces.source, shorter)
         return backends.current().capabilities["device_programs"].make_members(program, len(self))
 
     def _untrained(self) -> Members:
@@ -400,10 +400,10 @@ def find_obstacle(agent: Agent) -> str | None:
     if agent.state_spec:
         return f"agent: a Population does not support agents with a state_spec yet, got {agent!r}"
     source = agent.spaces.source
-    if source.functions is None or not device.rollouts_run_on_device(agent._parts.build()[0], source):
+    if source.functions is None or not device.rollouts_run_on_device(*agent._parts.build(), source):
         return (
-            "agent must train on the device: a PPO, A2C or TRPO without normalization, replay memory and reward model, "
-            f"with a functional environment and the JAX backend; got {agent!r} on {backends.name()}"
+            "agent must train on the device: a PPO, A2C, TRPO or PQN without normalization, replay memory and reward "
+            f"model, with a functional environment and the JAX backend; got {agent!r} on {backends.name()}"
         )
     if agent.get_config().get("network") is not None:
         return "agent: the members of a population build their own networks; pass hidden= to the agent"

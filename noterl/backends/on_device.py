@@ -200,7 +200,8 @@ class DeviceProgram(TrainingProgram):
             carry: what `start` or the last call returned.
             begin: below T N.
             end: at most C T N.
-            scheduled: the values of the scheduled variables for each rollout, `[C, variables]`.
+            scheduled: the values of the scheduled variables for each rollout, and after them the settings of the
+                exploration for each of its rounds, `[C, variables + T E]`.
         """
         raise NotImplementedError
 

@@ -17,7 +17,7 @@ from noterl.backends.on_device import Carry, DeviceProgram, Report, Training
 from noterl.envs.observation import ObservationEncoder
 from noterl.hyperparameters import discount_factor
 from noterl.learning import optimizers
-from noterl.learning.device_exploration import Exploration, Sampling
+from noterl.learning.device_exploration import Exploration, find_exploration
 from noterl.learning.rollout_learner import RolloutLearner
 from noterl.schedules import Schedule
 from noterl.types import CallEvents
@@ -31,12 +31,13 @@ if TYPE_CHECKING:
 SECONDS, PER_ROUND, PER_STEP, PER_UPDATE, PER_PRODUCT = 0.2, 1e-5, 7e-7, 5e-5, 5e-11
 
 
-def rollouts_run_on_device(learner: Any, source: EnvSource) -> bool:
+def rollouts_run_on_device(learner: Any, actor: Any, source: EnvSource) -> bool:
     """Return whether an agent collects rollouts and learns from them in one compiled call.
 
-    It needs the JAX backend, an environment of pure functions, rollouts that are discarded after their updates, a head
-    that can sample tensors, and on the CPU a network without convolutions. Normalization, a reward model and fields of
-    `forward` are computed on the host; such agents step the environment as a vector environment.
+    It needs the JAX backend, an environment of pure functions, rollouts that are discarded after their updates, and
+    exploration that compiled calls can compute (see `find_exploration`); on the CPU also a network without
+    convolutions. Normalization, a reward model and fields of `forward` are computed on the host; such agents step the
+    environment as a vector environment.
     """
     device_programs = backends.current().capabilities.get("device_programs")
     return (
@@ -46,7 +47,7 @@ def rollouts_run_on_device(learner: Any, source: EnvSource) -> bool:
         and learner.reward_model is None
         and not learner.forward_fields
         and learner.algorithm.spaces.normalizers is None
-        and learner.algorithm.head.sampled_from is not None
+        and find_exploration(actor.head, actor.explorer) is not None
         and device_programs.loops_are_fast(learner.variables)
     )
 
@@ -132,11 +133,22 @@ class RolloutRunner(DeviceRunner):
 
     Args:
         learner: the learner, open for a number of lanes.
+        actor: of the agent.
         source: the environments.
     """
 
-    def __init__(self, learner: RolloutLearner, source: EnvSource) -> None:
-        super().__init__(learner, make_program(learner, source))
+    def __init__(self, learner: RolloutLearner, actor: Any, source: EnvSource) -> None:
+        super().__init__(learner, make_program(learner, actor, source))
+        self._exploration: Exploration = self.program.training.exploration
+
+    def scheduled(self, first_step: int) -> np.ndarray:
+        """Return the values of scheduled variables, and after them the settings of each round of the exploration."""
+        values, count = super().scheduled(first_step), self._exploration.num_settings
+        if not count:
+            return values
+        steps = range(0, self.program.size * self.program.iterations, self.program.num_envs)
+        settings = np.array([self._exploration.settings(first_step + step, step) for step in steps], np.float32)
+        return np.concatenate([values, settings.reshape(self.program.iterations, -1)], axis=1)
 
     def adopt(self, carry: Carry) -> Carry:
         """Return the carry of another learner's call for this one: a new rollout begins."""
@@ -191,18 +203,20 @@ def make_training(
     )
 
 
-def make_program(learner: RolloutLearner, source: EnvSource, members: int = 1) -> DeviceProgram:
+def make_program(learner: RolloutLearner, actor: Any, source: EnvSource, members: int = 1) -> DeviceProgram:
     """Return the `DeviceProgram` of a learner that is open for a number of lanes.
 
     A call is shorter by the factor `members`.
     """
     algorithm, rollout = learner.algorithm, learner.rollout
     head, traced = algorithm.head, learner.updater.traced
+    exploration = find_exploration(head, actor.explorer)
+    assert exploration is not None
     stop = traced(algorithm.stop_epochs) if learner.may_stop else None
     updates = algorithm.epochs * math.ceil(learner.num_rows / learner.batch_size)
     device_programs = backends.current().capabilities["device_programs"]
     return device_programs.DeviceProgram(
-        training=make_training(learner, source, rollout.num_envs, Sampling(head), stop),
+        training=make_training(learner, source, rollout.num_envs, exploration, stop),
         iterations=max(1, rollouts_per_call(learner, updates) // members),
         act_best=traced(lambda observations: head.executed(head.deterministic(algorithm._joint_forward(observations)))),
         prepare=traced(learner._prepared_rows),

@@ -22,7 +22,7 @@ def runs_on_device(learner: Learner, actor: Actor, source: EnvSource) -> bool:
     """
     if actor.start:  # the device passes on no state of the policy
         return False
-    return rollouts_run_on_device(learner, source) or replay_runs_on_device(learner, actor, source)
+    return rollouts_run_on_device(learner, actor, source) or replay_runs_on_device(learner, actor, source)
 
 
 def find_runner(learner: Any, actor: Actor, source: EnvSource, num_envs: int) -> DeviceRunner:
@@ -40,7 +40,7 @@ def find_runner(learner: Any, actor: Actor, source: EnvSource, num_envs: int) ->
         if learner.device_runner is not None:
             learner.device_runner.release()
         is_rollout = isinstance(learner, RolloutLearner)
-        runner = RolloutRunner(learner, source) if is_rollout else ReplayRunner(learner, actor, source, num_envs)
+        runner = RolloutRunner(learner, actor, source) if is_rollout else ReplayRunner(learner, actor, source, num_envs)
         learner.device_runner, learner.device_runner_key = runner, key
     found: DeviceRunner = learner.device_runner
     return found

@@ -12,6 +12,7 @@ import pytest
 import noterl
 from noterl import networks
 from noterl.backends import current
+from noterl.policies import EpsGreedyQPolicy, LinearEpsGreedyPolicy
 from tests.support import reference_values as reference
 from tests.support.batches import IMAGE, VECTOR
 from tests.support.masked_env import MaskedWalk
@@ -154,3 +155,28 @@ def test_workers_collect_the_rollouts() -> None:
 def test_bad_argument_raises_with_its_name(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         noterl.PQN(VECTOR, **arguments)
+
+
+@pytest.mark.backends("jax")
+def test_rollouts_on_the_device_explore_by_the_schedule_of_the_policy() -> None:
+    agent = noterl.PQN(noterl.envs.functional_cartpole(), hidden=(8,), rollout_steps=4, epochs=1, seed=3)
+    agent.compile(policy=LinearEpsGreedyPolicy(1.0, 0.25, steps=16), batch_size="rollout")
+    agent.fit(steps=64, num_envs=2, verbose=0)
+    runner: Any = learner_of(agent).device_runner
+    count, values = runner.program.iterations, runner.scheduled(0)
+    assert agent.updates == 8 and values.shape == (count, 4)
+    expected = [max(0.25, 1.0 - 0.75 * step / 16) for step in range(0, 8 * count, 2)]
+    np.testing.assert_allclose(values.reshape(-1), expected, rtol=1e-6)
+
+
+@pytest.mark.backends("jax")
+def test_greedy_and_random_policies_act_so_on_the_device() -> None:
+    """With epsilon 1, both actions are taken; without, the untrained network repeats one action for the same state."""
+    lengths = {}
+    for epsilon in (0.0, 1.0):
+        agent = noterl.PQN(noterl.envs.functional_cartpole(), hidden=(8,), rollout_steps=50, epochs=1, seed=3)
+        agent.compile(keras.optimizers.SGD(0.0), policy=EpsGreedyQPolicy(epsilon), batch_size="rollout")
+        history = agent.fit(steps=800, num_envs=4, verbose=0)
+        lengths[epsilon] = history.history["length"]
+    best = noterl.PQN(noterl.envs.functional_cartpole(), hidden=(8,), seed=3).evaluate(episodes=20)["lengths"]
+    assert abs(np.mean(lengths[0.0]) - np.mean(best)) < 3 < np.mean(lengths[1.0]) - np.mean(best)

@@ -78,7 +78,7 @@ class DeviceProgram(on_device.DeviceProgram):
             number = report.iterations
             first = jnp.maximum(begin - number * self.size, 0)
             last = jnp.minimum(end - number * self.size, self.size)
-            carry, report = self._collect(state, carry, report, first, last)
+            carry, report = self._collect(state, carry, report, (first, last), scheduled[number])
             full = last == self.size
             state, carry, report, finite = jax.lax.cond(
                 full, self._learn_and_report, lambda *loop: loop[:-1], state, carry, report, finite, scheduled
@@ -93,7 +93,7 @@ class DeviceProgram(on_device.DeviceProgram):
         """Return the carry of new episodes in all lanes, for a key of uint32 `[2]`."""
         carry = self._environments.start(key)
         reward, ended = carry.sums.returns, carry.sums.lengths > 0
-        action = self._environments.action_shape(carry)
+        action = self._environments.action_shape(carry, jnp.zeros(self.training.exploration.num_settings))
         fields = Rollout(carry.observations, action, reward, carry.observations, ended, ended)
         return carry._replace(
             memory=jax.tree.map(lambda like: jnp.zeros((self.length, *like.shape), like.dtype), fields)
@@ -110,8 +110,13 @@ class DeviceProgram(on_device.DeviceProgram):
 
     # Collecting
 
-    def _collect(self, state: list[Any], carry: Carry, report: Report, first: Any, last: Any) -> tuple[Carry, Report]:
-        """Take the steps of the next rollout from position `first` to `last`."""
+    def _collect(
+        self, state: list[Any], carry: Carry, report: Report, places: tuple[Any, Any], scheduled: Any
+    ) -> tuple[Carry, Report]:
+        """Take the steps of the next rollout from the first to the last of the places."""
+        first, last = places
+        settings = scheduled[len(self._scheduled_positions) :]
+        settings = settings.reshape(self.length, self.training.exploration.num_settings)
         rounds = first // self.num_envs, -(-last // self.num_envs)
 
         def counted(t: Any) -> Any:
@@ -122,15 +127,18 @@ class DeviceProgram(on_device.DeviceProgram):
             rollout, row = carry.memory, report.iterations * self.length + t
             return add_rewards(loop, row, rollout.reward[t], rollout.ended[t], counted(t))
 
-        carry = jax.lax.fori_loop(*rounds, lambda t, carry: self._round(state, carry, t, counted(t)), carry)
+        def step(t: Any, carry: Carry) -> Carry:
+            return self._round(state, carry, t, counted(t), settings[t])
+
+        carry = jax.lax.fori_loop(*rounds, step, carry)
         # A loop of its own: fused with the products of an environment, sums would be rounded differently.
         found: tuple[Carry, Report] = jax.lax.fori_loop(*rounds, added, (carry, report))
         return found
 
-    def _round(self, state: list[Any], carry: Carry, t: Any, counted: Any) -> Carry:
+    def _round(self, state: list[Any], carry: Carry, t: Any, counted: Any, settings: Any) -> Carry:
         """Step the `counted` lanes `[N]` in round t; the others do not change."""
         act_key, *keys = jax.random.split(jax.random.fold_in(carry.key, t), 3)
-        actions, executed = self._environments.act(state, carry, act_key)
+        actions, executed = self._environments.act(state, carry, act_key, settings)
         after, step = self._environments.step(carry, executed, (keys[0], keys[1]), counted)
         rows = Rollout(carry.observations, actions, step.reward, step.next_observations, step.terminated, step.ended)
         return after._replace(memory=store(carry.memory, t, rows, counted))

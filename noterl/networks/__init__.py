@@ -32,6 +32,7 @@ from noterl.networks.builders import pixel_scale as pixel_scale
 from noterl.networks.builders import share_trunk as share_trunk
 from noterl.networks.description import HiddenLayers as HiddenLayers
 from noterl.networks.description import NetworkDescription as NetworkDescription
+from noterl.networks.description import simba as simba
 from noterl.networks.distributions import Distribution as Distribution
 from noterl.networks.distributions import ImplicitQuantiles as ImplicitQuantiles
 from noterl.networks.files import read_network as read_network

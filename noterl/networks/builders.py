@@ -37,6 +37,7 @@ from noterl.utils.checks import check_bool, check_word, finite, non_negative, pr
 # - scale, with a factor;
 # - log_std, with the initial value;
 # - layer_norm; activation, with a name; dropout, with a rate;
+# - residual, with a list of layers whose outputs are added to their inputs;
 # - flatten.
 # The gain is that of orthogonal weights, "glorot_uniform", or None for uniform weights, which is also the default.
 
@@ -495,20 +496,27 @@ def _check_layers(layers: Sequence[Any]) -> None:
             case ("convolution", int(), int(), int(), str(activation), *gain) if min(layer[1:4]) > 0 and len(gain) < 2:
                 check_word("activation", activation, ACTIVATIONS)
             case ("encoders", list(plans)):
-                end = 0
-                for start, stop, inner in plans:
-                    if not (type(start) is type(stop) is int and end <= start < stop):
-                        raise ValueError(f"an encoder must have columns, got {start!r:.40} to {stop!r:.40} after {end}")
-                    end = stop
-                    _check_layers(inner)
+                _check_encoders(plans)
             case ("rearrange", tuple(axes), tuple(shape)) if all(type(length) is int for length in (*axes, *shape)):
                 pass
             case ("scale" | "log_std" | "dropout", float() | int()) | ("flatten" | "layer_norm",):
                 pass
+            case ("residual", [*_, ("dense", int(), str(), *_)] as inner):
+                _check_layers(inner)
             case ("activation", str(activation)):
                 check_word("activation", activation, ACTIVATIONS)
             case _:
                 raise ValueError(f"a plan must have known layers, got {layer!r:.80}")
+
+
+def _check_encoders(plans: Sequence[Any]) -> None:
+    """Raise a ValueError if the columns or the layers of one of the encoders are malformed."""
+    end = 0
+    for start, stop, inner in plans:
+        if not (type(start) is type(stop) is int and end <= start < stop):
+            raise ValueError(f"an encoder must have columns, got {start!r:.40} to {stop!r:.40} after {end}")
+        end = stop
+        _check_layers(inner)
 
 
 def _check_sizes(**sizes: Sequence[Any]) -> None:

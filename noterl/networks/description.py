@@ -11,6 +11,7 @@ from typing import Any
 
 from noterl.networks.layers import ACTIVATIONS, PLAN_LAYERS
 from noterl.registry import Configurable, register
+from noterl.utils.checks import check_int
 from noterl.utils.files import Keys, key_path
 from noterl.utils.words import explain_name
 
@@ -22,6 +23,9 @@ _OUTPUT_ACTIVATIONS = ("linear", "softmax", "tanh")
 _OPTIONS = ("activation", "initializer", "gain")
 # The arguments that precede the activation and the gain.
 _SIZES = {layer: PLAN_LAYERS[layer][:-2] for layer in ("dense", "convolution", "flatten")}
+# Layers of the builder `simba` that a description also has; a residual block has as many units as its inputs.
+_SIZES |= {"layer_norm": (), "residual": ("units",)}
+_WITH_OPTIONS = ("dense", "convolution")
 _ROLES = ("actor", "critic", "q", "network")
 _NETWORK_KEYS = ("layers", "output")
 _KEYS = (*_NETWORK_KEYS, "shared", *_ROLES)
@@ -158,6 +162,28 @@ class NetworkDescription(Configurable):
             raise _DescriptionError(("shared",), "shared needs the list 'layers', which the networks have in common")
 
 
+def simba(width: int = 256, blocks: int = 1) -> NetworkDescription:
+    """Return the layers of SimBa, for the argument `network` of agents on vectors.
+
+    Lee et al., "SimBa: simplicity bias for scaling up parameters in deep reinforcement learning" (2025), section 4: a
+    dense layer, residual blocks `x + dense(relu(dense(layer_norm(x))))` with four times as many units inside, and a
+    layer normalization. Its normalization of observations is `normalize_observation=True`.
+
+    Args:
+        width: units of the first layer and of each block.
+        blocks: the number of blocks.
+
+    Example:
+    >>> import noterl
+    >>> agent = noterl.SAC("Pendulum-v1", network=noterl.networks.simba(width=16), normalize_observation=True)
+    >>> actor, critic = noterl.networks.simba(16), noterl.networks.simba(32, blocks=2)
+    >>> agent = noterl.SAC("Pendulum-v1", network=(actor, critic), normalize_observation=True)
+    """
+    first = {"layer": "dense", "units": check_int("width", width)}
+    block = {"layer": "residual", "units": width}
+    return NetworkDescription({"layers": [first, *[block] * check_int("blocks", blocks), {"layer": "layer_norm"}]})
+
+
 class _DescriptionError(ValueError):
     """A mistake in a description, at a key."""
 
@@ -210,7 +236,7 @@ class HiddenLayers:
             if layer["layer"] == "convolution" and (flat or (own and keys[0] == self.role)):
                 raise self.description.error(keys, "a convolution must precede all dense and flatten layers")
             flat |= layer["layer"] != "convolution"
-            if layer["layer"] == "dense" and (not own or keys[0] == self.role):
+            if layer["layer"] not in ("convolution", "flatten") and (not own or keys[0] == self.role):
                 layers.append(_plan_layer(layer, gain))
         return layers
 
@@ -287,7 +313,7 @@ def _check_network(table: Mapping[str, Any], place: Keys) -> None:
                 (*keys, "layer"), f"unknown layer {layer_name!r}: {explain_name(layer_name, _SIZES)}"
             )
         sizes = _SIZES[layer_name]
-        _check_names(layer, ("layer", *sizes, *(_OPTIONS if sizes else ())), keys)
+        _check_names(layer, ("layer", *sizes, *(_OPTIONS if layer_name in _WITH_OPTIONS else ())), keys)
         for name in sizes:
             if name not in layer:
                 raise _DescriptionError(keys, f"the layer {layer_name} needs the key {name!r}")
@@ -330,6 +356,11 @@ def _check_options(table: Mapping[str, Any], place: Keys, activations: Sequence[
 
 def _plan_layer(layer: Mapping[str, Any], gain: float | None) -> PlanLayer:
     """Return a layer of a plan; `gain` is the default."""
+    if layer["layer"] == "layer_norm":
+        return ("layer_norm",)
+    if layer["layer"] == "residual":
+        units = layer["units"]
+        return ("residual", [("layer_norm",), ("dense", 4 * units, "relu", gain), ("dense", units, "linear", gain)])
     initializer = layer.get("initializer")
     if initializer == "orthogonal":
         weights: Any = float(layer.get("gain", 1.0))

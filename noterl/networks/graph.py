@@ -323,6 +323,8 @@ def _add_between(graph: Graph, layer: tuple, x: int, weights: Iterator[Weight]) 
             return graph.add("layer_norm", x, gamma=next(weights), beta=next(weights), epsilon=NORM_EPSILON)
         case ("activation", name):
             return graph.activate(name, x)
+        case ("residual", inner):
+            return graph.add("add", (x, _add_stack(graph, inner, x, weights)))
     return x  # the policy acts without dropout
 
 

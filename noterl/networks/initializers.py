@@ -46,6 +46,8 @@ def _roles(layers: Sequence[tuple]) -> list[tuple[str, Any]]:
         arguments = dict(zip(PLAN_LAYERS[layer], values, strict=False))
         if layer == "encoders":
             roles += [role for _, _, inner in arguments["plans"] for role in _roles(inner)]
+        elif layer == "residual":
+            roles += _roles(arguments["layers"])
         elif "gain" in PLAN_LAYERS[layer]:
             roles += [("kernel", arguments.get("gain")), ("bias", arguments.get("gain"))]
         elif layer == "layer_norm":

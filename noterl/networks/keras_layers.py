@@ -20,7 +20,7 @@ def keras_network(plan: tuple[Any, ...], shape: tuple[int, ...]) -> keras.Model:
     created: list[keras.layers.Layer] = []
 
     def stack(shape: tuple[int, ...], layers: Sequence[tuple]) -> keras.Sequential:
-        built = [_keras_layer(layer) if layer[0] != "encoders" else encoders(layer[1]) for layer in layers]
+        built = [nested[layer[0]](layer[1]) if layer[0] in nested else _keras_layer(layer) for layer in layers]
         created.extend(built)
         return keras.Sequential([keras.Input(shape), *built])
 
@@ -28,6 +28,10 @@ def keras_network(plan: tuple[Any, ...], shape: tuple[int, ...]) -> keras.Model:
         places = [(start, stop) for start, stop, _ in plans]
         return Encoders(places, [stack((stop - start,), inner or [("flatten",)]) for start, stop, inner in plans])
 
+    def residual(inner: Sequence[tuple]) -> Residual:
+        return Residual(stack((inner[-1][1],), inner))  # the last layer is dense, of as many units as the inputs
+
+    nested = {"encoders": encoders, "residual": residual}
     first, *streams = stacks(plan)
     network = stack(shape, first or [("flatten",)])
     if streams:
@@ -114,6 +118,28 @@ class Encoders(keras.layers.Layer):
         """Return the features `[B, F]`."""
         places = zip(self.places, self.networks, strict=True)
         return keras.ops.concatenate([network(inputs[:, start:stop]) for (start, stop), network in places], axis=-1)
+
+
+@keras.saving.register_keras_serializable("noterl")
+class Residual(keras.layers.Layer):
+    """Adds the outputs of a network to its inputs."""
+
+    def __init__(self, network: keras.Sequential, **options: Any) -> None:
+        super().__init__(**options)
+        self.network = network
+
+    def call(self, inputs: Any) -> Any:
+        """Return `inputs + network(inputs)`."""
+        return inputs + self.network(inputs)
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the arguments of the constructor, for copies of a network that holds this layer."""
+        return {**super().get_config(), "network": keras.saving.serialize_keras_object(self.network)}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Residual:
+        """Build a layer from what `get_config` returned."""
+        return cls(**{**config, "network": keras.saving.deserialize_keras_object(config["network"])})
 
 
 @keras.saving.register_keras_serializable("noterl")

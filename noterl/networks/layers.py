@@ -82,6 +82,7 @@ PLAN_LAYERS: dict[str, tuple[str, ...]] = {
     "layer_norm": (),
     "activation": ("activation",),
     "dropout": ("rate",),
+    "residual": ("layers",),
     "encoders": ("plans",),
     "rearrange": ("axes", "shape"),
     "scale": ("factor",),

@@ -82,6 +82,10 @@ def _stack_sizes(layers: Iterable[tuple], shape: tuple[int, ...]) -> Iterator[in
         if kind == "encoders":
             for start, stop, inner in rest[0]:
                 yield from _stack_sizes(inner, (stop - start,))
+        elif kind == "residual":
+            if _output_shape(rest[0], shape) != shape:
+                raise ValueError(f"a residual block must have {shape} units, as the layer before, got {rest[0]!r:.200}")
+            yield from _stack_sizes(rest[0], shape)
         elif kind in ("dense", "convolution"):
             window = rest[1] ** 2 if kind == "convolution" else 1
             yield window * shape[-1] * rest[0]

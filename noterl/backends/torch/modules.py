@@ -146,6 +146,18 @@ class Encoders(nn.Module):
         return torch.cat([part(inputs[:, start:stop]) for (start, stop), part in places], dim=-1)
 
 
+class Residual(nn.Module):
+    """Adds the outputs of layers to their inputs."""
+
+    def __init__(self, layers: nn.Module) -> None:
+        super().__init__()
+        self.layers = layers
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Return `inputs + layers(inputs)`."""
+        return inputs + self.layers(inputs)
+
+
 class MultiInput(nn.Module):
     """Passes the parts of rows `[B, D]` to a module that takes a dict; `backends.nested` describes `places`."""
 
@@ -232,8 +244,7 @@ def _sequence(
         if kind == "dense":
             modules.append(nn.Linear(shape[-1], rest[0]))
             shape = (rest[0],)
-            if rest[1] != "linear":
-                modules.append(getattr(nn, activations[rest[1]])())
+            modules += [getattr(nn, activations[rest[1]])()] * (rest[1] != "linear")
         elif kind == "convolution":
             filters, size, stride, activation, *_ = rest
             convolutions += [nn.Conv2d(shape[-1], filters, size, stride), getattr(nn, activations[activation])()]
@@ -245,6 +256,8 @@ def _sequence(
         elif kind == "rearrange":
             modules.append(Rearrange(*rest))
             shape = rest[1]
+        elif kind == "residual":
+            modules.append(Residual(_sequence(rest[0], shape, activations)[0]))
         elif kind in _PLAIN:
             modules.append(_PLAIN[kind](*rest))
         elif kind in _OF_SIZE:

@@ -27,10 +27,10 @@ class Distribution(Composite):
         support: the values of the atoms, `[Z]`; None for quantiles.
 
     Example:
-    >>> import numpy as np
+    >>> from keras import ops
     >>> from noterl import networks
     >>> q = networks.Distribution(networks.mlp(4, [8], 5 * 2), num_atoms=5)
-    >>> tuple(q(np.zeros((3, 4), "float32")).shape)
+    >>> tuple(q(ops.zeros((3, 4))).shape)
     (3, 2)
     """
 

@@ -6,7 +6,7 @@ global batch, as on JAX, there is nothing to enter.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -27,6 +27,16 @@ class Replicas(Protocol):
 
     def mean_of_all(self, tensors: Sequence[Any]) -> list[Any]:
         """Return the means of several tensors over the replicas, in one transfer."""
+
+
+def means_by_dtype(tensors: Sequence[Any], mean: Callable[[list[Any]], Iterable[Any]]) -> list[Any]:
+    """Return the means of tensors, of which `mean` computes those of one dtype together, by one reduction."""
+    means: list[Any] = [None] * len(tensors)
+    for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
+        places = [k for k, tensor in enumerate(tensors) if tensor.dtype == dtype]
+        for k, value in zip(places, mean([tensors[k] for k in places]), strict=True):
+            means[k] = value
+    return means
 
 
 # On top are the replicas of the update in progress; nothing if one program computes the global batch.

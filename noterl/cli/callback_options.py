@@ -56,24 +56,16 @@ def make_callbacks(given: Mapping[str, Given]) -> list[Any]:
         own = {name: value for name, value in given.items() if name.partition(".")[0] == key}
         if own:
             with usage_errors(f"--{key.replace('_', '-')}: "):
-                made.append(kind(**arguments_of(key, own)))
+                made.append(kind(**{name: each.value for name, each in arguments_of(key, own).items()}))
     return made
 
 
-def arguments_of(key: str, given: Mapping[str, Given]) -> dict[str, Any]:
-    """Return the keyword arguments of a callback, from its options."""
-    arguments = {name.partition(".")[2]: each.value for name, each in given.items() if "." in name}
+def arguments_of(key: str, given: Mapping[str, Given]) -> dict[str, Given]:
+    """Return the arguments of a callback by name, from its options."""
+    arguments = {name.partition(".")[2]: each for name, each in given.items() if "." in name}
     if key in given and not _is_bare(key, given[key]):
-        arguments[_first_argument(key)] = given[key].value
+        arguments[_first_argument(key)] = given[key]
     return arguments
-
-
-def sources_of(key: str, given: Mapping[str, Given]) -> dict[str, Any]:
-    """Return the table of a callback for a TOML file, from its options."""
-    sources = {name.partition(".")[2]: each.source for name, each in given.items() if "." in name}
-    if key in given and not _is_bare(key, given[key]):
-        sources[_first_argument(key)] = given[key].source
-    return sources
 
 
 def _is_bare(key: str, given: Given) -> bool:

@@ -207,7 +207,8 @@ def run_table(name: str, given: Mapping[str, Given], seed: int) -> dict[str, Any
     for callback in offered:
         own = {key: each for key, each in given.items() if key.partition(".")[0] == callback}
         if own:
-            table[callback] = callback_options.sources_of(callback, own)
+            arguments = callback_options.arguments_of(callback, own)
+            table[callback] = {name: each.source for name, each in arguments.items()}
     return table
 
 

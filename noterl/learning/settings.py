@@ -80,12 +80,14 @@ class Settings:
                 f"relabel must be None for {type(algorithm).__name__}: the stored results of a search are those of the "
                 f"episode's own goal; got {self.replay.relabel!r}"
             )
+        if self.replay is None and algorithm.memory != "rollout":
+            self.replay = _default_replay(defaults, algorithm, "reward_model" in arguments)
+        scheduled = {name: arguments.get(name, getattr(defaults, name)) for name in _SCHEDULED}
         if algorithm.memory == "replay":
-            self.replay, self.schedule = _from_replay(arguments, defaults, algorithm)
-        elif algorithm.memory == "sequences":
-            self.replay, self.schedule = _from_sequences(arguments, defaults, algorithm)
+            assert self.replay is not None
+            self.schedule = _schedule_of_replay(arguments, scheduled, defaults.update_every, algorithm, self.replay)
         else:
-            self.schedule = _from_rollouts(arguments, defaults, algorithm.supports_replay)
+            self.schedule = _schedule_of_rollouts(arguments, scheduled, algorithm)
         if algorithm.state_spec and self.replay is not None:
             _check_replay_of_state(self.replay, algorithm, self.schedule)
         self.reward_model: GAIL | None = _check_reward_model(arguments.get("reward_model"), algorithm, self.replay)
@@ -251,11 +253,21 @@ SEQUENCES = 32
 _SCHEDULED = ("batch_size", "learning_starts", "update_every", "updates", "target_update", "target_unit")
 
 
-def _from_replay(arguments: dict[str, Any], defaults: Defaults, algorithm: Algorithm) -> tuple[Replay, UpdateSchedule]:
-    replay: Replay | None = arguments.get("replay")
-    if replay is None:
-        replay = _default_replay(defaults, algorithm, "reward_model" in arguments)
-    scheduled = {name: arguments.get(name, getattr(defaults, name)) for name in _SCHEDULED}
+def _schedule_of_replay(
+    arguments: dict[str, Any], scheduled: dict[str, Any], default_every: int | str, algorithm: Algorithm, replay: Replay
+) -> UpdateSchedule:
+    """Return the schedule of updates from a replay memory.
+
+    Args:
+        arguments: of `compile`.
+        scheduled: the arguments of the schedule, with the defaults.
+        default_every: the default of `update_every`.
+        algorithm: the agent.
+        replay: its memory.
+
+    Raises:
+        ValueError: if an argument is not one of the allowed values.
+    """
     if algorithm.state_spec and "batch_size" not in arguments:  # which counts sequences
         most = max(1, min(SEQUENCES, sequence_spec(algorithm).count(replay.capacity)))
         scheduled["batch_size"] = 1 << (most.bit_length() - 1)  # a power of two, which replicas can share
@@ -266,7 +278,7 @@ def _from_replay(arguments: dict[str, Any], defaults: Defaults, algorithm: Algor
             f"{arguments['target_update']!r}"
         )
     if "updates" not in arguments:
-        _limit_updates(schedule, defaults.update_every)
+        _limit_updates(schedule, default_every)
     _warn_of_many_updates(schedule)
     if isinstance(schedule.batch_size, str):
         raise ValueError("batch_size must be an int for an agent that learns from a replay memory, got 'rollout'")
@@ -276,24 +288,33 @@ def _from_replay(arguments: dict[str, Any], defaults: Defaults, algorithm: Algor
             f"batch_size must be at most the capacity of the replay memory{frames}, {replay.most_sampleable}, "
             f"got {schedule.batch_size}"
         )
-    return replay, schedule
+    return schedule
 
 
-def _from_sequences(
-    arguments: dict[str, Any], defaults: Defaults, algorithm: Algorithm
-) -> tuple[Replay, UpdateSchedule]:
-    for name in ("batch_size", "learning_starts", "update_every", "updates"):
-        if name in arguments and (name, arguments[name]) != ("batch_size", "rollout"):
-            raise ValueError(
-                f"{name} is not supported for {type(algorithm).__name__}, which learns from whole rollouts and from as "
-                "many stored sequences at a time: use rollout_steps, replay_ratio and replay_starts; "
-                f"got {arguments[name]!r}"
-            )
-    replay: Replay | None = arguments.get("replay")
-    if replay is None:
-        replay = _default_replay(defaults, algorithm)
-    target = {name: arguments.get(name, getattr(defaults, name)) for name in ("target_update", "target_unit")}
-    return replay, UpdateSchedule(batch_size="rollout", learning_starts=0, update_every=1, updates=1, **target)
+def _schedule_of_rollouts(arguments: dict[str, Any], scheduled: dict[str, Any], algorithm: Algorithm) -> UpdateSchedule:
+    """Return the schedule of updates on each complete rollout; the arguments are those of `_schedule_of_replay`.
+
+    Raises:
+        ValueError: if an argument is not supported.
+    """
+    if algorithm.memory == "sequences":
+        refused = [name for name in _SCHEDULED[:4] if (name, arguments.get(name)) != ("batch_size", "rollout")]
+        reason = (
+            f"{type(algorithm).__name__}, which learns from whole rollouts and from as many stored sequences at a "
+            "time: use rollout_steps, replay_ratio and replay_starts"
+        )
+        scheduled["batch_size"] = "rollout"
+    else:
+        refused = [*_SCHEDULED[1:], *([] if algorithm.supports_replay else ["replay"])]
+        reason = (
+            "an agent that learns from rollouts: it learns from each complete rollout in `epochs` passes and then "
+            "discards it (a class with `supports_replay` accepts a replay memory)"
+        )
+        scheduled.update(target_update=None, target_unit="steps")
+    for name in refused:
+        if name in arguments:
+            raise ValueError(f"{name} is not supported for {reason}; got {arguments[name]!r}")
+    return UpdateSchedule(**{**scheduled, "learning_starts": 0, "update_every": 1, "updates": 1})
 
 
 def _replay_of(capacity: int, defaults: Defaults, algorithm: Algorithm, learns_rewards: bool) -> Replay:
@@ -310,7 +331,7 @@ def _frame_stack(algorithm: Algorithm) -> int | None:
     return None if maker is None else maker.frame_stack
 
 
-def _default_replay(defaults: Defaults, algorithm: Algorithm, learns_rewards: bool = False) -> Replay:
+def _default_replay(defaults: Defaults, algorithm: Algorithm, learns_rewards: bool) -> Replay:
     source, capacity, stack = algorithm.spaces.source, defaults.capacity, _frame_stack(algorithm)
     fitting = default_capacity(capacity, source.observation_space, source.action_space, frame_stack=stack)
     if fitting < capacity:
@@ -339,18 +360,6 @@ def _warn_of_many_updates(schedule: UpdateSchedule) -> None:
             RuntimeWarning,
             stacklevel=7,
         )
-
-
-def _from_rollouts(arguments: dict[str, Any], defaults: Defaults, supports_replay: bool) -> UpdateSchedule:
-    for name in _SCHEDULED[1:] if supports_replay else ("replay", *_SCHEDULED[1:]):
-        if name in arguments:
-            raise ValueError(
-                f"{name} is not supported for an agent that learns from rollouts: it learns from each complete rollout "
-                f"in `epochs` passes and then discards it (a class with `supports_replay` accepts a replay memory); "
-                f"got {arguments[name]!r}"
-            )
-    size = arguments.get("batch_size", defaults.batch_size)
-    return UpdateSchedule(batch_size=size, learning_starts=0, update_every=1, updates=1, target_update=None)
 
 
 def _check_reward_model(model: Any, algorithm: Algorithm, replay: Replay | None) -> GAIL | None:

@@ -18,7 +18,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from noterl.backends.meeting import choose_loopback_interface, is_loopback, meet
 from noterl.backends.process_group import ConnectionLost, ProcessGroup
-from noterl.backends.replicas import averaging
+from noterl.backends.replicas import averaging, means_by_dtype
 
 T = TypeVar("T")
 
@@ -179,14 +179,13 @@ class Processes(ProcessGroup):
 
     def mean_of_all(self, tensors: Sequence[Any]) -> list[Any]:
         """Return the means of tensors over the processes, by one reduction for each dtype; inside of a program."""
-        means: list[Any] = [None] * len(tensors)
-        for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
-            places = [k for k, tensor in enumerate(tensors) if tensor.dtype == dtype]
-            bucket = jax.lax.pmean(jnp.concatenate([tensors[k].ravel() for k in places]), _AXIS)
-            parts = jnp.split(bucket, np.cumsum([tensors[k].size for k in places])[:-1])
-            for k, part in zip(places, parts, strict=True):
-                means[k] = part.reshape(tensors[k].shape)
-        return means
+
+        def mean(group: list[Any]) -> list[Any]:
+            bucket = jax.lax.pmean(jnp.concatenate([tensor.ravel() for tensor in group]), _AXIS)
+            parts = jnp.split(bucket, np.cumsum([tensor.size for tensor in group])[:-1])
+            return [part.reshape(tensor.shape) for part, tensor in zip(parts, group, strict=True)]
+
+        return means_by_dtype(tensors, mean)
 
     def program(self, function: Callable[..., Any], specs: Callable[..., Any], results: Any) -> Any:
         """Return a compiled function of arrays of all processes.

@@ -6,8 +6,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -18,8 +17,8 @@ import tensorflow as tf
 
 from noterl.backends.common import GatheredRows, GroupResult, Rows, num_updates
 from noterl.backends.process_group import ConnectionLost
-from noterl.backends.replicas import averaging
 from noterl.backends.tensorflow.gradients import FiniteFlag
+from noterl.backends.tensorflow.replicas import copies_of, tracing_with
 from noterl.backends.tensorflow.updates import Updates
 from noterl.backends.tensorflow.workers import CONNECT_SECONDS, first_line
 from noterl.types import Batch, map_arrays
@@ -28,9 +27,6 @@ from noterl.types import Batch, map_arrays
 DEAD_SECONDS = 5.0
 _POLL_SECONDS = 0.002
 _PROBE_SECONDS = 1.0
-
-# The context outside of every strategy; see `noterl.backends.tensorflow.replicas`.
-_no_strategy = tf.distribute.get_replica_context()
 
 
 def is_listening(address: str) -> bool:
@@ -188,9 +184,7 @@ class ScheduledUpdates(Updates):
         super().__post_init__()
         self._own = [variable.value for variable in self.variables]
         with self.fleet.strategy.scope():
-            self._served = [tf.Variable(own.numpy(), name=own.name.partition(":")[0]) for own in self._own]
-        for served, own in zip(self._served, self._own, strict=True):
-            served._unique_id = own._unique_id  # by which optimizers of Keras find the slots of a variable
+            self._served = copies_of(self._own)
         self._known = [own.numpy() for own in self._own]  # what the servers hold
         self._closures: dict[Any, Any] = {}
 
@@ -229,19 +223,9 @@ class ScheduledUpdates(Updates):
         return self._repeat(self._once_on_worker, rows, count, start, until_false=False)[2]
 
     def _once_on_worker(self, batch: Batch, index: int = 0) -> tuple[Any, tuple[dict, dict]]:
-        with self._active(), FiniteFlag(losses_only=False) as flag:
+        with tracing_with(_Worker(), self.variables, self._served), FiniteFlag(losses_only=False) as flag:
             logs, feedback = self.step(batch, index)
         return tf.constant(True), ({**logs, "": flag.value}, feedback)
-
-    @contextmanager
-    def _active(self) -> Iterator[None]:
-        """Trace with the variables of the servers, outside of the strategy."""
-        with averaging(_Worker()), _no_strategy:
-            _refer(self.variables, self._served)
-            try:
-                yield
-            finally:
-                _refer(self.variables, self._own)
 
     def _result(self, parts: list[tuple[int, tuple[dict, dict]]]) -> GroupResult:
         def joined(which: int) -> dict[str, np.ndarray]:
@@ -268,11 +252,6 @@ class ScheduledUpdates(Updates):
         self._known = [served.numpy() for served in self._served]
         for own, value in zip(self._own, self._known, strict=True):
             own.assign(value)
-
-
-def _refer(variables: Sequence[keras.Variable], values: Sequence[Any]) -> None:
-    for variable, value in zip(variables, values, strict=True):
-        variable._value = value
 
 
 def _gathered(rows: GatheredRows) -> Batch:

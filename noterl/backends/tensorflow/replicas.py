@@ -9,14 +9,14 @@ device. XLA compiles the code between two reductions; it cannot compile a reduct
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import keras
 import tensorflow as tf
 
-from noterl.backends.replicas import averaging
+from noterl.backends.replicas import averaging, means_by_dtype
 from noterl.backends.tensorflow.gradients import FiniteFlag, and_finite
 from noterl.backends.tensorflow.updates import Updates
 from noterl.types import Batch
@@ -39,6 +39,34 @@ def mirrored() -> tf.distribute.MirroredStrategy:
     return tf.distribute.MirroredStrategy(cross_device_ops=tf.distribute.ReductionToOneDevice())
 
 
+def copies_of(values: Sequence[tf.Variable]) -> list[tf.Variable]:
+    """Return copies of variables of TensorFlow, which have the same slots in optimizers of Keras."""
+    copies = [
+        tf.Variable(value.numpy(), trainable=value.trainable, name=value.name.partition(":")[0]) for value in values
+    ]
+    for copy, value in zip(copies, values, strict=True):
+        copy._unique_id = value._unique_id  # by which optimizers find the slots of a variable
+    return copies
+
+
+def refer(variables: Sequence[Any], values: Sequence[Any]) -> None:
+    """Make variables of Keras refer to these values."""
+    for variable, value in zip(variables, values, strict=True):
+        variable._value = value
+
+
+@contextmanager
+def tracing_with(replica: Any, variables: Sequence[Any], values: Sequence[Any]) -> Iterator[None]:
+    """Trace with these values of variables, outside of the strategy; `replica` averages."""
+    own = [variable._value for variable in variables]
+    with averaging(replica), _no_strategy:
+        refer(variables, values)
+        try:
+            yield
+        finally:
+            refer(variables, own)
+
+
 class Devices:
     """The variables of an agent on the local devices of a strategy.
 
@@ -56,15 +84,7 @@ class Devices:
 
     def _copy(self, device: str) -> list[tf.Variable]:
         with tf.device(device):
-            copies = [tf.Variable(own, trainable=own.trainable, name=own.name.partition(":")[0]) for own in self.own]
-        for copy, own in zip(copies, self.own, strict=True):
-            copy._unique_id = own._unique_id  # by which optimizers of Keras find the slots of a variable
-        return copies
-
-    def refer_to(self, copies: Sequence[tf.Variable]) -> None:
-        """Make the agent's variables refer to those of a device."""
-        for variable, value in zip(self.variables, copies, strict=True):
-            variable._value = value
+            return copies_of(self.own)
 
     def synchronize(self) -> None:
         """Copy the variables of the first device to the others."""
@@ -90,15 +110,9 @@ class Replica:
         self._reduced: list[Any] = []  # the means inside of a loss, in their order
         self._reused: Iterator[Any] = iter(())  # those means, for compiling the loss
 
-    @contextmanager
-    def active(self) -> Iterator[None]:
-        """Trace with the variables of this replica, outside of the strategy."""
-        with averaging(self), _no_strategy:
-            self._devices.refer_to(self._devices.copies[self.number])
-            try:
-                yield
-            finally:
-                self._devices.refer_to(self._devices.own)
+    def active(self) -> AbstractContextManager[None]:
+        """Return the context in which a program is traced with the variables of this replica."""
+        return tracing_with(self, self._devices.variables, self._devices.copies[self.number])
 
     def mean(self, value: Any) -> Any:
         """Return the mean of a tensor over the replicas, without a gradient.
@@ -116,17 +130,18 @@ class Replica:
 
     def mean_of_all(self, tensors: Sequence[Any]) -> list[Any]:
         """Return the means of tensors over all replicas, by one reduction for each dtype."""
-        means: dict[int, Any] = {}
-        for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
-            places = [k for k, tensor in enumerate(tensors) if tensor.dtype == dtype]
-            bucket = tf.concat([tf.reshape(tensors[k], [-1]) for k in places], 0)
+
+        def mean(group: list[Any]) -> list[Any]:
+            bucket = tf.concat([tf.reshape(tensor, [-1]) for tensor in group], 0)
             with self._context:
                 bucket = self._context.all_reduce(tf.distribute.ReduceOp.MEAN, bucket)
-            parts = tf.split(bucket, [tensors[k].shape.num_elements() for k in places])
-            means.update({k: tf.reshape(part, tensors[k].shape) for k, part in zip(places, parts, strict=True)})
+            parts = tf.split(bucket, [tensor.shape.num_elements() for tensor in group])
+            return [tf.reshape(part, tensor.shape) for part, tensor in zip(parts, group, strict=True)]
+
+        means = means_by_dtype(tensors, mean)
         # Another replica was traced in the meantime, and the variables refer to its copies.
-        self._devices.refer_to(self._devices.copies[self.number])
-        return [means[k] for k in range(len(tensors))]
+        refer(self._devices.variables, self._devices.copies[self.number])
+        return means
 
     def mean_gradients(
         self, take: Callable[[], tuple[Any, Any, list[Any]]], loss: Callable[[], Any]

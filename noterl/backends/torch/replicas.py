@@ -20,7 +20,7 @@ import torch.distributed as dist
 from noterl.backends.common import GroupResult, Program, Rows
 from noterl.backends.meeting import choose_loopback_interface, is_loopback, listener
 from noterl.backends.process_group import ConnectionLost, ProcessGroup
-from noterl.backends.replicas import averaging
+from noterl.backends.replicas import averaging, means_by_dtype
 
 # Processes must start within this time of each other. Later, a process waits for the others as long as their
 # connections are open, because a callback of the chief may take minutes.
@@ -143,16 +143,15 @@ class Processes(ProcessGroup):
 
     def mean_of_all(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Return the means of tensors over the processes, by one reduction for each dtype."""
-        means: list[Any] = [None] * len(tensors)
-        for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
-            places = [k for k, tensor in enumerate(tensors) if tensor.dtype == dtype]
-            bucket = torch.cat([tensors[k].detach().reshape(-1) for k in places])
+
+        def mean(group: list[torch.Tensor]) -> list[torch.Tensor]:
+            bucket = torch.cat([tensor.detach().reshape(-1) for tensor in group])
             dist.all_reduce(bucket, group=self._group)
             bucket /= self.count
-            parts = bucket.split([tensors[k].numel() for k in places])
-            for k, part in zip(places, parts, strict=True):
-                means[k] = part.view(tensors[k].shape)
-        return means
+            parts = bucket.split([tensor.numel() for tensor in group])
+            return [part.view(tensor.shape) for part, tensor in zip(parts, group, strict=True)]
+
+        return means_by_dtype(tensors, mean)
 
     def exchange(self, own: np.ndarray) -> np.ndarray:
         """Return the int32 vectors of all processes, `[processes, n]`."""

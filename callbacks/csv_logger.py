@@ -57,9 +57,7 @@ class CSVLogger(RowLogger):
 
     def append_rows(self, rows: list[Row]) -> None:
         """Append rows; if they have a new column, write the whole file again."""
-        if self.is_empty:
-            self.begin(rows)
-        elif set(columns_of(rows)) <= set(self._columns):
+        if set(columns_of(rows)) <= set(self._columns):
             append_text(self.path, csv_text(rows, self._columns, header=False))
         else:
             self.rewrite([*self.read(), *rows])

@@ -46,7 +46,4 @@ class JSONLogger(RowLogger):
 
     def append_rows(self, rows: list[Row]) -> None:
         """Append rows."""
-        if self.is_empty:
-            self.begin(rows)
-        else:
-            append_text(self.path, json_text(rows))
+        append_text(self.path, json_text(rows))

@@ -83,7 +83,7 @@ class ParquetLogger(RowLogger):
         self._best = max((row["best_reward"] for row in rows), default=-math.inf)
         write_parquet(self.path, self._rows)
 
-    def append_rows(self, rows: list[Row]) -> None:
+    def write(self, rows: list[Row]) -> None:
         """Add rows and write the whole file again."""
         self._rows += rows
         write_parquet(self.path, self._rows)

@@ -73,13 +73,16 @@ class RowLogger(Callback):
         raise NotImplementedError
 
     def append_rows(self, rows: list[Row]) -> None:
-        """Append rows. If the file was removed, or is empty, `begin` it."""
+        """Append rows to a file that is not empty."""
         raise NotImplementedError
 
-    def begin(self, rows: list[Row]) -> None:
-        """Begin the file with these rows."""
-        self._num_rows = len(rows)
-        self.rewrite(rows)
+    def write(self, rows: list[Row]) -> None:
+        """Append rows, or begin the file with them if it was removed or is empty."""
+        if self.is_empty:
+            self._num_rows = len(rows)
+            self.rewrite(rows)
+        else:
+            self.append_rows(rows)
 
     @property
     def is_empty(self) -> bool:
@@ -177,7 +180,7 @@ class RowLogger(Callback):
 
     def _flush(self) -> None:
         if self._pending:
-            self.append_rows(self._pending)
+            self.write(self._pending)
             self._last = _identity(self._pending[-1])
             self._pending = []
 

@@ -18,7 +18,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from noterl.envs.observation import fit_dtype
+from noterl.envs.observation import at, fit_dtype
 from noterl.envs.spaces import is_space, show
 from noterl.utils.checks import check_positive
 from noterl.utils.optional import require
@@ -219,7 +219,7 @@ class FunctionalVectorEnv(VectorEnv):
         observations = to_numpy(observations, space)
         last = np.full(self.num_envs, None)
         for lane in np.flatnonzero(terminated | truncated).tolist():
-            last[lane] = _at(final, lane)
+            last[lane] = at(final, lane)
         return observations, reward.astype(np.float64), terminated, truncated, {"final_obs": last}
 
     def _step_each(self, keys: Any, states: list[Any], actions: Any) -> tuple[Any, ...]:
@@ -368,12 +368,6 @@ def to_numpy(observation: Any, space: spaces.Space[Any]) -> Any:
     if isinstance(space, spaces.Dict):
         return {name: to_numpy(observation[name], part) for name, part in space.spaces.items()}
     return np.asarray(fit_dtype(space, np.asarray(observation)), space.dtype)
-
-
-def _at(observations: Any, lane: int) -> Any:
-    if isinstance(observations, dict):
-        return {name: _at(part, lane) for name, part in observations.items()}
-    return observations[lane]
 
 
 def _stack(observations: list[Any]) -> Any:

@@ -198,22 +198,6 @@ _WITHOUT_SPACES: _Adapters = (
 )
 
 
-def _make_brax(name: str) -> Any:
-    return _package("brax.envs", "brax", name).create(name, auto_reset=False)
-
-
-def _make_gymnax(name: str) -> Any:
-    return _package("gymnax", "gymnax", name).make(name)[0]
-
-
-def _make_jumanji(name: str) -> Any:
-    return _package("jumanji", "jumanji", name).make(name)
-
-
-def _make_playground(name: str) -> Any:
-    return _package("mujoco_playground", "playground", name).registry.load(name)
-
-
 def _package(module: str, package: str, name: str) -> Any:
     """Import the package of an environment; noterl has no extra for it."""
     try:
@@ -223,8 +207,8 @@ def _package(module: str, package: str, name: str) -> Any:
 
 
 _MAKERS: dict[str, Callable[[str], Any]] = {
-    "brax": _make_brax,
-    "gymnax": _make_gymnax,
-    "jumanji": _make_jumanji,
-    "playground": _make_playground,
+    "brax": lambda name: _package("brax.envs", "brax", name).create(name, auto_reset=False),
+    "gymnax": lambda name: _package("gymnax", "gymnax", name).make(name)[0],
+    "jumanji": lambda name: _package("jumanji", "jumanji", name).make(name),
+    "playground": lambda name: _package("mujoco_playground", "playground", name).registry.load(name),
 }

@@ -56,9 +56,8 @@ class ParallelFinder(CandidateFinder):
         self.processes: Any = os.cpu_count() or 1 if processes is None else check_positive("processes", processes)
         held = list(agents.values()) if isinstance(agents, Mapping) else list(agents)
         kinds = [_kind(agent, optimizer) for agent, optimizer in zip(held, chosen, strict=True)]
-        names = list(agents) if isinstance(agents, Mapping) else list(named(held, kinds))
         pairs = zip(held, chosen, strict=True)
-        self.candidates: dict[str, tuple[BaseAgent, None]] = dict(zip(names, pairs, strict=True))
+        self.candidates: dict[str, tuple[BaseAgent, None]] = dict(zip(named(agents, kinds), pairs, strict=True))
 
     def _run(self, env: Any, episodes: int, metric: str, fit: dict[str, Any]) -> list[Trial]:
         with tempfile.TemporaryDirectory() as folder:

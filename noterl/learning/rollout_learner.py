@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -359,7 +360,45 @@ def sequence_length(algorithm: Algorithm, batch_size: int | str) -> int:
     return length
 
 
-class ReplayedRolloutLearner(RolloutLearner):
+class StoredRolloutLearner(RolloutLearner):
+    """Base of the learners that store prepared rollouts in a replay memory and learn from the memory.
+
+    Args:
+        algorithm: the agent.
+        replay: the memory.
+        **settings: see `Learner`.
+
+    Raises:
+        ValueError: as `check_replay`.
+    """
+
+    replay: Replay
+
+    def __init__(self, algorithm: Algorithm, *, replay: Replay, **settings: Any) -> None:
+        super().__init__(algorithm, **settings)
+        self.check_replay(replay)
+        self.replay: Replay = replay
+        self.memory: Any = replay
+        self.updater.memory = replay
+
+    @abstractmethod
+    def check_replay(self, replay: Replay) -> None:
+        """Raise a ValueError if the memory cannot store the rollouts, or the agent cannot learn from it."""
+
+    @abstractmethod
+    def gather(self, sample: Sample) -> Batch:
+        """Return the batches of a sample."""
+
+    def _interrupt_learned(self, lane: int) -> None:
+        super()._interrupt_learned(lane)
+        self.replay.interrupt(lane)
+
+    def batches(self, samples: Sequence[Any], size: int) -> AbstractContextManager[Iterator[Any]]:
+        """Return a context manager that yields an iterator over the batches `[K, ...]` of each part."""
+        return self.replay.gather_ahead(lambda part: pad(self.gather(part), size), samples)
+
+
+class ReplayedRolloutLearner(StoredRolloutLearner):
     """Stores prepared rollouts in a replay memory and samples the minibatches from it.
 
     After each rollout it makes as many updates as `RolloutLearner`. The fields of `prepare` (old log-probability,
@@ -375,10 +414,8 @@ class ReplayedRolloutLearner(RolloutLearner):
             normalizes, or the agent may stop epochs early (`stop_epochs`).
     """
 
-    replay: Replay
-
-    def __init__(self, algorithm: Algorithm, *, replay: Replay, **settings: Any) -> None:
-        super().__init__(algorithm, **settings)
+    def check_replay(self, replay: Replay) -> None:
+        """Check the memory and the agent."""
         if replay.relabel is not None:
             raise ValueError(f"replay must not relabel transitions that are prepared already, got {replay!r}")
         if replay.n_step > 1:
@@ -387,18 +424,11 @@ class ReplayedRolloutLearner(RolloutLearner):
             raise ValueError("replay is not supported for an agent that may stop epochs early (`target_kl`)")
         if replay.on_device:
             raise ValueError(f"replay must have on_device=False, because it stores prepared rollouts, got {replay!r}")
-        if replay.stacks_frames and algorithm.spaces.normalizes_observation:
+        if replay.stacks_frames and self.algorithm.spaces.normalizes_observation:
             raise ValueError(
                 "replay must have no frame_stack with normalize_observation=True, because the frames of a stack are "
                 f"normalized with the statistics of several rollouts, got {replay!r}"
             )
-        self.replay: Replay = replay
-        self.memory: Any = replay
-        self.updater.memory = replay
-
-    def _interrupt_learned(self, lane: int) -> None:
-        super()._interrupt_learned(lane)
-        self.replay.interrupt(lane)
 
     def declare_prepared(self) -> None:
         """Set the layout of the replay memory, which stores what `prepare` returns."""
@@ -420,10 +450,6 @@ class ReplayedRolloutLearner(RolloutLearner):
         sample = self.replay.sample(updates, self.replay.num_sampleable(self.share), generator=generator)
         sample.gamma = discount_factor(self.algorithm)
         return sample
-
-    def batches(self, samples: Sequence[Any], size: int) -> AbstractContextManager[Iterator[Any]]:
-        """Return a context manager that yields an iterator over the batches `[K, B, ...]` of each part."""
-        return self.replay.gather_ahead(lambda part: pad(self.gather(part), size), samples)
 
     def gather(self, sample: Sample) -> Batch:
         """Return the batches `[K, B, ...]` of a sample; observations are stored as networks receive them."""

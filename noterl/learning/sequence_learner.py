@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,9 +10,9 @@ from gymnasium import spaces
 
 from noterl import backends
 from noterl.hyperparameters import Hyperparameter, discount_factor
-from noterl.learning.learner import LARGEST_CALL, pad
+from noterl.learning.learner import LARGEST_CALL
 from noterl.learning.replay_learner import describe_replay
-from noterl.learning.rollout_learner import RolloutLearner
+from noterl.learning.rollout_learner import StoredRolloutLearner
 from noterl.learning.schedule import Due
 from noterl.random import SHARED
 from noterl.replay import Replay, Sample
@@ -23,10 +21,10 @@ from noterl.types import Batch
 from noterl.utils.checks import check_int, check_number
 
 if TYPE_CHECKING:
-    from noterl.algorithm import Algorithm
+    pass
 
 
-class SequenceLearner(RolloutLearner):
+class SequenceLearner(StoredRolloutLearner):
     """Makes an update on each new rollout, and then a random number of updates on stored sequences.
 
     A complete rollout is stored in a replay memory, step by step, with the fields of `prepare`. The first update is on
@@ -43,20 +41,17 @@ class SequenceLearner(RolloutLearner):
         ValueError: if the agent may stop epochs early, or `replay_ratio` or `replay_starts` is not allowed.
     """
 
-    replay: Replay
     sequences: Sequences
     batch_axis = 1  # the sequences of a batch `[T, N, ...]`
 
-    def __init__(self, algorithm: Algorithm, *, replay: Replay, **settings: Any) -> None:
-        super().__init__(algorithm, **settings)
+    def check_replay(self, replay: Replay) -> None:
+        """Check the memory and the agent."""
+        algorithm = self.algorithm
         check_number("replay_ratio", self.replay_ratio, low=0)
         check_int("replay_starts", algorithm.replay_starts, least=0)
         if self.may_stop:
             raise ValueError(f"memory of {type(algorithm).__name__} must be 'rollout' for stop_epochs, got 'sequences'")
         Sequences.check(replay)
-        self.replay: Replay = replay
-        self.memory: Any = replay
-        self.updater.memory = replay
 
     @property
     def replay_ratio(self) -> Any:
@@ -135,19 +130,11 @@ class SequenceLearner(RolloutLearner):
         sample.gamma = discount_factor(self.algorithm)
         return sample
 
-    def batches(self, samples: Sequence[Any], size: int) -> AbstractContextManager[Iterator[Any]]:
-        """Return a context manager that yields an iterator over the batches `[K, T, N, ...]` of each part."""
-        return self.replay.gather_ahead(lambda part: pad(self.gather(part), size), samples)
-
     def gather(self, sample: Sample) -> Batch:
         """Return the batches `[K, T, N, ...]` of a sample, normalized as networks receive them."""
         assert sample.gamma is not None
         batch, normalizers = self.sequences.gather(sample, gamma=sample.gamma), self.algorithm.spaces.normalizers
         return batch if normalizers is None else normalizers.normalize_batch(batch)
-
-    def _interrupt_learned(self, lane: int) -> None:
-        super()._interrupt_learned(lane)
-        self.replay.interrupt(lane)
 
     @property
     def description(self) -> str:

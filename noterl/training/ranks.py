@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -105,35 +106,33 @@ class ChiefSettings:
     """
 
     def __init__(self, learner: Learner) -> None:
-        self._learner, self._hyperparameters = learner, list(learner.algorithm.hyperparameters.values())
-        self._rules = [
-            (optimizer, rule)
-            for optimizer in learner.optimizers.values()
-            for rule in _SHARED_RULES
-            if _has(optimizer, rule)
+        # Functions that return and set each number, in a fixed order.
+        self._numbers: list[tuple[Callable[[], float], Callable[[float], Any]]] = [
+            (each.__float__, each.restore) for each in learner.algorithm.hyperparameters.values()
         ]
+        for optimizer in learner.optimizers.values():
+            for rule in filter(partial(_has, optimizer), _SHARED_RULES):
+                write = partial(optimizers.set_rule, optimizer, rule)
+                self._numbers.append((partial(optimizers.get_rule, optimizer, rule), write))
         schedule = learner.schedule
-        self._scheduled = [name for name in SETTABLE if not isinstance(getattr(schedule, name), str)]
-        self.size: int = len(self._hyperparameters) + len(self._rules) + len(self._scheduled)
+        for name in SETTABLE:
+            if not isinstance(getattr(schedule, name), str):
+                self._numbers.append((partial(getattr, schedule, name), partial(_set_int, schedule, name)))
+        self.size: int = len(self._numbers)
 
     def read(self) -> list[float]:
         """Return the numbers, in a fixed order."""
-        numbers = [float(each) for each in self._hyperparameters]
-        numbers += [optimizers.get_rule(optimizer, rule) for optimizer, rule in self._rules]
-        return numbers + [float(getattr(self._learner.schedule, name)) for name in self._scheduled]
+        return [float(read()) for read, _ in self._numbers]
 
     def write(self, numbers: list[float]) -> None:
         """Set the numbers that differ."""
-        rest = iter(zip(numbers, self.read(), strict=True))
-        for hyperparameter, (new, old) in zip(self._hyperparameters, rest, strict=False):
-            if new != old:
-                hyperparameter.restore(new)
-        for (optimizer, rule), (new, old) in zip(self._rules, rest, strict=False):
-            if new != old:
-                optimizers.set_rule(optimizer, rule, new)
-        for name, (new, old) in zip(self._scheduled, rest, strict=False):
-            if new != old:
-                setattr(self._learner.schedule, name, int(new))
+        for (read, write), number in zip(self._numbers, numbers, strict=True):
+            if number != read():
+                write(number)
+
+
+def _set_int(schedule: Any, name: str, number: float) -> None:
+    setattr(schedule, name, int(number))
 
 
 def _has(optimizer: Any, rule: str) -> bool:

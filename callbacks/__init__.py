@@ -1,6 +1,6 @@
 """All callbacks, one class per file; imported as `noterl.callbacks`.
 
-A class is imported when it is first used.
+The first use of a class imports the file of the class.
 """
 
 from __future__ import annotations

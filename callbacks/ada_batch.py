@@ -11,17 +11,18 @@ from noterl.utils.checks import check_int, check_number, check_word
 
 from .support.adaptive_callback import AdaptiveCallback
 
+# 1e-3 is the target of Note_rl. With "simple", 1 means a batch as large as the noise scale.
 DEFAULT_TARGETS = {"variance": 1e-3, "simple": 1.0}
 
 
 class AdaBatch(AdaptiveCallback):
     """Adapt batch size, learning rate and other tunables to how much gradients differ between batches.
 
-    Each measurement samples K = `num_samples` batches as training does, and compares their gradients in one compiled
-    call that does not change the agent. With the K gradients g_k of D numbers each and their mean G:
+    Each measurement samples K = `num_samples` batches as training does, and compares the gradients in one compiled call
+    that does not change the agent. With the K gradients g_k of D numbers each and the mean G of all:
 
-    - `scale="variance"` measures the mean over k and j of (g_kj - G_j)^2, as Note_rl does. It depends on the size of
-      the gradients and of the network, so its target must be found for each task.
+    - `scale="variance"` measures the mean over k and j of (g_kj - G_j)^2, as Note_rl does. The variance depends on the
+      size of the gradients and of the network, so the target must be found for each task.
     - `scale="simple"` measures the noise scale of McCandlish et al. (2018), "An empirical model of large-batch
       training", B_simple = tr(S) / |G|^2, where S is the covariance of one transition's gradient. In a batch of this
       size, noise and signal are equal. Both parts are estimated without bias (their appendix A.1) from batches of B
@@ -30,13 +31,13 @@ class AdaBatch(AdaptiveCallback):
 
     What does not depend on B is smoothed, `new = smooth * measured + (1 - smooth) * old`: B times the variance, or
     tr(S) and |G|^2 separately. `ema` is the noise that follows for the current batch size. The ratio of `ema` to
-    `target_noise` changes the tunables as the table in `AdaptiveCallback` shows. The logs hold the variance as it was
-    measured, but with "simple" the ratio of the smoothed parts, because that of one measurement varies too much.
+    `target_noise` changes the tunables as the table in `AdaptiveCallback` shows. The logs hold the variance as
+    measured, but with "simple" the ratio of the smoothed parts, because the ratio of one measurement varies too much.
 
     For an agent that learns from rollouts without a replay memory, the batches are minibatches of the last rollout, of
-    at most half of it. They hold no transition twice, so their variance is divided by (N - B) / (N - 1), where N is the
-    number of transitions in the rollout. A measurement that is due earlier waits until the updates on a rollout are
-    complete.
+    at most half of the rollout. The minibatches hold no transition twice, so the variance is divided by
+    (N - B) / (N - 1), where N is the number of transitions in the rollout. A measurement that is due earlier waits
+    until the updates on a rollout are complete.
 
     Args:
         num_samples: number of batches in each measurement, at least 2.
@@ -46,11 +47,11 @@ class AdaBatch(AdaptiveCallback):
         scale: "variance" or "simple".
         every: number of `unit` between measurements.
         unit: "episodes", "steps" (of the environment), "updates" or "seconds".
-        **adjusted: a `Rate` or `Scale` for each tunable, by its name; `AdaptiveCallback` lists the names.
+        **adjusted: a `Rate` or `Scale` for each tunable, by name; `AdaptiveCallback` lists the names.
 
     Raises:
         ValueError: if an argument is not one of the allowed values; when training begins, if the agent has no such
-            tunable, or its rollouts are single transitions.
+            tunable, or the rollouts are single transitions.
 
     Example:
     >>> import noterl
@@ -92,36 +93,39 @@ class AdaBatch(AdaptiveCallback):
         self._generator_state: dict[str, Any] | None = None
 
     def before_fit(self, agent: AgentView, budget: Budget) -> None:
-        """Keep rollouts on the host, where they are measured when they are complete."""
+        """Keep rollouts on the host, because complete rollouts are measured there."""
         self.needs_host: bool = agent.memory == "rollout" and agent.replay is None
         self._waits = self.needs_host
 
     def on_train_begin(self, logs: Logs) -> None:
         """Check that there are batches to compare and that the agent has every tunable."""
         self._noise = self.agent.gradient_noise(self.num_samples)
+        # The agent makes a new generator for each fit, so that of a restored run goes on here.
         if self._generator_state is not None:
             self._noise.generator.bit_generator.state = self._generator_state
         super().on_train_begin(logs)
 
     def on_due(self, logs: Logs) -> bool | None:
         """Compare gradients, adapt and log; wait if there is no complete rollout at this step."""
-        found = self._noise()
-        if found is None and self._waits:
+        spread = self._noise()
+        # The base class calls again at the next step as long as the result is False.
+        if spread is None and self._waits:
             return False
         self._generator_state = self._noise.generator.bit_generator.state
-        self._adapt(None if found is None else self._noise_of(found))
+        self._adapt(None if spread is None else self._noise_of(spread))
         self._log(logs)
         return None
 
     def _noise_of(self, spread: Any) -> float | None:
         batch = self.agent.update_batch_size
-        parts = [spread.transition_variance] if self.scale == "variance" else list(spread.signal_and_noise())
-        if not all(map(math.isfinite, parts)):
+        estimates = [spread.transition_variance] if self.scale == "variance" else list(spread.signal_and_noise())
+        if not all(map(math.isfinite, estimates)):
             return None
-        olds = self._parts or parts
-        self._parts = [super(AdaBatch, self)._average(*pair) for pair in zip(parts, olds, strict=True)]
+        # Not this class's `_average`, which returns the noise of parts that are smoothed already.
+        olds = self._parts or estimates
+        self._parts = [super(AdaBatch, self)._average(*pair) for pair in zip(estimates, olds, strict=True)]
         if self.scale == "variance":
-            return float(parts[0]) / batch
+            return float(estimates[0]) / batch
         signal, noise = self._parts
         # The unbiased estimate of a small signal may be 0 or below; B_simple is then not defined.
         return max(noise, 0.0) / signal / batch if signal > 0 else None
@@ -142,10 +146,12 @@ class AdaBatch(AdaptiveCallback):
 
     def get_state(self) -> dict[str, Any]:
         """Return the state of the base class, the baseline, the smoothed parts and the generator's state."""
-        parts = None if self._parts is None else list(self._parts)
-        return {**super().get_state(), "baseline": self._baseline, "parts": parts, "generator": self._generator_state}
+        values = None if self._parts is None else list(self._parts)
+        return {**super().get_state(), "baseline": self._baseline, "parts": values, "generator": self._generator_state}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore what `get_state` returned."""
         super().set_state(state)
-        self._baseline, self._parts, self._generator_state = state["baseline"], state["parts"], state["generator"]
+        self._baseline = state["baseline"]
+        self._parts = state["parts"]
+        self._generator_state = state["generator"]

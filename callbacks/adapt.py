@@ -24,7 +24,7 @@ class Adapt(Callback):
         smooth: weight of the new value in the moving average.
         every: number of `unit` between measurements.
         unit: "episodes", "steps" (of the environment), "updates" or "seconds".
-        **adjusted: a `Rate` or `Scale` for each tunable, by its name; `AdaptiveCallback` lists the names.
+        **adjusted: a `Rate` or `Scale` for each tunable, by name; `AdaptiveCallback` lists the names.
 
     Raises:
         ValueError: if an argument is not one of the allowed values, or is an argument of the other callback.
@@ -72,6 +72,7 @@ class Adapt(Callback):
 
     def on_train_begin(self, logs: Logs) -> None:
         """Forward the event."""
+        # The loop knows only this callback, so the chosen one gets the agent from here.
         self.chosen.agent = self.agent
         self.chosen.on_train_begin(logs)
 

@@ -14,13 +14,14 @@ from noterl.utils.checks import check_bool, check_positive
 
 
 class Animate(Callback):
-    """Play an episode after training and write it as an animation, unless training failed.
+    """Play an episode after training and write an animation, unless training failed.
 
-    An animation that exists is kept if the `fit` takes no step, because `BackupAndRestore` has found it complete.
+    An animation that exists is kept if the `fit` takes no step, because `BackupAndRestore` has then found a complete
+    run.
 
     Args:
         path: path of a `.gif` file, or of a `.mp4` file, which needs the extra `mp4`.
-        env: environment to play in, as in `Agent.evaluate`; it must support the render mode "rgb_array".
+        env: environment to play in, as in `Agent.evaluate`, with the render mode "rgb_array".
         max_steps: the episode is cut off after this number of steps; None for no limit.
         fps: frames per second.
         seed: seed of the environment; by default the agent's seed.
@@ -67,7 +68,8 @@ class Animate(Callback):
 
     def on_train_begin(self, logs: Logs) -> None:
         """Check that the file can be written."""
-        self._failed, self._first_step = False, self.agent.steps
+        self._failed = False
+        self._first_step = self.agent.steps
         saving.check_writable(self.path)
 
     def on_exception(self, error: BaseException) -> None:
@@ -76,6 +78,7 @@ class Animate(Callback):
 
     def on_train_end(self, logs: Logs) -> None:
         """Play an episode and write the animation, unless training failed or the animation of this agent exists."""
+        # A fit without steps repeats a complete run, whose animation need not be written again.
         if not self._failed and not (self.agent.steps == self._first_step and self.path.exists()):
             self.reward = self.agent.animate(
                 self.path, self.env, self.max_steps, self.fps, seed=self.seed, overlay=self.overlay

@@ -121,6 +121,7 @@ class Arena(Callback):
 
     def _play(self, game: Game, player: Player) -> Array:
         """Return the agent's results `[games]` against a player: 1, 0 or -1."""
+        # The same seed for each arena, so that two arenas differ by the agents only.
         generator = Generators(self.agent.generators.seed if self.seed is None else self.seed)("arena")
         half = self.games // 2
         first = play_games(game, self._choose, player, half, generator, openings=self.openings)
@@ -136,7 +137,7 @@ class Arena(Callback):
         return shares.argmax(axis=1)
 
     def _play_older(self, game: Game, states: Array, generator: np.random.Generator) -> Array:
-        """Return the actions `[N]` of the agent with its older weights."""
+        """Return the actions `[N]` of the agent with the older weights."""
         weights = self.agent.get_weights()
         self.agent.set_weights(self._older)
         try:

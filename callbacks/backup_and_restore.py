@@ -18,24 +18,25 @@ from .support.writer import Writer
 
 
 class BackupAndRestore(Callback):
-    """Keep a backup of everything in one file, and resume from it when the same script runs again.
+    """Keep a backup of everything in one file, and resume from the file when the same script runs again.
 
     The process may be killed at any moment. After Ctrl-C, SIGTERM or SIGHUP, a last backup is written. When the script
     runs again, the interrupted `fit` trains the rest of its budget. If the environment passes `noterl.envs.check`, the
     run ends in the same state as an uninterrupted run, bit for bit except for wall-clock times. The backup holds the
-    memory, the episodes in progress, all generators and callbacks, where the `fit` began, and its `History`.
+    memory, the episodes in progress, all generators and callbacks, where the `fit` began, and the `History`.
 
     A backup identifies a `fit` by its number in the process. When the script runs again, earlier `fit` calls are
-    skipped. A complete `fit` is not repeated. If the script passes a larger budget to it, training continues, unless
-    a callback has stopped it. If numbers or words in the script have changed, a warning names them. Hyperparameters
-    such as `gamma` and the seed are those of the backup; other settings such as `batch_size` are those of the script.
+    skipped. A complete `fit` is not repeated. If the script passes a larger budget to such a `fit`, training continues,
+    unless a callback has stopped training. If numbers or words in the script have changed, a warning names the changes.
+    Hyperparameters such as `gamma` and the seed come from the backup; other settings such as `batch_size` come from the
+    script.
 
     Args:
         path: the file, such as "runs/dqn/backup.noterl".
         save_freq: number of `unit` between backups, which is the most that a crash loses.
         unit: "episodes", "steps", "updates" or "seconds".
         background: write in a thread if a copy of the state fits in memory. Training then waits only for the copy, and
-            for the previous backup if it is still being written.
+            for a previous backup that is still being written.
 
     Raises:
         ValueError: if an argument is not one of the allowed values, or the file does not fit this agent.
@@ -66,27 +67,30 @@ class BackupAndRestore(Callback):
         self._fit: dict[str, Any] = {}  # the number of this fit, and the counts at which it began
         self._restored: dict[str, Any] | None = None  # what the backup holds about this fit, if it resumes
         self._over = False  # whether this fit writes no further backup
-        self._writer, self._claim = Writer(), Claim(self.path)
+        self._writer = Writer()
+        self._claim = Claim(self.path)
 
     def before_fit(self, agent: AgentView, budget: Budget) -> None:
         """Restore the agent if the backup is of this fit or a later one."""
         saving.check_writable(self.path)
-        self._over, self._restored = False, None
+        self._over = False
+        self._restored = None
         self._fit = {"number": agent.fits, "first_episode": agent.episodes, "first_step": agent.steps}
         if not self.path.exists():
             return
         document = saving.read(self.path)
         saved = self._part_of(document)
+        # The backup is older than this fit, which therefore has not begun yet.
         if saved["fit"]["number"] < agent.fits:
             return
         changed = _changes(document, agent.get_document())
         try:
             agent.set_document(document)
         except ValueError as error:
-            made = "; ".join(f"{name}={old}, not {new}" for name, (old, new) in changed.items()) or "another program"
+            source = "; ".join(f"{name}={old}, not {new}" for name, (old, new) in changed.items()) or "another program"
             raise ValueError(
-                f"the backup {self.path} does not fit this agent. It was made with {made}: {error}. Remove the file to "
-                "start again."
+                f"the backup {self.path} does not fit this agent. It was made with {source}: {error}. Remove the file "
+                "to start again."
             ) from error
         if changed:
             warnings.warn(
@@ -98,12 +102,15 @@ class BackupAndRestore(Callback):
         budget.resumed = True
         if saved["fit"]["number"] > agent.fits:
             self._over = True
-            budget.last_episode, budget.last_step = agent.episodes, agent.steps
+            budget.last_episode = agent.episodes
+            budget.last_step = agent.steps
             agent.show_message(f"{self.path} is the backup of a later fit: skipping this one")
             return
+        # The budget counts from where the interrupted fit began, not from where this process stands.
         budget.last_episode += saved["fit"]["first_episode"] - self._fit["first_episode"]
         budget.last_step += saved["fit"]["first_step"] - self._fit["first_step"]
-        self._restored, self._fit = saved, saved["fit"]
+        self._restored = saved
+        self._fit = saved["fit"]
         agent.show_message(f"resuming from {self.path}: {agent.episodes} episodes, {agent.steps} steps")
 
     def on_train_begin(self, logs: Logs) -> None:
@@ -125,15 +132,16 @@ class BackupAndRestore(Callback):
     def on_exception(self, error: BaseException) -> None:
         """After Ctrl-C, SIGTERM or SIGHUP between two steps, write a backup; otherwise keep the last one.
 
-        After another error, the current state may differ from that of an uninterrupted run.
+        After another error, the current state may differ from the state of an uninterrupted run.
         """
         agent: Any = self.agent
+        # Only a deferred signal leaves the agent between two steps; other errors may leave it within one.
         if not self._over and error is agent._parts.session.guard.deferred:
             self._save()
         self._over = True
 
     def on_train_end(self, logs: Logs) -> None:
-        """Write the last backup, and wait until it is written."""
+        """Write the last backup, and wait for the end of the write."""
         try:
             if not self._over:
                 self._save()
@@ -172,16 +180,16 @@ class BackupAndRestore(Callback):
 
 def _changes(backup: Mapping[str, Any], current: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
     """Return the numbers and words of the constructor and of `compile` that differ, by name: before and now."""
-    found = {}
+    changes = {}
     for part in ("config", "compile"):
         before = backup[part]
         now = current[part].values
         for name in {**before, **now}:
-            values = [each.get(name) for each in (before, now)]
+            values = [saved.get(name) for saved in (before, now)]
             if values[0] != values[1] and all(map(_is_comparable, values)):
-                old, new = (repr(each[name]) if name in each else "its default" for each in (before, now))
-                found[name] = old, new
-    return found
+                old, new = (repr(saved[name]) if name in saved else "its default" for saved in (before, now))
+                changes[name] = old, new
+    return changes
 
 
 def _used(changed: Mapping[str, tuple[str, str]], state: Mapping[str, Any], agent: AgentView) -> str:

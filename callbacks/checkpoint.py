@@ -22,6 +22,7 @@ from noterl.utils.files import reading, replacing, user_path
 from .support.monitor import Monitor
 from .support.writer import Writer
 
+# Groups 1 and 2 are the episode and the step; `latest` sorts by them where no manifest lists the order.
 _NAME = re.compile(
     r"episode-(\d+)-(?:step-(\d+)-)?[\w.-]+-(?:minus-)?(?:\d+\.\d\d|nan|inf)(?:-\d+)?\.(?:noterl|safetensors)", re.ASCII
 )
@@ -29,7 +30,7 @@ MANIFEST = ".checkpoints.json"  # lists the files of the run that saved last
 
 
 class _File(NamedTuple):
-    """A kept file: its name, its score, and whether `_is_chosen` returned True for the score."""
+    """A kept file: the name, the score, and whether `_is_chosen` returned True for the score."""
 
     name: str
     score: float
@@ -42,46 +43,46 @@ class Checkpoint(Callback):
     Files are named by episode and score, such as `<path>/episode-000120-reward-187.30.noterl`. A score of -187.30 is
     written as `minus-187.30`. The ending is `.safetensors` for weights only. If `unit` is not "episodes", the step
     follows the episode. An older file is removed only after the new one is complete. Checkpoints run after all other
-    callbacks, so a file holds their state after the episode.
+    callbacks, so a file holds the state of other callbacks after the episode.
 
     Which files are kept: by default, the newest `max_save_files`; with `save_best_only` or `save_top_k`, the
     best-scoring ones, plus the newest one unless `save_last=False`. The agent at the end of training is saved too,
-    unless `save_last=False`. If a callback stopped training, it is always saved, so that weights that reach a target
-    are kept. It replaces a file of this run with the same name.
+    unless `save_last=False`. If a callback stopped training, the agent is always saved, so that weights that reach a
+    target are kept. The file replaces a file of this run with the same name.
 
-    Each run has a random identity, which its state, its files and the manifest contain. A file with another identity,
+    Each run has a random identity, which the state, the files and the manifest contain. A file with another identity,
     or without one, is never removed or replaced. If such a file has the name of a new file, the new name gets a suffix:
-    `episode-000120-reward-187.30-2.noterl`. A restored run keeps its identity. If none of its files is in the
+    `episode-000120-reward-187.30-2.noterl`. A restored run keeps the identity. If none of the run's files is in the
     directory and the manifest is not of this run, the run has moved, and has another identity from then on.
 
-    A manifest in the directory lists the files of the run that trained last. When training begins, it lists only files
-    of this run: those that a restored state contains and that are in the directory. The scores of others do not count.
+    A manifest in the directory lists the files of the run that trained last. When training begins, the manifest lists
+    only files of this run: files in the directory that a restored state contains. The scores of others do not count.
 
     Args:
-        path: the directory of the files; it is created if necessary.
+        path: the directory of the files, created if necessary.
         save_freq: number of `unit` between files. Unless `unit` is "episodes", the agent is saved after the step at
             which a file is due, with the episodes in progress.
         unit: "episodes" (finished ones), "steps" (of the environment), "updates" (of gradients) or "seconds".
         max_save_files: number of newest files that are kept; None for all.
         save_best_only: keep the files whose score was better than all before, and the newest file.
         save_top_k: keep this number of files with the best scores, and the newest file.
-        save_last: keep the newest file even if its score is low, and save the agent at the end of training.
+        save_last: keep the newest file even with a low score, and save the agent at the end of training.
         save_weights_only: save only the weights (`Agent.save_weights`).
-        save_replay: save the memory too. Exact resuming needs it; large memories make large files.
+        save_replay: save the memory too, for exact resuming; large memories make large files.
         monitor: the metric whose mean is the score, a name in an episode's logs. The score of "loss" is NaN before
             the first update.
         window: number of values in the mean, one of each finished episode that logs the metric; there are fewer at the
             start. By default 10, or 1 for a metric that not every episode logs, such as `evaluation_reward_mean`. With
             `save_best_only` or `save_top_k`, no score is compared before there are that many. The score of a metric
-            that not every episode logs is compared when it is logged: at a file that is due later, the agent has
-            changed. The agent is then saved again at the next episode that logs it.
+            that not every episode logs is compared at the episode that logs the metric: at a file that is due later,
+            the agent has changed. The agent is then saved again at the next episode that logs the metric.
         mode: "max" if a higher score is better, "min" if a lower one is better.
-        background: write in a thread. Training waits only for the copy of the state, and for the previous file if it
-            is still being written. If the copy does not fit in memory, training waits for the file. An error of the
-            thread is raised by the next save, or at the end of training.
+        background: write in a thread. Training waits only for the copy of the state, and for a previous file that is
+            still being written. If the copy does not fit in memory, training waits for the file. An error of the thread
+            is raised by the next save, or at the end of training.
 
     Raises:
-        ValueError: if an argument is not one of the allowed values; at an episode's end, if its logs do not hold
+        ValueError: if an argument is not one of the allowed values; at an episode's end, if the logs do not hold
             `monitor`.
         noterl.saving.FileError: before training starts, if a damaged or foreign file has the name of the manifest.
         OSError: before training starts, if the directory cannot be written; when a file cannot be written.
@@ -140,7 +141,7 @@ class Checkpoint(Callback):
 
     @staticmethod
     def latest(path: str | Path) -> Path | None:
-        """Return the newest file of the run that trained last in a directory; None if it has saved none.
+        """Return the newest file of the run that trained last in a directory; None if that run has saved none.
 
         To continue an interrupted run, call this before `fit`, which starts another run unless the agent is restored.
         Without the manifest that a `Checkpoint` writes, the newest file is the one with the highest episode and step.
@@ -149,12 +150,12 @@ class Checkpoint(Callback):
             noterl.saving.FileError: if the manifest is damaged.
         """
         path = user_path(path)
-        found = {file.name: match for file in path.glob("episode-*") if (match := _NAME.fullmatch(file.name))}
+        matches = {file.name: match for file in path.glob("episode-*") if (match := _NAME.fullmatch(file.name))}
         manifest = path / MANIFEST
         if manifest.exists():
-            names = [name for name in _read_manifest(manifest)["files"] if name in found]
+            names = [name for name in _read_manifest(manifest)["files"] if name in matches]
         else:
-            names = sorted(found, key=lambda name: (int(found[name][1]), int(found[name][2] or 0), name))
+            names = sorted(matches, key=lambda name: (int(matches[name][1]), int(matches[name][2] or 0), name))
         return path / names[-1] if names else None
 
     @property
@@ -176,16 +177,20 @@ class Checkpoint(Callback):
         # A run that resumes from a time before its first file has no file here, but the manifest is its own.
         if not self._run or not (self.files or last_run == self._run):
             self._run = secrets.token_hex(16)
-        self._saved_at, self._has_score = self.agent.steps, True
+        self._saved_at = self.agent.steps
+        self._has_score = True
         self._write_manifest([file.name for file in self.files])
 
     def on_episode_end(self, episode: int, logs: Logs) -> None:
         """Update the score."""
         if logs.get("complete", True):
+            # False until the update is complete: if it raises an error, `on_train_end` must not save a score of earlier
+            # episodes.
             self._has_score = False
             is_logged = self._monitor.update(logs, self)
             self._has_score = True
             is_due = self.every.is_due(self.agent, self._every_mark or 0)
+            # If a file is due at this episode, `on_due` saves it, and saving here too would write it twice.
             if self._awaits_score and is_logged and not is_due and self._is_chosen(self._monitor.mean):
                 self._save()
 
@@ -209,7 +214,7 @@ class Checkpoint(Callback):
 
     @property
     def _is_by_score(self) -> bool:
-        """Whether files are chosen by their score."""
+        """Whether files are chosen by score."""
         return self.save_best_only or self.save_top_k is not None
 
     def _save(self, last: bool = False) -> None:
@@ -227,7 +232,8 @@ class Checkpoint(Callback):
         self._saved_at = self.agent.steps
 
         def undo() -> None:
-            self._kept, self._saved_at = before, saved_at
+            self._kept = before
+            self._saved_at = saved_at
 
         surplus = [other.name for other in kept if other not in self._kept]
         try:
@@ -246,6 +252,7 @@ class Checkpoint(Callback):
         scores = [file.score for file in self._kept if file.chosen and self._is_own(file.name)]
         if self.save_best_only:
             return self._monitor.is_better(score, scores[-1] if scores else None)
+        # The one that a new file has to beat is the worst of the kept ones, once there are `save_top_k`.
         worst = (min if self._monitor.mode == "max" else max)(scores, default=None)
         return self._monitor.is_better(score, worst if len(scores) >= self.save_top_k else None)
 
@@ -319,11 +326,12 @@ class Checkpoint(Callback):
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore what `get_state` returned, without names that a `Checkpoint` does not give to files.
 
-        The state of an older version has no identity, so its files are those of another run.
+        The state of an older version has no identity, so the files count as files of another run.
         """
         run = state.get("run")
         self._run = run if isinstance(run, str) and re.fullmatch("[0-9a-f]{32}", run) else ""
         rows = zip(state["files"], state["scores"], state["chosen"], strict=True)
+        # A file name comes from a document that may be damaged or hostile, and files with these names are removed.
         self._kept = [_File(*row) for row in rows if _NAME.fullmatch(row[0])]
         self._monitor.set_state(state)
         self._awaits_score = state.get("awaits_score", False)

@@ -12,7 +12,7 @@ from .support.row_logger import RowLogger
 
 
 class CSVLogger(RowLogger):
-    """Write a row for each finished episode: the metrics in its logs, including those that callbacks add.
+    """Write a row for each finished episode: the logged metrics, including metrics that callbacks add.
 
     A metric that appears after the first row gets a new column, which is empty in earlier rows. A resumed run
     appends rows without duplicates. The file of another run is renamed, unless `append` is set. See `RowLogger`.
@@ -43,7 +43,7 @@ class CSVLogger(RowLogger):
         self._columns: list[str] = []
 
     def read(self) -> list[Row]:
-        """Return the rows of the file, and keep its columns: one that was empty so far is in no row."""
+        """Return the rows of the file, and keep the columns, because a column that was empty so far is in no row."""
         rows = read_csv(self.path)
         with self.path.open(newline="", encoding="utf-8") as file:
             self._columns = next(csv.reader(file), [])

@@ -16,14 +16,14 @@ from .support.monitor import Monitor
 class EarlyStopping(Callback):
     """End training when a moving mean reaches a criterion, has not improved for some episodes, or has collapsed.
 
-    The mean is that of the last `trial_count` values of `monitor`, one of each finished episode with it. Nothing is
-    checked before there are that many; if there never are, a warning says so. The state is kept between `fit` calls
-    with the same object, and in saved files.
+    The mean is over the last `trial_count` values of `monitor`, one value for each finished episode that logs the
+    metric. Nothing is checked before there are that many; if there never are, a warning says so. The state is kept
+    between `fit` calls with the same object, and in saved files.
 
     Args:
         trial_count: number of values in the mean. By default 10, or 1 for a metric that not every episode logs, such as
-            those of `Evaluate`.
-        criterion: stop when the mean reaches it; None for never.
+            the metrics of `Evaluate`.
+        criterion: stop when the mean reaches this value; None for never.
         monitor: the metric, a name in an episode's logs.
         patience: stop after this number of values without a better mean; None for never.
         mode: "max" if higher is better, "min" if lower is better.
@@ -36,7 +36,7 @@ class EarlyStopping(Callback):
 
     Raises:
         ValueError: if an argument is not one of the allowed values, or neither `criterion`, `patience` nor `collapse`
-            is given; at an episode's end, if its logs do not hold `monitor`.
+            is given; at an episode's end, if the logs do not hold `monitor`.
 
     Example:
     >>> from noterl.callbacks import EarlyStopping
@@ -96,6 +96,7 @@ class EarlyStopping(Callback):
             return
         self._waited += 1
         if self.patience is not None and self._waited >= self.patience:
+            # Counting starts again, so that a further `fit` trains for at least `patience` episodes.
             self._waited = 0
             unit = "values" if self._monitor.is_rare else "episodes"
             self.agent.stop(f"{name} has not improved for {self.patience} {unit}")
@@ -105,6 +106,7 @@ class EarlyStopping(Callback):
         """Stop if the mean has stayed below the best one by the share `collapse` of the progress."""
         best = self._best
         first = self._first
+        # Before there is progress, a share of it is 0, and each mean below the first would be a collapse.
         if self.collapse is None or best is None or first is None or best == first:
             return
         has_collapsed = self._monitor.is_better(best - self.collapse * (best - first), mean)
@@ -130,6 +132,8 @@ class EarlyStopping(Callback):
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore what `get_state` returned."""
         self._monitor.set_state(state)
-        self._best, self._waited = state["best"], state["waited"]
-        self._first, self._collapsed = state.get("first"), state.get("collapsed", 0)  # older files have neither
+        self._best = state["best"]
+        self._waited = state["waited"]
+        self._first = state.get("first")  # files of older versions have neither this entry nor the next
+        self._collapsed = state.get("collapsed", 0)
         self._best_weights = state.get("best_weights")

@@ -15,23 +15,23 @@ class ESSAdapt(AdaptiveCallback):
     """Adapt batch size, learning rate and other tunables to the effective sample size of a prioritized memory.
 
     The effective sample size is ESS = 1 / sum of p^2, where p are the sampling probabilities: the number of equally
-    weighted transitions whose mean has the same variance. It is smoothed: `ema = smooth * ESS + (1 - smooth) * ema`.
+    weighted transitions whose mean has the same variance. ESS is smoothed: `ema = smooth * ESS + (1 - smooth) * ema`.
     The ratio of `ema` to `target_ess` changes the tunables as the table in `AdaptiveCallback` shows.
 
     If `target_ess` is None, ESS divided by the number of transitions is smoothed instead, because ESS itself grows
     while the memory fills. The target is then the first measurement. After as many environment steps as the memory held
-    transitions, the target is set to the current `ema`, and every tunable is reset to its first value. The first
-    target is measured when all priorities are still equal, so it would be too high for good.
+    transitions, the target is set to the current `ema`, and every tunable is reset to the first value. The first target
+    is measured when all priorities are still equal, so it would be too high for good.
 
     If the memory has no priorities, ESS is the number of transitions and does not depend on what was learned. A warning
-    then says so when training begins, and every tunable keeps its value.
+    then says so when training begins, and every tunable stays as before.
 
     Args:
         target_ess: target of the smoothed ESS, in transitions; None to compare with the first measurement.
         smooth: weight of the new value in the moving average, above 0 and at most 1 (no smoothing).
         every: number of `unit` between measurements.
         unit: "episodes", "steps" (of the environment), "updates" or "seconds".
-        **adjusted: a `Rate` or `Scale` for each tunable, by its name; `AdaptiveCallback` lists the names.
+        **adjusted: a `Rate` or `Scale` for each tunable, by name; `AdaptiveCallback` lists the names.
 
     Raises:
         ValueError: if an argument is not one of the allowed values, or there is nothing to adapt; when training begins,
@@ -102,7 +102,8 @@ class ESSAdapt(AdaptiveCallback):
         if self._baseline is None or agent.steps >= self._until:
             if self._baseline is not None:
                 self._reset()
-            self._baseline, self._until = self.ema or 0.0, agent.steps + len(agent.replay)
+            self._baseline = self.ema or 0.0
+            self._until = agent.steps + len(agent.replay)
         return self._baseline
 
     def get_state(self) -> dict[str, Any]:
@@ -112,4 +113,5 @@ class ESSAdapt(AdaptiveCallback):
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore what `get_state` returned."""
         super().set_state(state)
-        self._baseline, self._until = state["baseline"], state["until"]
+        self._baseline = state["baseline"]
+        self._until = state["until"]

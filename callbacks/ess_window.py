@@ -1,4 +1,4 @@
-"""A callback that trims a replay memory by its effective sample size."""
+"""A callback that trims a replay memory by the effective sample size."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class _Window:
 
 
 class ESSWindow(Callback):
-    """Trim a prioritized memory by its effective sample size, ESS = 1 / sum of p^2.
+    """Trim a prioritized memory by the effective sample size, ESS = 1 / sum of p^2.
 
     Here p are the sampling probabilities. If all are equal, ESS is the number N of transitions. If few transitions have
     most of the probability, ESS is small and the others can be dropped at little cost.
@@ -55,15 +55,16 @@ class ESSWindow(Callback):
         scale: factor of the rule. Above 1, mode "target" keeps more and mode "baseline" drops more.
         smooth: weight of the new value in the moving average, above 0 and at most 1 (no smoothing).
         mode: "baseline" or "target".
-        trim: "oldest" drops the oldest transitions. "sampled" samples which transitions to keep, in proportion to their
+        trim: "oldest" drops the oldest transitions. "sampled" samples which transitions to keep, in proportion to the
             scores, and excludes the others from sampling.
         min_size: number of transitions that are always kept, at least one batch; None for one batch. A memory of at
             most this size is not measured.
         every: number of `unit` between measurements.
         unit: "episodes", "steps" (of the environment), "updates" or "seconds".
-        by: "worker" for a window of each worker process: ESS, N and `min_size` are then those of the transitions of its
-            environments, and the rule applies to each. The logs hold the sums. Transitions that are older than their
-            worker's window, but newer than another one's, are excluded from sampling. None for one window.
+        by: "worker" for a window of each worker process: ESS, N and `min_size` then count the transitions of the
+            worker's environments, and the rule applies to each worker. The logs hold the sums. Transitions that are
+            older than the window of the same worker, but newer than the window of another, are excluded from sampling.
+            None for one window.
 
     Raises:
         ValueError: if an argument is not one of the allowed values; when training begins, if the agent has no replay
@@ -166,10 +167,8 @@ class ESSWindow(Callback):
     def _measure(self) -> list[float]:
         """Return the ESS of each window."""
         replay = self.agent.replay
-        found: list[float] = (
-            replay.effective_sample_size(by_worker=True) if self.by else [replay.effective_sample_size()]
-        )
-        return found
+        ess: list[float] = replay.effective_sample_size(by_worker=True) if self.by else [replay.effective_sample_size()]
+        return ess
 
     def _trim(self, sizes: list[int], least: int) -> None:
         kept = list(sizes)
@@ -179,9 +178,9 @@ class ESSWindow(Callback):
         trimmed = [number for number, size in enumerate(sizes) if kept[number] < size]
         if trimmed:
             self._drop(sizes, kept)
-            found = self._measure()
+            measured = self._measure()
             for number in trimmed:
-                self._windows[number].baseline = found[number]
+                self._windows[number].baseline = measured[number]
 
     def _kept(self, window: _Window, size: int, ess: float) -> int:
         """Return how many transitions the rule keeps."""
@@ -202,6 +201,7 @@ class ESSWindow(Callback):
         """Keep the given number of transitions of each window."""
         replay = self.agent.replay
         if self.by is None and self.trim == "oldest":
+            # Dropping from the old end needs no mask of the memory.
             replay.drop_oldest(sizes[0] - kept[0])
             return
         storage = replay.storage
@@ -215,8 +215,9 @@ class ESSWindow(Callback):
         source = np.zeros(len(indices), np.int64) if self.by is None else replay.sources.of(indices)
         positions = []
         for number, count in enumerate(kept):
-            own = np.flatnonzero(source == number)
-            positions.append(own[np.argsort(keys[own], kind="stable")[:count]])
+            members = np.flatnonzero(source == number)
+            # A stable sort, so that equal keys give the same result on every platform.
+            positions.append(members[np.argsort(keys[members], kind="stable")[:count]])
         chosen = indices[np.sort(np.concatenate(positions))]
         if self.by is None:
             replay.keep(chosen)
@@ -226,4 +227,5 @@ class ESSWindow(Callback):
 
 def _floor(number: float) -> int:
     """Return the floor, with a tolerance for rounding: for N equal probabilities, ESS may be slightly below N."""
+    # 1e-9 is above the rounding error of ESS, and adds less than a transition to a memory of a hundred million.
     return int(number * (1 + 1e-9))

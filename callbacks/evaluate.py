@@ -29,7 +29,7 @@ class Evaluate(Callback):
     """Play whole episodes without learning at a fixed frequency. Training is not affected.
 
     The results are added, with the prefix `evaluation_`, to the logs of the episode that ended just before. `History`
-    and loggers record them, and a `Checkpoint` or `EarlyStopping` may monitor them.
+    and loggers record them, and a `Checkpoint` or `EarlyStopping` may monitor these metrics.
 
     Args:
         env: environment to play in, as in `Agent.evaluate`; by default a new copy of the training environment.
@@ -38,17 +38,17 @@ class Evaluate(Callback):
         episodes: number of episodes to play.
         num_envs: number of environments that are stepped together.
         max_steps: an episode is cut off after this number of steps; None for no limit.
-        seed: seed of every evaluation. By default, it depends on the agent's seed, and the episodes are not those of
+        seed: seed of every evaluation. By default, the seed depends on the agent's seed, and differs from the seed of
             `agent.evaluate()`: the best of several noisy results is too high, and other episodes show the true value.
         deterministic: whether to act without exploration; if False, the agent explores as in training.
         best_by: the score that decides which evaluation is the best: the "mean" of the episodes' rewards; "lower", the
             mean minus one standard deviation, which prefers agents that are reliably good; or a number above 0 and
             below 1, that quantile of the rewards, such as 0.1.
-        on_best: what to do after the first evaluation, and whenever the score is higher than all before. If it is a
-            path, the agent is saved there without its memory. If it is a function, it receives the agent and the
-            result of `Agent.evaluate`.
+        on_best: what to do after the first evaluation, and whenever the score is higher than all before. With a path,
+            the agent is saved there without the memory. A function receives the agent and the result of
+            `Agent.evaluate`.
         background: whether to evaluate a copy of the agent in a separate process while training continues. The result
-            is the same. It is added to the logs of the first episode that ends after the evaluation, and always to
+            is the same, and is added to the logs of the first episode that ends after the evaluation, and always to
             `results`. If another evaluation is due or the agent is saved earlier, training waits for the running one.
             `env` must be picklable, `on_best` must be a path, and a script needs `if __name__ == "__main__":`.
 
@@ -58,7 +58,7 @@ class Evaluate(Callback):
         OSError: when training begins, if the path `on_best` cannot be written.
 
     Attributes:
-        results: one list per quantity, with one entry per evaluation: `episodes` and `steps` so far, and its results.
+        results: one list per quantity, with one entry per evaluation: `episodes` and `steps` so far, and the results.
         best: the highest score; None before the first evaluation.
 
     Example:
@@ -123,13 +123,13 @@ class Evaluate(Callback):
                 training environment.
         """
         env = self._arguments["env"]
-        own = agent.spaces.source
-        self._portable = own.portable()
+        source = agent.spaces.source
+        self._portable = source.portable()
         if env is not None:
-            source = resolve_like(env, own)
-            if source not in (own, env):
-                source.close()
-        elif self.background and self._portable is None and not {"id", "maker", "game"} & set(own.describe()):
+            evaluated = resolve_like(env, source)
+            if evaluated not in (source, env):
+                evaluated.close()
+        elif self.background and self._portable is None and not {"id", "maker", "game"} & set(source.describe()):
             raise ValueError(
                 "env must be given with background=True, because another process can make the training environment "
                 "only from an id: pass its class, or a function of a module that makes it"
@@ -138,8 +138,8 @@ class Evaluate(Callback):
     def on_train_begin(self, logs: Logs) -> None:
         """Check that the best agent can be saved, and start the process if `background` is set."""
         names = (*(f"reward_mean/{name}" for name in getattr(self.agent, "names", ())), *self.agent.recorded_info)
-        own: int = self.agent.generators.seed
-        self._arguments["seed"] = selection_seed(own) if self._seed is None else self._seed
+        seed: int = self.agent.generators.seed
+        self._arguments["seed"] = selection_seed(seed) if self._seed is None else self._seed
         self.adds = (*type(self).adds, *(f"evaluation_{name}" for name in names))
         if isinstance(self.on_best, str | Path):
             saving.check_writable(self.on_best)
@@ -150,7 +150,7 @@ class Evaluate(Callback):
             self._evaluator = Evaluator(self.agent, {**self._arguments, "env": env, "info": info})
 
     def on_episode_end(self, episode: int, logs: Logs) -> None:
-        """Log the result of the background evaluation if it is ready."""
+        """Log the result of a background evaluation that has ended."""
         if not logs.get("complete", True):
             return
         logs.update(self._unlogged)
@@ -168,6 +168,7 @@ class Evaluate(Callback):
                 raise InvalidStepError(f"Evaluate: {error}") from error
             logs.update(self._record_result(counts, result))
             return
+        # One evaluation at a time: the previous one is logged at this episode, before the next starts.
         logs.update(self._finish())
         self._evaluator.start(self.agent, counts)
 
@@ -182,6 +183,7 @@ class Evaluate(Callback):
 
     def get_state(self) -> dict[str, Any]:
         """Wait for the evaluation in progress; return the results, and the best score."""
+        # An evaluation in progress cannot be saved, so a save waits for its end.
         self._unlogged = {**self._unlogged, **self._finish()}
         results = {name: list(values) for name, values in self.results.items()}
         return {"results": results, "best": self.best, "unlogged": dict(self._unlogged)}
@@ -189,10 +191,11 @@ class Evaluate(Callback):
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore what `get_state` returned."""
         self.results = {name: list(values) for name, values in state["results"].items()}
-        self.best, self._unlogged = state["best"], dict(state["unlogged"])
+        self.best = state["best"]
+        self._unlogged = dict(state["unlogged"])
 
     def _finish(self) -> Logs:
-        """Wait for the evaluation in progress, if there is one; record it and return the metrics to log."""
+        """Wait for an evaluation in progress; record the result and return the metrics to log."""
         if self._evaluator is None or self._evaluator.pending is None:
             return {}
         return self._record_result(*self._evaluator.result())
@@ -211,6 +214,7 @@ class Evaluate(Callback):
             elif self.on_best is not None and self._evaluator is None:
                 self.agent.save(self.on_best, replay=False)
             elif self.on_best is not None and self._evaluator is not None:
+                # The agent has changed since the evaluation started, so the file that was evaluated is copied.
                 with self._evaluator.file.open("rb") as evaluated, replacing(self.on_best) as file:
                     shutil.copyfileobj(evaluated, file)
         return {f"evaluation_{name}": value for name, value in metrics.items()}
@@ -226,6 +230,7 @@ class Evaluate(Callback):
     def _append(self, row: dict[str, float]) -> None:
         before = len(self.results.get("steps", []))
         for name in row:
+            # Each list has one entry per evaluation, so a new metric gets NaN for the earlier ones.
             self.results.setdefault(name, [math.nan] * before)
         for name, values in self.results.items():
             values.append(row.get(name, math.nan))

@@ -14,14 +14,14 @@ from .support.monitor import Monitor
 
 
 class Export(Callback):
-    """Export the policy whenever its score is better than all before; see `noterl.Agent.export`.
+    """Export the policy whenever the score is better than all before; see `noterl.Agent.export`.
 
     The score is compared every `save_freq` episodes and when training ends. A new export replaces the last one. If
-    training ends before there are `window` values, the policy at its end is exported, with a warning. A metric that not
-    every episode logs, such as those of `Evaluate`, is compared at the episodes that log it.
+    training ends before there are `window` values, the last policy is exported, with a warning. A metric that not every
+    episode logs, such as the metrics of `Evaluate`, is compared at the episodes that log the metric.
 
     Args:
-        path: of the file; the ending of the format is added if it is missing.
+        path: of the file; a missing ending of the format is added.
         format: "keras", "saved_model", "onnx", "torch" or "numpy".
         save_freq: number of finished episodes between comparisons.
         monitor: the metric whose mean is the score, a name in an episode's logs.
@@ -77,7 +77,7 @@ class Export(Callback):
             self._monitor.update(logs, self)
 
     def on_due(self, logs: Logs) -> bool:
-        """Export if the score is the best so far; return False if it is the score of an earlier agent."""
+        """Export if the score is the best so far; return False for a score of an earlier agent."""
         if not self._monitor.is_current(self.agent.steps):
             return False
         if self._monitor.is_full and self._monitor.is_better(self._monitor.mean, self.best):

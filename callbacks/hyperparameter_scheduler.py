@@ -16,10 +16,10 @@ RULES = ("learning_rate", "beta_1", "beta_2", "weight_decay")
 class HyperparameterScheduler(Callback):
     """Set a hyperparameter of the agent to a function of the steps, updates or episodes so far.
 
-    The value is set when training begins and when each episode ends. With `live`, it is also set before each gradient
-    update, and each update then runs as a separate compiled call. The counts are the agent's totals. If a run is
-    resumed in the middle of an episode, the value is kept until the episode ends. The logs of each episode hold, under
-    `name`, the value at its end.
+    The value is set when training begins and when each episode ends. With `live`, the value is also set before each
+    gradient update, and each update then runs as a separate compiled call. The counts are the agent's totals. If a run
+    is resumed in the middle of an episode, the value is kept until the episode ends. The logs of each episode hold,
+    under `name`, the value at the end of the episode.
 
     Args:
         name: one of `agent.hyperparameters`, or a rule of the optimizer: "learning_rate", "beta_1", "beta_2" or
@@ -63,6 +63,7 @@ class HyperparameterScheduler(Callback):
         self.needs_host: bool = live
 
     def _handler(self, event: str) -> Callable[..., None] | None:
+        # An event without handlers costs nothing.
         return None if event == "on_batch_begin" and not self.needs_live_updates else super()._handler(event)
 
     @property
@@ -71,11 +72,12 @@ class HyperparameterScheduler(Callback):
         return ":".join([type(self).__name__, self.name, *([self.optimizer] if self.optimizer else [])])
 
     def on_train_begin(self, logs: Logs) -> None:
-        """Check that the hyperparameter exists, and set it."""
+        """Check that the hyperparameter exists, and set the value."""
         if self.name not in RULES and self.name not in self.agent.hyperparameters:
-            known = ", ".join([*self.agent.hyperparameters, *RULES])
-            raise ValueError(f"name must be one of {known}, got {self.name!r}")
+            names = ", ".join([*self.agent.hyperparameters, *RULES])
+            raise ValueError(f"name must be one of {names}, got {self.name!r}")
         now = self._now
+        # A run that resumes within an episode keeps its value; a count above the agent's comes from another agent.
         self._set(now if self._at is None or self._at > now else self._at)
 
     def on_episode_end(self, episode: int, logs: Logs) -> None:
@@ -94,7 +96,7 @@ class HyperparameterScheduler(Callback):
 
     @property
     def value(self) -> float:
-        """The current value; if it is set in several optimizers, that of the first."""
+        """The current value; if several optimizers have the value, the first optimizer's."""
         if self.name in self.agent.hyperparameters:
             return float(self.agent.hyperparameters[self.name])
         return self.agent.get_rule(self.name, self.optimizer)
@@ -108,7 +110,8 @@ class HyperparameterScheduler(Callback):
         self._set(self._now)
 
     def _set(self, count: int) -> None:
-        self._at, value = count, float(self.schedule(count))
+        value = float(self.schedule(count))
+        self._at = count
         if self.name in self.agent.hyperparameters:
             self.agent.hyperparameters[self.name].assign(value)
         else:

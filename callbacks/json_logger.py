@@ -9,7 +9,7 @@ from .support.row_logger import RowLogger
 
 
 class JSONLogger(RowLogger):
-    """Write a JSON object for each finished episode, one per line, with the metrics in its logs.
+    """Write a JSON object for each finished episode, one per line, with the logged metrics.
 
     NaN and infinities become null. A resumed run appends rows without duplicates. The file of another run is renamed,
     unless `append` is set. See `RowLogger`.

@@ -76,7 +76,9 @@ class MLflowLogger(Callback):
 
     def on_train_begin(self, logs: Logs) -> None:
         """Create the run, or reopen the run of an earlier `fit`."""
-        self._failed, self._pending, self._unwritten = False, [], 0
+        self._failed = False
+        self._pending = []
+        self._unwritten = 0
         self._client = self._mlflow.MlflowClient(tracking_uri=self.tracking_uri)
         logged: list[Any] = []
         if self._id is None:
@@ -88,11 +90,13 @@ class MLflowLogger(Callback):
             except Exception as error:  # each store of MLflow has its own
                 self._begin()
                 self._warn(error)
+        # A first failed write then starts a new run at once; a second one in turn does not.
         self._accepted = True
         self._logged = max((point.step for point in logged), default=-1)
 
     def on_episode_end(self, episode: int, logs: Logs) -> None:
         """Log a complete episode."""
+        # Replayed episodes after a restore are in the run already.
         if self._client is None or not logs.get("complete", True) or logs["steps"] <= self._logged:
             return
         now = int(time.time() * 1000)
@@ -130,8 +134,10 @@ class MLflowLogger(Callback):
 
     def _begin(self) -> None:
         """Create a run with the agent's parameters."""
-        found = self._client.get_experiment_by_name(self.experiment)
-        experiment_id = self._client.create_experiment(self.experiment) if found is None else found.experiment_id
+        experiment = self._client.get_experiment_by_name(self.experiment)
+        experiment_id = (
+            self._client.create_experiment(self.experiment) if experiment is None else experiment.experiment_id
+        )
         run = self._client.create_run(experiment_id, run_name=self.name)
         parameters = {**self.agent.configuration, **self.parameters}
         # In a store of files, "network" and "network/q" would be a file and a folder.
@@ -160,11 +166,13 @@ class MLflowLogger(Callback):
     def _write(self) -> None:
         for start in range(0, len(self._pending), 1000):  # MLflow accepts at most 1,000 metrics per call
             self._client.log_batch(self._id, metrics=self._pending[start : start + 1000])
-        self._pending, self._accepted = [], True
+        self._pending = []
+        self._accepted = True
 
     def _make_store(self) -> None:
         """Make a local store again if it was removed: MLflow keeps a removed SQLite file open."""
         uri = self._client.tracking_uri
+        # MLflow keeps an engine for each store, so the removed file's engine is found again and must be closed.
         if uri.startswith("sqlite:"):
             stores = require("mlflow.store.tracking.sqlalchemy_store", "mlflow", "MLflowLogger")
             engine = stores.SqlAlchemyStore(uri, "mlruns").engine

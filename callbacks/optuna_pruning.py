@@ -16,9 +16,8 @@ class OptunaPruning(Callback):
     """Report the mean of a metric to an Optuna trial at a fixed frequency, and end training if the trial is pruned.
 
     The reported step is the last multiple of `every` that was reached, so trials are compared at the same steps. A
-    metric that not every episode logs is reported at the first episode from then on that logs it. If the
-    study prunes the trial, the callback calls `Agent.stop`. After training, `fit` raises `optuna.TrialPruned`, which
-    the study handles.
+    metric that not every episode logs is reported at the next episode that logs the metric. If the study prunes the
+    trial, the callback calls `Agent.stop`. After training, `fit` raises `optuna.TrialPruned`, which the study handles.
 
     Args:
         trial: the `optuna.Trial` that the objective receives.
@@ -30,7 +29,7 @@ class OptunaPruning(Callback):
         unit: "episodes", "steps" or "updates".
 
     Raises:
-        ValueError: if an argument is not one of the allowed values; at an episode's end, if its logs do not hold
+        ValueError: if an argument is not one of the allowed values; at an episode's end, if the logs do not hold
             `monitor`.
         ImportError: if the extra `tune` is not installed.
         optuna.TrialPruned: when training has ended, if the trial was pruned.
@@ -72,6 +71,7 @@ class OptunaPruning(Callback):
         """Report the mean, and end training if the study prunes the trial; return False if there is no new mean."""
         if not self._monitor.recent or not self._monitor.is_current(self.agent.steps):
             return False
+        # A pruner compares trials at equal steps, and an episode rarely ends at a multiple of `every`.
         step = int(self.every.now(self.agent) // self.every.count * self.every.count)
         self.trial.report(self._monitor.mean, step)
         self._monitor.has_compared = True
@@ -83,6 +83,7 @@ class OptunaPruning(Callback):
     def on_train_end(self, logs: Logs) -> None:
         """Raise `optuna.TrialPruned` if the trial was pruned."""
         self._monitor.end(self)
+        # Raised after training, not at the report, so that the other callbacks end and write their files.
         if self._pruned:
             raise self._optuna.TrialPruned(self.agent.stop_reason)
 

@@ -23,8 +23,8 @@ class ParquetLogger(RowLogger):
     - `episode_reward`, `step`, and `time` in seconds of training over all fits.
 
     Rows cannot be appended to a Parquet file. Each write therefore replaces the file atomically, and the default of
-    `flush_every` is higher than that of other loggers. A resumed run writes rows without duplicates. The file of
-    another run is renamed, unless `append` is set. See `RowLogger`.
+    `flush_every` is higher than in other loggers. A resumed run writes rows without duplicates. The file of another run
+    is renamed, unless `append` is set. See `RowLogger`.
 
     Args:
         path: path of the file.
@@ -76,9 +76,10 @@ class ParquetLogger(RowLogger):
         }
 
     def rewrite(self, rows: list[Row]) -> None:
-        """Replace the contents of the file with these rows; the best and the recent rewards are those of the rows."""
+        """Replace the contents of the file with these rows; take the best and the recent rewards from the rows."""
         self._rows = list(rows)
         self._recent.clear()
+        # Without this, the means after a restore would start from an empty window.
         self._recent.extend(row["episode_reward"] for row in rows)
         self._best = max((row["best_reward"] for row in rows), default=-math.inf)
         write_parquet(self.path, self._rows)

@@ -14,9 +14,9 @@ from noterl.utils.optional import require
 
 
 class RecordVideo(Callback):
-    """Play an episode at a fixed frequency, without learning from it, and write it as an animation.
+    """Play an episode at a fixed frequency, without learning, and write an animation.
 
-    A file name holds the unit and its count, such as `<path>/episodes-000050.gif`. A file of that name is replaced,
+    A file name holds the unit and the count, such as `<path>/episodes-000050.gif`. A file of that name is replaced,
     even if another run has written it, so use a directory for each run. Training is not affected.
 
     Args:
@@ -25,7 +25,7 @@ class RecordVideo(Callback):
             multiple.
         unit: "episodes", "steps" or "updates".
         kind: "gif", or "mp4", which needs the extra `mp4`.
-        env: environment to play in, as in `Agent.evaluate`; it must support the render mode "rgb_array".
+        env: environment to play in, as in `Agent.evaluate`, with the render mode "rgb_array".
         max_steps: the episode is cut off after this number of steps; None for no limit.
         fps: frames per second.
         seed: seed of the environment in every animation; by default the agent's seed.
@@ -96,4 +96,5 @@ class RecordVideo(Callback):
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore what `get_state` returned; the files are expected in the directory `path`."""
+        # Only the last part of a name counts, so that a state cannot point outside of the directory.
         self.files = [self.path / Path(name).name for name in state["files"]]

@@ -26,21 +26,21 @@ class ReduceLROnPlateau(Callback):
     `stop_after` corresponds to the divergence monitoring of xagents. A better mean resets the number of plateaus to 0.
 
     Args:
-        factor: the rate is multiplied by it on each plateau; above 0 and below 1.
+        factor: the factor of the rate on each plateau; above 0 and below 1.
         patience: checks without improvement in a plateau.
         monitor: the metric, a name in an episode's logs.
-        window: number of values in its mean, one of each finished episode that logs the metric; there are fewer at the
-            start. By default 100, or 1 for a metric that not every episode logs, such as `evaluation_reward_mean`.
+        window: number of values in the mean of the metric, one for each finished episode that logs the metric, fewer at
+            the start. By default 100, or 1 for a metric that not every episode logs, such as `evaluation_reward_mean`.
         mode: "max" if higher is better, "min" if lower is better.
         every: number of finished episodes between checks.
-        min_delta: a mean is better only if it differs from the best one by more than this.
+        min_delta: a mean is better only if the difference from the best mean is larger.
         cooldown: number of checks after a plateau that are not counted.
         min_lr: the lower bound of the rate.
         starts_at: number of environment steps before checks are counted.
         stop_after: number of plateaus in a row that end training; None to continue.
 
     Raises:
-        ValueError: if an argument is not one of the allowed values; at an episode's end, if its logs do not hold
+        ValueError: if an argument is not one of the allowed values; at an episode's end, if the logs do not hold
             `monitor`; when `fit` is called, if a learning rate has a schedule.
 
     Example:
@@ -108,8 +108,11 @@ class ReduceLROnPlateau(Callback):
 
     def _check(self, mean: float) -> None:
         if self._monitor.is_better(mean, self._best, self.min_delta):
-            self._best, self._waited, self._plateaus = mean, 0, 0
+            self._best = mean
+            self._waited = 0
+            self._plateaus = 0
             return
+        # After a reduction, the mean still covers episodes with the old rate.
         if self._cooling:
             self._cooling -= 1
             return
@@ -120,10 +123,12 @@ class ReduceLROnPlateau(Callback):
             self._reduce()
 
     def _reduce(self) -> None:
-        self._waited, self._cooling = 0, self.cooldown
+        self._waited = 0
+        self._cooling = self.cooldown
         self._plateaus += 1
         for name in self.agent.optimizer_names:
             before = self.agent.get_rule("learning_rate", name)
+            # A rate that is below `min_lr` from the start is not raised to it.
             after = max(before * self.factor, self.min_lr)
             if after < before:
                 self.agent.set_rule("learning_rate", after, name)
@@ -145,5 +150,7 @@ class ReduceLROnPlateau(Callback):
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore what `get_state` returned."""
         self._monitor.set_state(state)
-        self._best, self._waited = state["best"], state["waited"]
-        self._plateaus, self._cooling = state["plateaus"], state["cooling"]
+        self._best = state["best"]
+        self._waited = state["waited"]
+        self._plateaus = state["plateaus"]
+        self._cooling = state["cooling"]

@@ -9,8 +9,8 @@ from noterl.utils.checks import check_count
 class StopOnSteps(Callback):
     """End training at exactly this number of environment steps of the agent, over all `fit` calls.
 
-    `fit(steps=)` counts the steps of one call. This callback also counts earlier steps, including those that a restored
-    agent made before it was saved. If the agent has already made enough steps, `fit` does not train it.
+    `fit(steps=)` counts the steps of one call. This callback also counts earlier steps, including the steps of a
+    restored agent before the save. If the agent has already made enough steps, `fit` does not train it.
 
     Args:
         steps: the total, summed over all environments.
@@ -35,4 +35,5 @@ class StopOnSteps(Callback):
 
     def before_fit(self, agent: AgentView, budget: Budget) -> None:
         """Limit the budget of the fit."""
+        # Unlike `last_step`, this limit stays the same if another callback restores the agent.
         budget.step_limit = min(budget.step_limit, self.steps)

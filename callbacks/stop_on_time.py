@@ -13,7 +13,7 @@ from noterl.utils.checks import check_number
 class StopOnTime(Callback):
     """End training after a number of seconds; the step in progress is completed.
 
-    The time of all `fit` calls counts. If the agent was restored, so does the time before its file was saved. Time
+    The time of all `fit` calls counts. If the agent was restored, so does the time before the file was saved. Time
     between calls does not count.
 
     Args:
@@ -48,7 +48,8 @@ class StopOnTime(Callback):
 
     def on_train_end(self, logs: Logs) -> None:
         """Stop the clock."""
-        self._spent, self._began = self._elapsed(), None
+        self._spent = self._elapsed()
+        self._began = None
 
     def _elapsed(self) -> float:
         return self._spent if self._began is None else self._spent + perf_counter() - self._began
@@ -59,4 +60,5 @@ class StopOnTime(Callback):
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore what `get_state` returned."""
-        self._spent, self._began = state["seconds"], None
+        self._spent = state["seconds"]
+        self._began = None

@@ -19,6 +19,7 @@ from noterl.utils.optional import require
 from noterl.utils.tables import plain_row
 
 _EVALUATION = "evaluation_"  # the prefix of what the callback `Evaluate` logs
+# TensorBoard's own summaries have as many bins.
 _BINS = 30
 _MOST_EVENTS = 1000
 
@@ -27,7 +28,7 @@ class TensorBoard(Callback):
     """Write the numeric metrics of each finished episode for TensorBoard; the step is the number of environment steps.
 
     The agent's `configuration` is a table in the tab "Text" and a row in the tab "HParams", with the rewards. The
-    results of `Agent.evaluate` during training are curves under "evaluation/"; so are those of the callback `Evaluate`.
+    results of `Agent.evaluate` during training and of the callback `Evaluate` are curves under "evaluation/".
 
     To see the charts, `pip install tensorboard` and run `tensorboard --logdir` with the folder. A resumed run writes
     another file. The charts then hide what the interrupted run wrote after its last checkpoint.
@@ -37,7 +38,7 @@ class TensorBoard(Callback):
         flush_every: number of finished episodes between writes; a crash loses the episodes since the last write.
         histograms: when to write histograms of the weights, and of the gradients on a batch: "episodes" for the end of
             each episode, "updates", or an `Every`, such as `Every(100, "updates")`. None for no histograms. Agents that
-            learn from rollouts have gradients only after updates, so they need "updates". Training is not affected.
+            learn from rollouts have gradients only after updates, and need "updates". Training is not affected.
 
     Raises:
         ValueError: if an argument is not one of the allowed values.
@@ -79,7 +80,7 @@ class TensorBoard(Callback):
         return f"{type(self).__name__}:{self.folder.name}"
 
     def before_fit(self, agent: AgentView, budget: Budget) -> None:
-        """Keep rollouts on the host if gradients on them are wanted."""
+        """Keep rollouts on the host if their gradients are wanted."""
         self.needs_host: bool = self.every is not None and agent.memory == "rollout" and agent.replay is None
 
     def on_train_begin(self, logs: Logs) -> None:
@@ -96,7 +97,7 @@ class TensorBoard(Callback):
         self._flush()
 
     def _open(self) -> None:
-        """Open a file. Its first event makes TensorBoard hide later steps in older files, which are played again."""
+        """Open a file. The first event makes TensorBoard hide later steps in older files, which are played again."""
         from tensorboardX.event_file_writer import EventsWriter
         from tensorboardX.proto.event_pb2 import Event, SessionLog
 
@@ -116,6 +117,8 @@ class TensorBoard(Callback):
         evaluated = {name: row.pop(name) for name in list(row) if name.startswith(_EVALUATION)}
         self._write_scalars(logs["steps"], row)
         names = {f"evaluation/{name.removeprefix(_EVALUATION)}": value for name, value in evaluated.items()}
+        # The callback `Evaluate` calls `Agent.evaluate`, which has fired `on_evaluate_end`, so these are written
+        # already.
         if names and names.items() <= self._evaluated.items():
             self._evaluated = {}
         else:  # an evaluation in another process
@@ -136,9 +139,9 @@ class TensorBoard(Callback):
             return
         if self._gradients is None:
             self._gradients = self.agent.gradient_values()
-        found = {f"weights/{name}": values for name, values in self.agent.get_weights().items()}
-        found |= {f"gradients/{name}": values for name, values in (self._gradients() or {}).items()}
-        for name, values in found.items():
+        arrays = {f"weights/{name}": values for name, values in self.agent.get_weights().items()}
+        arrays |= {f"gradients/{name}": values for name, values in (self._gradients() or {}).items()}
+        for name, values in arrays.items():
             flat = np.asarray(values, np.float64).ravel()
             finite = flat[np.isfinite(flat)]
             if finite.size < flat.size and not self._warned:
@@ -172,7 +175,9 @@ class TensorBoard(Callback):
             self._flush()
 
     def _flush(self) -> None:
-        events, self._events, self._unwritten = self._events, [], 0
+        events = self._events
+        self._events = []
+        self._unwritten = 0
         with naming(self.folder):
             if not any(self.folder.glob(f"*{self._suffix}")):  # the file was removed: what it buffers would be lost
                 self._file.close()

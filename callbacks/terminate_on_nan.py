@@ -11,8 +11,8 @@ class TerminateOnNaN(Callback):
     """End training at the first loss or gradient that is not finite, and keep the last finite state.
 
     Without this callback, `fit` raises `NonFiniteError`. In both cases the agent holds the state before that update.
-    With it, training ends normally, and `stop_reason` names the update and the step. The callback checks every gradient
-    update, which costs one fetch from the device per group of updates.
+    With the callback, training ends normally, and `stop_reason` names the update and the step. The callback checks
+    every gradient update, which costs one fetch from the device per group of updates.
 
     Example:
     >>> import noterl
@@ -27,7 +27,9 @@ class TerminateOnNaN(Callback):
     all_ranks = True  # each process of a strategy would raise the error
 
     def on_batch_end(self, batch: int, logs: Logs) -> None:
-        """Stop if the update was not applied because it was not finite."""
+        """Stop if the update was not finite, and therefore not applied."""
+        # An update that was undone does not count, so the agent's count stays at the number of this batch.
         if logs and self.agent.updates <= batch and not self.agent.stop_epochs(logs):
             error = NonFiniteError(logs["loss"], update=batch, step=self.agent.steps)
+            # Without the second half, that the agent keeps the last finite state: this holds for each stop.
             self.agent.stop(str(error).partition(";")[0])

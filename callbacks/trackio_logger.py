@@ -48,7 +48,7 @@ class TrackioLogger(Callback):
         return f"{type(self).__name__}:{self.project}"
 
     def on_train_begin(self, logs: Logs) -> None:
-        """Open the run, or continue it."""
+        """Open the run, or continue an earlier run."""
         self.run = self._trackio.init(
             project=self.project,
             name=self.name,
@@ -67,6 +67,7 @@ class TrackioLogger(Callback):
         """Log a complete episode."""
         if self.run is None or not logs.get("complete", True):
             return
+        # Several episodes may end in one environment step, and each row needs a step of its own.
         self._step = max(logs["steps"], self._step + 1)
         if self._step > self._last_stored:
             row = plain_row(logs)
@@ -82,9 +83,11 @@ class TrackioLogger(Callback):
             self.run = None
 
     def get_state(self) -> dict[str, Any]:
-        """Return the name of the run, and the step of its last row."""
+        """Return the name of the run, and the step of the last row."""
         return {"name": self.name, "resumes": self._resumes, "step": self._step}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore what `get_state` returned."""
-        self.name, self._resumes, self._step = state["name"], state["resumes"], state["step"]
+        self.name = state["name"]
+        self._resumes = state["resumes"]
+        self._step = state["step"]

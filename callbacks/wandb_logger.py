@@ -16,9 +16,9 @@ class WandbLogger(Callback):
     """Log the metrics of each finished episode to a Weights & Biases run, whose charts are over environment steps.
 
     wandb has one row for each step of a run. If several episodes end in one environment step, the later ones get the
-    next steps of the run; the column `steps` is exact, and the charts use it. A restored agent continues the same run;
-    episodes that are played again are not logged twice. wandb writes each episode to the disk immediately and uploads
-    in the background.
+    next steps of the run; the column `steps` is exact, and the charts use this column. A restored agent continues the
+    same run; episodes that are played again are not logged twice. wandb writes each episode to the disk immediately and
+    uploads in the background.
 
     Args:
         project: name of the project.
@@ -64,7 +64,7 @@ class WandbLogger(Callback):
         return f"{type(self).__name__}:{self.project}"
 
     def on_train_begin(self, logs: Logs) -> None:
-        """Open the run, or continue it."""
+        """Open the run, or continue an earlier run."""
         self._failed = False
         self._open()
 
@@ -89,6 +89,7 @@ class WandbLogger(Callback):
                 self._open()
             row = plain_row(logs)
             row.pop("complete", None)
+            # A run of wandb has one row per step.
             self._step = max(logs["steps"], self._step + 1)
             self.run.log({"episode": episode, **row}, step=self._step)
 
@@ -103,9 +104,10 @@ class WandbLogger(Callback):
             self.run = None
 
     def get_state(self) -> dict[str, Any]:
-        """Return the id of the run, and its step."""
+        """Return the id of the run, and the step."""
         return {"id": self._id, "step": self._step}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore what `get_state` returned."""
-        self._id, self._step = state["id"], state["step"]
+        self._id = state["id"]
+        self._step = state["step"]

@@ -24,14 +24,14 @@ class Window(Callback):
     stored transitions as `window`.
 
     Args:
-        size: how many transitions are kept. An int is their number; a float below 1 is a fraction of the stored ones. A
+        size: how many transitions are kept. An int is the number; a float below 1 is a fraction of the stored ones. A
             function receives the agent and returns an int or a float.
         every: number of `unit` between trims; None to trim at the end of an episode if the memory is full.
         unit: "steps" (of the environment), "episodes", "updates" or "seconds".
-        by: "worker" for a window of each worker process: `size` is then for the transitions of its environments, and a
-            function also receives the number of the worker. At least one batch of each worker is kept. Transitions
-            that are older than their worker's window, but newer than another one's, are excluded from sampling. None
-            for one window.
+        by: "worker" for a window of each worker process: `size` is then for the transitions of the worker's
+            environments, and a function also receives the number of the worker. At least one batch of each worker is
+            kept. Transitions that are older than the window of the same worker, but newer than the window of another,
+            are excluded from sampling. None for one window.
 
     Raises:
         ValueError: if an argument is not one of the allowed values; when training begins, if the agent has no replay
@@ -62,7 +62,7 @@ class Window(Callback):
         check_replay(self.agent, "Window")
 
     def on_episode_end(self, episode: int, logs: Logs) -> None:
-        """Log the number of stored transitions, without those that the windows of workers exclude."""
+        """Log the number of stored transitions, without the transitions that the windows of workers exclude."""
         if logs.get("complete", True):
             logs["window"] = self._stored()
 
@@ -74,7 +74,7 @@ class Window(Callback):
         if self.by is None:
             replay.drop_oldest(len(replay) - self._kept(len(replay)))
         else:
-            windows = [own[len(own) - self._kept(len(own), n) :] for n, own in enumerate(replay.sources.split())]
+            windows = [rows[len(rows) - self._kept(len(rows), n) :] for n, rows in enumerate(replay.sources.split())]
             keep_only(replay, np.concatenate(windows))
         logs["window"] = self._stored()
 
@@ -87,6 +87,7 @@ class Window(Callback):
         size = self.size(self.agent, *worker) if callable(self.size) else self.size
         size = _check_size("the return value of size", size)
         kept = int(size * stored) if isinstance(size, float) else size
+        # A window below one batch would stop learning until the memory has grown again.
         return min(max(kept, self.agent.update_batch_size), stored)
 
 
@@ -94,7 +95,7 @@ def check_by(by: Any) -> str | None:
     """Return the argument `by` of the callbacks for windows.
 
     Raises:
-        ValueError: if it is neither None nor "worker".
+        ValueError: if `by` is neither None nor "worker".
     """
     if by not in (None, "worker"):
         raise ValueError(f"by must be None or 'worker', got {by!r}")
@@ -102,12 +103,12 @@ def check_by(by: Any) -> str | None:
 
 
 def window_size(replay: Any) -> int:
-    """Return the number of stored transitions, without those that are excluded from sampling."""
+    """Return the number of stored transitions, without the transitions that are excluded from sampling."""
     return int(replay.storage.num_unmasked)
 
 
 def keep_only(replay: Any, indices: np.ndarray) -> None:
-    """Exclude all stored transitions but these from sampling, and drop those that are older than all of them."""
+    """Exclude all other stored transitions from sampling, and drop the transitions that are older than all of these."""
     if len(indices):
         storage = replay.storage
         ages = storage.insertion_numbers(indices) - storage.begin

@@ -19,7 +19,8 @@ class AdaptiveCallback(Callback):
     """Base class: measure a quantity, compare it with a target, and adapt tunables by the ratio.
 
     A tunable is a number of the agent that may change during training. The table shows how each one changes if the
-    ratio of the measured quantity to its target is above 1. A dash means that it does not depend on that quantity.
+    ratio of the measured quantity to the target is above 1. A dash means that the tunable does not depend on that
+    quantity.
 
     | name | by | effective sample size | gradient noise |
     | --- | --- | --- | --- |
@@ -32,11 +33,11 @@ class AdaptiveCallback(Callback):
     | `eps` (of the policy), `weight_decay`, `beta` (the agent's, else the sampler's) | `Rate` | down | up |
     | `beta1`, `beta2` (of every optimizer) | `Rate` | up | up |
 
-    Every value is clipped to its bounds. `batch` does not exceed the number of transitions that the memory can sample
-    or a rollout has, unless its first value does. If the policy anneals its epsilon, `eps` is the value at the end:
-    `end` of `LinearEpsGreedyPolicy`, `min_eps` of `AdaptiveEpsGreedyPolicy`. The logs of each episode hold each value
-    under its name, or under `lr/<optimizer>` if there are several optimizers. The values stay when training ends. The
-    formulas are those of `adjust_*` in Note_rl.
+    Every value is clipped to the bounds. `batch` does not exceed the number of transitions that the memory can sample
+    or a rollout has, unless the first value does. If the policy anneals epsilon, `eps` is the value at the end: `end`
+    of `LinearEpsGreedyPolicy`, `min_eps` of `AdaptiveEpsGreedyPolicy`. The logs of each episode hold each value under
+    the name of the tunable, or under `lr/<optimizer>` if there are several optimizers. The values stay when training
+    ends. The formulas are those of `adjust_*` in Note_rl.
 
     Attributes:
         ema: the moving average of the measured quantity; None before the first measurement.
@@ -50,13 +51,13 @@ class AdaptiveCallback(Callback):
         self.smooth: float = check_number("smooth", smooth, low=0, high=1, above=True)
         self.every: Every = Every(every, unit, at="both", name="every")
         self._adjusted = {name: how for name, how in adjusted.items() if how is not None}
-        known = [name for name, tunable in TUNABLES.items() if getattr(tunable, self.follows)]
+        supported = [name for name, tunable in TUNABLES.items() if getattr(tunable, self.follows)]
         for name, how in self._adjusted.items():
-            if name not in known:
-                raise ValueError(f"{type(self).__name__} does not adapt {name!r}: {explain_name(name, known)}")
-            kind = Scale if TUNABLES[name].is_count else Rate
-            if not isinstance(how, kind):
-                raise ValueError(f"{name} must be a {kind.__name__}, got {how!r}")
+            if name not in supported:
+                raise ValueError(f"{type(self).__name__} does not adapt {name!r}: {explain_name(name, supported)}")
+            rule = Scale if TUNABLES[name].is_count else Rate
+            if not isinstance(how, rule):
+                raise ValueError(f"{name} must be a {rule.__name__}, got {how!r}")
         if {"collect", "update_every"} <= self._adjusted.keys():
             raise ValueError("collect and update_every change the same number: give one of them")
         self.adds: tuple[str, ...] = (self.measure, f"{self.measure}_ratio")
@@ -71,16 +72,16 @@ class AdaptiveCallback(Callback):
         """Return the largest batch that the memory will be able to sample.
 
         Raises:
-            ValueError: if it is less than `least`, the bound of the batch.
+            ValueError: if that batch is smaller than `least`, the bound of the batch.
         """
         replay = self.agent.replay
-        kind = "the transitions of a rollout"
+        limit = "the transitions of a rollout"
         most = self.agent.largest_batch(sys.maxsize) if self.agent.memory == "rollout" else sys.maxsize
         if isinstance(replay, Replay) and replay.capacity < most:
             most = replay.capacity
-            kind = "the capacity of the replay memory"
+            limit = "the capacity of the replay memory"
         if least > most:
-            raise ValueError(f"min of batch must be at most {kind}, {most}, got {least}")
+            raise ValueError(f"min of batch must be at most {limit}, {most}, got {least}")
         return most
 
     def _measure(self) -> float | None:
@@ -100,6 +101,7 @@ class AdaptiveCallback(Callback):
         for name, how in self._adjusted.items():
             tunable = TUNABLES[name]
             present = tunable.read(self.agent)
+            # The first value stays the reference for later fits and restored runs, so it is read only once.
             if name not in self._first:
                 self._first[name] = self._values[name] = present
                 if name == "collect":
@@ -130,6 +132,7 @@ class AdaptiveCallback(Callback):
         self.ema = self._average(measured, self.ema)
         target = self._target()
         self.ratio = self.ema / target if target > 0 else math.inf
+        # A target of 0 has no ratio to adapt by; the values then stay.
         if math.isfinite(self.ratio):
             for name in self._adjusted:
                 self._adjust(name, self.ratio)
@@ -153,17 +156,18 @@ class AdaptiveCallback(Callback):
         self._write(name)
 
     def _limit_batch(self) -> bool:
-        """Limit the batch to what the memory can sample, or to its first size if larger; return whether it changed.
+        """Limit the batch to what the memory can sample, or to a larger first size; return whether the size changed.
 
         Without this limit, no update could run while the batch is larger than the memory.
         """
         ((part, size),) = self._values["batch"].items()
+        # A first size above the limit was the user's choice, and stays allowed.
         most = max(self.agent.largest_batch(math.ceil(size)), self._first["batch"][part])
         self._values["batch"] = {part: min(size, most)}
         return most < size
 
     def _reset(self) -> None:
-        """Set every tunable to its first value."""
+        """Set every tunable to the first value."""
         for name in self._adjusted:
             self._values[name] = dict(self._first[name])
             self._write(name)
@@ -196,7 +200,10 @@ class AdaptiveCallback(Callback):
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore what `get_state` returned."""
-        self.ema, self.ratio, self._last = state["ema"], state["ratio"], state["last"]
+        self.ema = state["ema"]
+        self.ratio = state["ratio"]
+        self._last = state["last"]
+        # The script may adapt other tunables than the run that was saved.
         self._values = {name: dict(values) for name, values in state["values"].items() if name in self._adjusted}
         self._first = {name: dict(values) for name, values in state["first"].items() if name in self._adjusted}
         self._room = int(state["room"])

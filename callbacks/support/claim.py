@@ -15,7 +15,7 @@ if sys.platform != "win32":
 
 
 class Claim:
-    """Holds a file for this process, in a locked file `.<name>.writer` beside it, which names the process.
+    """Holds a file for this process, in a locked file `.<name>.writer` beside the file, which names the process.
 
     The lock ends with the process, also after kill -9 and for another process with the same number. Windows and some
     network file systems have no such locks: nothing is reported there.
@@ -29,10 +29,11 @@ class Claim:
         self._file: BinaryIO | None = None
 
     def take(self) -> None:
-        """Hold the file until `release`; warn if another writer holds it."""
+        """Hold the file until `release`; warn if another writer holds the file."""
         self.release()
         if sys.platform == "win32":
             return
+        # A folder without write access or locks, such as some network drives, does not stop training.
         with contextlib.suppress(OSError):
             self._file = self._name().open("a+b")
             try:
@@ -56,6 +57,7 @@ class Claim:
     def release(self) -> None:
         """Let other processes write the file."""
         if self._file is not None:
+            # The file is removed before the lock is released: afterwards, it may be the file of another process.
             with contextlib.suppress(OSError):
                 self._name().unlink()
             self._file.close()

@@ -17,7 +17,7 @@ from noterl.utils.processes import end, orphaned, spawn
 
 
 class Evaluator:
-    """Evaluates agents one after another in a separate process, which receives them as files.
+    """Evaluates agents one after another in a separate process, which receives the agents as files.
 
     Args:
         agent: an agent of the class to evaluate; the process registers this class.
@@ -43,6 +43,7 @@ class Evaluator:
         """Start an evaluation of the agent's current state; no other evaluation may be in progress."""
         agent.save(self.file, replay=False)
         self.pending = description
+        # The file is the message; the pipe only says that it is complete.
         self._pipe.send(None)
 
     def is_ready(self) -> bool:
@@ -50,12 +51,13 @@ class Evaluator:
         return self.pending is not None and self._pipe.poll()
 
     def result(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Wait for the evaluation in progress; return its description and the result of `Agent.evaluate`.
+        """Wait for the evaluation in progress; return the description and the result of `Agent.evaluate`.
 
         Raises:
             RuntimeError: if the evaluation failed.
         """
-        description, self.pending = self.pending or {}, None
+        description = self.pending or {}
+        self.pending = None
         try:
             result = self._pipe.recv()
         except (EOFError, OSError) as error:
@@ -72,9 +74,10 @@ class Evaluator:
 
 
 def _main(*arguments: Any) -> None:
-    """Run `_serve` in a process of its own."""
+    """Run `_serve` in a separate process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal reaches all processes; the trainer handles it
     _, path, *_ = arguments
+    # If the trainer is killed, only this process can remove the folder.
     orphaned.append(partial(shutil.rmtree, Path(path).parent, ignore_errors=True))
     _serve(*arguments)
 
@@ -94,6 +97,7 @@ def _serve(pipe: Connection, path: str, classes: dict[str, type], arguments: dic
                 document["compile"].pop("optimizer", None)
                 if agent is None:
                     agent = build_from(document, path, classes)
+                # `set_document` restores optimizers too, so it gets the ones of the new agent.
                 document["state"]["optimizers"] = agent.get_state()["optimizers"]
                 agent.set_document(document)
                 result: Any = agent.evaluate(**arguments)

@@ -1,4 +1,4 @@
-"""The mean of a metric over its last values."""
+"""The mean of a metric over the last values."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from noterl.utils.checks import check_positive, check_word
 
 
 class Monitor:
-    """The mean of a metric over its last `window` values, one of each finished episode whose logs hold it.
+    """The mean of a metric over the last `window` values, one for each finished episode that logs the metric.
 
-    A metric is rare if another callback adds it, such as `Evaluate`, or if an episode has lacked it. A value of a rare
-    metric is a score of the agent at the end of that episode only, so it is averaged over one value by default, and
-    compared at that step only.
+    A metric is rare if another callback such as `Evaluate` adds the metric, or if the logs of an episode have lacked
+    the metric. A value of a rare metric is a score of the agent at the end of that episode only, so it is averaged over
+    one value by default, and compared at that step only.
 
     Args:
         name: name of a metric in an episode's logs.
-        window: number of values in the mean; there are fewer at the start. None for `default`, or 1 if it is rare.
+        window: number of values in the mean; fewer at the start. None for `default`, or 1 for a rare metric.
         mode: "max" if higher is better, "min" if lower is better.
         default: the default of `window`.
         argument: the name of `window` in error messages.
@@ -60,7 +60,7 @@ class Monitor:
         self._episodes = 0  # of this `fit`
 
     def end(self, owner: Callback) -> None:
-        """Called when a `fit` ends: warn if it has compared nothing, although episodes have finished."""
+        """Called when a `fit` ends: warn if the `fit` has compared nothing, although episodes have finished."""
         has_only_waited = self._episodes > 0 and not self.has_compared
         self._episodes = 0
         self.has_compared = False
@@ -94,6 +94,7 @@ class Monitor:
             self._set_rare()
         if self.name in logs:
             self.recent.append(float(logs[self.name]))
+            # Scores of rare metrics are compared at this step only; see `is_current`.
             self._steps = None if agent is None else agent.steps
             return True
         if agent is not None and self.name in agent.metric_names:
@@ -104,7 +105,8 @@ class Monitor:
         if not adding:
             raise ValueError(f"monitor: the episode's logs have no {self.name!r}; they have {', '.join(sorted(logs))}")
         if owner in callbacks and callbacks.index(owner) < callbacks.index(adding[0]):
-            first, second = type(adding[0]).__name__, type(owner).__name__
+            first = type(adding[0]).__name__
+            second = type(owner).__name__
             raise ValueError(f"monitor: {first} adds {self.name!r}, so it must come before {second} in callbacks")
         return False
 

@@ -21,13 +21,13 @@ from .claim import Claim
 class RowLogger(Callback):
     """Base of the loggers that write a table: a row for each finished episode, a column for each metric.
 
-    If a run continues, in a second `fit` or after a restore, the rows that it had are kept. Later rows are removed,
-    because their episodes are logged again. Rows that were saved with the agent but not yet written are restored.
-    Therefore, no row is duplicated. `time` continues to count.
+    If a run continues, in a second `fit` or after a restore, the rows up to that point are kept. Later rows are
+    removed, because these episodes are logged again. Rows that were saved with the agent but not yet written are
+    restored. Therefore, no row is duplicated. `time` continues to count.
 
-    If the file holds rows of another run after the current step, it is renamed first: `log.csv` becomes `log.csv.1`. So
-    it is if a restored run does not find its last rows there. With `append`, these rows are kept instead, and
-    `episode`, `steps` and `updates` of new rows continue their counts.
+    If the file holds rows of another run after the current step, the file is renamed first: `log.csv` becomes
+    `log.csv.1`. The file is also renamed if a restored run does not find the run's last rows there. With `append`,
+    these rows are kept instead, and `episode`, `steps` and `updates` of new rows continue the counts of the file.
 
     If the file is moved or removed during training, the next rows begin a new one.
 
@@ -40,7 +40,7 @@ class RowLogger(Callback):
 
     Raises:
         ValueError: if an argument is not one of the allowed values; when training begins, if the file is not a log of
-            this kind; at an episode's end, if a callback has replaced a number in its logs by another value.
+            this kind; at an episode's end, if a callback has replaced a logged number by another value.
         OSError: when training begins, if the file cannot be written.
     """
 
@@ -97,25 +97,26 @@ class RowLogger(Callback):
         """Keep the rows of the run before the point at which training continues."""
         saving.check_writable(self.path)
         self._claim.take()
-        written = found = self._written_rows()
+        written = stored = self._written_rows()
         current_step = self.agent.steps + self._offset["steps"]
         if self._restored and self._is_own(written):
             written = written[: self._num_rows]  # episodes of the same step may have ended after the state was saved
         elif self._restored:
             self._keep_other_run(written)
-            written = found = written if self.append else []
+            written = stored = written if self.append else []
         elif any(row["steps"] > current_step for row in written):
             self._keep_other_run(written)
         self._restored = False
         current_step = self.agent.steps + self._offset["steps"]
         kept = [row for row in written if row["steps"] <= current_step]
-        known = {row["episode"] for row in kept}
-        added = [row for row in self._pending if row["episode"] not in known]
+        episodes = {row["episode"] for row in kept}
+        added = [row for row in self._pending if row["episode"] not in episodes]
         # A long log is not written again for each fit.
-        is_whole = len(kept) == len(found) > 0 and not added and is_complete_text(self.path)
+        is_whole = len(kept) == len(stored) > 0 and not added and is_complete_text(self.path)
         kept += added
         self._seconds = float(kept[-1]["time"]) if kept else 0.0
-        self._pending, self._num_rows = [], len(kept)
+        self._pending = []
+        self._num_rows = len(kept)
         if not is_whole:
             self.rewrite(kept)
         self._last = _identity(kept[-1]) if kept else None
@@ -126,6 +127,7 @@ class RowLogger(Callback):
             return
         row = {"episode": episode, **dict.fromkeys(COLUMNS), **plain_row(logs)}
         check_logs(episode, row)
+        # The end of `fit` marks episodes that it cuts short; the rows are of complete ones.
         row.pop("complete", None)
         row["time"] += self._seconds
         for name, count in self._offset.items():
@@ -149,26 +151,29 @@ class RowLogger(Callback):
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore what `get_state` returned."""
-        self._pending, self._num_rows = [dict(json.loads(row)) for row in state["pending"]], int(state["rows"])
+        self._pending = [dict(json.loads(row)) for row in state["pending"]]
+        self._num_rows = int(state["rows"])
         self._offset = {name: state["offset"][name] for name in self._offset}
-        self._last, self._restored = state["last"], True
+        self._last = state["last"]
+        self._restored = True
 
     def _is_own(self, written: list[Row]) -> bool:
-        """Return whether rows of the file are those of the restored run, as far as it has written them."""
+        """Return whether rows of the file belong to the restored run, as far as that run has written rows."""
         if not self._num_rows:
             return not written
-        known = [[] if self._last is None else self._last, *map(_identity, self._pending)]
+        identities = [[] if self._last is None else self._last, *map(_identity, self._pending)]
         first = self._num_rows - len(self._pending) - 1  # the place of the last written row
         return all(
             _identity(written[place]) == values
-            for place, values in enumerate(known, first)
+            for place, values in enumerate(identities, first)
             if 0 <= place < len(written)
         )
 
     def _keep_other_run(self, rows: list[Row]) -> None:
-        """Continue the counts of another run's rows, or rename its file."""
+        """Continue the counts of another run's rows, or rename the file of that run."""
         agent = self.agent
         if self.append:
+            # The offset is a difference, because a restored agent does not count from 0.
             now = {"episode": agent.episodes - 1, "steps": agent.steps, "updates": agent.updates}
             self._offset = {name: max(row.get(name) or 0 for row in rows) - count for name, count in now.items()}
             return

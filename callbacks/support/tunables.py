@@ -1,4 +1,4 @@
-"""The tunables of adaptive callbacks, and the rules `Rate` and `Scale` by which they change."""
+"""The tunables of adaptive callbacks, and the rules of change, `Rate` and `Scale`."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Rate:
             raise ValueError(f"min must be at most max, {self.max:g}, got {min!r}")
 
     def next(self, value: float, ratio: float, sign: int) -> float:
-        """Return the next value; `sign` is +1 if it rises with the ratio, -1 if it falls."""
+        """Return the next value; `sign` is +1 for a rise with the ratio, -1 for a fall."""
         target = _clip(value + self.rate * sign * (ratio - 1.0), self.min, self.max)
         return self.smooth * target + (1.0 - self.smooth) * value
 
@@ -60,8 +60,8 @@ class Scale:
         scale: a factor of every change.
         min: the lower bound; by default 1, or half of the first size of a batch.
         max: the upper bound; by default eight times the first value.
-        align: counts are rounded down to a multiple of it, but never below `min`. By default 1, or the first size of
-            a batch.
+        align: counts are rounded down to a multiple of `align`, but never below `min`. By default 1, or the first size
+            of a batch.
 
     Raises:
         ValueError: if an argument is not one of the allowed values.
@@ -91,6 +91,7 @@ class Scale:
         low = self.min or (max(1, first // 2) if batch else 1)
         high = max(low, self.max or LARGEST * first)
         if largest_batch is not None:
+            # The first size is allowed even if the memory is smaller now, because the user has chosen it.
             high = max(low, min(high, max(largest_batch, first)))
         align = self.align or (first if batch else 1)
         if batch and high // align - low // align + 1 > MOST_SIZES:
@@ -101,12 +102,12 @@ class Scale:
         return Scale(self.scale, low, high, align)
 
     def next(self, value: float, ratio: float, power: int) -> float:
-        """Return the next count, not rounded; `power` is +1 if it rises with the ratio, -1 if it falls."""
+        """Return the next count, not rounded; `power` is +1 for a rise with the ratio, -1 for a fall."""
         factor = ratio if power > 0 else 1.0 / ratio if ratio > 0 else math.inf
         return _clip(self.scale * value * factor, self.min, self.max)
 
     def rounded(self, value: float, *, batch: bool) -> int:
-        """Return the count, rounded as the agent receives it."""
+        """Return the count, rounded for the agent."""
         whole = round(value) if batch else int(value)
         return max(self.min, whole // self.align * self.align)
 
@@ -120,11 +121,11 @@ class Tunable(NamedTuple):
 
     Attributes:
         name: the argument of the callback.
-        owner: what holds the number: an attribute of the agent, or "sampler", that of the replay memory.
+        owner: what holds the number: an attribute of the agent, or "sampler" for the sampler of the replay memory.
         attribute: the name of the number there.
-        is_count: whether it is a count, for `Scale`; otherwise a number, for `Rate`.
-        ess: +1 if it rises with the effective sample size, -1 if it falls.
-        noise: the same for the gradient noise; 0 if it does not depend on it.
+        is_count: whether the number is a count, for `Scale`; otherwise a rate, for `Rate`.
+        ess: +1 if the number rises with the effective sample size, -1 if the number falls.
+        noise: the same for the gradient noise; 0 for no dependence.
     """
 
     name: str
@@ -135,7 +136,7 @@ class Tunable(NamedTuple):
     noise: int
 
     def read(self, agent: AgentView) -> Values:
-        """Return its values by name: one, or one for each optimizer.
+        """Return the values by name: one, or one for each optimizer.
 
         Raises:
             ValueError: if the agent has no such number.
@@ -162,7 +163,7 @@ class Tunable(NamedTuple):
         raise ValueError(f"{self.name} cannot be adapted: {reason}")
 
     def write(self, agent: AgentView, values: Values) -> None:
-        """Set the values; their names are those that `read` returns."""
+        """Set the values, by the names that `read` returns."""
         if self.owner == "optimizers":
             for part, optimizer in self._optimizers(agent):
                 agent.set_rule(self.attribute, values[part], optimizer)

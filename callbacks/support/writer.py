@@ -41,7 +41,7 @@ class Writer:
 
         Args:
             job: the function that writes.
-            background: whether to call it in the background thread.
+            background: whether to call the function in the background thread.
             undo: called in the calling thread if the job has failed in the background thread.
 
         Raises:
@@ -52,13 +52,15 @@ class Writer:
         if not background:
             job()
             return
+        # One thread is enough, because a job starts after the previous one has ended.
         self._pool = self._pool or ThreadPoolExecutor(1, "noterl-writer")
         self._pending = self._pool.submit(job), undo
 
     def wait(self) -> None:
         """Wait until everything is written; raise the error of a failed job."""
         if self._pending is not None:
-            (future, undo), self._pending = self._pending, None
+            future, undo = self._pending
+            self._pending = None
             try:
                 future.result()
             except BaseException:
@@ -82,7 +84,7 @@ class Writer:
 
         Args:
             document: what `Agent.get_document` returned.
-            path: where it will be written.
+            path: where the document will be written.
             agent: shows a message if the copy does not fit in memory.
 
         Returns:
@@ -97,7 +99,7 @@ class Writer:
         return True
 
     def _copy(self, tree: Any) -> Any | None:
-        """Return a copy of a state tree; None if it does not fit in memory.
+        """Return a copy of a state tree; None if the copy does not fit in memory.
 
         All arrays share one block of memory, which is reused: allocating new memory takes several times as long as
         copying.
@@ -106,16 +108,20 @@ class Writer:
         ends = np.cumsum([-(-array.nbytes // _ALIGNMENT) * _ALIGNMENT for array in arrays], dtype=np.int64)
         needed = int(ends[-1]) if arrays else 0
         if needed > len(self._arena):
+            # The old block is released first, so that its memory counts as available.
             self._arena = np.empty(0, np.uint8)
             available = available_bytes()
+            # A fifth of the available memory stays free for training.
             if needed > 0.8 * available:
                 return None
+            # Room for a memory that still grows: allocating anew for each write would cost page faults.
             spare = needed // 2 if 2 * needed < available else 0
             self._arena = np.empty(needed + spare, np.uint8)  # untouched pages take no memory
         copies = {}
         for array, block in zip(arrays, np.split(self._arena, ends)[:-1], strict=True):
             copies[id(array)] = block[: array.nbytes].view(array.dtype).reshape(array.shape)
             np.copyto(copies[id(array)], array)
+        # `deepcopy` takes the copies from its memo, and copies only the rest of the tree.
         return deepcopy(tree, copies)
 
 

@@ -269,7 +269,10 @@ def _add_noisy(graph: Graph, network: NoisyNetwork, inputs: int) -> int:
             deviation = add_network(graph, sigma, graph.add("multiply", (x, before)))
             x = graph.add("add", (add_network(graph, mu, x), graph.add("multiply", (deviation, after))))
         results.append(x)
-    return _add_centered(graph, *results, network.num_values) if len(results) > 1 else results[0]
+    if len(results) == 1:
+        return results[0]
+    value, advantage = results
+    return _add_centered(graph, value, advantage, network.num_values)
 
 
 def _add_centered(graph: Graph, value: int, advantage: int, count: int) -> int:

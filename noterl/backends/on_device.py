@@ -46,6 +46,8 @@ class Carry(NamedTuple):
         sums: of the episodes in flight, `[N]`.
         memory: the `Rollout` in progress. With a replay memory, whether a lane's last transition is N slots before its
             next one, and its episode goes on, `[N]`.
+        policy: the state of the policy before the next step and "starts", `[N, ...]` by name; {} without a state.
+        learner_state: see `noterl.replay.rollout.Rollout`; {} if there is none.
     """
 
     key: Any
@@ -53,6 +55,8 @@ class Carry(NamedTuple):
     observations: Any
     sums: Sums
     memory: Any
+    policy: dict[str, Any] = {}  # noqa: RUF012
+    learner_state: dict[str, Any] = {}  # noqa: RUF012
 
 
 class Report(NamedTuple):
@@ -109,8 +113,9 @@ class Training:
         functions: of the environment.
         encode: observations -> those of networks, which have the same leading axes.
         exploration: the random numbers that `act` receives.
-        act: (observations of networks, random numbers `[N, num_sampled]`, settings `[E]`) -> (the actions that are
-            stored, those for environments).
+        act: (observations of networks, random numbers `[N, num_sampled]`, settings `[E]`, the state of the policy by
+            name) -> (the actions that are stored, those for environments, the next state).
+        policy_start: the state of the policy before the first step of an episode, `[...]` by name.
         discount: returns the discount factor.
         updates: the gradient updates. All functions of the program may read or assign their variables.
         scheduled: those of the variables that have a schedule.
@@ -122,7 +127,8 @@ class Training:
     functions: Functions
     encode: Callable[[Any], Any]
     exploration: Exploration
-    act: Callable[[Any, Any, Any], tuple[Any, Any]]
+    act: Callable[[Any, Any, Any, dict[str, Any]], tuple[Any, Any, dict[str, Any]]]
+    policy_start: Mapping[str, np.ndarray]
     discount: Callable[[], Any]
     updates: UpdateProgram
     scheduled: Sequence[Any]
@@ -156,7 +162,7 @@ class TrainingProgram:
 
 
 class Rollout(NamedTuple):
-    """A rollout, `[T, N, ...]` each."""
+    """A rollout, `[T, N, ...]` each; `policy` is that of the `Carry` before each step."""
 
     observation: Any
     action: Any
@@ -164,6 +170,7 @@ class Rollout(NamedTuple):
     next_observation: Any
     terminated: Any
     ended: Any
+    policy: dict[str, Any]
 
 
 @dataclass(eq=False, kw_only=True)
@@ -174,8 +181,11 @@ class DeviceProgram(TrainingProgram):
 
     Args:
         act_best: observations of networks `[N, ...]` -> the actions for environments, without exploration.
-        prepare: a rollout `[T, N, ...]` -> rows `[T N, ...]`.
+        prepare: a rollout `[T, N, ...]` -> (rows `[T N, ...]`, or sequences for a policy with a state; learner state
+            after the last row).
+        learner_start: the learner state of new episodes, `[N, ...]` by name.
         length: T, the rounds of a rollout.
+        sequence_length: steps of a sequence; 1 for rows.
         epochs: passes over each rollout.
 
     Attributes:
@@ -183,8 +193,10 @@ class DeviceProgram(TrainingProgram):
     """
 
     act_best: Callable[[Any], Any]
-    prepare: Callable[[Batch], Batch]
+    prepare: Callable[[Batch], tuple[Batch, dict[str, Any]]]
+    learner_start: Mapping[str, np.ndarray]
     length: int
+    sequence_length: int
     epochs: int
 
     def __post_init__(self) -> None:

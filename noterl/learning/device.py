@@ -18,7 +18,9 @@ from noterl.envs.observation import ObservationEncoder
 from noterl.hyperparameters import discount_factor
 from noterl.learning import optimizers
 from noterl.learning.device_exploration import Exploration, find_exploration
+from noterl.learning.dry_run import learner_state_of, start_of
 from noterl.learning.rollout_learner import RolloutLearner
+from noterl.learning.update import without_learner_state
 from noterl.schedules import Schedule
 from noterl.types import CallEvents
 
@@ -152,7 +154,8 @@ class RolloutRunner(DeviceRunner):
 
     def adopt(self, carry: Carry) -> Carry:
         """Return the carry of another learner's call for this one: a new rollout begins."""
-        return carry._replace(memory=self.program.start(np.zeros(2, np.uint32)).memory)
+        start = self.program.start(np.zeros(2, np.uint32))
+        return carry._replace(memory=start.memory, learner_state=start.learner_state)
 
     def call(self, carry: Carry, begin: int, end: int, first_step: int) -> tuple[Carry, CallEvents]:
         """Make a call."""
@@ -182,10 +185,14 @@ def make_training(
     gamma = algorithm.hyperparameters.get("gamma")
     stores_executed = learner.rollout is None
 
-    def act(observations: Any, numbers: Any, settings: Any) -> tuple[Any, Any]:
-        actions = exploration.select(algorithm._joint_forward(observations), numbers, settings)
+    def act(observations: Any, numbers: Any, settings: Any, state: dict[str, Any]) -> tuple[Any, Any, dict[str, Any]]:
+        if state:
+            outputs, state = algorithm._forward_with_state((observations, state))
+        else:
+            outputs = algorithm._joint_forward(observations)
+        actions = exploration.select(outputs, numbers, settings)
         executed = algorithm.head.executed(actions)
-        return executed if stores_executed else actions, executed
+        return executed if stores_executed else actions, executed, state
 
     options: UpdateOptions = {"period": algorithm.update_period, "stop": stop, "jit_compile": learner.jit_compile}
     updates: Any = backends.current().compile_updates(updater.traced(updater.step), learner.variables, **options)
@@ -194,6 +201,7 @@ def make_training(
         encode=tensor_encoder(algorithm.spaces.encoder, algorithm.observation_dtype),
         exploration=exploration,
         act=updater.traced(act),
+        policy_start=start_of(algorithm),
         discount=lambda: discount_factor(algorithm) if gamma is None else ops.convert_to_tensor(gamma),
         updates=updates,
         scheduled=[variable for variable, _ in scheduled(learner)],
@@ -219,8 +227,13 @@ def make_program(learner: RolloutLearner, actor: Any, source: EnvSource, members
         training=make_training(learner, source, rollout.num_envs, exploration, stop),
         iterations=max(1, rollouts_per_call(learner, updates) // members),
         act_best=traced(lambda observations: head.executed(head.deterministic(algorithm._joint_forward(observations)))),
-        prepare=traced(learner._prepared_rows),
+        prepare=traced(lambda batch: without_learner_state(learner._prepared_rows(batch))),
+        learner_start={
+            name: np.zeros((rollout.num_envs, *shape), dtype)
+            for name, (shape, dtype) in learner_state_of(algorithm).items()
+        },
         length=rollout.length,
+        sequence_length=learner.sequence_length,
         epochs=algorithm.epochs,
     )
 

@@ -20,9 +20,10 @@ def runs_on_device(learner: Learner, actor: Actor, source: EnvSource) -> bool:
 
     See `rollouts_run_on_device` and `replay_runs_on_device`.
     """
-    if actor.start:  # the device passes on no state of the policy
-        return False
-    return rollouts_run_on_device(learner, actor, source) or replay_runs_on_device(learner, actor, source)
+    # A memory on the device has no sequences.
+    return rollouts_run_on_device(learner, actor, source) or (
+        not actor.start and replay_runs_on_device(learner, actor, source)
+    )
 
 
 def find_runner(learner: Any, actor: Actor, source: EnvSource, num_envs: int) -> DeviceRunner:

@@ -6,6 +6,7 @@ import functools
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 from keras import ops
@@ -26,8 +27,10 @@ from noterl.callbacks import (
 from noterl.collect import DeviceLanes, VectorLanes
 from noterl.finders import LRFinder
 from noterl.schedules import Linear
-from noterl.types import Batch
+from noterl.types import Batch, Transition
 from tests.support.functional import FakeBrax, FakeJumanji, keyed_line, line
+from tests.support.parts import actor_of, learner_of
+from tests.support.states import assert_same_state
 
 pytestmark = pytest.mark.backends("jax")
 
@@ -551,3 +554,104 @@ class TestCallbacksThatNeedTheHost:
 
 class _Hosted(Callback):
     needs_host = True
+
+
+MEMORY: dict[str, Any] = {"recurrent": "lstm", "recurrent_units": 5, "sequence_length": 2}
+
+
+def device_rollout(agent: Any) -> tuple[Any, dict[str, Any]]:
+    """Return the rollout that the device has collected last, and the states of the policy before its steps."""
+    rollout = agent._parts.session.lanes.carry.memory
+    states = {name: np.array(rollout.policy[f"state.{name}"]) for name in agent.state_spec}
+    return rollout, states
+
+
+class TestMemory:
+    def test_states_are_those_of_the_episodes(self) -> None:
+        agent = ppo(batch_size=4, **MEMORY)
+        agent.compile(keras.optimizers.SGD(0.0), batch_size=4)
+        rounds: list[tuple[Any, ...]] = []
+
+        class Record(Callback):
+            needs_live_updates = True
+
+            def on_step_end(self) -> None:
+                rollout, states = device_rollout(agent)
+                rounds.extend(
+                    (rollout.observation[t], {n: v[t] for n, v in states.items()}, rollout.policy["starts"][t])
+                    for t in range(ROUNDS)
+                )
+                ends.extend(np.array(rollout.ended))
+
+        ends: list[np.ndarray] = [np.ones(LANES, bool)]
+        fit(agent, 6 * SIZE, callbacks=[Record()])
+        forward, after = actor_of(agent).forward, None
+        assert len(rounds) == 6 * ROUNDS and isinstance(agent._parts.session.lanes, DeviceLanes)
+        for (observations, states, starts), ended in zip(rounds, ends, strict=False):
+            assert (np.array(starts) == ended).all()
+            for name, values in states.items():
+                assert not values[ended].any() and values[~ended].any(axis=1).all()
+                if after is not None:
+                    np.testing.assert_allclose(values[~ended], after[name][~ended], atol=1e-5)
+            _, after = forward.with_state(np.array(observations), states)
+
+    def test_update_equals_that_of_the_host(self) -> None:
+        agent, host = (ppo(batch_size="rollout", **{**MEMORY, "clip": 0.2}) for _ in range(2))
+        for each in (agent, host):
+            each.compile(keras.optimizers.SGD(0.1), batch_size="rollout")
+        fit(agent, 2 * SIZE - 1)
+        before = agent.get_weights()
+        lanes = agent._parts.session.lanes
+        learner_state = {name: np.array(value) for name, value in lanes.carry.learner_state.items()}
+        assert all(value.any() for value in learner_state.values())
+        fit(agent, 1)
+        after = agent.get_weights()
+        rollout, states = device_rollout(agent)
+        host.set_weights(before)
+        learner: Any = learner_of(host)
+        learner.open(LANES)
+        learner.rollout.learner_state = learner_state
+        for t in range(ROUNDS):
+            fields = {f"state.{name}": value[t] for name, value in states.items()}
+            fields["starts"] = np.array(rollout.policy["starts"][t])
+            learner.rollout.begin_round(np.array(rollout.observation[t]), np.array(rollout.action[t]), fields)
+            for lane in range(LANES):
+                outcome = (np.array(array[t, lane]) for array in (rollout.reward, rollout.next_observation))
+                terminated = bool(rollout.terminated[t, lane])
+                truncated = bool(rollout.ended[t, lane]) and not terminated
+                learner.rollout.add(Transition(lane, None, None, *outcome, terminated, truncated))
+            learner.rollout.end_round()
+        sample = learner.sample(2)
+        with learner.batches([sample], 2) as batches:
+            learner.update(next(batches), 2)
+        for name, value in host.get_weights().items():
+            np.testing.assert_allclose(after[name], value, rtol=1e-4, atol=2e-6)
+            assert not np.array_equal(before[name], value)
+        for name, value in learner.rollout.learner_state.items():
+            np.testing.assert_allclose(np.array(lanes.carry.learner_state[name]), value, rtol=1e-4, atol=1e-5)
+
+    def test_splits_and_files_change_nothing(self, tmp_path: Path) -> None:
+        whole, agent = ppo(batch_size=4, **MEMORY), ppo(batch_size=4, **MEMORY)
+        fit(whole, 100)
+        for number, steps in enumerate((1, 30, 11, 12, 46)):
+            fit(agent, steps)
+            agent.save(tmp_path / f"{number}.noterl")
+            agent = ppo(batch_size=4, **MEMORY)
+            agent.restore(tmp_path / f"{number}.noterl")
+        assert_same_state(agent, whole)
+        assert agent.updates == 100 // SIZE * 2 * 3
+
+    def test_minibatches_of_an_epoch_hold_every_sequence(self) -> None:
+        agent = ppo(batch_size=8, **MEMORY)
+        fit(agent, 1)
+        program = learner_of(agent).device_runner.program
+        indices = np.array(program._indices(np.array([1, 2], np.uint32)))
+        assert indices.shape == (4, 4)
+        assert all(set(epoch[:6].tolist()) == set(range(6)) for epoch in indices.reshape(2, 8))
+
+    def test_agents_with_another_memory_step_a_vector_environment(self) -> None:
+        agent = noterl.DQN(line(), hidden=(4,), recurrent="gru", recurrent_units=4, seed=3)
+        agent.compile(replay=200)
+        with pytest.warns(UserWarning, match="fit ended"):
+            fit(agent, 12)
+        assert isinstance(agent._parts.session.lanes, VectorLanes)

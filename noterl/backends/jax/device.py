@@ -16,11 +16,11 @@ import numpy as np
 
 from noterl.backends import on_device
 from noterl.backends.common import GatheredRows
-from noterl.backends.jax.environments import Environments, add_rewards, store
+from noterl.backends.jax.environments import Environments, add_rewards, states_of, store, with_dtypes
 from noterl.backends.jax.scope import Scope, compiler, read_values, write_values
 from noterl.backends.jax.updates import Updates, all_finite, replaced, row_of
 from noterl.backends.on_device import Carry, Report, Rollout
-from noterl.types import Batch
+from noterl.types import STARTS, Batch
 
 
 class DeviceProgram(on_device.DeviceProgram):
@@ -94,9 +94,10 @@ class DeviceProgram(on_device.DeviceProgram):
         carry = self._environments.start(key)
         reward, ended = carry.sums.returns, carry.sums.lengths > 0
         action = self._environments.action_shape(carry, jnp.zeros(self.training.exploration.num_settings))
-        fields = Rollout(carry.observations, action, reward, carry.observations, ended, ended)
+        fields = Rollout(carry.observations, action, reward, carry.observations, ended, ended, carry.policy)
         return carry._replace(
-            memory=jax.tree.map(lambda like: jnp.zeros((self.length, *like.shape), like.dtype), fields)
+            memory=jax.tree.map(lambda like: jnp.zeros((self.length, *like.shape), like.dtype), fields),
+            learner_state={name: jnp.asarray(value) for name, value in self.learner_start.items()},
         )
 
     def play(self, state: list[Any], key: Any, episodes: int) -> tuple[Any, Any]:
@@ -138,10 +139,12 @@ class DeviceProgram(on_device.DeviceProgram):
     def _round(self, state: list[Any], carry: Carry, t: Any, counted: Any, settings: Any) -> Carry:
         """Step the `counted` lanes `[N]` in round t; the others do not change."""
         act_key, *keys = jax.random.split(jax.random.fold_in(carry.key, t), 3)
-        actions, executed = self._environments.act(state, carry, act_key, settings)
+        actions, executed, states = self._environments.act(state, carry, act_key, settings)
         after, step = self._environments.step(carry, executed, (keys[0], keys[1]), counted)
-        rows = Rollout(carry.observations, actions, step.reward, step.next_observations, step.terminated, step.ended)
-        return after._replace(memory=store(carry.memory, t, rows, counted))
+        outcome = step.reward, step.next_observations, step.terminated, step.ended
+        rows = Rollout(carry.observations, actions, *outcome, carry.policy)
+        policy = self._environments.follow_policy(carry, states, step.ended, counted)
+        return after._replace(memory=store(carry.memory, t, rows, counted), policy=policy)
 
     # Learning
 
@@ -164,7 +167,9 @@ class DeviceProgram(on_device.DeviceProgram):
         (after, finite), logs = jax.lax.scan(once, (before, jnp.asarray(True)), rows.indices)
         finite &= all_finite(after)
         after = [jnp.where(finite, new, old) for new, old in zip(after, state, strict=True)]
-        following = following._replace(key=jnp.where(finite, following.key, carry.key))
+        kept = (following.key, following.learner_state), (carry.key, carry.learner_state)
+        key, learner_state = jax.tree.map(lambda new, old: jnp.where(finite, new, old), *kept)
+        following = following._replace(key=key, learner_state=learner_state)
         return after, following, finite, jnp.where(finite, self.num_updates, 0), jnp.asarray(False), logs
 
     def _carefully(self, state: list[Any], carry: Carry, scheduled: Any) -> tuple[list[Any], Carry, Any, dict]:
@@ -178,13 +183,18 @@ class DeviceProgram(on_device.DeviceProgram):
         positions = self._scheduled_positions
         state = replaced(state, positions, [scheduled[k] for k in range(len(positions))])
         with Scope(self._variables, state) as scope:
-            rows = self.prepare(self._batch(carry.memory))
+            rows, learner_state = self.prepare(self._batch(carry.memory, carry.learner_state))
         indices = self._indices(jax.random.fold_in(carry.key, self.length))
-        following = carry._replace(key=jax.random.fold_in(carry.key, self.length + 1))
+        following = carry._replace(
+            key=jax.random.fold_in(carry.key, self.length + 1),
+            learner_state=with_dtypes(learner_state, carry.learner_state),
+        )
         return scope.values(), GatheredRows(rows, indices), following
 
-    def _batch(self, rows: Rollout) -> Batch:
+    def _batch(self, rows: Rollout, learner_state: dict[str, Any]) -> Batch:
         """Return the rollout in the layout of `noterl.replay.rollout.Rollout.batch`."""
+        states = {STARTS: rows.policy[STARTS], "state": states_of(rows.policy)} if rows.policy else {}
+        states |= {"learner_state": learner_state} if learner_state else {}
         ended = rows.ended.astype(jnp.float32)
         gamma = jnp.asarray(self.training.discount(), jnp.float32)
         return Batch(
@@ -195,22 +205,23 @@ class DeviceProgram(on_device.DeviceProgram):
             discount=jnp.where(rows.terminated, 0, gamma),
             weight=jnp.ones_like(rows.reward),
             index=jnp.arange(self.size, dtype=jnp.int32).reshape(self.length, self.num_envs),
-            extra={"continues": (1 - ended).at[-1].set(0), "ended": ended},
+            extra={"continues": (1 - ended).at[-1].set(0), "ended": ended, **states},
         )
 
     def _indices(self, key: Any) -> Any:
-        """Return the rows `[K, B]` of all minibatches, in the layout of `RolloutLearner.sample`."""
-        if self.training.batch_size == self.size:
-            return jnp.tile(jnp.arange(self.size, dtype=jnp.int32), (self.epochs, 1))
-        missing = -self.size % self.training.batch_size
+        """Return the rows or sequences `[K, B]` of all minibatches, in the layout of `RolloutLearner.sample`."""
+        count, size = self.size // self.sequence_length, self.training.batch_size // self.sequence_length
+        if size == count:
+            return jnp.tile(jnp.arange(count, dtype=jnp.int32), (self.epochs, 1))
+        missing = -count % size
 
         def epoch(key: Any) -> Any:
             first, second = jax.random.split(key)
-            order = jax.random.permutation(first, self.size)
-            return jnp.concatenate([order, jax.random.permutation(second, self.size)[:missing]]) if missing else order
+            order = jax.random.permutation(first, count)
+            return jnp.concatenate([order, jax.random.permutation(second, count)[:missing]]) if missing else order
 
         orders = jax.lax.map(epoch, jax.random.split(key, self.epochs))
-        return orders.astype(jnp.int32).reshape(self.num_updates, self.training.batch_size)
+        return orders.astype(jnp.int32).reshape(self.num_updates, size)
 
     def _learn_and_report(
         self, state: list[Any], carry: Carry, report: Report, finite: Any, scheduled: Any

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from noterl.backends.jax.scope import Scope, read_values
 from noterl.backends.on_device import Carry, Report, Sums, Training
+from noterl.types import STARTS, STATE
 
 
 def _equal_rows(key: Any, shape: tuple[int, ...], dtype: Any) -> Any:
@@ -66,15 +67,41 @@ class Environments:
         observations, states = self._reset_all(first)
         states = jax.tree.map(lambda leaf: jax.lax.convert_element_type(leaf, leaf.dtype), states)
         zeros = jnp.zeros(self._num_envs, jnp.float32)
-        return Carry(second, states, observations, Sums(zeros, zeros, zeros.astype(jnp.int32)), ())
+        sums = Sums(zeros, zeros, zeros.astype(jnp.int32))
+        return Carry(second, states, observations, sums, (), self._policy_starts())
 
-    def act(self, state: list[Any], carry: Carry, key: Any, settings: Any = None) -> tuple[Any, Any]:
-        """Return the actions that are stored and those for the environments, `[N, ...]`."""
+    def _policy_starts(self) -> dict[str, Any]:
+        """Return `Carry.policy` before the first steps of episodes."""
+        if not self._training.policy_start:
+            return {}
+        start = {f"{STATE}{name}": jnp.asarray(value) for name, value in self._training.policy_start.items()}
+        return jax.tree.map(
+            lambda value: jnp.repeat(value[None], self._num_envs, axis=0), {STARTS: jnp.float32(1), **start}
+        )
+
+    def follow_policy(self, carry: Carry, after: dict[str, Any], ended: Any, counted: Any) -> dict[str, Any]:
+        """Return `Carry.policy` after a step.
+
+        Args:
+            carry: before the step.
+            after: the next states of the policy, by name.
+            ended: the lanes whose episode the step ended, `[N]`.
+            counted: the lanes that made the step, `[N]`; the others do not change.
+        """
+        if not carry.policy:
+            return {}
+        now = {STARTS: jnp.zeros_like(carry.policy[STARTS]), **{f"{STATE}{name}": after[name] for name in after}}
+        now = jax.tree.map(partial(select, ended), self._policy_starts(), with_dtypes(now, carry.policy))
+        followed: dict[str, Any] = jax.tree.map(partial(select, counted), now, carry.policy)
+        return followed
+
+    def act(self, state: list[Any], carry: Carry, key: Any, settings: Any = None) -> tuple[Any, Any, dict[str, Any]]:
+        """Return the actions that are stored, those for the environments, and the policy's next states, `[N, ...]`."""
         exploration = self._training.exploration
         shape = self._num_envs, exploration.num_sampled
         numbers = SAMPLERS[exploration.sampled_from](key, shape, jnp.float32)
         with Scope(self._variables, state):
-            return self._training.act(self._encode(carry.observations), numbers, settings)
+            return self._training.act(self._encode(carry.observations), numbers, settings, states_of(carry.policy))
 
     def action_shape(self, carry: Carry, settings: Any = None) -> Any:
         """Return the shape and dtype of the actions that are stored."""
@@ -140,6 +167,11 @@ class Environments:
 
     def _stored(self, observations: Any) -> Any:
         return jax.tree.map(jnp.asarray, self._store(observations))
+
+
+def states_of(policy: dict[str, Any]) -> dict[str, Any]:
+    """Return the states of the policy in `Carry.policy`, by the names in `state_spec`."""
+    return {name.removeprefix(STATE): value for name, value in policy.items() if name != STARTS}
 
 
 def store(table: Any, position: Any, rows: Any, counted: Any) -> Any:

@@ -148,7 +148,7 @@ class ReplayProgram(on_device.ReplayProgram):
     ) -> tuple[Carry, Transitions, tuple[Any, Any]]:
         """Step the `counted` lanes `[N]` and store their transitions; return also the rewards and ends, `[N]`."""
         act_key, random_key, step_key, reset_key = keys
-        actions, _ = self._environments.act(state, carry, act_key, now.settings)
+        actions, *_ = self._environments.act(state, carry, act_key, now.settings)
         numbers = jax.random.uniform(random_key, (self.num_envs, self.num_random))
         is_random = jnp.arange(self.num_envs) < now.random
         actions = select(is_random, self.act_randomly(numbers).astype(actions.dtype), actions)

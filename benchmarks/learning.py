@@ -3,9 +3,10 @@
     python benchmarks/learning.py cartpole-ppo
     KERAS_BACKEND=jax python benchmarks/learning.py cliffwalk
 
-The tasks are those of benchmarks/tasks.py with goals or peers, and the modules of benchmarks/learning_tasks/. The table
-is printed; result and figure are stored in benchmarks/results/learning/. The result of a run with other steps, or of a
-module with fewer seeds or other options, is stored only with `--output FOLDER`.
+The tasks are those of benchmarks/tasks.py with goals or peers, the modules of benchmarks/learning_tasks/, and those of
+benchmarks/memory_tasks.py. The table is printed; result and figure are stored in benchmarks/results/learning/. The
+result of a run with other steps, or of a module with fewer seeds or other options, is stored only with
+`--output FOLDER`.
 """
 
 from __future__ import annotations
@@ -24,18 +25,21 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks import learning_tasks  # noqa: E402
 from benchmarks.evaluation import versions  # noqa: E402
+from benchmarks.memory_tasks import MEMORY_TASKS  # noqa: E402
 from benchmarks.processes import machine, store  # noqa: E402
 from benchmarks.tasks import TASKS as TRAINING_TASKS  # noqa: E402
 from benchmarks.training_task import LEARNING_RESULTS, TrainingTask  # noqa: E402
 
-MODULES = sorted(module.name for module in pkgutil.iter_modules(learning_tasks.__path__))
+MODULES = [*sorted(module.name for module in pkgutil.iter_modules(learning_tasks.__path__)), *MEMORY_TASKS]
 TASKS = [*(name for name, task in TRAINING_TASKS.items() if task.learning is not None), *MODULES]
 PACKAGES = ("noterl", "keras", "numpy", "gymnasium")
 FRAMEWORKS = {"tensorflow": ("tensorflow", "tensorflow-cpu"), "jax": ("jax",), "torch": ("torch",)}
 
 
 def load(name: str) -> Any:
-    """Return the task: a module of `learning_tasks`, or a `TrainingTask`."""
+    """Return the task: a module of `learning_tasks`, a task of `memory_tasks`, or a `TrainingTask`."""
+    if name in MEMORY_TASKS:
+        return MEMORY_TASKS[name]
     return importlib.import_module(f"benchmarks.learning_tasks.{name}") if name in MODULES else TrainingTask(name)
 
 

@@ -1,0 +1,107 @@
+"""Compare speed and scores of recurrent PPO with RecurrentPPO of Stable-Baselines3 Contrib, in alternating runs.
+
+    python benchmarks/memory_speed.py cartpole --backend jax --pairs 5 --steps 100000 --out result.json
+
+Both train with the settings of `peers/ppo_lstm.py`, an LSTM of 64 in actor and critic, and the same seed. Each run is a
+process of its own. `make peers` creates the peers' environment. "after 10 %" leaves the first tenth of the steps out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks import stats  # noqa: E402
+from benchmarks.evaluation import print_json  # noqa: E402
+from benchmarks.processes import BACKENDS, execute, machine, store, variables, warn_if_busy  # noqa: E402
+
+TASKS = {"cartpole": "memory-cartpole-ppo", "pendulum": "memory-pendulum-ppo"}
+SPEEDS = {"whole run": "steps_per_second", "after 10 %": "steady_steps_per_second"}
+
+
+def train(task: str, seed: int, steps: int) -> dict[str, float]:
+    """Train noterl's agent in this process."""
+    from benchmarks.memory_tasks import MEMORY_TASKS
+    from noterl import Callback
+
+    class Clock(Callback):
+        def __init__(self) -> None:
+            self.first: tuple[int, float] | None = None
+
+        def on_batch_begin(self, batch: int, logs: Any) -> None:
+            if self.first is None and self.agent.steps >= steps / 10:
+                self.first = self.agent.steps, time.perf_counter()
+
+    found, clock = MEMORY_TASKS[TASKS[task]], Clock()
+    agent = found.make("lstm", seed, steps)
+    started = time.perf_counter()
+    agent.fit(steps=steps, num_envs=found.num_envs, callbacks=[clock], verbose=0)
+    ended = time.perf_counter()
+    first_step, first = clock.first or (0, started)
+    result = agent.evaluate(episodes=100 if steps >= 10_000 else 1, num_envs=10, seed=1_000)
+    return {
+        "steps_per_second": steps / (ended - started),
+        "steady_steps_per_second": (steps - first_step) / max(ended - first, 1e-9),
+        "score": float(result["reward_mean"]),
+    }
+
+
+def run_pair(arguments: argparse.Namespace, seed: int) -> dict[str, dict[str, Any]]:
+    """Run noterl and the peer with one seed, in an order that alternates."""
+    words = [arguments.task, str(seed), str(arguments.steps)]
+    commands = {
+        "noterl": (
+            [sys.executable, "-m", "benchmarks.memory_speed", *words[:1], "--one", *words[1:]],
+            arguments.backend,
+        ),
+        "contrib": ([arguments.peer_python, "-m", "benchmarks.peers.ppo_lstm", *words], None),
+    }
+    order = list(commands) if seed % 2 == 0 else list(reversed(commands))
+    return {name: execute(commands[name][0], variables(commands[name][1])) for name in order}
+
+
+def compare(pairs: list[dict[str, dict[str, Any]]]) -> dict[str, Any]:
+    """Return the ratios of the speeds with their intervals, and the scores."""
+    ratios = {
+        name: stats.paired_ratio(*([pair[who][key] for pair in pairs] for who in ("noterl", "contrib")))
+        for name, key in SPEEDS.items()
+    }
+    return {"ratios": ratios, "scores": {who: [pair[who]["score"] for pair in pairs] for who in pairs[0]}}
+
+
+def main(words: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("task", choices=TASKS)
+    parser.add_argument("--backend", choices=BACKENDS, default="jax")
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=100_000)
+    parser.add_argument("--peer-python", default=str(ROOT / ".venv-peers" / "bin" / "python"))
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--one", nargs=2, type=int, help=argparse.SUPPRESS)  # a run of noterl: seed and steps
+    arguments = parser.parse_args(words)
+    if arguments.one:
+        print_json(train(arguments.task, *arguments.one))
+        return
+    before = machine()
+    warn_if_busy(before)
+    pairs = []
+    for seed in range(arguments.pairs):
+        pairs.append(run_pair(arguments, seed))
+        print(
+            {who: {name: round(value, 1) for name, value in run.items()} for who, run in pairs[-1].items()}, flush=True
+        )
+    result = {"task": arguments.task, "backend": arguments.backend, "steps": arguments.steps, "machine": before}
+    result |= {"runs": pairs, **compare(pairs)}
+    print(result["ratios"], result["scores"])
+    if arguments.out:
+        store(result, arguments.out)
+
+
+if __name__ == "__main__":
+    main()

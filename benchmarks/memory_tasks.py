@@ -1,0 +1,312 @@
+"""The tasks of `learning.py` that need a memory: agents with a memory, and the same agents without one beside them."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import keras
+import numpy as np
+from gymnasium import spaces
+
+import noterl
+from benchmarks import stats
+from benchmarks.learning_tasks.bitflip import by_memory
+from benchmarks.report import iqm, markdown_table
+from noterl import envs
+from noterl.policies import LinearEpsGreedyPolicy
+from noterl.schedules import Linear
+
+EPISODES = 100
+SYMBOLS, DECISIONS = 4, 8
+
+
+class MaskedRecall(gymnasium.Env[np.ndarray[Any, Any], Any]):
+    """The first observation shows one of four symbols; then eight times, two of four answers are legal at random.
+
+    The right answer is the first legal one from the symbol on, in a circle, with a reward of 1/8. The largest return is
+    1, because each decision has a right answer. The mask is not observed, so the policy needs both: the symbol in its
+    memory, and the mask. Without a memory, one fixed order of answers is right in 7/12 of the decisions.
+    """
+
+    def __init__(self) -> None:
+        self.observation_space: Any = spaces.Box(0.0, 1.0, (SYMBOLS,), np.float32)
+        self.action_space: Any = spaces.Discrete(SYMBOLS)
+        self.symbol = self.decision = 0
+        self.legal = np.ones(SYMBOLS, np.bool_)
+
+    def _info(self) -> dict[str, Any]:
+        chosen = self.np_random.choice(SYMBOLS, 2, replace=False)
+        self.legal = np.isin(np.arange(SYMBOLS), chosen)
+        return {"action_mask": self.legal.copy()}
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.symbol, self.decision = int(self.np_random.integers(SYMBOLS)), 0
+        return np.eye(SYMBOLS, dtype=np.float32)[self.symbol], self._info()
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        order = [(self.symbol + offset) % SYMBOLS for offset in range(SYMBOLS)]
+        right = next(answer for answer in order if self.legal[answer])
+        self.decision += 1
+        reward = float(int(action) == right) / DECISIONS
+        return np.zeros(SYMBOLS, np.float32), reward, self.decision == DECISIONS, False, self._info()
+
+
+def hidden_cartpole() -> Any:
+    """Return CartPole without velocities."""
+    return envs.hide("CartPole-v1", [1, 3])
+
+
+def hidden_pendulum() -> Any:
+    """Return Pendulum without the velocity."""
+    return envs.hide("Pendulum-v1", [2])
+
+
+@dataclass(eq=False, kw_only=True)
+class MemoryTask:
+    """A task of `learning.py`, with the interface of the modules of `learning_tasks`.
+
+    Attributes:
+        title: agent, environment and its settings.
+        make: (recurrent or None, seed, steps) -> a compiled agent.
+        steps: environment steps of a run.
+        goal: what the issue demands.
+        num_envs: of `fit`.
+        every: steps between evaluations; the score is the best of them. None for one evaluation at the end.
+        score: the key of the result of `evaluate`.
+        scale: what the score is divided by.
+        SEEDS: the seeds of a complete result.
+    """
+
+    title: str
+    make: Callable[[str | None, int, int], Any]
+    steps: int
+    goal: str
+    num_envs: int = 8
+    every: int | None = None
+    score: str = "reward_mean"
+    scale: float = 1.0
+    memories: tuple[str | None, ...] = ("lstm", None)
+    SEEDS: int = 5
+
+    @property
+    def __doc__(self) -> str:  # type: ignore[override]
+        return f"{self.title}: {self.goal}"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("--steps", type=int, default=self.steps, help="environment steps of each run")
+
+    def run(self, seeds: int, *, steps: int) -> dict[str, Any]:
+        names = {memory: memory or "without" for memory in self.memories}
+        runs = [
+            {"memory": name, "seed": seed, "success": self.train(memory, seed, steps)}
+            for seed in range(seeds)
+            for memory, name in names.items()
+        ]
+        settings = {"steps": steps, "every": self.every or steps, "evaluation episodes": EPISODES}
+        return {"title": self.title, "goal": self.goal, "settings": settings, "runs": runs}
+
+    def train(self, memory: str | None, seed: int, steps: int) -> list[float]:
+        """Return the scores of the evaluations."""
+        agent = self.make(memory, seed, steps)
+        scores = []
+        every = min(self.every or steps, steps)
+        for _ in range(steps // every):
+            agent.fit(steps=every, num_envs=self.num_envs, verbose=0)
+            result = agent.evaluate(episodes=EPISODES, num_envs=10, seed=1_000)
+            scores.append(float(result[self.score]) / self.scale)
+        agent.close()
+        return scores
+
+    def summarize(self, result: dict[str, Any]) -> dict[str, dict[str, Any]]:
+        """Return the best score of each seed, by memory."""
+        curves = by_memory(result["runs"])
+        return {name: stats.summarize_scores([max(curve) for curve in some]) for name, some in curves.items()}
+
+    def table(self, result: dict[str, Any]) -> str:
+        rows = [
+            (name, f"{one['median']:.3g}", iqm(one, digits=2), f"{one['worst']:.3g}")
+            for name, one in result["summary"].items()
+        ]
+        header = ("memory", "median", "IQM (95 % interval)", "worst seed")
+        return f"Goal: {result['goal']}\n\n{markdown_table(header, rows)}"
+
+    def draw(self, result: dict[str, Any]) -> Any:
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(7, 4))
+        axes = figure.subplots()
+        for name, curves in by_memory(result["runs"]).items():
+            steps = result["settings"]["every"] * np.arange(1, len(curves[0]) + 1)
+            axes.plot(steps, np.transpose(curves), marker="o", alpha=0.6, label=[name, *[None] * (len(curves) - 1)])
+        axes.set_xlabel("environment steps")
+        axes.set_ylabel("score")
+        axes.set_title(f"{result['title']}: {result['seeds']} seeds")
+        axes.legend()
+        axes.grid(alpha=0.3)
+        return figure
+
+
+def adam(rate: Any) -> Any:
+    return keras.optimizers.Adam(rate, epsilon=1e-5, global_clipnorm=0.5)
+
+
+def memory_options(memory: str | None, **options: Any) -> dict[str, Any]:
+    """Return the arguments of a memory; none without one."""
+    return {} if memory is None else {"recurrent": memory, **options}
+
+
+def cartpole_ppo(memory: str | None, seed: int, steps: int) -> noterl.PPO:
+    """Return PPO with rl-zoo3's `ppo_lstm` settings of CartPoleNoVel-v1, and a cell of 64 units."""
+    agent = noterl.PPO(
+        hidden_cartpole,
+        gamma=0.98,
+        gae_lambda=0.8,
+        rollout_steps=32,
+        epochs=20,
+        clip=Linear(0.2, 0.0, steps),
+        activation="tanh",
+        seed=seed,
+        **memory_options(memory, sequence_length=32),
+    )
+    agent.compile(adam(Linear(1e-3, 0.0, steps)), batch_size=256)
+    return agent
+
+
+def pendulum_ppo(memory: str | None, seed: int, steps: int) -> noterl.PPO:
+    """Return PPO with rl-zoo3's `ppo_lstm` settings of PendulumNoVel-v1, without gSDE."""
+    agent = noterl.PPO(
+        hidden_pendulum,
+        gamma=0.9,
+        gae_lambda=0.95,
+        rollout_steps=1_024,
+        epochs=10,
+        activation="tanh",
+        seed=seed,
+        **memory_options(memory, sequence_length=64),
+    )
+    agent.compile(adam(1e-3), batch_size=128)
+    return agent
+
+
+def repeat_ppo(memory: str | None, seed: int, steps: int) -> noterl.PPO:
+    """Return PPO for RepeatPrevious, on the device with JAX."""
+    on_jax = keras.backend.backend() == "jax"
+    agent = noterl.PPO(
+        envs.functional_repeat_previous(4) if on_jax else lambda: envs.RepeatPrevious(4),
+        gamma=0.99,
+        rollout_steps=64,
+        epochs=4,
+        entropy_coefficient=0.01,
+        seed=seed,
+        **memory_options(memory),
+    )
+    agent.compile(adam(1e-3), batch_size=512)
+    return agent
+
+
+def repeat_dqn(memory: str | None, seed: int, steps: int) -> noterl.DQN:
+    agent = noterl.DQN(lambda: envs.RepeatPrevious(4), gamma=0.9, seed=seed, **memory_options(memory))
+    policy = LinearEpsGreedyPolicy(1.0, 0.02, steps=max(1, steps // 4))
+    agent.compile(keras.optimizers.Adam(1e-3), policy=policy, learning_starts=1_000, update_every=8)
+    return agent
+
+
+def maze_ppo(memory: str | None, seed: int, steps: int) -> noterl.PPO:
+    agent = noterl.PPO(
+        lambda: envs.TMaze(20),
+        gamma=0.98,
+        rollout_steps=128,
+        epochs=4,
+        entropy_coefficient=0.05,
+        seed=seed,
+        **memory_options(memory, sequence_length=64),
+    )
+    agent.compile(adam(1e-3), batch_size=512)
+    return agent
+
+
+def cartpole_dqn(memory: str | None, seed: int, steps: int) -> noterl.DQN:
+    agent = noterl.DQN(hidden_cartpole, seed=seed, **memory_options(memory))
+    agent.compile()
+    return agent
+
+
+def pendulum_sac(memory: str | None, seed: int, steps: int) -> noterl.SAC:
+    agent = noterl.SAC(hidden_pendulum, gamma=0.98, seed=seed, **memory_options(memory, burn_in=8))
+    agent.compile()
+    return agent
+
+
+def masked_ppo(memory: str | None, seed: int, steps: int) -> noterl.PPO:
+    agent = noterl.PPO(
+        MaskedRecall,
+        gamma=0.95,
+        rollout_steps=64,
+        epochs=4,
+        entropy_coefficient=0.01,
+        seed=seed,
+        **memory_options(memory),
+    )
+    agent.compile(adam(1e-3), batch_size=256)
+    return agent
+
+
+MEMORY_TASKS: dict[str, MemoryTask] = {
+    "memory-cartpole-ppo": MemoryTask(
+        title="PPO, CartPole without velocities",
+        make=cartpole_ppo,
+        steps=100_000,
+        goal="median 500, worst at least 450",
+        SEEDS=10,
+    ),
+    "memory-pendulum-ppo": MemoryTask(
+        title="PPO, Pendulum without the velocity",
+        make=pendulum_ppo,
+        steps=100_000,
+        goal='not "worse" than contrib\'s RecurrentPPO (peers/ppo_lstm.py)',
+        num_envs=4,
+    ),
+    "memory-repeat-ppo": MemoryTask(
+        title="PPO, RepeatPrevious (k=4)", make=repeat_ppo, steps=1_000_000, goal="at least 0.95", num_envs=16
+    ),
+    "memory-repeat-dqn": MemoryTask(
+        title="DQN, RepeatPrevious (k=4)", make=repeat_dqn, steps=200_000, goal="at least 0.9", num_envs=4
+    ),
+    "memory-maze-ppo": MemoryTask(
+        title="PPO, T-maze of length 20",
+        make=maze_ppo,
+        steps=500_000,
+        goal="right turn in 95 % of the episodes in 4 of 5 seeds",
+        num_envs=16,
+        score="success_rate",
+    ),
+    "memory-cartpole-dqn": MemoryTask(
+        title="DQN, CartPole without velocities",
+        make=cartpole_dqn,
+        steps=100_000,
+        goal="best evaluation at least 450 in 4 of 5 seeds",
+        num_envs=1,
+        every=5_000,
+        memories=("lstm",),
+    ),
+    "memory-pendulum-sac": MemoryTask(
+        title="SAC, Pendulum without the velocity",
+        make=pendulum_sac,
+        steps=30_000,
+        goal="median at least -300",
+        num_envs=1,
+        memories=("lstm",),
+        SEEDS=3,
+    ),
+    "memory-masked-ppo": MemoryTask(
+        title="PPO, masks and a memory",
+        make=masked_ppo,
+        steps=200_000,
+        goal="at least 0.95 in 5 of 5 seeds; the largest return is 1",
+    ),
+}

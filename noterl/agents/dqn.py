@@ -110,7 +110,8 @@ class DQN(Agent):
         super().__init__(env, **options)
         check_word("loss", loss, tuple(_LOSSES))
         self.double: bool = check_bool("double", double)
-        dueling, self.noisy = check_bool("dueling", dueling), check_bool("noisy", noisy)
+        self.noisy: bool = check_bool("noisy", noisy)
+        dueling = check_bool("dueling", dueling)
         self.error_loss: Callable[..., Any] = _LOSSES[loss]
         (network,) = networks.split_networks(network, "q")
         if dueling and network is not None and not isinstance(network, networks.HiddenLayers):
@@ -129,9 +130,10 @@ class DQN(Agent):
         self.target_q: networks.Network = networks.clone(self.q)
         if self.noisy:
             self.head.noisy = True
-            size = next(part for part in (self.q, *self.q.parts.values()) if isinstance(part, networks.NoisyNetwork))
-            names = "noise", "selecting_noise", "target_noise"
-            self.random_spec: dict[str, Any] = dict.fromkeys(names, ((size.noise_size,), "batch_normal"))
+            candidates = (self.q, *self.q.parts.values())
+            network = next(part for part in candidates if isinstance(part, networks.NoisyNetwork))
+            names = ("noise", "selecting_noise", "target_noise")
+            self.random_spec: dict[str, Any] = dict.fromkeys(names, ((network.noise_size,), "batch_normal"))
         self.gamma = self.hyperparameter("gamma", gamma, minimum=0.0, maximum=1.0)
 
     def build_q(self, network: Any, hidden: Any, dueling: bool) -> networks.Network:

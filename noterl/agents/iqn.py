@@ -16,7 +16,7 @@ from noterl import networks
 from noterl.agents.distributional import DistributionalDQN, take_atoms
 from noterl.agents.dqn import DQNOptions
 from noterl.backends import ops
-from noterl.networks.builders import default_encoder
+from noterl.networks.builders import check_hidden, default_encoder
 from noterl.networks.distributions import NUM_COSINES
 from noterl.registry import register
 from noterl.types import Batch
@@ -66,7 +66,7 @@ class IQN(DistributionalDQN):
         """Return the network of implicit quantiles."""
         if dueling or self.noisy:
             raise ValueError("dueling and noisy must be False for IQN, whose paper has neither")
-        space, units = self.spaces.network_space, (512,) if self.is_image else tuple(hidden)
+        space, units = self.spaces.network_space, (512,) if self.is_image else check_hidden(hidden)
         before = units[:-1] or units
 
         def build(layers: Any) -> networks.Network:

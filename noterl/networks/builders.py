@@ -509,6 +509,18 @@ def _check_layers(layers: Sequence[Any]) -> None:
                 raise ValueError(f"a plan must have known layers, got {layer!r:.80}")
 
 
+def check_hidden(hidden: Any) -> tuple[int, ...]:
+    """Return the units of hidden layers, of which there must be at least one, as a tuple.
+
+    Raises:
+        ValueError: if they are not positive ints.
+    """
+    _check_sizes(hidden=hidden)
+    if not len(hidden):
+        raise ValueError(f"hidden must hold the units of at least one layer, got {hidden!r}")
+    return tuple(map(int, hidden))
+
+
 def _check_encoders(plans: Sequence[Any]) -> None:
     """Raise a ValueError if the columns or the layers of one of the encoders are malformed."""
     end = 0

@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 from noterl.backends import keras, ops
 from noterl.networks.access import Composite, Network, get_weights, set_weights
-from noterl.networks.builders import default_encoder, is_image_shape, mlp
+from noterl.networks.builders import check_hidden, default_encoder, is_image_shape, mlp
 from noterl.types import NOISE
 
 Tensor = Any
@@ -38,7 +38,7 @@ class NoisyNetwork(Composite):
     """
 
     def __init__(self, space: spaces.Space[Any], hidden: Sequence[int], outputs: int, dueling: int = 0) -> None:
-        units = (512,) if is_image_shape(space.shape or ()) else tuple(hidden)
+        units = (512,) if is_image_shape(space.shape or ()) else check_hidden(hidden)
         trunk, size = default_encoder(space, None, units[:-1])
         self.parts: dict[str, Network] = {"trunk": trunk}
         self._sizes: list[tuple[int, int]] = []

@@ -21,7 +21,12 @@ def initial_weights(
     """
     initial: list[np.ndarray] = []
     fan_in = 1
-    for weight, (role, value) in zip(weights, [each for stack in stacks(plan) for each in _roles(stack)], strict=True):
+    roles = iter([role for stack in stacks(plan) for role in _roles(stack)])
+    for weight in weights:
+        if weight.dtype.kind != "f":  # the state of a dropout's generator
+            initial.append(weight)
+            continue
+        role, value = next(roles)
         if role == "constant":
             initial.append(np.full_like(weight, value))
             continue

@@ -213,6 +213,18 @@ def test_random_critics_work_with_discrete_actions_and_memories() -> None:
     assert agent.updates > 0
 
 
+def test_dropout_and_normalization_have_their_initial_weights_and_train() -> None:
+    agent = make("SAC", hidden=(16,), layer_norm=True, dropout=0.5)
+    weights = [weight for weight in networks.get_weights(agent.critics[0]) if weight.dtype.kind == "f"]
+    kernel, bias, gamma, beta, last, _ = weights
+    assert [weight.shape for weight in weights] == [(7, 16), (16,), (16,), (16,), (16, 1), (1,)]
+    assert (gamma == 1).all() and (beta == 0).all()
+    for weight, inputs in ((kernel, 7), (bias, 7), (last, 16)):
+        assert 0.5 / np.sqrt(inputs) < np.abs(weight).max() <= 1 / np.sqrt(inputs)
+    run_updates(agent, add_random_numbers(agent, random_batch(2, SIZE, CONTINUOUS), 2), 2)
+    assert not np.array_equal(networks.get_weights(agent.critics[0])[0], kernel)
+
+
 @torch_only
 @pytest.mark.parametrize("env", [CONTINUOUS, VECTOR], ids=["Box", "Discrete"])
 def test_droq_drops_values_in_updates_but_not_in_targets(env: Any) -> None:

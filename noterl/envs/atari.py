@@ -27,19 +27,19 @@ class Atari(VectorMaker):
 
     An observation is the last frames, the oldest first, in gray bytes: `[4, 84, 84]`. The first frame of an episode is
     repeated. The default memory, and `noterl.Replay(..., frame_stack=4)`, store each frame once. Training runs in
-    ale-py's `AtariVectorEnv`. Evaluation and `play` use gymnasium's wrappers, which return the same frames. They play
+    ale-py's `AtariVectorEnv`. Evaluation and `play` use gymnasium's wrappers, which return the same frames. Both play
     whole games with the rewards of the game. Logs show the rewards of the game, too.
 
     Args:
         game: the name, such as "Pong" or "SpaceInvaders".
         stack: frames in an observation.
-        skip: frames for which the emulator repeats an action. The reward is their sum.
+        skip: frames for which the emulator repeats an action. The rewards of these frames are added.
         size: height and width of a frame in pixels.
         grayscale: whether frames are gray; otherwise an observation is `[stack, size, size, 3]`.
         max_pool: whether each pixel is the maximum of the last two frames, because some games draw objects in every
             second frame only.
         noop_max: an episode starts with a random number of frames without an action, up to this one.
-        fire_on_reset: whether an episode of a game with the action FIRE starts with it.
+        fire_on_reset: whether an episode starts with FIRE if the game has this action.
         episodic_life: whether an episode of training ends with a life; the game then goes on in the next episode.
             `fit(info={"game_reward": "last"})` logs the reward of whole games. Evaluation plays whole games.
         clip_rewards: whether agents learn from the signs of the rewards.
@@ -112,9 +112,10 @@ class Atari(VectorMaker):
         from ale_py.env import AtariEnv
         from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation, RepeatAction
 
-        kind: Any = AtariEnv
-        env: Any = kind(
+        make: Any = AtariEnv
+        env: Any = make(
             self.rom,
+            # The emulator repeats no action itself: the wrappers below do, and need each frame for the maximum of two.
             frameskip=1,
             repeat_action_probability=self.repeat_action_probability,
             full_action_space=self.full_action_space,
@@ -154,11 +155,11 @@ class FireOnReset(gymnasium.Wrapper[Any, Any, Any, Any]):
 class AtariVector(VectorEnv[Any, Any, Any]):
     """ale-py's vector environment, with stacks, clipped rewards and episodic life that are made here.
 
-    Its own are not used: the first stacks hold zeros (`Replay(frame_stack=)` repeats the first frame), clipping removes
-    the rewards that logs show, and a lost life resets the game.
+    The ones of ale-py are not used: the first stacks hold zeros (`Replay(frame_stack=)` repeats the first frame),
+    clipping removes the rewards that logs show, and a lost life resets the game.
 
     Args:
-        settings: the game and its preprocessing.
+        settings: the game and the preprocessing.
         num_envs: the number of lanes, N.
     """
 
@@ -166,10 +167,10 @@ class AtariVector(VectorEnv[Any, Any, Any]):
         from ale_py.vector_env import AtariVectorEnv
 
         # ale-py writes the autoreset mode into a dict that all vector environments share, unless the class has its own.
-        kind: Any = type("GameVectorEnv", (AtariVectorEnv,), {"metadata": {}})
+        make: Any = type("GameVectorEnv", (AtariVectorEnv,), {"metadata": {}})
         self._settings = settings
         self.num_envs: int = num_envs
-        self._env: Any = kind(
+        self._env: Any = make(
             settings.rom,
             num_envs,
             num_threads=settings.threads,
@@ -180,12 +181,14 @@ class AtariVector(VectorEnv[Any, Any, Any]):
             img_height=settings.size,
             img_width=settings.size,
             grayscale=settings.grayscale,
+            # One frame: this class stacks, so that the first stack repeats the first frame.
             stack_num=1,
             frameskip=settings.skip,
             maxpool=settings.max_pool,
             noop_max=settings.noop_max,
             episodic_life=False,
             life_loss_info=settings.episodic_life,
+            # Rewards stay as they are, because logs show them; `step` clips.
             reward_clipping=False,
             use_fire_reset=settings.fire_on_reset,
         )
@@ -194,6 +197,7 @@ class AtariVector(VectorEnv[Any, Any, Any]):
         self.single_action_space: Any = self._env.single_action_space
         self.observation_space: Any = batch_space(self.single_observation_space, num_envs)
         self.action_space: Any = self._env.action_space
+        # A dict of this object, because gymnasium shares the one of the class.
         self.metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.SAME_STEP}
         self._stacks = np.zeros((num_envs, *shape), np.uint8)
         self._lives = np.zeros(num_envs, int)
@@ -212,7 +216,7 @@ class AtariVector(VectorEnv[Any, Any, Any]):
     def step(
         self, actions: np.ndarray[Any, Any]
     ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any], dict[str, Any]]:
-        """Step all lanes. A lane whose episode ends starts its next one in the same step."""
+        """Step all lanes. If the episode of a lane ends, the next one starts in the same step."""
         frames, rewards, terminated, truncated, raw_info = self._env.step(np.asarray(actions))
         lives = raw_info["lives"].astype(int)
         over = terminated | truncated
@@ -227,19 +231,22 @@ class AtariVector(VectorEnv[Any, Any, Any]):
             final = self._pushed(np.where(lost, frames, raw_info["final_obs"]))
             info |= {"final_obs": final, "_final_obs": over, "final_info": self._final_info(over & ~life_lost)}
         self._stacks = self._pushed(frames)
+        # The new episode starts with its first frame repeated, as after `reset`.
         self._stacks[over] = frames[over]
         clipped = rewards.astype(np.float64)
         if self._settings.clip_rewards:
-            info[UNCLIPPED_REWARD], clipped = clipped, np.sign(clipped)
+            info[UNCLIPPED_REWARD] = clipped
+            clipped = np.sign(clipped)
         return self._stacks.copy(), clipped, terminated, truncated, info
 
     def _pushed(self, frames: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Return the stacks `[N, stack, ...]` with new frames `[N, 1, ...]` at their ends."""
+        """Return the stacks `[N, stack, ...]` with new frames `[N, 1, ...]` at the ends."""
         return np.concatenate([self._stacks[:, 1:], frames], axis=1)
 
     def _final_info(self, game_over: np.ndarray[Any, Any]) -> dict[str, Any]:
         """Return the rewards of the games that are over, and begin new sums."""
         info = {GAME_REWARD: self._game_rewards.copy(), f"_{GAME_REWARD}": game_over}
+        # A lost life ends an episode but not the game, so its sum goes on.
         self._game_rewards[game_over] = 0.0
         return info
 
@@ -255,10 +262,10 @@ def _rom_of(game: Any) -> str:
         ValueError: if there is no such game.
     """
     roms = require("ale_py.roms", "atari", "noterl.envs.Atari")
-    known = {rom.replace("_", ""): rom for rom in roms.get_all_rom_ids()}
+    roms_by_name = {rom.replace("_", ""): rom for rom in roms.get_all_rom_ids()}
     name = str(game).rpartition("/")[2].partition("-v")[0].replace("_", "").lower()
-    if not isinstance(game, str) or name not in known:
-        titles = {key: rom.title().replace("_", "") for key, rom in known.items()}
+    if not isinstance(game, str) or name not in roms_by_name:
+        titles = {key: rom.title().replace("_", "") for key, rom in roms_by_name.items()}
         advice = explain_name(str(game), list(titles.values()))
         raise ValueError(f"game must be the name of an Atari game, got {game!r}: {advice}")
-    return str(known[name])
+    return str(roms_by_name[name])

@@ -30,11 +30,11 @@ class Described(NamedTuple):
     Attributes:
         observation_space: of the environment.
         action_space: of the environment.
-        env_id: the id to make the environment from; None if it cannot be made.
+        env_id: the id to make the environment from; None if the environment cannot be made.
         keywords: the arguments of `gymnasium.make`.
-        absent: the reason why the environment cannot be made; empty if it can.
+        absent: the reason why the environment cannot be made; otherwise empty.
         agents: the names of several agents; None for one agent.
-        game: the game that the environment plays; None if it is not a game.
+        game: the game that the environment plays; None for other environments.
         maker: makes the environments; None if no maker does.
     """
 
@@ -49,7 +49,7 @@ class Described(NamedTuple):
 
 
 def describe_object(key: str, described: Configurable) -> dict[str, Any]:
-    """Return the entry `key` of a description, a game or a maker; empty if its arguments cannot be stored."""
+    """Return the entry `key` of a description, a game or a maker; empty if the arguments cannot be stored."""
     config = described.get_config()
     return {key: {"class": type(described).__name__, "arguments": config}} if _fits(config) else {}
 
@@ -57,7 +57,7 @@ def describe_object(key: str, described: Configurable) -> dict[str, Any]:
 def describe(
     spec: EnvSpec | None, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]
 ) -> dict[str, Any]:
-    """Return a description for a file: the spaces, and the id and arguments if they suffice to make the environment."""
+    """Return a description for a file: the spaces, and the id and arguments if these suffice to make one."""
     description: dict[str, Any] = {"observation_space": observation_space, "action_space": action_space}
     # A spec names wrappers by import path, which a file must not; without them the environment would be another one.
     registered = None if spec is None or spec.additional_wrappers else gymnasium.registry.get(spec.id)
@@ -76,9 +76,10 @@ def _changed(kwargs: dict[str, Any], registered: dict[str, Any]) -> dict[str, An
 
 
 def _fits(arguments: Any) -> bool:
-    """Return whether a file may hold arguments: they survive JSON and are not long."""
+    """Return whether a file may hold arguments: JSON restores all of them, and the text is not long."""
     try:
         text = json.dumps(arguments, allow_nan=False)
+        # JSON turns tuples into lists and keys into text; then the environment would get other arguments.
         return len(text) <= LIMITS["bytes of arguments"] and bool(json.loads(text) == arguments)
     except (TypeError, ValueError, RecursionError):
         return False
@@ -88,7 +89,7 @@ def read(description: Any) -> Described:
     """Read a description, which may come from a hostile file.
 
     Raises:
-        ValueError: if it is not a description, its id would import a module, or the environment does not take the
+        ValueError: if `description` is malformed, the id would import a module, or the environment does not take the
             keywords.
     """
     if not isinstance(description, dict):
@@ -117,6 +118,7 @@ def _read_registered(spaces: tuple[Any, Any], description: dict[str, Any]) -> De
     agents = description.get("agents")
     kwargs = description.get("kwargs", {})
     limit = description.get("max_episode_steps")
+    # Not `isinstance`, which accepts True.
     limited = type(limit) is int and limit > 0
     if not isinstance(env_id, str) or not isinstance(kwargs, dict) or not (limit is None or limited):
         raise ValueError(f"description: id, kwargs and max_episode_steps are malformed: {show(description)}")
@@ -133,9 +135,9 @@ def _read_registered(spaces: tuple[Any, Any], description: dict[str, Any]) -> De
 
 
 def _read_object(key: str, entry: Any, base: type) -> tuple[Any, str]:
-    """Return a game or a maker and "", or None and the reason why it is absent.
+    """Return a game or a maker and "", or None and the reason for the absence.
 
-    Its class is looked up among the registered ones and never imported.
+    The class is looked up among the registered ones and never imported.
     """
     if not isinstance(entry, dict) or {*map(type, entry)} != {str} or set(entry) != {"class", "arguments"}:
         raise ValueError(f"description: {key} must hold a class and its arguments, got {show(entry)}")
@@ -144,14 +146,14 @@ def _read_object(key: str, entry: Any, base: type) -> tuple[Any, str]:
     if not isinstance(name, str) or not isinstance(arguments, dict) or not _fits(arguments):
         raise ValueError(f"description: {key} must hold a class and its arguments, got {show(entry)}")
     try:
-        found = registry.lookup(name)
+        registered = registry.lookup(name)
     except ValueError:
         return None, f"the file's {key} {show(name)} is not registered here (decorate its class with noterl.register)"
-    if not (isinstance(found, type) and issubclass(found, base)):
+    if not (isinstance(registered, type) and issubclass(registered, base)):
         raise ValueError(f"description: {show(name)} is not a {base.__module__.rpartition('.')[0]}.{base.__name__}")
-    kind: Any = found
+    maker: Any = registered
     try:
-        return kind.from_config(arguments), ""
+        return maker.from_config(arguments), ""
     except (TypeError, AttributeError) as error:
         raise ValueError(f"description: arguments do not fit the {key} {show(name)}: {error}") from error
     except ImportError as error:
@@ -167,8 +169,9 @@ def _check_space(space: Any) -> None:
 def _check_keywords(env_id: str, kwargs: dict[str, Any]) -> None:
     """Raise unless `gymnasium.make` can pass the keywords on to the environment."""
     refused = f"description: kwargs of {env_id} must be arguments of the environment, got {show(kwargs)}"
-    own = inspect.signature(gymnasium.make).parameters
-    if not all(isinstance(name, str) and name not in {*own, "env_id", "render_mode"} for name in kwargs):
+    parameters = inspect.signature(gymnasium.make).parameters
+    # `gymnasium.make` would take a keyword of its own instead of passing it on.
+    if not all(isinstance(name, str) and name not in {*parameters, "env_id", "render_mode"} for name in kwargs):
         raise ValueError(refused)
     spec = gymnasium.registry[env_id]
     try:

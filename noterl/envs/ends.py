@@ -19,7 +19,9 @@ def check_end(name: str, values: Any, count: int | None = None) -> None:
     ends = np.asarray(values)
     if count is not None and ends.size != count:
         raise InvalidStepError(f"{name} must be {'a bool' if count == 1 else f'{count} bools'}, got {values!r:.40}")
+    # Bools, ints and unsigned ints need no look at each value.
     for value in ends.astype(object).flat if ends.dtype.kind not in "biu" else ():
         is_number = isinstance(value, bool | int | float | np.generic) and not isinstance(value, str | bytes)
+        # `value != value` is true for NaN only.
         if not is_number or value != value:
             raise InvalidStepError(f"{name} must be a bool, got {value!r:.40}")

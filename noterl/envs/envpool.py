@@ -1,4 +1,4 @@
-"""`EnvPool`: environments of the package envpool, stepped by its C++ threads."""
+"""`EnvPool`: environments of the package envpool, stepped by the C++ threads of the package."""
 
 from __future__ import annotations
 
@@ -34,9 +34,10 @@ class EnvPool(VectorMaker):
 
     def __init__(self, task: str, **options: Any) -> None:
         envpool = require("envpool", "envpool", "noterl.envs.EnvPool")
-        known = envpool.list_all_envs()
-        if task not in known:
-            nearest = explain_name(str(task), known) if isinstance(task, str) else ""
+        tasks = envpool.list_all_envs()
+        if task not in tasks:
+            nearest = explain_name(str(task), tasks) if isinstance(task, str) else ""
+            # With a long list of similar names, the function is shorter than the names.
             advice = nearest if len(nearest) < 200 else "envpool.list_all_envs() returns its tasks"
             raise ValueError(f"task must be the id of an environment of EnvPool, got {show(repr(task))}: {advice}")
         self.task: str = task
@@ -47,7 +48,8 @@ class EnvPool(VectorMaker):
         return EnvPoolVector(self.task, num_envs, self._arguments)
 
     def make_single(self, render_mode: str | None = None) -> gymnasium.Env[Any, Any]:
-        """Return one environment. It does not render."""
+        """Return one environment, without rendering."""
+        # Evaluations show the rewards and episodes of the game, so training's options are switched off.
         training: dict[str, Any] = {name: False for name in ("reward_clip", "episodic_life") if name in self._arguments}
         return SingleLane(EnvPoolVector(self.task, 1, {**self._arguments, **training}))
 
@@ -75,6 +77,7 @@ class EnvPoolVector(VectorEnv[Any, Any, Any]):
         self.single_action_space: Any = self._pool.action_space
         self.observation_space: Any = batch_space(self.single_observation_space, num_envs)
         self.action_space: Any = batch_space(self.single_action_space, num_envs)
+        # EnvPool requires int32 for discrete actions, and gymnasium's spaces give int64.
         self._action_dtype = np.int32 if isinstance(self.single_action_space, gymnasium.spaces.Discrete) else None
 
     def _make(self, seed: int) -> Any:
@@ -100,18 +103,19 @@ class EnvPoolVector(VectorEnv[Any, Any, Any]):
             raise ValueError(f"seed must be an int or None for a pool of EnvPool, got {seed}")
         if seed is not None:
             self.close_extras()
+            # EnvPool takes a seed as an int of 32 bits with a sign.
             self._pool = self._make(int(seed) % 2**31)
         observations, info = self._pool.reset()
         return observations, _info(info)
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """Step all lanes; the step after the end of an episode resets its lane."""
-        given = np.asarray(actions) if self._action_dtype is None else np.asarray(actions).astype(self._action_dtype)
-        observations, rewards, terminated, truncated, info = self._pool.step(given)
-        found = _info(info)
+        """Step all lanes; the step after the end of an episode resets the lane."""
+        typed = np.asarray(actions) if self._action_dtype is None else np.asarray(actions).astype(self._action_dtype)
+        observations, rewards, terminated, truncated, info = self._pool.step(typed)
+        lane_info = _info(info)
         if self._options.get("reward_clip"):
-            found[UNCLIPPED_REWARD] = np.asarray(info["reward"], np.float64)
-        return observations, np.asarray(rewards, np.float64), terminated, truncated, found
+            lane_info[UNCLIPPED_REWARD] = np.asarray(info["reward"], np.float64)
+        return observations, np.asarray(rewards, np.float64), terminated, truncated, lane_info
 
     def close_extras(self, **kwargs: Any) -> None:
         """End the threads of the pool."""
@@ -136,6 +140,7 @@ class SingleLane(gymnasium.Env[Any, Any]):
         """Start an episode."""
         super().reset(seed=seed)
         if seed is None:
+            # Without a seed, `reset` of the pool would continue the pool's generators, not those of this environment.
             seed = int(self.np_random.integers(2**31))
         observations, info = self._vector.reset(seed=seed)
         return _first(observations), {name: value[0] for name, value in info.items()}

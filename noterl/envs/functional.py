@@ -1,8 +1,8 @@
-"""Environments that are pure functions of JAX, and their interfaces of gymnasium.
+"""Environments that are pure functions of JAX, and the interfaces of gymnasium around them.
 
-On the JAX backend, most agents run such an environment on the device, together with their updates. Everywhere else it
-is stepped through the classes of this module, which have NumPy's interface. JAX is imported when such an environment is
-used. Without JAX, the functions are called as they are.
+On the JAX backend, most agents run such an environment on the device, together with the updates. Everywhere else, the
+classes of this module step the environment with NumPy's interface. JAX is imported when such an environment is used.
+Without JAX, the functions are called uncompiled.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Step = Callable[[Any, Any, Any], tuple[Any, Any, Any, Any, Any]]
 
 
 class Functions:
-    """The two functions of an environment, its spaces, and the compiled functions for its NumPy interface.
+    """The two functions of an environment, the spaces, and the compiled functions for the NumPy interface.
 
     Args:
         reset: see `functional`.
@@ -51,6 +51,7 @@ class Functions:
         self.name: str = name
         self.observation_space: Any = observation_space
         self.action_space: Any = action_space
+        # Without JAX, shapes are known only once the functions have run.
         if has_jax():
             self._check()
 
@@ -62,6 +63,7 @@ class Functions:
     def _check(self) -> None:
         jax = import_jax()
         key = np.zeros(2, np.uint32)
+        # `eval_shape` traces without computing, so a slow environment costs nothing here.
         observation, state = jax.eval_shape(self.reset, key)
         action = jax.tree.map(np.asarray, self.action_space.sample())
         results = jax.eval_shape(self.step, key, state, action)
@@ -69,14 +71,15 @@ class Functions:
             raise ValueError(
                 f"step of {self.name} must return (observation, state, reward, terminated, truncated), got {results!r}"
             )
-        for source, found in (("reset", observation), ("step", results[0])):
-            if not _fits(found, self.observation_space):
+        for source, example in (("reset", observation), ("step", results[0])):
+            if not _fits(example, self.observation_space):
                 raise ValueError(
-                    f"{source} of {self.name} must return observations of {show(self.observation_space)}, got {found}"
+                    f"{source} of {self.name} must return observations of {show(self.observation_space)}, got {example}"
                 )
-        for name, found in zip(("reward", "terminated", "truncated"), results[2:], strict=True):
-            if found.shape != ():
-                raise ValueError(f"step of {self.name} must return a scalar {name}, got the shape {found.shape}")
+        for name, value in zip(("reward", "terminated", "truncated"), results[2:], strict=True):
+            if value.shape != ():
+                raise ValueError(f"step of {self.name} must return a scalar {name}, got the shape {value.shape}")
+        # A compiled loop needs a state of the same structure in each step.
         ours = jax.tree.structure(state)
         theirs = jax.tree.structure(results[1])
         if ours != theirs:
@@ -108,15 +111,16 @@ class Functions:
 
     @functools.cached_property
     def step_all(self) -> Callable[..., tuple[Any, ...]]:
-        """A step of N environments, those that end included: they are reset.
+        """A step of N environments; environments whose episode ends are reset.
 
-        It maps keys `[2, N, 2]`, states and actions to (final observations, observations, states, reward, terminated,
-        truncated).
+        The function maps keys `[2, N, 2]`, states and actions to (final observations, observations, states, reward,
+        terminated, truncated).
         """
         jax = import_jax()
 
         def step(keys: Any, states: Any, actions: Any) -> tuple[Any, ...]:
             final, states, reward, terminated, truncated = jax.vmap(self.step)(keys[0], states, actions)
+            # All lanes are reset and the results of most are dropped: compiled code has no branch per lane.
             observations, states = jax.tree.map(
                 functools.partial(select, terminated | truncated),
                 jax.vmap(self.reset)(keys[1]),
@@ -169,7 +173,7 @@ class FunctionalEnv(gymnasium.Env[Any, Any]):
         """Restore a state of `get_state`; call `reset` first.
 
         Raises:
-            ValueError: if it is the state of another environment.
+            ValueError: if the state is of another environment.
         """
         self._state = unflatten(self._state, state["leaves"])
 
@@ -205,6 +209,7 @@ class FunctionalVectorEnv(VectorEnv):
         if has_jax():
             observations, self._states = self.functions.reset_all(keys)
             return to_numpy(observations, self.single_observation_space), {}
+        # Without JAX there is no `vmap`, so the states are a list with one entry per lane.
         single, self._states = map(list, zip(*map(self.functions.reset, keys), strict=True))
         return self._stacked(single), {}
 
@@ -217,6 +222,7 @@ class FunctionalVectorEnv(VectorEnv):
         space = self.single_observation_space
         final = to_numpy(final, space)
         observations = to_numpy(observations, space)
+        # gymnasium's layout of `final_obs`: an array of objects, None where the episode goes on.
         last = np.full(self.num_envs, None)
         for lane in np.flatnonzero(terminated | truncated).tolist():
             last[lane] = at(final, lane)
@@ -240,7 +246,7 @@ class FunctionalVectorEnv(VectorEnv):
         )
 
     def _stacked(self, observations: list[Any]) -> Any:
-        return _stack([to_numpy(each, self.single_observation_space) for each in observations])
+        return _stack([to_numpy(observation, self.single_observation_space) for observation in observations])
 
 
 def functional(
@@ -254,8 +260,8 @@ def functional(
 ) -> FunctionalEnv:
     """Return an environment of two pure functions of JAX, for the argument `env` of agents.
 
-    `step` neither resets the environment nor counts its steps, unless it wants to. A key is an array of two uint32
-    numbers, as of `jax.random.PRNGKey`, for all functions of `jax.random`.
+    `step` need neither reset the environment nor count steps. A key is an array of two uint32 numbers, as of
+    `jax.random.PRNGKey`, for all functions of `jax.random`.
 
     Args:
         reset: `reset(key) -> (observation, state)`. The state is any pytree of arrays.
@@ -264,8 +270,9 @@ def functional(
             The observation is that after the action, also at the end of an episode.
         observation_space: of one environment.
         action_space: of one environment.
-        max_episode_steps: an episode is truncated after this number of steps; None for no limit beside that of `step`.
-        name: its name in messages.
+        max_episode_steps: an episode is truncated after this number of steps; None for no limit beside the limit of
+            `step`.
+        name: the name in messages.
 
     Raises:
         ValueError: if an argument is not one of these, or a function returns something else.
@@ -296,7 +303,8 @@ def functional(
 
 
 def select(mask: Any, first: Any, second: Any) -> Any:
-    """Return the rows `[N, ...]` of `first` where `mask` `[N]` is true, else those of `second`; arrays of JAX."""
+    """Return the rows `[N, ...]` of `first` where `mask` `[N]` is true, else of `second`; arrays of JAX."""
+    # The mask gets axes of size 1, so that it broadcasts over each row.
     return import_jax().numpy.where(mask.reshape(mask.shape + (1,) * (first.ndim - mask.ndim)), first, second)
 
 
@@ -315,13 +323,13 @@ def import_jax() -> Any:
     """Import and return JAX.
 
     Raises:
-        ImportError: if it is not installed.
+        ImportError: if JAX is not installed.
     """
     return require("jax", "jax", "an environment of JAX")
 
 
 def flatten(tree: Any) -> list[np.ndarray]:
-    """Return copies of the arrays of a pytree as arrays of NumPy; of a typed key of JAX, its data."""
+    """Return copies of the arrays of a pytree as arrays of NumPy; of a typed key of JAX, the key data."""
     return [np.array(_data(leaf)) for leaf in _leaves(tree)]
 
 
@@ -329,10 +337,10 @@ def unflatten(like: Any, arrays: list[Any]) -> Any:
     """Return the pytree of the structure of `like` with the arrays of `flatten`.
 
     Raises:
-        ValueError: if their number, a shape or a dtype differs.
+        ValueError: if the number of arrays, a shape or a dtype differs.
     """
-    found = _leaves(like)
-    ours, theirs = ([(np.shape(one), np.dtype(one.dtype)) for one in map(_data, each)] for each in (found, arrays))
+    model = _leaves(like)
+    ours, theirs = ([(np.shape(leaf), np.dtype(leaf.dtype)) for leaf in map(_data, tree)] for tree in (model, arrays))
     if ours != theirs:
         raise ValueError(f"the state must have the shapes and dtypes {ours}, got {theirs}")
     if not has_jax():
@@ -340,7 +348,7 @@ def unflatten(like: Any, arrays: list[Any]) -> Any:
     jax = import_jax()
     leaves = [
         jax.random.wrap_key_data(array, impl=jax.random.key_impl(leaf)) if _is_key(leaf) else array
-        for leaf, array in zip(found, arrays, strict=True)
+        for leaf, array in zip(model, arrays, strict=True)
     ]
     return jax.tree.unflatten(jax.tree.structure(like), leaves)
 
@@ -350,7 +358,7 @@ def _leaves(tree: Any) -> list[Any]:
 
 
 def _data(leaf: Any) -> Any:
-    """Return a leaf as an array; of a typed key, its data."""
+    """Return a leaf as an array; of a typed key, the key data."""
     if _is_key(leaf):
         return import_jax().random.key_data(leaf)
     return leaf if hasattr(leaf, "dtype") else np.asarray(leaf)
@@ -364,7 +372,7 @@ def _is_key(leaf: Any) -> bool:
 
 
 def to_numpy(observation: Any, space: spaces.Space[Any]) -> Any:
-    """Return an observation, or a batch of them, as arrays of NumPy: one, or a dict of arrays."""
+    """Return an observation, or a batch of observations, as arrays of NumPy: one, or a dict of arrays."""
     if isinstance(space, spaces.Dict):
         return {name: to_numpy(observation[name], part) for name, part in space.spaces.items()}
     return np.asarray(fit_dtype(space, np.asarray(observation)), space.dtype)
@@ -372,12 +380,12 @@ def to_numpy(observation: Any, space: spaces.Space[Any]) -> Any:
 
 def _stack(observations: list[Any]) -> Any:
     if isinstance(observations[0], dict):
-        return {name: _stack([each[name] for each in observations]) for name in observations[0]}
+        return {name: _stack([observation[name] for observation in observations]) for name in observations[0]}
     return np.stack(observations)
 
 
 def _fits(found: Any, space: spaces.Space[Any]) -> bool:
-    """Return whether the shapes of an observation are those of the space, and its dtypes are integers if those are."""
+    """Return whether an observation has the shapes of the space, and integers wherever the space has integers."""
     if isinstance(space, spaces.Dict):
         return isinstance(found, dict) and all(
             name in found and _fits(found[name], part) for name, part in space.spaces.items()
@@ -391,6 +399,7 @@ def _limited(reset: Reset, step: Step, limit: int) -> tuple[Reset, Step]:
 
     def limited_reset(key: Any) -> tuple[Any, Any]:
         observation, state = reset(key)
+        # NumPy's int32, so that the state works without JAX and has the same dtype in each step.
         return observation, (state, np.int32(0))
 
     def limited_step(key: Any, state: Any, action: Any) -> tuple[Any, Any, Any, Any, Any]:

@@ -1,6 +1,6 @@
 """Functional environments of other packages: gymnasium's FuncEnv, gymnax, Brax, MuJoCo Playground and Jumanji.
 
-They are recognized by their methods, so noterl depends on none of these packages.
+The environments are recognized by methods, so noterl depends on none of these packages.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from noterl.envs.spaces import kind, parts_of
 
 
 def find_functional(value: Any) -> FunctionalEnv | None:
-    """Return the environment of an object of gymnasium's FuncEnv, gymnax, Brax, Playground or Jumanji, or of their id.
+    """Return the environment of an object or id of gymnasium's FuncEnv, gymnax, Brax, Playground or Jumanji.
 
-    None if it is something else. The objects are recognized by their methods.
+    None for anything else. The objects are recognized by methods.
 
     Raises:
         ValueError: if the environment cannot be used: gymnax before 1.0, or Brax with automatic resets.
@@ -36,6 +36,7 @@ def adapter_of(value: Any) -> Callable[[Any], FunctionalEnv | None] | None:
     if isinstance(value, str):
         package, colon, _ = value.partition(":")
         return _from_id if colon and package in _MAKERS else None
+    # Environments of gymnasium have `reset` and `step`, too, and need no adapter.
     if isinstance(value, type | gymnasium.Env | VectorEnv):
         return None
     has_spaces = hasattr(value, "observation_space") and hasattr(value, "action_space")
@@ -68,7 +69,7 @@ def _from_func_env(env: Any) -> FunctionalEnv:
 
 
 def _from_gymnax(env: Any) -> FunctionalEnv:
-    """Adapt an environment of gymnax, with its default parameters."""
+    """Adapt an environment of gymnax, with the default parameters."""
     params = env.default_params
     name = getattr(env, "name", type(env).__name__)
     if not hasattr(env, "is_truncated"):
@@ -79,13 +80,14 @@ def _from_gymnax(env: Any) -> FunctionalEnv:
         observation, state, reward, terminated, _ = env.step_env(key, state, action, params)
         return observation, state, reward, terminated, env.is_truncated(state, params)
 
-    found = _space(env.observation_space(params)), _space(env.action_space(params))
-    return functional(lambda key: env.reset_env(key, params), step, *found, name=name)
+    env_spaces = _space(env.observation_space(params)), _space(env.action_space(params))
+    return functional(lambda key: env.reset_env(key, params), step, *env_spaces, name=name)
 
 
 def _from_brax(env: Any) -> FunctionalEnv:
     """Adapt an environment of Brax or of MuJoCo Playground; a time limit of Playground is kept."""
     name = type(getattr(env, "unwrapped", env)).__name__
+    # `auto_reset` adds a wrapper, which may lie below others.
     layer = env
     while layer is not None:
         if "AutoReset" in type(layer).__name__:
@@ -95,6 +97,7 @@ def _from_brax(env: Any) -> FunctionalEnv:
     def step(key: Any, state: Any, action: Any) -> tuple[Any, Any, Any, Any, Any]:
         state = env.step(state, action)
         over = state.done > 0
+        # `over & False` keeps the type, an array of JAX inside of a compiled function.
         cut = over & (state.info["truncation"] > 0) if "truncation" in state.info else over & False
         return state.obs, state, state.reward, over & ~cut, cut
 
@@ -103,9 +106,9 @@ def _from_brax(env: Any) -> FunctionalEnv:
         return state.obs, state
 
     size = env.observation_size
-    parts = size if isinstance(size, dict) else {"": size}
+    shapes = size if isinstance(size, dict) else {"": size}
     boxes: dict[str, Any] = {
-        key: spaces.Box(-np.inf, np.inf, tuple(np.atleast_1d(each).tolist())) for key, each in parts.items()
+        key: spaces.Box(-np.inf, np.inf, tuple(np.atleast_1d(shape).tolist())) for key, shape in shapes.items()
     }
     limit = getattr(getattr(env, "_config", None), "episode_length", None)
     actions = spaces.Box(-1.0, 1.0, (int(env.action_size),))
@@ -123,12 +126,13 @@ def _from_jumanji(env: Any) -> FunctionalEnv:
 
     def step(key: Any, state: Any, action: Any) -> tuple[Any, Any, Any, Any, Any]:
         state, timestep = env.step(state, action)
+        # Jumanji sets the discount to 0 only where the episode terminates, so another end is a truncation.
         over = timestep.step_type == last
         ends = timestep.discount == 0
         return _as_dict(timestep.observation), state, timestep.reward, over & ends, over & ~ends
 
-    found = (_space_of_spec(_attribute(env, f"{name}_spec")) for name in ("observation", "action"))
-    return functional(reset, step, *found, name=type(env).__name__)
+    env_spaces = (_space_of_spec(_attribute(env, f"{name}_spec")) for name in ("observation", "action"))
+    return functional(reset, step, *env_spaces, name=type(env).__name__)
 
 
 def _attribute(owner: Any, name: str) -> Any:
@@ -160,9 +164,9 @@ def _space(space: Any) -> Any:
 
 def _space_of_spec(spec: Any) -> Any:
     """Return the space of a specification of Jumanji."""
-    parts = getattr(spec, "_specs", None)
-    if parts:
-        return spaces.Dict({name: _space_of_spec(part) for name, part in parts.items()})
+    fields = getattr(spec, "_specs", None)
+    if fields:
+        return spaces.Dict({name: _space_of_spec(part) for name, part in fields.items()})
     choices = getattr(spec, "num_values", None)
     if choices is not None:
         counts = np.asarray(choices)
@@ -174,7 +178,8 @@ def _space_of_spec(spec: Any) -> Any:
     low, high = (np.broadcast_to(np.asarray(bound), spec.shape) for bound in bounds)
     if np.issubdtype(dtype, np.integer):
         info = np.iinfo(dtype)
-        low, high = np.clip(low, info.min, info.max), np.clip(high, info.min, info.max)
+        low = np.clip(low, info.min, info.max)
+        high = np.clip(high, info.min, info.max)
     return spaces.Box(low.astype(dtype), high.astype(dtype), dtype=dtype)
 
 
@@ -199,7 +204,7 @@ _WITHOUT_SPACES: _Adapters = (
 
 
 def _package(module: str, package: str, name: str) -> Any:
-    """Import the package of an environment; noterl has no extra for it."""
+    """Import the package of an environment, for which noterl has no extra."""
     try:
         return importlib.import_module(module)
     except ImportError as error:

@@ -40,11 +40,11 @@ class NotRemade(Exception):
 
 
 def as_env(value: Any) -> Env | VectorEnv[Any, Any, Any] | None:
-    """Return `value` with gymnasium's interface, or None if it is not an environment.
+    """Return `value` with gymnasium's interface, or None for anything else.
 
     Raises:
-        ValueError: if it is a vector environment of another library, has a space of an unsupported kind, or has agents
-            that act in turn.
+        ValueError: if `value` is a vector environment of another library, has a space of an unsupported kind, or has
+            agents that act in turn.
     """
     if isinstance(value, VectorEnv):
         return value
@@ -65,7 +65,7 @@ def as_env(value: Any) -> Env | VectorEnv[Any, Any, Any] | None:
 
 
 def make_registered(env_id: str | EnvSpec, render_mode: str | None, **keywords: Any) -> Env:
-    """Make an environment by its id or spec, without gymnasium's checker, which takes time in every step.
+    """Make an environment by id or spec, without gymnasium's checker, which takes time in every step.
 
     Raises:
         ValueError: if the id is unknown; the message includes gymnasium's suggestion.
@@ -75,10 +75,10 @@ def make_registered(env_id: str | EnvSpec, render_mode: str | None, **keywords: 
         keywords["render_mode"] = render_mode
     try:
         with named_packages(f"env: {show(env_id)} cannot be made"):
-            made = gymnasium.make(env_id, disable_env_checker=True, **keywords)
+            env = gymnasium.make(env_id, disable_env_checker=True, **keywords)
     except (gymnasium.error.Error, ValueError) as error:
         raise ValueError(f"env: {error}") from error
-    return as_team(made) or with_masks(made)
+    return as_team(env) or with_masks(env)
 
 
 def call_factory(factory: Callable[..., Any], render_mode: str | None) -> Any:
@@ -90,9 +90,10 @@ def call_factory(factory: Callable[..., Any], render_mode: str | None) -> Any:
     keywords = {}
     try:
         signature = inspect.signature(factory)
-        open_ended = any(one.kind is one.VAR_KEYWORD for one in signature.parameters.values())
+        open_ended = any(parameter.kind is parameter.VAR_KEYWORD for parameter in signature.parameters.values())
         if render_mode is not None and (open_ended or "render_mode" in signature.parameters):
             keywords["render_mode"] = render_mode
+        # Bound before the call, so that a TypeError inside of the factory is not taken for a wrong signature.
         signature.bind(**keywords)
     except (TypeError, ValueError) as error:
         raise ValueError(f"env: the factory {show(factory)} must not require arguments: {error}") from error
@@ -101,11 +102,11 @@ def call_factory(factory: Callable[..., Any], render_mode: str | None) -> Any:
 
 
 def remake(env: Env, render_mode: str | None) -> Env:
-    """Make another environment by `gymnasium.make(env.spec)`, or by that of classic gym.
+    """Make another environment by `gymnasium.make(env.spec)`, or by the `make` of classic gym.
 
     Raises:
         NotRemade: if the environment has no spec, or if `make` raises, for example because a wrapper does not record
-            its arguments.
+            arguments.
     """
     library = "gym"
     build = copier(env)
@@ -115,14 +116,14 @@ def remake(env: Env, render_mode: str | None) -> Env:
     if build is None:
         raise NotRemade("it has no spec")
     try:
-        made: Env = build(render_mode)
-        return made
+        another: Env = build(render_mode)
+        return another
     except Exception as error:
         raise NotRemade(f"{library}.make(env.spec) raises {type(error).__name__}: {error}") from error
 
 
 def importable(env_id: str | EnvSpec) -> EnvSpec:
-    """Return a spec with which a process makes the environment that has neither its registration nor its script.
+    """Return a spec with which a process makes the environment without the registration and the script.
 
     An entry point in the script, such as "__main__:MyEnv", is replaced by the class.
 
@@ -142,6 +143,7 @@ def importable(env_id: str | EnvSpec) -> EnvSpec:
     if not isinstance(spec.entry_point, str) or not spec.entry_point.startswith("__main__:"):
         return spec
     spec = copy.deepcopy(spec)
+    # The class itself instead of its import path, because "__main__" is another module in the process.
     creator: Any = load_env_creator(str(spec.entry_point))
     spec.entry_point = creator
     return spec
@@ -150,6 +152,7 @@ def importable(env_id: str | EnvSpec) -> EnvSpec:
 def single_spec(vector: VectorEnv[Any, Any, Any]) -> EnvSpec | None:
     """Return the spec of one sub-environment of `vector`; None if the spec does not describe it completely."""
     spec = vector.spec
+    # The spec of a vector environment does not describe wrappers around it.
     if not isinstance(spec, EnvSpec) or _wrappers(vector):
         return None
     spec = copy.deepcopy(spec)
@@ -162,7 +165,7 @@ def vector_builder(vector: VectorEnv[Any, Any, Any]) -> Builder:
     """Return a function that makes one environment like those in `vector`.
 
     Raises:
-        NotRemade: if `vector` is wrapped, or has neither the factories of its environments nor a spec.
+        NotRemade: if `vector` is wrapped, or has neither factories nor a spec.
     """
     if wrappers := _wrappers(vector):
         raise NotRemade(f"the wrapper {wrappers[0]} is one for vector environments")
@@ -177,13 +180,14 @@ def vector_builder(vector: VectorEnv[Any, Any, Any]) -> Builder:
 
 
 def _wrappers(vector: VectorEnv[Any, Any, Any]) -> list[str]:
-    """Return the names of the wrappers around a vector environment that may change what it returns."""
+    """Return the names of the wrappers around a vector environment that may change the results."""
+    # The last layer is the environment itself.
     names = [type(layer).__name__ for layer in layers(vector)][:-1]
     return [name for name in names if name != "RecordEpisodeStatistics"]
 
 
 def plain_attributes(env: Any) -> dict[str, Any]:
-    """Return the public attributes of all layers that are numbers, strings, bools or tuples of them, by layer.name."""
+    """Return the public attributes of all layers that are numbers, strings, bools or tuples of these, by layer.name."""
     return {
         f"{type(layer).__name__}.{name}": value
         for layer in layers(env)

@@ -22,7 +22,7 @@ _ROUNDING = 1e-3  # the largest error of an integer that was computed with float
 
 
 class Part(NamedTuple):
-    """A part of an observation space: its keys, its space, and its columns in the vector."""
+    """A part of an observation space: the keys, the space, and the columns in the vector."""
 
     path: tuple[str, ...]
     space: Any
@@ -40,7 +40,7 @@ class ObservationEncoder:
         space: the Box of encoded observations.
         is_identity: whether encoding leaves observations unchanged.
         dtype: the dtype in which networks receive observations: uint8 stays uint8, all others become float32.
-        parts: the parts of the space and their columns; empty if `is_identity`.
+        parts: the parts of the space with columns; empty if `is_identity`.
 
     Raises:
         ValueError: if the space is of another kind, or is empty.
@@ -58,6 +58,7 @@ class ObservationEncoder:
 
     def __init__(self, space: Space[Any]) -> None:
         self.original_space = space
+        # A Box with axes passes through, so that images keep their shape for convolutions.
         self.is_identity: bool = isinstance(space, spaces.Box) and space.shape != ()
         self.parts: tuple[Part, ...] = ()
         if isinstance(space, spaces.Box) and math.prod(space.shape) == 0:
@@ -75,6 +76,7 @@ class ObservationEncoder:
             return np.asarray(observation)
         first = self.parts[0]
         value = np.asarray(_get(observation, first.path))
+        # What the first part has beyond its own shape are the axes of a batch.
         encoded = np.empty((*value.shape[: value.ndim - len(first.space.shape)], *self.space.shape), np.float32)
         self.write(observation, encoded)
         return encoded
@@ -84,6 +86,7 @@ class ObservationEncoder:
         for path, space, columns in self.parts:
             value = np.asarray(_get(observation, path))
             if isinstance(space, spaces.Discrete):
+                # One-hot without an index array: a comparison works for any number of leading axes.
                 encoded[..., columns] = value[..., None] == np.arange(space.n)
             elif isinstance(space, spaces.MultiDiscrete):
                 encoded[..., columns] = _one_hot(value, space)
@@ -122,14 +125,14 @@ def zeros(space: Space[Any]) -> Any:
 
 
 def copy_observation(space: Space[Any], observation: Any) -> Any:
-    """Return a copy of an observation in the dtypes of its space: an array, or a dict of arrays."""
+    """Return a copy of an observation in the dtypes of the space: an array, or a dict of arrays."""
     if isinstance(space, spaces.Dict):
         return {name: copy_observation(part, observation[name]) for name, part in space.spaces.items()}
     return np.array(observation, space.dtype)
 
 
 def fit_dtype(space: Space[Any], observation: Any, name: str = "observation") -> Any:
-    """Return an observation, or a batch of them, whose values the dtypes of its space can represent.
+    """Return an observation, or a batch of observations, whose values the dtypes of the space can represent.
 
     Floats within 0.001 of an integer are rounded to the integer if the space holds integers. If nothing is rounded, the
     result is `observation` itself.
@@ -145,8 +148,9 @@ def fit_dtype(space: Space[Any], observation: Any, name: str = "observation") ->
     (2, 3)
     """
     if isinstance(space, spaces.Dict):
-        parts = {key: fit_dtype(part, observation[key], f"{name}[{key!r}]") for key, part in space.spaces.items()}
-        return observation if all(part is observation[key] for key, part in parts.items()) else parts
+        fitting = {key: fit_dtype(part, observation[key], f"{name}[{key!r}]") for key, part in space.spaces.items()}
+        # The same object where nothing changed, so that callers compare by identity.
+        return observation if all(part is observation[key] for key, part in fitting.items()) else fitting
     dtype = np.dtype(space.dtype)
     value = np.asarray(observation)
     if value.dtype.kind not in "biufO":
@@ -158,6 +162,7 @@ def fit_dtype(space: Space[Any], observation: Any, name: str = "observation") ->
         dtype = np.dtype(np.float32)  # that of networks and memories
     if value.dtype == dtype and (not is_float or np.isfinite(value).all()):
         return observation
+    # A cast of NaN or of a large number warns, and the comparison finds it.
     with np.errstate(all="ignore"):
         cast = value.astype(dtype, copy=False)
         lost = ~np.isfinite(cast) if is_float else cast != value
@@ -183,19 +188,19 @@ def at(observations: Any, index: int) -> Any:
 
 
 def is_goal_space(space: Space[Any]) -> bool:
-    """Return whether a space of observations is that of a goal environment."""
+    """Return whether a space of observations belongs to a goal environment."""
     return isinstance(space, spaces.Dict) and set(space.spaces) == set(GOAL_KEYS)
 
 
 def _parts(space: Space[Any]) -> tuple[Part, ...]:
-    found: list[Part] = []
+    parts: list[Part] = []
     names = _ENCODED_GOAL_KEYS if is_goal_space(space) else ()
     for path, leaf in _leaves(space, (), names):
-        start = found[-1].columns.stop if found else 0
-        found.append(Part(path, leaf, slice(start, start + _width(leaf, path))))
-    if not found:
+        start = parts[-1].columns.stop if parts else 0
+        parts.append(Part(path, leaf, slice(start, start + _width(leaf, path))))
+    if not parts:
         raise ValueError(f"env: observation_space is empty: {space}")
-    return tuple(found)
+    return tuple(parts)
 
 
 def _leaves(space: Space[Any], path: tuple[str, ...], names: Sequence[str] = ()) -> list[tuple[tuple[str, ...], Any]]:
@@ -223,6 +228,7 @@ def _one_hot(value: Array, space: spaces.MultiDiscrete) -> Array:
     """Return the one-hot vectors of all entries, one after the other: bool `[..., sum of nvec]`."""
     sizes = space.nvec.ravel()
     flat = value.reshape(*value.shape[: value.ndim - len(space.shape)], -1)
+    # The number of each column within its own entry, to compare with the entry's value.
     counted = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     return np.repeat(flat, sizes, axis=-1) == counted
 
@@ -231,8 +237,9 @@ def _leading_axes(space: Space[Any], value: Any) -> int | None:
     if isinstance(space, spaces.Dict):
         if not isinstance(value, Mapping) or not set(space.spaces) <= set(value):
             return None
-        found = {_leading_axes(part, value[name]) for name, part in space.spaces.items()}
-        return found.pop() if len(found) == 1 else None
+        axes = {_leading_axes(part, value[name]) for name, part in space.spaces.items()}
+        # Parts with different numbers of axes are neither one observation nor a batch.
+        return axes.pop() if len(axes) == 1 else None
     shape = np.shape(value)
     own_shape = space.shape or ()
     extra = len(shape) - len(own_shape)

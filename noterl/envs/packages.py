@@ -30,7 +30,7 @@ def named_packages(what: str) -> Iterator[None]:
             raise
         raise ImportError(f'{what}: {error}; noterl has an extra for it: pip install "noterl[atari]"') from error
     except DependencyNotInstalled as error:
-        found = re.search(r"gymnasium\[([\w-]+)\]", str(error))
-        extra = _EXTRAS.get(found[1].replace("_", "-")) if found else None
+        extra_of_gymnasium = re.search(r"gymnasium\[([\w-]+)\]", str(error))
+        extra = _EXTRAS.get(extra_of_gymnasium[1].replace("_", "-")) if extra_of_gymnasium else None
         hint = "" if extra is None else f'; noterl has an extra for it: pip install "noterl[{extra}]"'
         raise ImportError(f"{what}: {error}{hint}") from error

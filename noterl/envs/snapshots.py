@@ -1,10 +1,10 @@
 """The state of an environment in the middle of an episode.
 
-If an environment has `get_state()` and `set_state(state)`, it is restored by these methods, which must also cover any
-environment that it wraps. The state may hold numbers, text, bytes, None, NumPy arrays, scalars and generators, and
-lists, tuples, deques and dicts of these. The generator `np_random` and the state of wrappers of gymnasium and noterl
-are included automatically. A wrapper of another package needs the two methods itself. All other environments are
-replayed: they are reset with the same seed, and the actions since then are repeated.
+If an environment has `get_state()` and `set_state(state)`, these methods restore the environment, and must also cover
+any environment inside. The state may hold numbers, text, bytes, None, NumPy arrays, scalars and generators, and lists,
+tuples, deques and dicts of these. The generator `np_random` and the state of wrappers of gymnasium and noterl are
+included automatically. A wrapper of another package needs the two methods itself. All other environments are replayed:
+reset with the same seed, and stepped with the same actions.
 """
 
 from __future__ import annotations
@@ -54,22 +54,23 @@ _STATELESS_MODULES = ("transform_observation", "transform_action", "transform_re
 
 
 def get_state(env: gymnasium.Env[Any, Any]) -> dict[str, Any] | None:
-    """Return the state of an environment and of the wrappers around it.
+    """Return the state of an environment and of all wrappers around the environment.
 
     Args:
-        env: an environment. Its class, or one of its wrappers, should have `get_state()` and `set_state(state)`.
+        env: an environment. The class, or one of the wrappers, should have `get_state()` and `set_state(state)`.
 
     Returns:
-        A dict of values that a file can hold. None if there are no such methods, if a file cannot hold their state, or
-        if a wrapper around the object that has them is not a known one of gymnasium or noterl.
+        A dict of values that a file can hold. None if there are no such methods, if a file cannot hold the state, or if
+        a wrapper around the object with the methods is not a known one of gymnasium or noterl.
     """
     stack = list(layers(env))
     stateful = _stateful(stack)
     fields = [_fields(layer) for layer in stack[:stateful]]
     if stateful is None or None in fields:
         return None
+    # Not the property `np_random`, which would make a generator where there is none.
     random = vars(stack[-1]).get("_np_random") if hasattr(stack[-1], "__dict__") else None
-    own = stack[stateful].get_state()
+    env_state = stack[stateful].get_state()
     try:
         return {
             "layers": [type(layer).__name__ for layer in stack],
@@ -77,17 +78,18 @@ def get_state(env: gymnasium.Env[Any, Any]) -> dict[str, Any] | None:
                 {path: codec.copy(attrgetter(path)(layer)) for path in paths or () if path.split(".")[0] in vars(layer)}
                 for layer, paths in zip(stack, fields, strict=False)
             ],
-            "env": codec.copy(own),
+            "env": codec.copy(env_state),
             "random": codec.copy(random).bit_generator.state if isinstance(random, np.random.Generator) else None,
         }
+    # A state that a file cannot hold: the episode is then replayed instead.
     except (TypeError, ValueError):
         return None
 
 
 def set_state(env: gymnasium.Env[Any, Any], state: dict[str, Any]) -> None:
-    """Restore the state of an environment and of the wrappers around it, as `get_state` returned it.
+    """Restore the state, returned by `get_state`, of an environment and of all wrappers around the environment.
 
-    The environment is reset first, because many environments create the objects that hold their state in `reset`.
+    The environment is reset first, because many environments create the objects of the state in `reset`.
 
     Raises:
         ValueError: if the state is not a result of `get_state`, or is of an environment with other wrappers.
@@ -98,15 +100,17 @@ def set_state(env: gymnasium.Env[Any, Any], state: dict[str, Any]) -> None:
         raise ValueError(f"state must be a result of get_state, got {type(state).__name__}")
     names = [type(layer).__name__ for layer in stack]
     if stateful is None or state["layers"] != names or len(state["wrappers"]) != stateful:
-        saved, own = ("<".join(map(str, each)) for each in (state["layers"], names))
-        raise ValueError(f"state is of the environment {saved}, but this one is {own}")
-    own, wrappers, random = (codec.copy(state[name]) for name in ("env", "wrappers", "random"))
+        saved, current = ("<".join(map(str, stack_names)) for stack_names in (state["layers"], names))
+        raise ValueError(f"state is of the environment {saved}, but this one is {current}")
+    # Copies, because the environment keeps and changes what `set_state` receives.
+    env_state, wrappers, random = (codec.copy(state[name]) for name in ("env", "wrappers", "random"))
     for layer, fields in zip(stack[:stateful], wrappers, strict=True):
         for path in fields:  # a file must not replace methods or the wrapped environment
             if path not in (_fields(layer) or ()):
                 raise ValueError(f"state: {type(layer).__name__} has no state named {path!r}")
+    # All checks come before the reset, so that a wrong state leaves the environment as it was.
     env.reset(seed=0)
-    stack[stateful].set_state(own)
+    stack[stateful].set_state(env_state)
     for layer, fields in zip(stack[:stateful], wrappers, strict=True):
         for path, value in fields.items():
             owner, _, name = path.rpartition(".")
@@ -117,29 +121,29 @@ def set_state(env: gymnasium.Env[Any, Any], state: dict[str, Any]) -> None:
 def reseed(env: gymnasium.Env[Any, Any], generator: np.random.Generator) -> None:
     """Set new seeds, drawn from `generator`, for the generators of NumPy and Python that an environment holds.
 
-    These are the attributes of the environment and of the wrappers around it, such as `np_random`.
+    The generators are attributes of the environment or of a wrapper, such as `np_random`.
     """
     held = (value for layer in layers(env) for value in getattr(layer, "__dict__", {}).values())
     kinds = (np.random.Generator, np.random.RandomState, python_random.Random)
-    for found in {id(value): value for value in held if isinstance(value, kinds)}.values():
+    for held_generator in {id(value): value for value in held if isinstance(value, kinds)}.values():
         seed = int(generator.integers(2**32))
-        if isinstance(found, np.random.Generator):
-            bits: Any = found.bit_generator
+        if isinstance(held_generator, np.random.Generator):
+            bits: Any = held_generator.bit_generator
             bits.state = type(bits)(seed).state  # in place, because the environment may have other references to it
         else:
-            found.seed(seed)
+            held_generator.seed(seed)
 
 
 def has_state_methods(env: gymnasium.Env[Any, Any]) -> bool:
-    """Return whether the environment, or a wrapper around it, has `get_state()` and `set_state(state)`."""
+    """Return whether the environment, or a wrapper, has `get_state()` and `set_state(state)`."""
     return _stateful(list(layers(env))) is not None
 
 
 def replay(env: gymnasium.Env[Any, Any], seed: int | None, actions: Iterable[Any], *, over: bool = False) -> Any:
     """Reset with `seed`, take `actions`, and return the last observation.
 
-    If the episode ends before the last action, it differs from the one to repeat, and None is returned. The same holds
-    if it ends with the last action, unless `over`.
+    If the episode ends before the last action, the episode differs from the one to repeat, and None is returned. The
+    same holds for an episode that ends with the last action, unless `over`.
 
     Example:
     >>> env = gymnasium.make("CartPole-v1")
@@ -183,7 +187,7 @@ def _stateful(stack: list[Any]) -> int | None:
 def _defines(layer: Any, name: str, arguments: int) -> bool:
     """Return whether `layer` itself defines a method that takes this many arguments.
 
-    `hasattr` does not suffice: wrappers of gym forward attributes that they lack.
+    `hasattr` does not suffice: wrappers of gym forward attributes of the environment inside.
     """
     if name not in getattr(layer, "__dict__", {}) and not any(name in vars(base) for base in type(layer).__mro__):
         return False

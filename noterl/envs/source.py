@@ -44,7 +44,7 @@ def resolve(env: Any) -> EnvSource:
         The source of environments for lanes and for evaluation.
 
     Raises:
-        ValueError: if it is none of these, if the id is unknown, or if a space is of an unsupported kind.
+        ValueError: if `env` is none of these, if the id is unknown, or if a space is of an unsupported kind.
         ImportError: if the environment needs a package that is not installed.
 
     Example:
@@ -63,6 +63,7 @@ def resolve(env: Any) -> EnvSource:
     opened = open_env(env)
     try:
         return opened.source()
+    # What noterl made here has no other owner yet.
     except ValueError:
         if opened.owned:
             opened.env.close()
@@ -95,10 +96,10 @@ def _adapter_of(env: Any) -> type[EnvSource] | None:
 
 
 def resolve_like(env: Any, own: EnvSource) -> EnvSource:
-    """Return a source of environments with the spaces of the agent's own.
+    """Return a source of environments with the same spaces as the agent's source.
 
     Raises:
-        ValueError: if `env` is not an environment, or its spaces differ.
+        ValueError: if `env` is not an environment, or the spaces differ.
     """
     source = resolve(env)
     for name in ("team", "observation_space", "action_space"):
@@ -113,12 +114,12 @@ def resolve_like(env: Any, own: EnvSource) -> EnvSource:
 def from_description(described: Any) -> EnvSource:
     """Return a source from a result of `EnvSource.describe`, perhaps of another process.
 
-    The environment is made when it is first needed. If its id is not registered here, the source has only the spaces,
-    which suffice to build an agent and restore it.
+    The environment is made at the first use. If the id is not registered here, the source has only the spaces, which
+    suffice to build and restore an agent.
 
     Raises:
-        ValueError: if it is not a description, if its id would import a module, or if the environment does not accept
-            its arguments.
+        ValueError: if `described` is not a description, if the id would import a module, or if the environment does not
+            accept the arguments.
     """
     contents = description.read(described)
     spaces: tuple[Any, Any] = contents.observation_space, contents.action_space

@@ -22,7 +22,7 @@ KINDS: dict[str, type[Space[Any]]] = {
 def kind(space: Any) -> str | None:
     """Return the name of the supported kind that `space` is, or None.
 
-    Spaces are recognized by the names of their classes, because classic gym is never imported.
+    Spaces are recognized by the names of the classes, because classic gym is never imported.
     """
     bases = {base.__name__ for base in type(space).__mro__}
     return next((name for name in KINDS if name in bases), None)
@@ -30,6 +30,7 @@ def kind(space: Any) -> str | None:
 
 def is_space(value: Any) -> bool:
     """Return whether `value` is a space of gymnasium or of classic gym, supported or not."""
+    # A class is not a space, though it has one among its bases.
     return isinstance(value, Space) or (
         not isinstance(value, type) and any(base.__name__ == "Space" for base in type(value).__mro__)
     )
@@ -46,17 +47,17 @@ def convert(space: Any, name: str) -> Space[Any]:
 
     Args:
         space: a space of gymnasium (or a subclass) or of classic gym (recognized by class name and attributes).
-        name: its name in error messages, such as "observation_space".
+        name: the name in error messages, such as "observation_space".
 
     Raises:
-        ValueError: if it is not a Box, Discrete, MultiDiscrete or MultiBinary, or a Dict or Tuple of these, or if a
-            discrete space does not start at zero.
+        ValueError: if `space` is not a Box, Discrete, MultiDiscrete or MultiBinary, or a Dict or Tuple of these, or if
+            a discrete space does not start at zero.
     """
     which = kind(space)
     if space is None:
         raise ValueError(f"env: the environment has no {name}; set it in its constructor, to a space of gymnasium")
     if which is None:
-        single = ", ".join(each for each in KINDS if each != "Tuple")
+        single = ", ".join(name_of_kind for name_of_kind in KINDS if name_of_kind != "Tuple")
         wrapper = f"gymnasium.wrappers.Transform{'Action' if name.startswith('action') else 'Observation'}"
         raise ValueError(
             f"env: {name} must be a {single} space, or for several agents a Tuple of them, got {show(space)} "
@@ -65,16 +66,17 @@ def convert(space: Any, name: str) -> Space[Any]:
     if which in ("Discrete", "MultiDiscrete") and np.any(getattr(space, "start", 0)):
         raise ValueError(f"env: {name} must start at zero, got {show(space)}; {_start_hint(space, name)}")
     try:
-        parts = parts_of(space)
-        converted = {key: convert(part, f"{name}[{key!r}]") for key, part in parts.items()}
-        same = type(space) is KINDS[which] and all(part is converted[key] for key, part in parts.items())
+        children = parts_of(space)
+        converted = {key: convert(part, f"{name}[{key!r}]") for key, part in children.items()}
+        # A space whose parts are unchanged is returned itself, so that identity tells what was converted.
+        same = type(space) is KINDS[which] and all(part is converted[key] for key, part in children.items())
         return space if same else _CONVERTERS[which](space, converted)
     except (AttributeError, TypeError, AssertionError) as error:
         raise ValueError(f"env: {name} looks like a {which} space but cannot be read as one: {error}") from error
 
 
 def _start_hint(space: Any, name: str) -> str:
-    """Return advice: how to wrap an environment so that its discrete values start at zero."""
+    """Return advice: how to wrap an environment so that discrete values start at zero."""
     start = np.asarray(space.start).tolist()
     size = f"Discrete({space.n})" if kind(space) == "Discrete" else f"MultiDiscrete({np.asarray(space.nvec).tolist()})"
     if name == "action_space":
@@ -121,11 +123,11 @@ def check_spaces(
     """Raise if an algorithm does not support the spaces.
 
     Args:
-        algorithm: its name in the error, such as "DQN".
+        algorithm: the name in the error, such as "DQN".
         observation_space: of one environment.
         action_space: of one environment.
-        observations: the kinds of observation space that it supports: "Box", "Discrete", "Dict" ...
-        actions: the kinds of action space that it supports.
+        observations: the kinds of observation space that the algorithm supports: "Box", "Discrete", "Dict" ...
+        actions: the kinds of action space that the algorithm supports.
         bounded_actions: whether a Box of actions must have finite bounds, as for squashed policies.
         hint: advice at the end of the message.
 
@@ -179,8 +181,8 @@ def find_unsupported(observation_space: Any, action_space: Any) -> list[str]:
     'no agent takes the observation space Tuple(Discrete(3), Discrete(2))'
     """
     pairs = ("observation", observation_space), ("action", action_space)
-    found = [(role, space, _wrapper_hint(role, space)) for role, space in pairs]
-    return [f"no agent takes the {role} space {show(space)}{hint}" for role, space, hint in found if hint]
+    hints = [(role, space, _wrapper_hint(role, space)) for role, space in pairs]
+    return [f"no agent takes the {role} space {show(space)}{hint}" for role, space, hint in hints if hint]
 
 
 def same_layout(first: Space[Any], second: Space[Any]) -> bool:

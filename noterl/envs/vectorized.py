@@ -43,7 +43,7 @@ class RegisteredVector(VectorMaker):
     """The native vector environment of a gymnasium id, for `fit(vectorize=True)`.
 
     Args:
-        env: an id or its spec.
+        env: an id or a spec.
 
     Raises:
         ValueError: if the id is unknown or has no vector environment, if gymnasium steps it in uncompiled JAX, or if
@@ -76,7 +76,7 @@ class RegisteredVector(VectorMaker):
         """Return a vector environment of `num_envs` lanes.
 
         Raises:
-            ImportError: if it needs a package that is not installed.
+            ImportError: if the environment needs a package that is not installed.
         """
         with named_packages(f"env: {show(self._spec.id)} cannot be made"):
             vector = gymnasium.make_vec(self._spec, num_envs, vectorization_mode="vector_entry_point")

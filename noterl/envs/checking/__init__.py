@@ -1,1 +1,1 @@
-"""`check` and its report."""
+"""`check` and the report that it returns."""

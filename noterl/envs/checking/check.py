@@ -1,8 +1,8 @@
 """`check`: find the faults of an environment.
 
-An error is a fault that ends training or makes its results wrong. gymnasium's passive checker adds warnings about the
+An error is a fault that ends training or makes the results wrong. gymnasium's passive checker adds warnings about the
 results of `reset` and `step`. Further checks are noterl's own: seeded runs must repeat, episodes must be restorable,
-and a vector environment must follow the autoreset mode that it declares.
+and a vector environment must follow the declared autoreset mode.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def check(env: Any, *, episodes: int = 3, steps: int = 1000, seed: int = 0) -> R
     Args:
         env: anything that `resolve` accepts, except a pair of spaces and an `EnvSource`. An environment object is
             stepped itself and may be left in the middle of an episode. Of a `SyncVectorEnv`, the first environment is
-            checked, because its environments run as scalar lanes.
-        episodes: the number of episodes; not used for a vector environment that steps its lanes together.
+            checked, because these environments run as scalar lanes.
+        episodes: the number of episodes; not used for a vector environment that steps the lanes together.
         steps: the largest number of steps of one episode; of all lanes together for a vector environment. Actions have
             the types that `fit` passes, such as a Python int for a Discrete space, and are legal.
         seed: the seed of the first episode and of the random actions.
@@ -119,7 +119,7 @@ class _Examiner:
         self._outside: set[str] = set()  # findings about observations that are outside of their space
 
     def run(self, episodes: int, steps: int, seed: int) -> None:
-        """Play episodes, then repeat one, then restore one from its state if the environment has the methods."""
+        """Play episodes, then repeat one, then restore one from a saved state if the environment has the methods."""
         report = self._report
         for text in self._source.find_statistics():
             report.warn(text)
@@ -132,6 +132,7 @@ class _Examiner:
             self._play([[action_space.sample() for _ in range(steps)] for _ in range(episodes)], seed)
             self._check_exactness([action_space.sample() for _ in range(min(steps, _REPEATED_STEPS))], seed)
         finally:
+            # In `finally`, so that the report has a time even if a step raises an error.
             report.step_microseconds = statistics.median(self._times or [math.nan]) * 1e6
         if report.step_microseconds > _SLOW_MICROSECONDS:
             rate = 1e6 / report.step_microseconds
@@ -141,8 +142,8 @@ class _Examiner:
         """Play an episode with each list of actions."""
         report = self._report
         endings = []
-        for episode, own in enumerate(actions):
-            moments = self._run(self._env, own, seed + episode, f"episode {episode}")
+        for episode, episode_actions in enumerate(actions):
+            moments = self._run(self._env, episode_actions, seed + episode, f"episode {episode}")
             report.steps += len(moments) - 1
             if _is_over(moments[-1]):
                 report.episodes += 1
@@ -166,6 +167,7 @@ class _Examiner:
         _, info = self._checker.reset(result, 0, 0)
         self._read_mask(info)
         self._advise(env, result, env_reset_passive_checker)
+        # Copies, because an environment may change and return the same array in each step.
         return [copy.deepcopy((result[0], 0.0, False, False)), *self._steps(env, actions, name)]
 
     def _steps(self, env: Env, actions: list[Any], name: str) -> list[_Moment]:
@@ -174,6 +176,7 @@ class _Examiner:
         for number, action in enumerate(actions, 1):
             self._report.place = f"{name}, step {number}"
             taken = self._taken(action)
+            # Only the step is timed: copies and checks are not part of a training's step.
             start = time.perf_counter()
             result: Any = env.step(copy.deepcopy(taken))
             self._times.append(time.perf_counter() - start)
@@ -195,10 +198,10 @@ class _Examiner:
         space: Any = self._source.action_space
         if self._mask is not None:
             choices = np.atleast_1d(action).reshape(-1)
-            parts = np.split(self._mask, np.cumsum(part_sizes(space))[:-1])
+            masks = np.split(self._mask, np.cumsum(part_sizes(space))[:-1])
             legal = [
                 choice if part[choice] else np.flatnonzero(part)[choice % part.sum()]
-                for choice, part in zip(choices, parts, strict=True)
+                for choice, part in zip(choices, masks, strict=True)
             ]
             action = np.array(legal, space.dtype).reshape(space.shape)
         return int(action) if isinstance(space, Discrete) else action
@@ -208,7 +211,8 @@ class _Examiner:
         function = functools.wraps(env.reset)(lambda *_: result)  # gymnasium also checks the signature of `reset`
         stub = SimpleNamespace(observation_space=env.observation_space, reset=function, step=lambda _: result)
         # gymnasium must warn, even if the user has set another level.
-        level, gymnasium.logger.min_level = gymnasium.logger.min_level, gymnasium.logger.WARN
+        level = gymnasium.logger.min_level
+        gymnasium.logger.min_level = gymnasium.logger.WARN
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             try:
@@ -251,6 +255,7 @@ class _Examiner:
 
     def _make_second(self) -> Env | None:
         """Return a second environment; None if the user passed an object and no second one can be made."""
+        # A second instance shows state that outlives `reset`, such as a counter of the class.
         try:
             return self._source.make_evaluation()
         except ValueError:
@@ -270,6 +275,7 @@ class _Examiner:
                 "the state cannot be saved, so episodes are not restored exactly: it has values other than numbers, "
                 "text, arrays, generators, lists and dicts, or a wrapper around it has no get_state and set_state"
             )
+        # The mask belongs to the state: the restored episode continues with the same legal actions.
         mask = self._mask
         expected = self._steps(self._env, actions[half:], "the rest of an episode")
         report.place = "get_state or set_state"
@@ -283,7 +289,7 @@ class _Examiner:
 
 
 def _dtype_note(observation: Any, space: Any) -> str:
-    """Return a note if an observation is outside of its space only because of its dtype."""
+    """Return a note if an observation is outside of the space only because of the dtype."""
     if not isinstance(observation, np.ndarray) or observation.dtype == getattr(space, "dtype", None):
         return ""
     if not space.contains(observation.astype(space.dtype)):

@@ -14,6 +14,7 @@ from noterl.envs.ends import InvalidStepError, check_end
 from noterl.envs.observation import fit_dtype
 from noterl.envs.spaces import show
 
+# As messages show the result of `step`; `_check_count` counts the values by the commas.
 STEP = "(observation, reward, terminated, truncated, info)"
 # Networks and memories hold float32.
 _LARGEST = float(np.finfo(np.float32).max)
@@ -41,7 +42,7 @@ class Checker:
     """Checks observations and rewards, each in less than a microsecond for small observations.
 
     The first 1,000 observations, and then every 100th, are compared with the dtype of the space: a value that a
-    conversion would change is an error, unless it is an integer after rounding.
+    conversion would change is an error, unless rounding makes the value an integer.
 
     Args:
         observation_space: of one environment.
@@ -62,12 +63,13 @@ class Checker:
         self._name = name
         self._space = observation_space
         self._shape = observation_space.shape
-        parts = observation_space.spaces if isinstance(observation_space, spaces.Dict) else {}
-        self._parts = {key: Checker(part, f"{name}[{key!r}]") for key, part in parts.items()}
+        children = observation_space.spaces if isinstance(observation_space, spaces.Dict) else {}
+        self._parts = {key: Checker(part, f"{name}[{key!r}]") for key, part in children.items()}
         self._floating = isinstance(observation_space, spaces.Box) and observation_space.dtype.kind == "f"
         self._count = int(observation_space.n) if isinstance(observation_space, spaces.Discrete) else None
         self._weights = _weights(math.prod(self._shape or ()), np.dtype(observation_space.dtype or np.float32))
         self._examined = 0
+        # Only the outermost checker warns: a Dict is compared with its space as a whole.
         self._warns_outside = warn_outside and _is_bounded(observation_space)
         self._warn = warn
         self._rounds = False
@@ -78,7 +80,7 @@ class Checker:
         """Return the observation and the info of a reset; an info that is not a dict is replaced by an empty one.
 
         Raises:
-            InvalidStepError: if they are invalid.
+            InvalidStepError: if the observation is invalid.
         """
         check_reset(result)
         observation, info = result
@@ -88,17 +90,20 @@ class Checker:
         except InvalidStepError as error:
             if is_info:
                 raise
+            # Without a dict as the second value, the result was probably an observation that happens to have two
+            # entries.
             raise InvalidStepError(f"reset must return (observation, info), got {show(repr(result))}") from error
 
     def step(self, result: Any, lane: int, step: int) -> tuple[Any, Any, Any, Any, Any]:
         """Return the five values of a step; an info that is not a dict is replaced by an empty one.
 
         Raises:
-            InvalidStepError: if they are invalid.
+            InvalidStepError: if a value is invalid.
         """
         try:
             observation, reward, terminated, truncated, info = result
         except (TypeError, ValueError):
+            # Unpacking checks the number of values; the error is explained only if it fails.
             check_step(result)
             raise
         try:
@@ -106,6 +111,7 @@ class Checker:
         except InvalidStepError as error:
             if np.size(reward) == 1:
                 raise
+            # A reward that is an array is probably an observation: the values are in another order.
             raise InvalidStepError(f"step must return {STEP}, got {show(repr(result))}") from error
         # The usual case of `reward` without its call, so that a step is not slower than with two calls.
         if type(reward) is not float or not _SMALLEST <= reward <= _LARGEST:
@@ -121,8 +127,8 @@ class Checker:
         """Return the observation, in which integers are rounded if necessary.
 
         Raises:
-            InvalidStepError: unless it has the shape of its space, fits float32 and, for a Discrete space, is in it; if
-                it is examined, unless it fits the dtype of its space.
+            InvalidStepError: unless the observation has the shape of the space, fits float32 and, for a Discrete space,
+                is a member; if examined, unless the observation fits the dtype of the space.
         """
         if self._shape is None:
             for key, checker in self._parts.items():
@@ -146,6 +152,7 @@ class Checker:
                 f"{self._shape}"
             )
         if self._floating:
+            # The dtype of an environment rarely changes, so the weights of the last one are kept.
             if value.dtype is not self._weights.dtype:
                 if value.dtype.kind not in "fiub":
                     raise InvalidStepError(
@@ -165,7 +172,7 @@ class Checker:
             )
 
     def _examine(self, observation: Any, lane: int, step: int) -> Any:
-        """Compare the observation with dtype and bounds, set which one is examined next, and return it."""
+        """Compare the observation with dtype and bounds, set which one is examined next, and return the observation."""
         self._examined += 1
         place = f"{self._name} of environment {lane} at step {step}"
         fitting = self.fit_dtype(observation, place)
@@ -175,11 +182,12 @@ class Checker:
                 f"{place} is outside of the bounds of {self._space}: {observation!r}. Training continues with such "
                 "observations, without further warnings."
             )
+        # Each observation is examined once one had to be rounded, because the others need the same conversion.
         self._until = 1 if self._examined < 1000 or self._rounds else 100
         return fitting
 
     def fit_dtype(self, observation: Any, place: str, space: Any = None) -> Any:
-        """Return the observation, or a batch of them in `space`, in which integers are rounded if necessary.
+        """Return the observation, or a batch of observations in `space`, in which integers are rounded if necessary.
 
         Raises:
             InvalidStepError: if the dtype of the space cannot represent a value.
@@ -215,19 +223,22 @@ class Checker:
             ) from None
         except OverflowError:
             raise InvalidStepError(f"reward of environment {lane} at step {step} exceeds float32") from None
+        # `not <=` is true for NaN, too.
         if not size <= _LARGEST:
             fault = "exceeds float32" if math.isfinite(size) else "is not finite"
             raise InvalidStepError(f"reward of environment {lane} at step {step} {fault}: {reward!r}")
 
 
 def _weights(size: int, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """Return weights whose dot product with an array `[size]` is finite only if float32 can hold all its values.
+    """Return weights whose dot product with an array `[size]` is finite only if float32 can hold all of its values.
 
     For float64, a product overflows if x exceeds float32. For other dtypes, the weights are 0, and 0 * x is NaN if x is
     not finite.
     """
     if dtype == np.float64:
+        # A value beyond float32 times this weight exceeds float64, so that the sum is infinite.
         return np.full(size, np.finfo(np.float64).max / _LARGEST)
+    # Only an infinite or NaN value times 0 is not finite; other values of float32 and of integers fit.
     return np.zeros(size, dtype)
 
 
@@ -252,10 +263,11 @@ def _is_bounded(space: spaces.Space[Any]) -> bool:
 
 
 def _is_inside(value: Any, space: Any) -> bool:
-    """Return whether a value lies within the bounds of its space, after conversion to the dtype of the space."""
+    """Return whether a value lies within the bounds of the space, after conversion to the dtype of the space."""
     if isinstance(space, spaces.Dict):
         return all(_is_inside(value[name], part) for name, part in space.spaces.items())
     if isinstance(space, spaces.Discrete):
+        # `_check_array` has compared it already.
         return True
     low, high = (space.low, space.high) if isinstance(space, spaces.Box) else (0, getattr(space, "nvec", 2) - 1)
     value = np.asarray(value, space.dtype)

@@ -13,15 +13,15 @@ class Report:
 
     Attributes:
         name: of the environment.
-        errors: faults that end training or make its results wrong, with the place where they occurred.
+        errors: faults that end training or make the results wrong, with the place of each.
         warnings: likely mistakes, and causes of inexact or slow runs; each once, with the first place.
         resumable: how an episode in progress is restored exactly: "state" by the environment's own `get_state` and
-            `set_state`, "replay" by repeating the actions since its seeded reset. None if it is not.
+            `set_state`, "replay" by repeating the actions since the seeded reset. None for neither.
         step_microseconds: the median time of one step; of all lanes together for a vector environment.
         episodes: the number of finished episodes.
         steps: the number of steps.
-        autoreset_mode: of a vector environment that steps its lanes together: "NextStep", "SameStep" or "Disabled".
-        place: the current place, such as "episode 0, step 3"; findings are reported with it.
+        autoreset_mode: of a vector environment that steps the lanes together: "NextStep", "SameStep" or "Disabled".
+        place: the current place, such as "episode 0, step 3"; findings name the place.
     """
 
     name: str
@@ -44,8 +44,8 @@ class Report:
         self.errors.append(f"{text} ({self.place})" if self.place else text)
 
     def warn(self, text: str) -> None:
-        """Add a warning, unless the report already has it from another place."""
-        if not any(found.startswith(text) for found in self.warnings):
+        """Add a warning, unless the report has the same warning from another place."""
+        if not any(warning.startswith(text) for warning in self.warnings):
             self.warnings.append(f"{text} ({self.place})" if self.place else text)
 
     def __str__(self) -> str:

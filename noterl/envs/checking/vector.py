@@ -1,4 +1,4 @@
-"""`check` for vector environments that step their lanes together: their values, autoreset mode and repeatability."""
+"""`check` for vector environments that step all lanes together: values, autoreset mode and repeatability."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ def autoreset_mode(vector: VectorEnv[Any, Any, Any]) -> str:
     """Return how a vector environment starts a lane's next episode: "NextStep", "SameStep" or "Disabled".
 
     Raises:
-        ValueError: if its metadata do not name a mode. Without a mode, transitions and resets cannot be distinguished.
+        ValueError: if the metadata do not name a mode. Without a mode, transitions and resets cannot be distinguished.
     """
     mode = (vector.metadata or {}).get("autoreset_mode")
+    # The modes of gymnasium are enums; a vector environment may also use their values.
     name = getattr(mode, "value", mode)
     if name not in MODES:
         raise ValueError(f"env: metadata['autoreset_mode'] must be one of {MODES}, got {mode!r}")
@@ -36,7 +37,7 @@ def autoreset_mode(vector: VectorEnv[Any, Any, Any]) -> str:
 
 
 def check_vector(vector: VectorEnv[Any, Any, Any], report: Report, steps: int, seed: int) -> None:
-    """Step a vector environment twice with the same random actions, and report its faults."""
+    """Step a vector environment twice with the same random actions, and report faults."""
     report.autoreset_mode = autoreset_mode(vector)
     # A copy: sampling from the environment's own space would advance its generator.
     space = copy.deepcopy(vector.action_space)
@@ -45,7 +46,8 @@ def check_vector(vector: VectorEnv[Any, Any, Any], report: Report, steps: int, s
     first, report.episodes = _play(vector, report, actions, seed)
     report.steps = len(actions) * vector.num_envs
     again, _ = _play(vector, report, actions[:_REPEATED_STEPS], seed)
-    step, report.place = difference(first, again), ""
+    step = difference(first, again)
+    report.place = ""
     if step is None:
         report.resumable = "replay"
     else:
@@ -54,6 +56,7 @@ def check_vector(vector: VectorEnv[Any, Any, Any], report: Report, steps: int, s
 
 def difference(first: list[Any], second: list[Any]) -> int | None:
     """Return the first index at which two runs differ, or None."""
+    # Not strict, because the second run may be shorter.
     pairs = enumerate(zip(first, second, strict=False))
     return next((index for index, pair in pairs if not equal(*pair)), None)
 
@@ -68,7 +71,8 @@ def _play(vector: VectorEnv[Any, Any, Any], report: Report, actions: list[Any], 
     episodes = 0
     times = []
     for step, action in enumerate(actions, 1):
-        report.place, start = f"step {step}", time.perf_counter()
+        report.place = f"step {step}"
+        start = time.perf_counter()
         observations, rewards, terminations, truncations, infos = vector.step(action)
         times.append(time.perf_counter() - start)
         before = ended
@@ -83,6 +87,7 @@ def _play(vector: VectorEnv[Any, Any, Any], report: Report, actions: list[Any], 
                 "wrapper changes rewards, or the mode is another one"
             )
         episodes += int(ended.sum())
+        # In this mode, a lane stays at its end until it is reset with a mask.
         if report.autoreset_mode == "Disabled" and ended.any():
             vector.reset(options={"reset_mask": ended.copy()})
     report.step_microseconds = statistics.median(times) * 1e6
@@ -97,10 +102,10 @@ def check_step(
     Args:
         mode: the autoreset mode: "NextStep", "SameStep" or "Disabled".
         before: bool `[N]`, the lanes whose episode ended in the previous step.
-        rewards: as `step` returned them.
-        terminations: as `step` returned them.
-        truncations: as `step` returned them.
-        infos: as `step` returned them.
+        rewards: as returned by `step`.
+        terminations: as returned by `step`.
+        truncations: as returned by `step`.
+        infos: as returned by `step`.
 
     Raises:
         InvalidStepError: if a shape is wrong, an end is None or a str, or the step contradicts the autoreset mode.
@@ -114,6 +119,7 @@ def check_step(
     final = infos.get("final_obs")
     if mode == "NextStep" and (final is not None or (ends & before).any()):
         raise InvalidStepError("in the mode NextStep, the step after an end must be a reset; this is another mode")
+    # Only this mode loses the last observation, because the next episode has started.
     ended_lanes = np.flatnonzero(ends).tolist() if mode == "SameStep" else []
     if any(final is None or at(final, lane) is None for lane in ended_lanes):
         raise InvalidStepError("in the mode SameStep, infos['final_obs'] must hold an episode's last observation")

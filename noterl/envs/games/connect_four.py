@@ -76,6 +76,7 @@ class ConnectFour(Game):
 
     def to_play(self, states: Array) -> Array:
         """Return the player to move: the first one if the number of stones is even."""
+        # Stones are 1 and -1, whose lowest bit is 1, so the lowest bit of the xor is the parity of their number.
         return np.bitwise_xor.reduce(states.reshape(len(states), -1), axis=1) & 1
 
     def result(self, states: Array) -> Array:
@@ -89,15 +90,17 @@ class ConnectFour(Game):
 
     def observe(self, states: Array) -> Array:
         """Return the own and the other player's stones, float32 `[N, 84]`."""
-        own = (1 - 2 * self.to_play(states))[:, None]
+        stone = (1 - 2 * self.to_play(states))[:, None]
         boards = states.reshape(len(states), -1)
-        return np.concatenate([boards == own, boards == -own], axis=1).astype(np.float32)
+        return np.concatenate([boards == stone, boards == -stone], axis=1).astype(np.float32)
 
     def legal_in(self, observations: Array) -> Array:
         """Return the columns whose top cell is empty."""
+        # The last of the two boards' rows is the top: rows are counted from below.
         top = observations.reshape(-1, 2, _ROWS, _COLUMNS)[:, :, -1]
         return top.sum(axis=1) == 0
 
     def render(self, state: Array) -> str:
         """Return the board as six lines of text, the top row first."""
+        # From the top row down; cell -1 is the last character, "O".
         return "\n".join(" ".join(".XO"[cell] for cell in row) for row in state[::-1])

@@ -24,7 +24,7 @@ class Outcome(NamedTuple):
         states: the states after the moves, `[N, ...]`.
         reward: the rewards of the first player, `[N]`.
         terminated: whether the game is over, `[N]`.
-        truncated: whether the game was cut off; its value is then estimated, `[N]`.
+        truncated: whether the game was cut off and the value must be estimated, `[N]`.
     """
 
     states: Array
@@ -34,10 +34,10 @@ class Outcome(NamedTuple):
 
 
 class Game(Configurable):
-    """Base class of games: functions of states `[N, ...]` that do not change their arguments.
+    """Base class of games: functions of states `[N, ...]` that do not change the arguments.
 
     A game of your own defines `start`, `legal_actions`, `step`, `to_play`, `result` and `observe`. For moves without a
-    search on bare observations, it also defines `legal_in`; to draw a position, `render`.
+    search on bare observations, the game also defines `legal_in`; to draw a position, `render`.
 
     Attributes:
         players: 2, whose rewards add up to zero, or 1.

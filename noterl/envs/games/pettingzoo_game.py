@@ -37,17 +37,17 @@ class PettingZooGame(Game):
     The game must be deterministic, players must move in turn, and observations must be dicts with `observation` and
     `action_mask`. A state is the history of moves: the number of moves, then the actions, padded with -1, int16. The
     environment repeats the moves of each new position, which takes 0.1 to 1 ms. So `TicTacToe` and `ConnectFour` are
-    much faster than PettingZoo's versions of them.
+    much faster than PettingZoo's versions.
 
     Args:
         env: "tictactoe_v3" or "connect_four_v3", a module of `pettingzoo.classic`; or a function without arguments that
-            makes an AEC environment. An agent with such a function is loaded from a file only with its own class of
-            games.
+            makes an AEC environment. An agent with such a function is loaded from a file only with a class of games of
+            your own.
         max_length: the largest number of moves in a game; needed for a function.
 
     Raises:
         ValueError: if `env` is not one of these, or the environment does not fit.
-        ImportError: if PettingZoo is not installed; its extra is "pettingzoo".
+        ImportError: if PettingZoo, the extra "pettingzoo", is not installed.
 
     Example:
     >>> from noterl.envs.games import PettingZooGame, RandomPlayer, play_games
@@ -64,15 +64,15 @@ class PettingZooGame(Game):
                 raise ValueError(f"env must be one of {', '.join(_LENGTHS)}, or a function, got {env!r}")
             name = env.rpartition("_")[0]  # the modules with a version in their names warn, from PettingZoo 1.27 on
             module = require(f"pettingzoo.classic.{name}.{name}", "pettingzoo", "PettingZooGame")
-            made = module.env()
+            game = module.env()
             max_length = _LENGTHS[env] if max_length is None else max_length
         elif callable(env):
-            made = env()
+            game = env()
         else:
             raise ValueError(f"env must be one of {', '.join(_LENGTHS)}, or a function, got {env!r}")
         self.max_length: int = check_positive("max_length", max_length)
-        self._env = made.unwrapped if hasattr(made, "unwrapped") else made  # wrappers check each call
-        self._check(made)
+        self._env = game.unwrapped if hasattr(game, "unwrapped") else game  # wrappers check each call
+        self._check(game)
         self._positions: dict[bytes, _Position] = {}
         self._moves: list[int] | None = None  # that the environment has made; None before the first reset
 
@@ -101,6 +101,7 @@ class PettingZooGame(Game):
 
     def start(self, count: int) -> Array:
         """Return empty histories `[count, 1 + max_length]`."""
+        # -1 marks moves that were not made, so that equal histories have equal bytes.
         states = np.full((count, 1 + self.max_length), -1, np.int16)
         states[:, 0] = 0
         return states
@@ -135,18 +136,21 @@ class PettingZooGame(Game):
 
     def _position(self, state: Array) -> _Position:
         key = state.tobytes()
-        found = self._positions.get(key)
-        if found is None:
+        position = self._positions.get(key)
+        if position is None:
             if len(self._positions) == _POSITIONS:
                 self._positions.clear()
-            found = self._positions[key] = self._replay(state[1 : 1 + state[0]].tolist())
-        return found
+            position = self._positions[key] = self._replay(state[1 : 1 + state[0]].tolist())
+        return position
 
     def _replay(self, moves: list[int]) -> _Position:
         """Return the position after these moves."""
         env: Any = self._env
         before = self._moves
+        # The moves of the last position are often the first ones of this, because a search goes deeper; only then it
+        # need not be replayed from the start.
         if before is None or moves[: len(before)] != before:
+            # The same seed each time: a position must not depend on when it is searched.
             env.reset(seed=0)
             before = []
         self._moves = None  # if a move raises

@@ -1,7 +1,7 @@
 """Opponents, and games between players.
 
-A player is a function of `(game, states, generator)` that returns an action for each of the states `[N, ...]`. In all
-of them the game is not over.
+A player is a function of `(game, states, generator)` that returns an action for each of the states `[N, ...]`. In each
+of these states the game is not over.
 """
 
 from __future__ import annotations
@@ -79,6 +79,7 @@ def _signs(game: Game, states: Array) -> Array:
 
 def random_choice(mask: Array, generator: np.random.Generator) -> Array:
     """Return the index of a uniformly random True in each row of a mask `[N, A]`."""
+    # The largest of random numbers is at a uniformly random place, and -1 is below all of them.
     return np.where(mask, generator.random(mask.shape), -1.0).argmax(axis=1)
 
 
@@ -109,9 +110,9 @@ def play_games(
         actions = np.empty(len(active), np.int64)
         to_play = game.to_play(current)
         for number, player in enumerate((first, second)):
-            own = np.flatnonzero(to_play == number)
-            if len(own):
-                actions[own] = (random if moves > 0 else player)(game, current[own], generator)
+            rows = np.flatnonzero(to_play == number)
+            if len(rows):
+                actions[rows] = (random if moves > 0 else player)(game, current[rows], generator)
         moves -= 1
         outcome = game.advance(current, actions)
         states[active] = outcome.states
@@ -126,7 +127,7 @@ def play_all_lines(game: Game, player: Player, *, first: bool, generator: Any = 
 
     Args:
         game: a game of two players, small enough for all lines.
-        player: the player to judge; it moves the same way each time that it sees a position.
+        player: the player to judge; the player's move in a position must always be the same.
         first: whether the player moves first.
         generator: passed to the player; by default a new one with the seed 0.
 
@@ -136,7 +137,8 @@ def play_all_lines(game: Game, player: Player, *, first: bool, generator: Any = 
     0
     """
     generator = np.random.default_rng(0) if generator is None else generator
-    states, lines = game.start(1), np.ones(1, np.int64)  # positions, and the number of lines that lead to each
+    states = game.start(1)
+    lines = np.ones(1, np.int64)  # the number of lines that lead to each position
     counts = np.zeros(3, np.int64)
     mine = first
     while len(states):
@@ -144,12 +146,14 @@ def play_all_lines(game: Game, player: Player, *, first: bool, generator: Any = 
             rows = np.arange(len(states))
             actions = player(game, states, generator)
         else:
+            # Each position is continued by all legal moves of the opponent.
             rows, actions = np.nonzero(game.legal_actions(states))
         outcome = game.advance(states[rows], actions)
         lines = lines[rows]
         over = outcome.terminated | outcome.truncated
         score = outcome.reward if first else -outcome.reward
         counts += [int(lines[over & (score == value)].sum()) for value in (1, 0, -1)]
+        # Positions that several lines reach are continued once, with the sum of the lines.
         states, inverse = np.unique(outcome.states[~over], axis=0, return_inverse=True)
         lines = np.bincount(inverse.reshape(-1), weights=lines[~over], minlength=len(states)).astype(np.int64)
         mine = not mine

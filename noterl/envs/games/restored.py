@@ -1,8 +1,8 @@
-"""A single-agent environment as a game, so that a search can simulate it.
+"""A single-agent environment as a game that a search can simulate.
 
-If `noterl.envs.get_state` returns the environment's state, it is restored by `set_state`. Any other environment is
-copied by `copy.deepcopy`, with everything that it holds: the elapsed steps of a time limit, and its generator. Each
-search starts from a state with new seeds, so that it does not foresee what the environment will do.
+If `noterl.envs.get_state` returns the environment's state, `set_state` restores the state. Any other environment is
+copied by `copy.deepcopy`, with all contents: the elapsed steps of a time limit, and the generator. Each search starts
+from a state with new seeds, so that the search does not foresee the environment's next steps.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ class Snapshot(NamedTuple):
 
 
 class RestoredEnv(Game):
-    """An environment whose states are stored and restored; its states are `Snapshot`s in an array of objects `[N]`.
+    """An environment whose states are stored and restored, as `Snapshot`s in an array of objects `[N]`.
 
     Args:
-        env: an environment that only this object uses; it is reset and stepped for a check.
+        env: an environment that only this object uses, reset and stepped for a check.
 
     Raises:
-        ValueError: if its actions are not Discrete, or a restored environment does not repeat what it did.
+        ValueError: if the actions are not Discrete, or a restored environment does not repeat its steps.
     """
 
     players: ClassVar[int] = 1
@@ -69,7 +69,7 @@ class RestoredEnv(Game):
 
         Args:
             env: the environment.
-            observation: its current observation, encoded.
+            observation: the current observation, encoded.
             action_mask: the legal actions `[A]`; None if all are legal.
             terminated: whether the episode is over, so that the mask may forbid all actions.
 
@@ -84,6 +84,7 @@ class RestoredEnv(Game):
 
     def pack(self, snapshots: list[Snapshot]) -> Array:
         """Return snapshots as an array of states `[N]`."""
+        # Filled one by one, because `np.array` would take the named tuples apart.
         states = np.empty(len(snapshots), object)
         for row, snapshot in enumerate(snapshots):
             states[row] = snapshot
@@ -102,7 +103,7 @@ class RestoredEnv(Game):
         """Return the current state of an environment with new seeds, as an array `[1]`.
 
         Args:
-            pair: the environment and its current observation.
+            pair: the environment and the current observation.
             generator: of the seeds.
             action_mask: the legal actions `[A]`; None if all are legal.
 
@@ -160,7 +161,7 @@ class RestoredEnv(Game):
         return self.pack([self.snapshot(env, self._encoder(observation), info.get(ACTION_MASK))] * count)
 
     def legal_actions(self, states: Array) -> Array:
-        """Return the legal actions, bool `[N, A]`: `info["action_mask"]`, or all of them."""
+        """Return the legal actions, bool `[N, A]`: `info["action_mask"]`, or all actions."""
         return np.stack([state.action_mask for state in states])
 
     def step(self, states: Array, actions: Array) -> Array:
@@ -184,6 +185,7 @@ class RestoredEnv(Game):
             observation, rewards[row], terminated[row], truncated[row], info = env.step(action)
             mask = info.get(ACTION_MASK)
             following.append(self.snapshot(env, self._encoder(observation), mask, bool(terminated[row])))
+        # An episode that does both ends for good, so its value is not estimated.
         return Outcome(self.pack(following), rewards, terminated, truncated & ~terminated)
 
 

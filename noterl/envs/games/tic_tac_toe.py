@@ -70,14 +70,15 @@ class TicTacToe(Game):
 
     def result(self, states: Array) -> Array:
         """Return 1 or -1 if a player has three in a row, 0 for other full boards, else NaN."""
+        # A product of matrices, as in `ConnectFour`.
         sums = states.astype(np.float32) @ _SUMS
         drawn = np.where(states.all(axis=1), 0.0, np.nan)
         return np.where(sums.max(axis=1) == 3, 1.0, np.where(sums.min(axis=1) == -3, -1.0, drawn))
 
     def observe(self, states: Array) -> Array:
         """Return the own and the other player's stones, float32 `[N, 18]`."""
-        own = (1 - 2 * self.to_play(states))[:, None]
-        return np.concatenate([states == own, states == -own], axis=1).astype(np.float32)
+        stone = (1 - 2 * self.to_play(states))[:, None]
+        return np.concatenate([states == stone, states == -stone], axis=1).astype(np.float32)
 
     def legal_in(self, observations: Array) -> Array:
         """Return the cells without stones."""

@@ -1,7 +1,7 @@
 """Environments with several agents (PettingZoo's parallel API, or lists) with gymnasium's interface.
 
-Observations and actions are the vectors of `Team`. An agent that has left keeps its last observation and receives no
-reward, and its actions are ignored.
+Observations and actions are the vectors of `Team`. An agent that has left keeps the last observation and receives no
+reward. Actions of this agent are ignored.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Outcome(NamedTuple):
         reward: the rewards to learn from.
         terminated: whether the agent's task has ended, in this step or before.
         present: whether the agent took part in the step.
-        remaining: whether the agent has a value after the step: it acts in the next step, or it was truncated and would
-            have continued.
+        remaining: whether the agent has a value after the step, because the agent acts in the next step, or was
+            truncated and would have continued.
     """
 
     earned: Array
@@ -74,11 +74,11 @@ class TeamEnv(gymnasium.Env[Any, Any]):
 
     Args:
         env: the environment.
-        team: its agents.
+        team: the agents.
 
     Attributes:
-        team: its agents.
-        team_reward: returns the rewards to learn from; by default each agent's own. `step` returns their mean.
+        team: the agents.
+        team_reward: returns the rewards to learn from; by default each agent's own. `step` returns the mean.
         outcome: the outcome of the last step for each agent.
     """
 
@@ -103,22 +103,25 @@ class TeamEnv(gymnasium.Env[Any, Any]):
     def step(self, action: Array) -> tuple[Array, float, bool, bool, dict[str, Any]]:
         """Step with the actions of the present agents; the episode ends when none is left.
 
-        It is terminated if no agent remains (see `Outcome`), otherwise truncated.
+        The episode is terminated if no agent remains (see `Outcome`), otherwise truncated.
         """
         observations, rewards, terminations, active, info = self._advance(self.team.actions(action))
-        present, self._present = self._present, active
+        present = self._present
+        self._present = active
         over = not active.any()
+        # An agent may come back after its end, and its flag is then cleared.
         self._terminated = self._terminated & ~active | present & terminations
         earned = np.where(present, rewards, 0.0)
         reward = rewards_to_learn_from(self.team_reward, earned, self._terminated)
         remaining = present & ~self._terminated | active
         self.outcome: Outcome = Outcome(earned, reward, self._terminated, present, remaining)
         ended = over and not remaining.any()
+        # A copy: the caller keeps the last observation, and agents that have left keep their part of it.
         observation = self._write(self._observations.copy(), observations)
         return observation, float(reward.mean()), ended, over and not ended, info
 
     def _write(self, vector: Array, observations: Mapping[int, Any]) -> Array:
-        """Write the observations into the vector, store it and return it."""
+        """Write the observations into the vector, store the vector and return it."""
         self.team.write_observations(observations, vector)
         self._observations = vector
         return vector
@@ -137,7 +140,7 @@ class TeamEnv(gymnasium.Env[Any, Any]):
         raise NotImplementedError
 
     def _advance(self, actions: tuple[Any, ...]) -> _Step:
-        """Step with the actions of all agents; those of absent agents have no effect."""
+        """Step with the actions of all agents; actions of absent agents have no effect."""
         raise NotImplementedError
 
 
@@ -162,6 +165,7 @@ class ParallelEnv(TeamEnv):
         return self._by_index(observations), self._active(), {"agents": infos}
 
     def _advance(self, actions: tuple[Any, ...]) -> _Step:
+        # PettingZoo's environments expect actions of present agents only.
         present = {name: actions[index] for name, index in self._index.items() if self._present[index]}
         observations, rewards, terminations, _, infos = self.env.step(present)
         earned = np.array([rewards.get(name, 0.0) for name in self._index], np.float64)
@@ -182,7 +186,7 @@ class ListEnv(TeamEnv):
     """An environment whose `step` accepts a list of actions and returns lists of observations, rewards and ends.
 
     `step` may return gymnasium's five values or the older four (observations, rewards, dones, info). Rewards and ends
-    may also be one value for all agents. `step` receives the actions of all agents, including those that have left.
+    may also be one value for all agents. `step` receives the actions of all agents, including agents that have left.
 
     Args:
         env: an object with `reset` and `step`, whose two spaces are lists, tuples or Tuple spaces.
@@ -193,9 +197,9 @@ class ListEnv(TeamEnv):
     """
 
     def __init__(self, env: Any) -> None:
-        parts = [_parts(space) for space in (env.observation_space, env.action_space)]
-        known = getattr(env, "possible_agents", None) or range(len(parts[0]))
-        super().__init__(env, Team([str(name) for name in known], *parts))
+        agent_spaces = [_parts(space) for space in (env.observation_space, env.action_space)]
+        names = getattr(env, "possible_agents", None) or range(len(agent_spaces[0]))
+        super().__init__(env, Team([str(name) for name in names], *agent_spaces))
         self.spec: Any = env.spec if isinstance(env, gymnasium.Env) else None
         self._resetting = env if isinstance(env, gymnasium.Env) else _Classic(env, self.team)
 
@@ -208,6 +212,7 @@ class ListEnv(TeamEnv):
         result = self.env.step(list(actions))
         if len(result) == 4:
             observations, rewards, over, info = result
+            # As in classic gym, whose `done` also means a time limit.
             late = info.get("TimeLimit.truncated", False) if isinstance(info, dict) else False
             truncations = self._all(over) & self._all(late)
             terminations = self._all(over) & ~truncations
@@ -243,12 +248,13 @@ def as_team(env: Any) -> TeamEnv | None:
     """Return an environment with several agents as a `TeamEnv`; None for any other object.
 
     Raises:
-        ValueError: if its agents act in turn, or if `ParallelEnv` or `ListEnv` does not accept it.
+        ValueError: if the agents act in turn, or if `ParallelEnv` or `ListEnv` does not accept it.
     """
     if isinstance(env, TeamEnv | type):
         return env if isinstance(env, TeamEnv) else None
     if not all(callable(getattr(env, name, None)) for name in ("reset", "step")):
         return None
+    # Only the AEC API has both; it must be recognized before the parallel one, with which it shares names.
     if hasattr(env, "agent_iter") and hasattr(env, "last"):
         raise ValueError(
             f"env: the agents of {show(env)} act in turn (PettingZoo's AEC API), but all must act at once; use its "
@@ -261,7 +267,7 @@ def as_team(env: Any) -> TeamEnv | None:
 
 
 def _parts(space: Any) -> list[Any]:
-    """Return the spaces in a list, tuple or Tuple of them; an empty list for anything else."""
+    """Return the spaces in a list, tuple or Tuple; an empty list for anything else."""
     if isinstance(space, list | tuple):
         return list(space) if all(map(is_space, space)) else []
     return list(parts_of(space).values()) if is_space(space) and isinstance(space, spaces.Tuple) else []

@@ -1,6 +1,7 @@
-"""Teams: the agents of one environment, and the layout of their observations and actions in one vector each.
+"""Teams: the agents of one environment, and the layout of all observations and all actions in one vector each.
 
-Lanes, memories, files and compiled calls handle the two vectors. An algorithm for several agents splits them again.
+Lanes, memories, files and compiled calls handle the two vectors. An algorithm for several agents splits the vectors
+again.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ Reshape = Callable[[Any, tuple[int, ...]], Any]  # of tensors or arrays
 class Team:
     """The agents of an environment, in order.
 
-    An agent's part of the observation vector is its encoded observation (`noterl.envs.observation`). Its part of the
-    action vector holds the flattened action; for a Discrete space, this is one number.
+    An agent's part of the observation vector is the encoded observation (`noterl.envs.observation`). The agent's part
+    of the action vector holds the flattened action; for a Discrete space, this is one number.
 
     Args:
         names: of the agents.
@@ -73,6 +74,8 @@ class Team:
         )
         self.observation_columns: list[slice] = columns([int(np.prod(shape)) for shape in self.network_shapes])
         self._action_columns = columns([int(np.prod(space.shape or ())) for space in self.action_space])
+        # Bytes only if all agents have bytes: one vector has one dtype, and images in float32 take four times the
+        # memory.
         in_bytes = all(encoder.dtype == np.uint8 for encoder in self.encoders)
         low, high, dtype = (0, 255, np.uint8) if in_bytes else (-np.inf, np.inf, np.float32)
         self.joined_observation_space: spaces.Box = spaces.Box(low, high, (self.observation_columns[-1].stop,), dtype)
@@ -94,7 +97,7 @@ class Team:
         """Write the observations of some agents, by index, into `vector [D]`.
 
         Raises:
-            ValueError: if an observation does not have the shape of its space; the message names the agent.
+            ValueError: if an observation does not have the shape of the space; the message names the agent.
         """
         for index, observation in observations.items():
             encoder = self.encoders[index]
@@ -123,8 +126,8 @@ class Team:
             encoder(fit_dtype(encoder.original_space, observation, f"observation of agent {name!r}"))
             for encoder, observation, name in named
         ]
-        parts = [part.reshape(*part.shape[: axes.copy().pop()], -1) for part in encoded]
-        return np.concatenate(parts, axis=-1, dtype=self.joined_observation_space.dtype)
+        flat = [part.reshape(*part.shape[: axes.copy().pop()], -1) for part in encoded]
+        return np.concatenate(flat, axis=-1, dtype=self.joined_observation_space.dtype)
 
     def split_observations(self, vectors: Any, reshape: Reshape = np.reshape) -> tuple[Any, ...]:
         """Return each agent's encoded observations `[B, *shape]` from vectors `[B, D]`, tensors or arrays."""
@@ -135,14 +138,14 @@ class Team:
         return _split(vectors, self._action_columns, [space.shape or () for space in self.action_space], reshape)
 
     def actions(self, vector: Array) -> tuple[Any, ...]:
-        """Return the agents' actions, each a member of its space, from one vector `[W]`."""
+        """Return the agents' actions, members of the action spaces, from one vector `[W]`."""
         actions = zip(self.batched_actions(vector[None]), self.action_space, strict=True)
-        return tuple(int(one[0]) if isinstance(space, spaces.Discrete) else one[0] for one, space in actions)
+        return tuple(int(batch[0]) if isinstance(space, spaces.Discrete) else batch[0] for batch, space in actions)
 
     def batched_actions(self, vectors: Array) -> tuple[Array, ...]:
-        """Return each agent's actions `[N, *shape]`, in the dtype of its space, from vectors `[N, W]`."""
-        parts = zip(self.split_actions(vectors), self.action_space, strict=True)
-        return tuple(_cast(part, space) for part, space in parts)
+        """Return each agent's actions `[N, *shape]`, in the dtype of the action space, from vectors `[N, W]`."""
+        batches = zip(self.split_actions(vectors), self.action_space, strict=True)
+        return tuple(_cast(part, space) for part, space in batches)
 
 
 def columns(sizes: Sequence[int]) -> list[slice]:
@@ -154,8 +157,9 @@ def columns(sizes: Sequence[int]) -> list[slice]:
 def _split(
     vectors: Any, places: Sequence[slice], shapes: Sequence[tuple[int, ...]], reshape: Reshape
 ) -> tuple[Any, ...]:
-    parts = zip((vectors[:, place] for place in places), shapes, strict=True)
-    return tuple(part if len(shape) == 1 else reshape(part, (-1, *shape)) for part, shape in parts)
+    columns_and_shapes = zip((vectors[:, place] for place in places), shapes, strict=True)
+    # A column of vectors has the shape already; reshaping a tensor would cost an operation.
+    return tuple(part if len(shape) == 1 else reshape(part, (-1, *shape)) for part, shape in columns_and_shapes)
 
 
 def _tuple(role: str, names: Sequence[str], parts: Sequence[Any]) -> spaces.Tuple:

@@ -27,7 +27,7 @@ class Opened(NamedTuple):
 
     Attributes:
         spaces: the observation space and the action space of one environment, as the environment defines them; None in
-            place of a space that it does not define.
+            place of a missing space.
         make_source: makes the source from the two spaces and the keyword arguments of `EnvSource`.
         env: the environment; None if there are only spaces.
         build: makes another environment, in a render mode; None if `env` is the user's own object.
@@ -42,7 +42,7 @@ class Opened(NamedTuple):
 
     @classmethod
     def around(cls, env: Any, make_source: Callable[..., EnvSource], build: Builder | None, prefix: str = "") -> Opened:
-        """Return an environment with its spaces, whose names may have a prefix; with a `build`, noterl owns it."""
+        """Return an environment with the spaces, whose names may have a prefix; with a `build`, noterl owns it."""
         spaces = getattr(env, f"{prefix}observation_space", None), getattr(env, f"{prefix}action_space", None)
         return cls(spaces, make_source, env, build, owned=build is not None)
 
@@ -56,16 +56,16 @@ class Opened(NamedTuple):
 
 
 class EnvSource(ABC):
-    """Holds the spaces of an environment and makes environments when they are needed; `resolve` returns one.
+    """Holds the spaces of an environment and makes environments on demand; `resolve` returns a source.
 
-    Each subclass is one kind of `env=`: `matches` recognizes the argument, and `open` opens its first environment.
+    Each subclass is one kind of `env=`: `matches` recognizes the argument, and `open` opens the first environment.
 
     Args:
         observation_space: observation space of one environment, not encoded.
         action_space: action space of one environment, not encoded.
-        env: the first environment, or the vector environment: the user's own, or one made to read its spaces.
+        env: the first environment, or the vector environment: the user's own, or one made to read the spaces.
         build: makes an environment like `env`, in a render mode.
-        owned: whether noterl made `env`, so that `close` closes it.
+        owned: whether noterl made `env`, so that `close` closes the object.
         team: the agents of an environment with several; None for one agent.
         described: the description in a file, from which the source was made; None if there is none.
 
@@ -142,7 +142,7 @@ class EnvSource(ABC):
         """The game that the environments play, or None.
 
         Raises:
-            ValueError: if a wrapper is around the environment of a game, because a search would bypass it.
+            ValueError: if a wrapper is around the environment of a game, because a search would bypass the wrapper.
         """
         return None
 
@@ -153,8 +153,8 @@ class EnvSource(ABC):
     def describe(self) -> dict[str, Any]:
         """Return the description that is stored in a saved file.
 
-        It always holds the spaces. It holds "id", "kwargs" and "max_episode_steps" if these suffice to make the
-        environment, and "agents", their names, if there are several.
+        The description always holds the spaces. "id", "kwargs" and "max_episode_steps" are added if these suffice to
+        make the environment, and "agents", the names, for several agents.
 
         Example:
         >>> from noterl.envs import resolve
@@ -162,6 +162,7 @@ class EnvSource(ABC):
         >>> described["id"], described["kwargs"], described["max_episode_steps"], described["action_space"]
         ('CartPole-v1', {}, 500, Discrete(2))
         """
+        # A source from a file keeps the file's description, because its id may not be registered here.
         if self._described is not None:
             return self._described
         if self.team is None:
@@ -199,7 +200,7 @@ class EnvSource(ABC):
         If the user passed an environment object, lane 0 is that object. `close` closes all others.
 
         Raises:
-            ValueError: if no environment, or no further one, can be made, or if a vector environment steps its lanes
+            ValueError: if no environment, or no further one, can be made, or if a vector environment steps the lanes
                 together.
         """
         raise ValueError("env: a vector environment steps its lanes together and has no single lane")
@@ -208,10 +209,11 @@ class EnvSource(ABC):
         """Return the vector environment that steps the lanes together.
 
         Args:
-            num_envs: the number of lanes; ignored for a vector environment of the user, which has its own number.
+            num_envs: the number of lanes; ignored for a vector environment of the user, which has a fixed number.
 
         Raises:
-            ValueError: if no vector environment steps the lanes, or it has other spaces than single environments.
+            ValueError: if no vector environment steps the lanes, or the spaces differ from the spaces of single
+                environments.
         """
         raise ValueError(f"env: no vector environment steps the lanes of {self!r}")
 
@@ -227,11 +229,11 @@ class EnvSource(ABC):
 
     @abstractmethod
     def detached(self) -> EnvSource:
-        """Return a source without an environment; another process that receives the source makes its own.
+        """Return a source without an environment; another process that receives the source makes an environment.
 
         Raises:
-            ValueError: if there is no environment, if `env` is a vector environment, or if it is an environment that
-                `gymnasium.make` cannot make again.
+            ValueError: if there is no environment, if `env` is a vector environment, or if `gymnasium.make` cannot make
+                the environment again.
         """
 
     def portable(self) -> EnvSource | None:
@@ -239,10 +241,10 @@ class EnvSource(ABC):
         return None
 
     def make_evaluation(self, *, render_mode: str | None = None) -> Env:
-        """Return an environment like those of the lanes, but never one of them. The caller closes it.
+        """Return an environment like the lanes' environments, but never one of these. The caller closes it.
 
         Args:
-            render_mode: its render mode, such as "rgb_array"; None for its default.
+            render_mode: the render mode, such as "rgb_array"; None for the default.
 
         Raises:
             ValueError: if no environment can be made, or none with this render mode.
@@ -277,7 +279,8 @@ class EnvSource(ABC):
 
     def _compare(self, env: Env) -> None:
         """Warn once if the first copy of the user's object has other attributes than the object had."""
-        attributes, self._attributes = self._attributes, None
+        attributes = self._attributes
+        self._attributes = None
         if attributes is None:
             return
         copied = plain_attributes(env)
@@ -304,6 +307,7 @@ class EnvSource(ABC):
         env = as_env(product)
         if not isinstance(env, gymnasium.Env):
             raise ValueError(f"env: the factory must return environments, but this time it returned {show(product)}")
+        # Each layer, because a factory may wrap the same environment in a new wrapper.
         used = {id(layer) for other in (self._env, *self._lanes) for layer in layers(other)}
         if any(id(layer) in used for layer in layers(env)):
             raise ValueError(
@@ -318,8 +322,9 @@ class EnvSource(ABC):
         return env
 
     def close(self) -> None:
-        """Close the environments that were made here, all of them if one raises; the user's own object stays open."""
+        """Close all environments that were made here, even if one raises; the user's own object stays open."""
         with contextlib.ExitStack() as closing:
+            # By identity: lane 0 may be the same object as `_env`, and is closed once.
             for env in {id(env): env for env in (*self._lanes, *[self._env] * self._owned)}.values():
                 closing.callback(env.close)
             self._lanes.clear()

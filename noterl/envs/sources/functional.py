@@ -13,7 +13,7 @@ from noterl.envs.sources.scalar import ScalarSource
 
 
 class FunctionalSource(ScalarSource):
-    """Makes environments of the same pure functions; the arguments are those of `EnvSource`."""
+    """Makes environments of the same pure functions; the arguments are the same as for `EnvSource`."""
 
     functions: Functions
     steps_together = True

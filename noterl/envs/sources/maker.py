@@ -43,11 +43,12 @@ class MakerSource(EnvSource):
     def matches(cls, env: Any) -> bool:
         """Return whether `env` is a maker or names one, such as "atari:Pong"."""
         prefix, _, name = env.partition(":") if isinstance(env, str) else ("", "", "")
+        # A name is needed: "atari:" alone is no game.
         return isinstance(env, VectorMaker) or (prefix in MAKERS and bool(name))
 
     @classmethod
     def open(cls, env: Any, build: Builder | None = None) -> Opened:
-        """Make one environment for evaluation, whose spaces are those of a lane."""
+        """Make one environment for evaluation, with the spaces of a lane."""
         prefix, _, name = env.partition(":") if isinstance(env, str) else ("", "", "")
         maker = MAKERS[prefix](name) if prefix else env
         return Opened.around(maker.make_single(), functools.partial(cls, maker=maker), maker.make_single)
@@ -82,6 +83,7 @@ class MakerSource(EnvSource):
 
     def close(self) -> None:
         """Close the vector environment and the environments that were made here."""
+        # An `ExitStack`, so that an error of one `close` does not keep the other open.
         with contextlib.ExitStack() as closing:
             closing.callback(super().close)
             closing.callback(self._close_vector)

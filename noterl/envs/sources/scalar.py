@@ -44,12 +44,12 @@ class ScalarSource(EnvSource):
 
     @classmethod
     def matches(cls, env: Any) -> bool:
-        """Return whether `env` is an id, its spec, a game, or a single environment."""
+        """Return whether `env` is an id, a spec, a game, or a single environment."""
         return isinstance(env, str | EnvSpec | Game) or as_env(env) is not None
 
     @classmethod
     def open(cls, env: Any, build: Builder | None = None) -> Opened:
-        """Open an id, its spec, a game, or a single environment."""
+        """Open an id, a spec, a game, or a single environment."""
         single: Any = as_env(env)
         if single is None:
             build = (
@@ -63,7 +63,7 @@ class ScalarSource(EnvSource):
         """The game that the environments play, or None.
 
         Raises:
-            ValueError: if a wrapper is around the environment of a game, because a search would bypass it.
+            ValueError: if a wrapper is around the environment of a game, because a search would bypass the wrapper.
         """
         base = getattr(self._env, "unwrapped", None)
         if isinstance(base, GameEnv) and base is not self._env:
@@ -79,6 +79,7 @@ class ScalarSource(EnvSource):
         """Return the environment of lane `index`: the user's own object, if there is one, for lane 0."""
         if index == 0 and self._env is not None and not self._owned:
             return self._env
+        # The first lane uses the environment that was made to read the spaces.
         env = self._env if self._is_free else self._make_another()
         self._is_free = False
         self._lanes.append(env)
@@ -89,8 +90,10 @@ class ScalarSource(EnvSource):
         self._is_lent = lent and self._env is not None and not self._owned and self.team is None
 
     def make_evaluation(self, *, render_mode: str | None = None) -> Env:
-        """Return an environment like those of the lanes, or the user's own object if it is lent."""
-        is_lent, self._is_lent = self._is_lent, False
+        """Return an environment like the lanes' environments, or the user's own object if lent."""
+        is_lent = self._is_lent
+        self._is_lent = False
+        # An object with another render mode cannot show the episode, so a copy is made.
         if is_lent and render_mode in (None, self._env.render_mode):
             return _KeptOpen(self._env)
         return super().make_evaluation(render_mode=render_mode)
@@ -113,7 +116,7 @@ class ScalarSource(EnvSource):
         return self._vectorized
 
     def detached(self) -> EnvSource:
-        """Return a source without an environment; another process that receives the source makes its own."""
+        """Return a source without an environment; another process that receives the source makes an environment."""
         build: Any = self._builder()
         of_gym = copier(self._env)
         spec = self.spec

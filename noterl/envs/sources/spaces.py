@@ -12,7 +12,7 @@ from noterl.envs.spaces import is_space, kind, show
 
 
 class SpacesSource(ScalarSource):
-    """Holds the spaces only; two Tuple spaces are those of several agents.
+    """Holds the spaces only; two Tuple spaces are for several agents.
 
     Args:
         observation_space: see `EnvSource`.
@@ -31,6 +31,7 @@ class SpacesSource(ScalarSource):
         team: Team | None = None,
         **settings: Any,
     ) -> None:
+        # Without an environment, the agents have no names, so they are numbered.
         if team is None and kind(observation_space) == kind(action_space) == "Tuple":
             names = [str(number) for number in range(len(observation_space))]
             team = Team(names, list(observation_space), list(action_space))

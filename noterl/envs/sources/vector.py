@@ -13,9 +13,9 @@ from noterl.envs.wrappers.masks import with_masks
 
 
 class VectorSource(EnvSource):
-    """Holds a vector environment; the arguments are those of `EnvSource`.
+    """Holds a vector environment; the arguments are the same as for `EnvSource`.
 
-    The environments of a `SyncVectorEnv` run as scalar lanes: `make(lane)` returns them.
+    The environments of a `SyncVectorEnv` run as scalar lanes: `make(lane)` returns these environments.
     """
 
     def __init__(self, observation_space: Any, action_space: Any, **settings: Any) -> None:
@@ -47,7 +47,7 @@ class VectorSource(EnvSource):
         return super().make(index) if self.steps_together else with_masks(self.open_vector().envs[index])
 
     def open_vector(self, num_envs: int | None = None) -> Any:
-        """Return the vector environment; if it was made here and has been closed, make it again."""
+        """Return the vector environment; if the one made here has been closed, make another."""
         if not self._is_open and self._build is not None:
             self._env = self._build(None)
             self._is_open = True
@@ -64,6 +64,6 @@ class VectorSource(EnvSource):
         return vector_builder(self._env)
 
     def close(self) -> None:
-        """Close the vector environment if a factory made it."""
+        """Close the vector environment if made by a factory."""
         super().close()
         self._is_open = False

@@ -10,6 +10,7 @@ from gymnasium import spaces
 
 from noterl.envs.functional import FunctionalEnv, functional, import_jax
 
+# The constants of gymnasium's CartPole-v1, in SI units.
 GRAVITY = 9.8
 CART_MASS = 1.0
 POLE_MASS = 0.1
@@ -29,6 +30,7 @@ def functional_cartpole() -> FunctionalEnv:
     >>> functional_cartpole().action_space
     Discrete(2)
     """
+    # Twice the limits, as in gymnasium: the observation after the end lies outside of them.
     high = np.array([2 * MAX_POSITION, np.inf, 2 * MAX_ANGLE, np.inf], np.float32)
     space = spaces.Box(-high, high)
     return functional(_reset, _step, space, spaces.Discrete(2), max_episode_steps=LIMIT, name="functional_cartpole")
@@ -51,6 +53,7 @@ def _step(key: Any, state: Any, action: Any) -> tuple[Any, Any, Any, Any, Any]:
     speed_up = push - POLE_MASS * HALF_LENGTH * turn * cosine / mass
     state = jnp.stack(
         [
+            # Euler's method, position first: gymnasium's default.
             position + SECONDS * velocity,
             velocity + SECONDS * speed_up,
             angle + SECONDS * turning,

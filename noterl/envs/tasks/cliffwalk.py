@@ -38,6 +38,7 @@ class BlindCliffwalk(gymnasium.Env[np.int64, Any]):
         self.observation_space: Any = spaces.Discrete(self.n)
         self.action_space: Any = spaces.Discrete(2)
         self.state: int = 0
+        # The spec is not registered, but enough for copies of the environment.
         spec = "noterl/BlindCliffwalk-v0"
         self.spec: EnvSpec | None = EnvSpec(
             spec, f"{__name__}:{type(self).__name__}", kwargs={"n": self.n}, order_enforce=False

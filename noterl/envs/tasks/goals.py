@@ -1,7 +1,7 @@
 """Goal environments that are small enough for tests and examples.
 
 An observation is a dict with "observation", "achieved_goal" and "desired_goal". Rewards depend only on the achieved and
-the desired goal, given for one transition or a batch `[n, ...]`, so `noterl.replay.Hindsight` can relabel them.
+the desired goal, given for one transition or a batch `[n, ...]`, so `noterl.replay.Hindsight` can relabel the rewards.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Observation = dict[str, Array]
 
 
 class GoalEnv(gymnasium.Env[Observation, Any]):
-    """Base class: each step has the reward -1, except the one that reaches the goal: it has 0 and ends the episode.
+    """Base class: each step has the reward -1, except the one that reaches the goal, which has 0 and ends the episode.
 
     A subclass sets `self.state` and `self.goal` in `_begin`, changes the state in `_move`, and compares goals in
     `_reached`. The achieved goal is the state.
@@ -71,12 +71,13 @@ class GoalEnv(gymnasium.Env[Observation, Any]):
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore the state of an episode."""
-        self.state, self.goal = state["state"].copy(), state["goal"].copy()
+        self.state = state["state"].copy()
+        self.goal = state["goal"].copy()
         self.step_number = state["step_number"]
 
     @classmethod
     def _specified(cls, **keywords: Any) -> EnvSpec:
-        """Return a spec from which gymnasium makes another such environment; it is not registered."""
+        """Return a spec from which gymnasium makes another such environment, without registering."""
         name = f"noterl/{cls.__name__}-v0"
         return EnvSpec(name, f"{cls.__module__}:{cls.__name__}", kwargs=keywords, order_enforce=False)
 
@@ -99,8 +100,8 @@ class GoalEnv(gymnasium.Env[Observation, Any]):
 class Reach2D(GoalEnv):
     """A point in a 5x5 plane that must move to a distant goal.
 
-    It starts at the origin, which is a corner; the goal is 4±0.5 on each axis. The action is a displacement within ±1
-    on each axis; the point stops at the edges of the plane. The goal is reached within a distance of 0.15.
+    The point starts at the origin, which is a corner; the goal is 4±0.5 on each axis. The action is a displacement
+    within ±1 on each axis; the point stops at the edges of the plane. The goal is reached within a distance of 0.15.
 
     Args:
         max_steps: the number of steps after which an episode is truncated.
@@ -139,16 +140,17 @@ class Reach2D(GoalEnv):
 
     def _reached(self, achieved: Array, desired: Array) -> Any:
         away = achieved - desired
+        # The square root would cost time and change no comparison.
         near = (away * away).sum(-1) < self.threshold**2
         return bool(near) if near.ndim == 0 else near
 
 
 class BitFlip(GoalEnv):
-    """`n` bits that must equal a goal; each action flips one of them.
+    """`n` bits that must equal a goal; each action flips one bit.
 
     From Andrychowicz et al., "Hindsight experience replay" (2017), section 3.1. Initial bits and goal are uniformly
-    random. The reward is -1 while they differ, and an episode has at most `n` steps. Here an episode also ends when
-    they are equal.
+    random. The reward is -1 while bits and goal differ, and an episode has at most `n` steps. Here an episode also ends
+    when bits and goal are equal.
 
     Args:
         n: the number of bits and of actions.

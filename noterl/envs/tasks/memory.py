@@ -66,6 +66,7 @@ class RepeatPrevious(gymnasium.Env[np.int64, Any]):
         reward = 0.0
         if self.shown >= self.k:
             right = int(action) == self.deck[self.shown - self.k]
+            # The rewards of an episode without mistakes add up to 1.
             reward = (1.0 if right else -1.0) / (self.cards - self.k)
         self.shown += 1
         over = self.shown == self.cards
@@ -77,11 +78,12 @@ class RepeatPrevious(gymnasium.Env[np.int64, Any]):
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore the state of an episode."""
-        self.deck, self.shown = np.array(state["deck"]), int(state["shown"])
+        self.deck = np.array(state["deck"])
+        self.shown = int(state["shown"])
 
 
 class TMaze(gymnasium.Env[np.ndarray[Any, Any], Any]):
-    """A corridor whose first observation says in which direction the goal lies at the junction at its end.
+    """A corridor whose first observation says in which direction the goal lies at the junction at the end.
 
     From Bakker, "Reinforcement learning with long short-term memory" (2002), section 5. The actions are north, east,
     south and west. The right turn at the junction has the reward 4 and ends the episode, the wrong one has -0.1 and
@@ -115,9 +117,11 @@ class TMaze(gymnasium.Env[np.ndarray[Any, Any], Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray[Any, Any], dict[str, Any]]:
-        """Choose the side of the goal, and show it."""
+        """Choose and show the side of the goal."""
         super().reset(seed=seed)
-        self.is_north, self.place, self.number = bool(self.np_random.integers(2)), 0, 0
+        self.is_north = bool(self.np_random.integers(2))
+        self.place = 0
+        self.number = 0
         return self._observation(), {"is_success": False}
 
     def step(self, action: Any) -> tuple[np.ndarray[Any, Any], float, bool, bool, dict[str, Any]]:
@@ -132,7 +136,8 @@ class TMaze(gymnasium.Env[np.ndarray[Any, Any], Any]):
             right = (action == 0) == self.is_north
             reward = 4.0 if right else STAY
         elif (action == 1 and not at_junction) or (action == 3 and self.place > 0):
-            self.place, reward = self.place + (1 if action == 1 else -1), 0.0
+            self.place += 1 if action == 1 else -1
+            reward = 0.0
         truncated = not over and self.number >= self.max_steps
         return self._observation(), reward, over, truncated, {"is_success": bool(right)}
 
@@ -147,7 +152,9 @@ class TMaze(gymnasium.Env[np.ndarray[Any, Any], Any]):
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore the state of an episode."""
-        self.is_north, self.place, self.number = bool(state["is_north"]), int(state["place"]), int(state["number"])
+        self.is_north = bool(state["is_north"])
+        self.place = int(state["place"])
+        self.number = int(state["number"])
 
 
 def functional_repeat_previous(k: int = 4) -> FunctionalEnv:
@@ -172,6 +179,7 @@ def functional_repeat_previous(k: int = 4) -> FunctionalEnv:
         right = jnp.where(action == deck[shown - k], 1.0, -1.0) / (CARDS - k)
         reward = jnp.where(shown >= k, right, 0.0)
         shown = shown + 1
+        # After the last card there is no next one: the last is shown again, as in `RepeatPrevious`.
         return deck[jnp.minimum(shown, CARDS - 1)], (deck, shown), reward, shown == CARDS, False
 
     return functional(reset, step, spaces.Discrete(SUITS), spaces.Discrete(SUITS), name="functional_repeat_previous")
@@ -204,6 +212,7 @@ def functional_t_maze(length: int = 20) -> FunctionalEnv:
         at_junction = place == length
         turns = at_junction & ((action == 0) | (action == 2))
         move = jnp.where((action == 1) & ~at_junction, 1, 0) - jnp.where((action == 3) & (place > 0), 1, 0)
+        # Without a move, the step was into a wall, or the turn was wrong.
         reward = jnp.where(turns & ((action == 0) == is_north), 4.0, jnp.where(move == 0, STAY, 0.0))
         place = place + move
         return observe(is_north, place), (is_north, place), reward, turns, False

@@ -1,4 +1,4 @@
-"""A cooperative task for two agents: one observes a symbol, the other must answer with it."""
+"""A cooperative task for two agents: one observes a symbol, the other must answer with the same symbol."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Signals:
 
     The right answer is the symbol that the speaker observed in the previous step. Both receive the same reward: 1 for
     the right answer, else 0; if answers are numbers, minus the squared distance from the right one. A new symbol is
-    sampled in every step. The first answer has the reward 0, because no symbol was sent before it. The interface is
+    sampled in every step. The first answer has the reward 0, because no symbol was sent before. The interface is
     PettingZoo's parallel API; the package need not be installed.
 
     Args:
@@ -62,22 +62,27 @@ class Signals:
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Start an episode. Without a seed, the symbols continue those of the last episode."""
+        """Start an episode. Without a seed, the generator of the last episode goes on."""
         if seed is not None or self._generator is None:
             self._generator = np.random.default_rng(seed)
         self.agents = list(self.possible_agents)
         self._sent = np.zeros(self.symbols, np.float32)
-        self._symbol, self._target, self._steps = self._sample(), -1, 0
+        self._symbol = self._sample()
+        self._target = -1  # no symbol was sent before the first answer
+        self._steps = 0
         return self._observations(), {agent: {} for agent in self.agents}
 
     def step(self, actions: dict[str, Any]) -> tuple[dict[str, Any], ...]:
         """Step with the actions of both agents; the listener answers the symbol sent in the previous step."""
         reward = self._reward(actions["listener"])
         self._sent = np.eye(self.symbols, dtype=np.float32)[int(actions["speaker"])]
-        self._target, self._symbol = self._symbol, self._sample()
+        self._target = self._symbol
+        self._symbol = self._sample()
         self._steps += 1
+        # One step more than answers, because the first step has none.
         over = self._steps > self.length
-        agents, self.agents = self.agents, [] if over else self.agents
+        agents = self.agents
+        self.agents = [] if over else self.agents
         result = self._observations(), dict.fromkeys(agents, reward), dict.fromkeys(agents, False)
         return *result, dict.fromkeys(agents, over), {agent: {} for agent in agents}
 
@@ -85,6 +90,7 @@ class Signals:
         if self._target < 0:
             return 0.0
         if self.continuous:
+            # The right answers lie evenly between -1 and 1.
             return -float(np.square(np.asarray(answer).item() - (2.0 * self._target / (self.symbols - 1) - 1.0)))
         return float(int(answer) == self._target)
 

@@ -1,7 +1,7 @@
 """Environments of classic gym with gymnasium's interface.
 
 gym 0.21 has `seed()`, `reset()` -> observation and `step()` -> 4 values; gym 0.26 has `reset(seed=)` -> 2 values and
-`step()` -> 5 values. gym is imported only to copy an environment that its `make` has made. The adapter checks the
+`step()` -> 5 values. gym is imported only to copy an environment that `gym.make` has made. The adapter checks the
 signature of `reset` and the results of calls, so objects that mix both interfaces (gym 0.22 to 0.25, or a user's own)
 work.
 """
@@ -37,7 +37,7 @@ def is_classic(value: Any) -> bool:
 
 
 def layers(env: Any) -> Iterator[Any]:
-    """Yield an environment and the environments that it wraps, the outermost first."""
+    """Yield an environment and all environments inside, the outermost first."""
     seen: set[int] = set()
     while callable(getattr(env, "step", None)) and id(env) not in seen:
         seen.add(id(env))
@@ -55,11 +55,11 @@ class ClassicEnv(gymnasium.Env[Any, Any]):
         env: an object with `reset`, `step`, `observation_space` and `action_space`.
 
     Raises:
-        ValueError: if one of its spaces is of a kind that is not supported.
+        ValueError: if a space is of a kind that is not supported.
     """
 
     def __init__(self, env: Any) -> None:
-        """Wrap `env` without calling it."""
+        """Wrap `env` without a call."""
         self.env = env
         self.observation_space: Any = convert(env.observation_space, "observation_space")
         self.action_space: Any = convert(env.action_space, "action_space")
@@ -73,13 +73,14 @@ class ClassicEnv(gymnasium.Env[Any, Any]):
         _silence_checkers(env)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Start an episode and return its first observation and its info, {} if the environment returns none.
+        """Start an episode and return the first observation and the info, {} if the environment returns none.
 
         Raises:
-            ValueError: if `options` is set and the environment does not accept it.
+            ValueError: if `options` is set and the environment does not accept options.
         """
         if options is not None and "options" not in self._accepted:
             raise ValueError(f"options must be None for {type(self.env).__name__}.reset, got {options!r}")
+        # gym 0.21 takes the seed in a method of its own, which must come before `reset`.
         if seed is not None and "seed" not in self._accepted and callable(getattr(self.env, "seed", None)):
             self.env.seed(int(seed) % _SEED_LIMIT)
         keywords = {"seed": seed, "options": options}
@@ -111,13 +112,13 @@ class ClassicEnv(gymnasium.Env[Any, Any]):
         raise ValueError(f"env: {type(self.env).__name__}.step must return 4 or 5 values, got {count}")
 
     def render(self) -> Any:
-        """Render the environment, as an array if it can."""
+        """Render the environment, as an array if possible."""
         result = self.env.render(mode="rgb_array") if self._renders_by_mode else self.env.render()
         # gym 0.25 returns the frames since the last call.
         return result[-1] if isinstance(result, list) and result else result
 
     def close(self) -> None:
-        """Close the environment if it has a method `close`."""
+        """Close the environment if there is a method `close`."""
         close = getattr(self.env, "close", None)
         if callable(close):
             close()
@@ -130,7 +131,7 @@ class ClassicEnv(gymnasium.Env[Any, Any]):
 def accepted_keywords(env: Any) -> set[str]:
     """Return which of `seed` and `options` the method `reset` accepts.
 
-    Wrappers of gym accept any keyword and pass it on, so the first layer with a fixed signature decides.
+    Wrappers of gym accept any keyword and pass the keyword on, so the first layer with a fixed signature decides.
     """
     for layer in layers(env):
         parameters = inspect.signature(layer.reset).parameters
@@ -144,7 +145,7 @@ _ADDED_BY_MAKE = ("HumanRendering", "OrderEnforcing", "PassiveEnvChecker", "Rend
 
 
 def copier(env: Any) -> Callable[[str | None], Any] | None:
-    """Return a function that makes a copy of an environment of gym by its spec, in a render mode.
+    """Return a function that makes a copy of an environment of gym by the spec, in a render mode.
 
     None if the environment is not one that `gym.make` of gym 0.25 or 0.26 has made. The function can be pickled.
     """
@@ -156,19 +157,20 @@ def copier(env: Any) -> Callable[[str | None], Any] | None:
 
 
 def _copy_by_spec(spec: Any, steps: int | None, names: list[str], render_mode: str | None) -> Any:
-    """Return what `gym.make` makes, without its outer layers if the original is an inner one.
+    """Return what `gym.make` makes, without the outer layers if the original is an inner one.
 
     Raises:
         ValueError: if no layer has the names of the original, because a spec does not hold the wrappers of the user.
     """
     keywords = {"max_episode_steps": steps, "render_mode": render_mode}
     gym = importlib.import_module("gym")
+    # Arguments that are None are left out: older versions of `gym.make` do not know all of them.
     copy = gym.make(spec, **{name: value for name, value in keywords.items() if value is not None})
-    found = next((layer for layer in layers(copy) if _names(layer) == names), None)
-    if found is None:
+    layer_like_original = next((layer for layer in layers(copy) if _names(layer) == names), None)
+    if layer_like_original is None:
         copy.close()
         raise ValueError(f"it has the layers {', '.join(_names(copy))}, not {', '.join(names)}")
-    return found
+    return layer_like_original
 
 
 def _names(env: Any) -> list[str]:
@@ -182,7 +184,7 @@ def _max_episode_steps(env: Any) -> int | None:
 
 
 def _silence_checkers(env: Any) -> None:
-    """Disable gym's own checker by marking its checks as done: gym 0.26.2 uses names that NumPy 2 has removed."""
+    """Disable gym's own checker by marking the checks as done: gym 0.26.2 uses names that NumPy 2 has removed."""
     for layer in layers(env):
         if type(layer).__name__ == "PassiveEnvChecker" and type(layer).__module__.split(".")[0] == "gym":
             layer.checked_reset = layer.checked_step = layer.checked_render = True

@@ -40,7 +40,8 @@ class FrameStack(gymnasium.Wrapper[Any, Any, Any, Any]):
         if not isinstance(part, spaces.Box) or not part.shape:
             raise ValueError(f"env must have a Box of observations with axes, or a Dict with one, got {space}")
         self._nested = isinstance(space, spaces.Dict)
-        low, high = self._with_channels(part.low), self._with_channels(part.high)
+        low = self._with_channels(part.low)
+        high = self._with_channels(part.high)
         self._channels = low.shape[-1]
         stacked = spaces.Box(np.tile(low, frames), np.tile(high, frames), dtype=part.dtype.type)
         self.observation_space = stacked
@@ -49,7 +50,7 @@ class FrameStack(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._stack = np.zeros(stacked.shape, part.dtype)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Start an episode; the stack is its first frame, repeated."""
+        """Start an episode; the stack is the first frame, repeated."""
         observation, info = self.env.reset(seed=seed, options=options)
         self._stack = np.tile(self._frame(observation), self._frames)
         return self._stacked(observation), info

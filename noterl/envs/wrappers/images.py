@@ -30,9 +30,9 @@ def preprocess(
     For Atari games, `noterl.envs.Atari` is faster.
 
     Args:
-        env: an environment whose observations are images `[height, width, 3]` of bytes; `[height, width]` if they need
-            no `grayscale`.
-        skip: steps for which an action is repeated. Their rewards are added, and each pixel is the maximum of the last
+        env: an environment whose observations are images `[height, width, 3]` of bytes; `[height, width]` without
+            `grayscale`.
+        skip: steps for which an action is repeated. The rewards are added, and each pixel is the maximum of the last
             two steps (`MaxAndSkipObservation`).
         grayscale: whether images become gray, `[height, width]`.
         resize: the new height and width, or one int for both; needs the extra `atari`, which installs OpenCV.

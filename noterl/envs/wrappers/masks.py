@@ -42,15 +42,16 @@ class MaskInInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def _with_mask(self, result: tuple[Any, ...], terminated: Any) -> tuple[Any, ...]:
         info = result[-1] if isinstance(result[-1], Mapping) else {}
+        # After a termination there is no action to choose.
         if terminated or ACTION_MASK in info:
             return result
         return (*result[:-1], {**info, ACTION_MASK: self._read(result[0])})
 
 
 def with_masks(env: Any) -> Any:
-    """Return an environment that reports its masks in `info`; it is unchanged if it reports none in another way.
+    """Return an environment that reports masks in `info`; without masks in another place, the environment is unchanged.
 
-    PettingZoo's environments have them in `observation["action_mask"]`, those of sb3-contrib in `env.action_masks()`.
+    PettingZoo's environments have masks in `observation["action_mask"]`, sb3-contrib's in `env.action_masks()`.
     """
     observation_space, action_space = (getattr(env, f"{role}_space", None) for role in ("observation", "action"))
     has_wrapper = any(isinstance(layer, MaskInInfo) for layer in layers(env))
@@ -64,11 +65,11 @@ def with_masks(env: Any) -> Any:
 
 def masks_in_observation(observation_space: Any, action_space: Any) -> bool:
     """Return whether observations hold the masks of actions."""
-    parts = observation_space.spaces if isinstance(observation_space, spaces.Dict) else {}
+    members = observation_space.spaces if isinstance(observation_space, spaces.Dict) else {}
     sizes = part_sizes(action_space)
-    return bool(sizes) and ACTION_MASK in parts and parts[ACTION_MASK].shape == (sum(sizes),)
+    return bool(sizes) and ACTION_MASK in members and members[ACTION_MASK].shape == (sum(sizes),)
 
 
 def mask_of_observation(observation: Any) -> Any:
-    """Return the mask in an observation, or in a batch of them."""
+    """Return the mask in an observation, or in a batch of observations."""
     return np.asarray(observation[ACTION_MASK]).astype(np.bool_)

@@ -1,4 +1,4 @@
-"""Wrappers for agents with a memory: they hide a part of the observation, or add what an agent may need to remember."""
+"""Wrappers for agents with a memory: hide a part of the observation, or add what an agent may need to remember."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from noterl.envs.spaces import show
 
 
 class Hide(gymnasium.ObservationWrapper[Any, Any, Any], RecordConstructorArgs):
-    """Sets components of a vector of observations to 0; `hide` returns it.
+    """Sets components of a vector of observations to 0; `hide` returns such an environment.
 
     Args:
         env: an environment whose observations are vectors.
@@ -37,16 +37,17 @@ class Hide(gymnasium.ObservationWrapper[Any, Any, Any], RecordConstructorArgs):
 
     def observation(self, observation: Any) -> Any:
         """Return the observation with zeros."""
+        # A copy, because the environment may keep the array.
         shown = np.array(observation)
         shown[self._hidden] = 0
         return shown
 
 
 def hide(env: gymnasium.Env[Any, Any] | str, indices: Sequence[int]) -> Hide:
-    """Return an environment with components of its observations set to 0, so that an agent must remember them.
+    """Return an environment with components of observations set to 0, so that an agent must remember the components.
 
     Args:
-        env: an environment whose observations are vectors, or its id.
+        env: an environment whose observations are vectors, or an id.
         indices: the components, such as the velocities of CartPole, `[1, 3]`.
 
     Raises:
@@ -89,6 +90,7 @@ class PreviousStep(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs)
         # Discrete actions are one-hot: zeros are no action.
         size = spaces.flatdim(space)
         low, high = (space.low, space.high) if isinstance(space, spaces.Box) else (np.zeros(size), np.ones(size))
+        # The bounds include the zeros of the first observation.
         bounds = np.minimum(low, 0).ravel().astype(np.float32), np.maximum(high, 0).ravel().astype(np.float32)
         self.observation_space: Any = spaces.Dict(
             {
@@ -106,6 +108,6 @@ class PreviousStep(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs)
 
     def step(self, action: Any) -> Any:
         """Step, and observe the action and the reward."""
-        observation, reward, *rest = self.env.step(action)
+        observation, reward, *others = self.env.step(action)
         flat = np.asarray(spaces.flatten(self.env.action_space, action), np.float32)
-        return {"observation": observation, "action": flat, "reward": np.array([reward], np.float32)}, reward, *rest
+        return {"observation": observation, "action": flat, "reward": np.array([reward], np.float32)}, reward, *others

@@ -17,7 +17,6 @@ from importlib import resources
 from typing import Any
 
 from noterl import registry
-from noterl.backends import keras
 from noterl.utils.words import explain_name
 
 
@@ -171,5 +170,7 @@ def _steps(fraction: float, budget: int) -> int:
 
 def _class(name: str) -> Any:
     """Return a class of noterl's registry, or an optimizer of Keras."""
+    from noterl.backends import keras  # the list of presets needs no backend
+
     registered = registry.arguments()
     return registered[name] if name in registered else getattr(keras.optimizers, name)

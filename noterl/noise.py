@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
@@ -39,6 +39,22 @@ def _positions(name: str, value: Any) -> NDArray[np.int64]:
     if positions.ndim != 1 or positions.dtype.kind not in "iu" or (positions < 0).any():
         raise ValueError(f"{name} must be ints of at least 0, [lanes], got {value!r}")
     return positions.astype(np.int64)
+
+
+def with_noise(
+    weights: Sequence[NDArray[Any]], places: Sequence[int], generator: np.random.Generator
+) -> list[NDArray[Any]]:
+    """Return weights with new noise of acting in these places; see `noterl.networks.noisy`."""
+    noisy = list(weights)
+    for place in places:
+        noisy[place] = sample_noise(weights[place].shape, generator)
+    return noisy
+
+
+def sample_noise(shape: tuple[int, ...], generator: np.random.Generator) -> NDArray[np.float32]:
+    """Return `sgn(x) sqrt(|x|)` of standard normal numbers x (Fortunato et al., 2018)."""
+    numbers = generator.standard_normal(shape, np.float32)
+    return np.sign(numbers) * np.sqrt(np.abs(numbers))
 
 
 class NoiseProcess(Explorer):

@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from noterl.acting.numpy_forward import describe, describe_recurrent
-from noterl.acting.numpy_layers import Step, run_program, sample_noise, with_noise
+from noterl.acting.numpy_layers import Step, run_program
 from noterl.acting.policy_state import State, as_rows, from_rows
+from noterl.noise import sample_noise, with_noise
 from noterl.types import NOISE
 
 # Above this many weights a compiled forward pass beats NumPy even for one observation (benchmarks/micro/test_act.py).

@@ -28,20 +28,6 @@ def run_program(program: Step, observations: Array, weights: list[Array]) -> Arr
     return program(observations, weights)
 
 
-def with_noise(weights: list[Array], places: Sequence[int], generator: np.random.Generator) -> list[Array]:
-    """Return weights with new noise in these places; see `noterl.networks.noisy`."""
-    noisy = list(weights)
-    for place in places:
-        noisy[place] = sample_noise(weights[place].shape, generator)
-    return noisy
-
-
-def sample_noise(shape: tuple[int, ...], generator: np.random.Generator) -> Array:
-    """Return `sgn(x) sqrt(|x|)` of standard normal numbers x (Fortunato et al., 2018)."""
-    numbers = generator.standard_normal(shape, np.float32)
-    return np.sign(numbers) * np.sqrt(np.abs(numbers))
-
-
 def run_operations(
     constants: list[Array], operations: list[Operation], output: int, x: Array, weights: list[Array]
 ) -> Array:

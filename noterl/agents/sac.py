@@ -55,10 +55,15 @@ class SAC(CriticEnsemble):
         sequence_length: steps of each sequence through which gradients flow; by default 32.
         burn_in: steps before these that only compute the state of the memories; critics start from zeros.
         policy_delay: number of critic updates for each update of actor and temperature.
+        critics: the number of critics.
+        critics_in_target: the number of random critics whose minimum a target takes; by default all. With fewer, the
+            actor maximizes the mean of all critics; otherwise their minimum.
+        critic_hidden: units of each hidden layer of the critics; by default those of the actor.
+        layer_norm: whether the hidden layers of the critics normalize their values.
+        dropout: the share of the critics' hidden values that is 0 in each update; not in targets.
         normalize_observation: see `noterl.Agent`.
         normalize_reward: see `noterl.Agent`.
         seed: see `noterl.Agent`.
-        **options: see `CriticEnsemble`. With all critics in the target, the actor maximizes their minimum.
 
     Raises:
         ValueError: if the space is not supported, or an argument is not one of the allowed values.
@@ -98,8 +103,7 @@ class SAC(CriticEnsemble):
         super().__init__(env, policy_delay=policy_delay, **options)
         self.discrete: bool = isinstance(self.action_space, spaces.Discrete)
         size = self.action_size
-        head = heads.Categorical() if self.discrete else heads.SquashedGaussian()
-        self.head: Any = head.bind(self.action_space)
+        self.head: Any = (heads.Categorical() if self.discrete else heads.SquashedGaussian()).bind(self.action_space)
         noise = () if self.discrete else ("noise", "next_noise")
         self.random_spec: Any = {**dict.fromkeys(noise, ((size,), "normal")), **self.choice_spec}
         space, outputs = self.spaces.network_space, size if self.discrete else 2 * size
@@ -144,8 +148,9 @@ class SAC(CriticEnsemble):
 
     def defaults(self) -> Defaults:
         """Return the paper's settings (its table 1), and 1,000 random steps."""
-        every = 4 if self.state_spec else 1  # a batch then has four times the rows
-        return Defaults(learning_rate=3e-4, capacity=1_000_000, batch_size=256, target_update=0.005, update_every=every)
+        defaults = Defaults(learning_rate=3e-4, capacity=1_000_000, batch_size=256, target_update=0.005)
+        # With a memory, a batch has four times the rows.
+        return defaults._replace(update_every=4) if self.state_spec else defaults
 
     def forward(self, observation: Any, *state: Any) -> Any:
         """Return the input of the head, `[B, 2 A]` or logits `[B, A]`; with a memory, also the next state."""
@@ -214,9 +219,7 @@ class SAC(CriticEnsemble):
         """Return the temperature as a tensor."""
         return ops.exp(self.log_temperature) if self.learns_temperature else ops.convert_to_tensor(self.temperature)
 
-    def _evaluate(
-        self, critics: Sequence[Any], combine: Callable[[list[Any]], Any], batch: Batch, prefix: str = ""
-    ) -> tuple[Any, Any]:
+    def _evaluate(self, critics: Sequence[Any], combine: Any, batch: Batch, prefix: str = "") -> tuple[Any, Any]:
         """Return the combined values of the policy's action by the critics, and its log-probability, `[B]` each.
 
         For discrete actions, both are expectations under the policy. The prefix "next_" selects the next observations.

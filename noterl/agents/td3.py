@@ -43,10 +43,15 @@ class TD3(CriticEnsemble):
         policy_delay: number of critic updates for each update of the actor.
         target_noise: standard deviation of the noise on the target's scaled action. Can be changed during training.
         target_noise_clip: the largest absolute value of this noise. Can be changed during training.
+        critics: the number of critics.
+        critics_in_target: the number of random critics whose minimum a target takes; by default all. With fewer, the
+            actor maximizes the mean of all critics; otherwise the first one.
+        critic_hidden: units of each hidden layer of the critics; by default those of the actor.
+        layer_norm: whether the hidden layers of the critics normalize their values.
+        dropout: the share of the critics' hidden values that is 0 in each update; not in targets.
         normalize_observation: see `noterl.Agent`.
         normalize_reward: see `noterl.Agent`.
         seed: see `noterl.Agent`.
-        **options: see `CriticEnsemble`. With all critics in the target, the actor maximizes the first critic.
 
     Raises:
         ValueError: if the space is not supported, or an argument is not one of the allowed values.

@@ -101,14 +101,13 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
-def columns(rows: Mapping[str, str], *, one_line: bool = False) -> str:
-    """Return names and texts as two columns that fit the terminal; if `one_line`, long texts are cut."""
+def columns(rows: Mapping[str, str]) -> str:
+    """Return names and texts as two columns that fit the terminal."""
     width = min(max(map(len, rows)), 40) + 2
     space = max(shutil.get_terminal_size().columns - width - 2, 30)
     lines = []
     for name, text in rows.items():
-        shown = textwrap.shorten(text, space, placeholder=" ...") if one_line else text
-        first, *others = textwrap.wrap(shown, space) or [""]
+        first, *others = textwrap.wrap(text, space) or [""]
         lines.append(f"  {name:<{width}}{first}".rstrip())
         lines += [f"  {'':<{width}}{line}" for line in others]
     return "\n".join(lines)

@@ -85,6 +85,8 @@ def _help() -> str:
 
 def _help_of_train() -> str:
     """Return a help that fits a screen of 24 lines and 80 columns."""
+    import textwrap
+
     from noterl.cli import catalogue
 
     examples = (
@@ -97,13 +99,14 @@ def _help_of_train() -> str:
             "usage: noterl train AGENT [OPTIONS]         AGENT may be module:Class",
             "       noterl train --config FILE [OPTIONS]",
             "",
-            catalogue.columns(catalogue.agents(), one_line=True),
+            textwrap.fill(", ".join(catalogue.agents()), 78, initial_indent="  ", subsequent_indent="  "),
             "",
             *(f"  {example}" for example in examples),
             "",
-            "noterl train AGENT --help shows the options of an agent, noterl callbacks those",
-            "of callbacks. A run writes run.toml, which repeats it, agent.noterl and log.csv",
-            "into a new folder below runs/, or into --out.",
+            "noterl agents describes the agents, noterl train AGENT --help shows the options",
+            "of one, and noterl callbacks those of callbacks. A run writes run.toml, which",
+            "repeats it, agent.noterl and log.csv into a new folder below runs/, or into",
+            "--out.",
         ]
     )
 

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from noterl.acting.actor import Actor
-from noterl.acting.numpy_layers import Step, run_program, with_noise
+from noterl.acting.numpy_layers import Step, run_program
 from noterl.acting.policy_state import NO_STATE, State, as_rows, from_rows
 from noterl.collect.env_calls import BadCallError, EnvCall
 from noterl.collect.lanes import ScalarLanes
@@ -37,6 +37,7 @@ from noterl.envs.multi_agent.parallel import own_rewards
 from noterl.envs.rewards import unclipped
 from noterl.explorer import Explorer
 from noterl.heads import Head
+from noterl.noise import with_noise
 from noterl.random import Generators
 from noterl.types import InfoSpec
 from noterl.utils.masks import ACTION_MASK

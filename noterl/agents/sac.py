@@ -121,9 +121,7 @@ class SAC(CriticEnsemble):
             return networks.default_network(space, layers, outputs, **norm)
 
         shape = self.observation_shape
-        self.actor: networks.Network = networks.network_or_default(
-            actor, hidden, lambda layers: build(layers, outputs), shape
-        )
+        self.actor = networks.network_or_default(actor, hidden, lambda layers: build(layers, outputs), shape)
         self.state_spec: Any = self.actor.state_spec if recurrent is not None else {}
         inputs = shape if self.discrete else (self.observation_size + size,)
         sizes = (size,) if self.discrete else (self.critic_outputs, size)

@@ -30,7 +30,7 @@ launch = partial(launch_ranks, "data-parallel")
 def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """Return the folder and the output of a run of two processes, in which each has recorded what it did."""
     folder = tmp_path_factory.mktemp("data_parallel")
-    code, output, _ = launch(RANK_RUN, "train,sequences,diverge,follow,equivalence", folder)
+    code, output, _ = launch(RANK_RUN, "train,sequences,diverge,follow,remember,equivalence", folder)
     assert code == 0, output
     return folder, output
 
@@ -39,7 +39,7 @@ def recorded(folder: Path, mode: str) -> list[dict]:
     return [json.loads((folder / f"{mode}-{rank}.json").read_text()) for rank in (0, 1)]
 
 
-@pytest.mark.parametrize("mode", ["train", "sequences", "diverge", "follow"])
+@pytest.mark.parametrize("mode", ["train", "sequences", "diverge", "follow", "remember"])
 def test_processes_have_the_same_weights_and_counts(run: tuple[Path, str], mode: str) -> None:
     chief, other = recorded(run[0], mode)
     for own, others in zip(chief["fits"], other["fits"], strict=True):

@@ -24,9 +24,9 @@ launch = partial(launch_ranks, "ddp")
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of seven runs of two processes, in which each of them has recorded what it did."""
+    """Return the folder of eight runs of two processes, in which each of them has recorded what it did."""
     folder = tmp_path_factory.mktemp("ddp")
-    code, output, _ = launch(RANK_RUN, "train,stop,rollouts,sequences,diverge,follow,count", folder)
+    code, output, _ = launch(RANK_RUN, "train,stop,rollouts,sequences,diverge,follow,count,remember", folder)
     assert code == 0, output
     return folder
 
@@ -80,6 +80,14 @@ def test_number_of_an_episode_is_not_used_again_after_a_resume(folder: Path) -> 
 def test_each_rank_keeps_the_states_of_its_own_episodes(folder: Path) -> None:
     for rank in recorded(folder, "count"):
         assert rank["faults"] == [] and rank["stored"] >= 40
+
+
+@pytest.mark.parametrize("number", [0, 1], ids=["PPO", "DQN"])
+def test_ranks_learn_together_with_a_memory_and_masks(folder: Path, number: int) -> None:
+    chief, other = (each["fits"][number] for each in recorded(folder, "remember"))
+    for name in ("weights", "updates", "steps", "episodes"):
+        assert chief[name] == other[name], name
+    assert chief["updates"] > 3 and chief["steps"] == 160
 
 
 def test_callbacks_and_files_run_on_the_chief(trained: tuple[Path, list[dict]]) -> None:

@@ -16,6 +16,7 @@ import psutil
 
 import noterl
 from noterl.replay import Prioritized, Replay
+from tests.support.masked_env import MaskedWalk
 from tests.support.replica_equivalence import main
 from tests.support.stateful import counter, stored_faults
 
@@ -155,6 +156,19 @@ def count_steps() -> None:
     (FOLDER / f"count-{RANK}.json").write_text(json.dumps(result))
 
 
+def remember() -> None:
+    """Train PPO and DQN with a memory, with masks."""
+    results = []
+    memory: dict[str, Any] = {"recurrent": "gru", "recurrent_units": 4, "sequence_length": 8, "hidden": (8,)}
+    for agent in (noterl.PPO(MaskedWalk, rollout_steps=16, epochs=1, **memory), noterl.DQN(MaskedWalk, **memory)):
+        is_ppo = isinstance(agent, noterl.PPO)
+        agent.compile(
+            **({"batch_size": 32} if is_ppo else {"batch_size": 8, "learning_starts": 32, "update_every": 16})
+        )
+        results.append(summary(agent, agent.fit(steps=160, num_envs=2, strategy=STRATEGY, verbose=0)))
+    (FOLDER / f"remember-{RANK}.json").write_text(json.dumps({"fits": results}))
+
+
 def listen() -> None:
     """Train with a worker, and record the addresses at which the processes of the run listen meanwhile."""
     agent = noterl.DQN("CartPole-v1", hidden=(8,), seed=1)
@@ -204,6 +218,7 @@ if __name__ == "__main__":
         "diverge": diverge,
         "follow": follow,
         "count": count_steps,
+        "remember": remember,
         "listen": listen,
         "equivalence": equivalence,
     }

@@ -56,8 +56,8 @@ def export_agent(algorithm: Algorithm, actor: Actor, path: str | Path, format: s
     name = type(algorithm).__name__
     if type(actor) is not Actor or algorithm.multi_agent:
         raise ValueError(f"the agent must act by one network to be exported, and {name} does not")
-    found = [*composites(algorithm), *([] if algorithm.state_spec else algorithm.networks().values())]
-    export_policy(make_policy(name, found, actor, algorithm.spaces.encoder), target, format)
+    networks = [*composites(algorithm), *([] if algorithm.state_spec else algorithm.networks().values())]
+    export_policy(make_policy(name, networks, actor, algorithm.spaces.encoder), target, format)
     return target
 
 

@@ -84,7 +84,8 @@ def mlp(
     >>> [weight.shape for weight in networks.get_weights(networks.mlp(4, [8], 2))]
     [(4, 8), (8,), (8, 2), (2,)]
     """
-    return _dense_network([], inputs, hidden, outputs, activation, gain, log_std, norm=(layer_norm, dropout))
+    layers = _hidden_layers(hidden, activation, _hidden_gain(gain), layer_norm, dropout)
+    return _dense_network([], inputs, layers, outputs, gain, log_std)
 
 
 def cell_layer(inputs: int, outputs: int | None, *, layer_norm: bool) -> Network:
@@ -107,7 +108,7 @@ def dueling_mlp(
     `q = value + advantage - mean(advantage)`. All hidden layers but the last are shared. The value and the advantage
     stream have one hidden layer each, of the last size. Arguments, shapes and errors as in `mlp`.
     """
-    return _dense_network([], inputs, hidden, outputs, activation, dueling=True)
+    return _dense_network([], inputs, _hidden_layers(hidden, activation, None), outputs, dueling=True)
 
 
 def nature_cnn(
@@ -168,8 +169,7 @@ def default_network(
     dueling: int = False,
     gain: float | None = None,
     log_std: float | None = None,
-    layer_norm: bool = False,
-    dropout: float = 0.0,
+    **norm: Any,
 ) -> Network:
     """Build the default network for observations: `nature_cnn` for images, otherwise `mlp` or `dueling_mlp`.
 
@@ -186,8 +186,8 @@ def default_network(
             stream, each for as many outputs as there are actions.
         gain: as in `mlp`; a dueling network ignores the gain.
         log_std: as in `mlp`; a dueling network has no log standard deviations.
-        layer_norm: as in `mlp`, also for the 512 units after convolutions; not for layers of a description.
-        dropout: as in `mlp`; not for layers of a description, and not for images.
+        **norm: `layer_norm` and `dropout`, as in `mlp`; not for layers of a description. For images, the 512 units are
+            normalized, and nothing is dropped.
 
     Raises:
         ValueError: if the space is not supported, or another argument is not one of the allowed values.
@@ -201,7 +201,12 @@ def default_network(
         return _described(hidden, encoder, outputs, dueling, gain, log_std)
     if is_image_shape(shape):
         scale = pixel_scale(encoder.space)
-        options: dict[str, Any] = {"gain": gain, "log_std": log_std, "scale": scale, "layer_norm": layer_norm}
+        options: dict[str, Any] = {
+            "gain": gain,
+            "log_std": log_std,
+            "scale": scale,
+            "layer_norm": norm.get("layer_norm", False),
+        }
         return nature_cnn(shape, outputs, dueling=dueling, **options)
     parts = _parts(encoder)
     for part in parts:
@@ -211,7 +216,8 @@ def default_network(
         first = [] if scale is None else [("scale", scale)]
     else:
         first = _encoders(parts, 256, None if dueling else _hidden_gain(gain))
-    return _dense_network(first, shape, hidden, outputs, activation, gain, log_std, dueling, (layer_norm, dropout))
+    layers = _hidden_layers(hidden, activation, None if dueling else _hidden_gain(gain), **norm)
+    return _dense_network(first, shape, layers, outputs, gain, log_std, dueling)
 
 
 def _described(
@@ -315,7 +321,8 @@ def default_critic(
         layers = [*_encoders(parts, units, hidden_gain, hidden), *hidden.dense(hidden_gain), hidden.last(outputs, gain)]
         return _build(("sequential", layers), (size + actions,))
     first = _encoders(parts, units, _hidden_gain(gain))
-    return _dense_network(first, size + actions, hidden, outputs, activation, gain, norm=(layer_norm, dropout))
+    layers = _hidden_layers(hidden, activation, _hidden_gain(gain), layer_norm, dropout)
+    return _dense_network(first, size + actions, layers, outputs, gain)
 
 
 def pixel_scale(space: spaces.Space[Any]) -> float | None:
@@ -543,24 +550,28 @@ def _check_sizes(**sizes: Sequence[Any]) -> None:
 def _dense_network(
     first: list[tuple],
     inputs: Any,
-    hidden: Sequence[int],
+    hidden: Sequence[list[tuple]],
     outputs: int,
-    activation: str,
     gain: float | None = None,
     log_std: float | None = None,
     dueling: int = False,
-    norm: tuple[bool, float] = (False, 0.0),
 ) -> Network:
-    """Build the network of `mlp` or `dueling_mlp` behind the first layers of a plan; `norm` is of `_hidden_layer`."""
+    """Build the network of `mlp` or `dueling_mlp` behind the first layers of a plan; `hidden` of `_hidden_layers`."""
     shape = tuple(inputs) if isinstance(inputs, Sequence | np.ndarray) else (inputs,)
-    _check_sizes(inputs=shape, hidden=hidden, outputs=(outputs,))
-    check_word("activation", activation, ACTIVATIONS)
+    _check_sizes(inputs=shape, outputs=(outputs,))
     flatten: list[tuple] = [("flatten",)] if len(shape) > 1 else []
-    hidden_gain = None if dueling else _hidden_gain(gain)
-    layers = [_hidden_layer(int(units), activation, hidden_gain, norm) for units in hidden]
     last = [] if dueling else _last_layers(outputs, gain, log_std)
-    before = [layer for group in layers[:-1] for layer in group]
-    return _build(_plan([*first, *flatten, *before], layers[-1] if layers else [], last, outputs, dueling), shape)
+    before = [layer for layers in hidden[:-1] for layer in layers]
+    return _build(_plan([*first, *flatten, *before], hidden[-1] if hidden else [], last, outputs, dueling), shape)
+
+
+def _hidden_layers(
+    hidden: Sequence[int], activation: str, gain: float | None, layer_norm: bool = False, dropout: float = 0.0
+) -> list[list[tuple]]:
+    """Return the layers of a plan for each hidden layer; see `mlp`."""
+    _check_sizes(hidden=hidden)
+    check_word("activation", activation, ACTIVATIONS)
+    return [_hidden_layer(int(units), activation, gain, (layer_norm, dropout)) for units in hidden]
 
 
 def _hidden_layer(units: int, activation: str, gain: float | None, norm: tuple[bool, float]) -> list[tuple]:

@@ -321,8 +321,8 @@ def default_critic(
         layers = [*_encoders(parts, units, hidden_gain, hidden), *hidden.dense(hidden_gain), hidden.last(outputs, gain)]
         return _build(("sequential", layers), (size + actions,))
     first = _encoders(parts, units, _hidden_gain(gain))
-    layers = _hidden_layers(hidden, activation, _hidden_gain(gain), layer_norm, dropout)
-    return _dense_network(first, size + actions, layers, outputs, gain)
+    dense = _hidden_layers(hidden, activation, _hidden_gain(gain), layer_norm, dropout)
+    return _dense_network(first, size + actions, dense, outputs, gain)
 
 
 def pixel_scale(space: spaces.Space[Any]) -> float | None:

@@ -134,10 +134,8 @@ class MLflowLogger(Callback):
 
     def _begin(self) -> None:
         """Create a run with the agent's parameters."""
-        experiment = self._client.get_experiment_by_name(self.experiment)
-        experiment_id = (
-            self._client.create_experiment(self.experiment) if experiment is None else experiment.experiment_id
-        )
+        stored = self._client.get_experiment_by_name(self.experiment)
+        experiment_id = self._client.create_experiment(self.experiment) if stored is None else stored.experiment_id
         run = self._client.create_run(experiment_id, run_name=self.name)
         parameters = {**self.agent.configuration, **self.parameters}
         # In a store of files, "network" and "network/q" would be a file and a folder.

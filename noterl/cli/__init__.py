@@ -1,4 +1,4 @@
-"""The command `noterl`, also `python -m noterl`; it needs the extra `cli`."""
+"""The command `noterl`, also `python -m noterl`; in the extra `cli`."""
 
 from noterl.cli.main import main
 

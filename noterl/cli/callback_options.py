@@ -1,4 +1,4 @@
-"""The callbacks on the command line: their names and options, and the objects that options make."""
+"""The callbacks on the command line: names and options, and the objects that options make."""
 
 from __future__ import annotations
 
@@ -19,50 +19,51 @@ _NOT_OFFERED = {"Callback", "EpisodePrinter", "LambdaCallback", "OptunaPruning",
 
 @functools.cache
 def offered() -> dict[str, Any]:
-    """Return the callbacks that the command line offers, by the keys of their tables in TOML files."""
+    """Return the callbacks that the command line offers, by the keys of tables in TOML files."""
     catalogue: Any = importlib.import_module("noterl.callbacks")
     kinds = {name: getattr(catalogue, name) for name in catalogue.__all__ if name not in _NOT_OFFERED}
     return {
-        cli_name(name).replace("-", "_"): kind
-        for name, kind in kinds.items()
-        if isinstance(kind, type) and issubclass(kind, catalogue.Callback)
+        cli_name(name).replace("-", "_"): member
+        for name, member in kinds.items()
+        if isinstance(member, type) and issubclass(member, catalogue.Callback)
     }
 
 
 def callback_options(key: str) -> list[Option]:
     """Return the options of one callback.
 
-    The first enables it, and its value is the first argument. It needs a value if this argument has no default. The
-    others are named after the arguments, such as `--checkpoint.save-freq`.
+    The first enables the callback, and has the value of the first argument. A value is needed if this argument has no
+    default. The others are named after the arguments, such as `--checkpoint.save-freq`.
     """
-    kind = offered()[key]
+    callback = offered()[key]
     group = key.replace("_", "-")
-    arguments = options_of(kind, group, prefix=f"{key}.")
-    first = arguments[0] if arguments else Option(f"{key}.", "bool")
+    options = options_of(callback, group, prefix=f"{key}.")
+    first = options[0] if options else Option(f"{key}.", "bool")
     # They are required only if the callback is used; its constructor raises then.
-    arguments = [replace(each, help=each.help + " (required)" * each.required, required=False) for each in arguments]
-    own = Option(key, first.annotation, None, summary_of(kind), group, switch=not first.required)
-    return [own, *arguments, *_tunables(kind, key, group)]
+    options = [replace(entry, help=entry.help + " (required)" * entry.required, required=False) for entry in options]
+    first_option = Option(key, first.annotation, None, summary_of(callback), group, switch=not first.required)
+    return [first_option, *options, *_tunables(callback, key, group)]
 
 
 def make_callbacks(given: Mapping[str, Given]) -> list[Any]:
     """Return the callbacks that options enable, in the order of the catalogue.
 
     Raises:
-        UsageError: if a callback does not accept its arguments.
+        UsageError: if a callback does not accept the arguments.
     """
-    made = []
-    for key, kind in offered().items():
-        own = {name: value for name, value in given.items() if name.partition(".")[0] == key}
-        if own:
+    callbacks = []
+    for key, callback in offered().items():
+        options = {name: value for name, value in given.items() if name.partition(".")[0] == key}
+        if options:
             with usage_errors(f"--{key.replace('_', '-')}: "):
-                made.append(kind(**{name: each.value for name, each in arguments_of(key, own).items()}))
-    return made
+                arguments = {name: option.value for name, option in arguments_of(key, options).items()}
+                callbacks.append(callback(**arguments))
+    return callbacks
 
 
 def arguments_of(key: str, given: Mapping[str, Given]) -> dict[str, Given]:
-    """Return the arguments of a callback by name, from its options."""
-    arguments = {name.partition(".")[2]: each for name, each in given.items() if "." in name}
+    """Return the arguments of a callback by name, from the options."""
+    arguments = {name.partition(".")[2]: option for name, option in given.items() if "." in name}
     if key in given and not _is_bare(key, given[key]):
         arguments[_first_argument(key)] = given[key]
     return arguments
@@ -71,6 +72,7 @@ def arguments_of(key: str, given: Mapping[str, Given]) -> dict[str, Given]:
 def _is_bare(key: str, given: Given) -> bool:
     """Return whether the option of the callback was given without a value."""
     options = callback_options(key)
+    # True stands for the bare option, unless the first argument itself may be a bool.
     return given.value is True and (len(options) == 1 or "bool" not in alternatives(options[1].annotation))
 
 
@@ -81,7 +83,7 @@ def _first_argument(key: str) -> str:
 def _tunables(kind: Any, key: str, group: str) -> list[Option]:
     """Return the options of a callback that takes any tunable as a keyword."""
     parameters = inspect.signature(kind).parameters.values()
-    if not any(each.kind is each.VAR_KEYWORD and each.name == "adjusted" for each in parameters):
+    if not any(parameter.kind is parameter.VAR_KEYWORD and parameter.name == "adjusted" for parameter in parameters):
         return []
     names = importlib.import_module("noterl.callbacks.support.tunables").TUNABLES
     text = "How it is adapted: Rate(rate, min, max), or for counts Scale(scale, min, max)"

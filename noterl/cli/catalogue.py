@@ -17,15 +17,15 @@ from noterl.utils.words import explain_name
 
 @functools.cache
 def agents() -> dict[str, str]:
-    """Return a sentence about each agent, by its name on the command line.
+    """Return a sentence about each agent, by name on the command line.
 
-    It is read from the source, so that no backend is imported.
+    The sentence is read from the source, so that no backend is imported.
     """
-    return {name: _summary(name, kind) for name, kind in sorted(_classes().items())}
+    return {name: _summary(name, agent_class) for name, agent_class in sorted(_classes().items())}
 
 
 def class_name(name: str) -> str:
-    """Return the name of an agent's class, by its name on the command line."""
+    """Return the name of an agent's class, by the agent's name on the command line."""
     return _classes()[name]
 
 
@@ -43,20 +43,21 @@ def run_agents(arguments: Sequence[str]) -> None:
 
 
 def run_environments(arguments: Sequence[str]) -> None:
-    """Print the environments that are registered with gymnasium, and those of noterl."""
+    """Print the environments that are registered with gymnasium, and noterl's."""
     import gymnasium
 
-    parts = [argument.lower() for argument in arguments]
+    words = [argument.lower() for argument in arguments]
     rows = {}
     for spec in sorted(gymnasium.registry.values(), key=lambda spec: spec.id):
         limit = "no limit of steps" if spec.max_episode_steps is None else f"{spec.max_episode_steps:,} steps"
         rows[spec.id] = f"{limit}; {str(spec.entry_point).partition(':')[0]}"
+    # These tasks of noterl are not registered, so gymnasium's list lacks them.
     for name in ("BitFlip", "BlindCliffwalk", "Reach2D"):
         rows[f"noterl.envs:{name}"] = "a task of noterl"
-    found = {name: text for name, text in rows.items() if all(part in name.lower() for part in parts)}
-    if not found:
+    matches = {name: text for name, text in rows.items() if all(part in name.lower() for part in words)}
+    if not matches:
         raise UsageError(f"no environment has {' and '.join(arguments)} in its name")
-    print(columns(found))
+    print(columns(matches))
 
 
 def run_callbacks(arguments: Sequence[str]) -> None:
@@ -64,15 +65,17 @@ def run_callbacks(arguments: Sequence[str]) -> None:
     from noterl.cli import callback_options
     from noterl.cli.options import parse_options, summary_of
 
-    offered = {key.replace("_", "-"): kind for key, kind in callback_options.offered().items()}
+    offered = {key.replace("_", "-"): callback for key, callback in callback_options.offered().items()}
     if not arguments or arguments[0] in ("-h", "--help"):
-        print(columns({name: summary_of(kind) for name, kind in offered.items()}))
+        print(columns({name: summary_of(callback) for name, callback in offered.items()}))
         print("\nnoterl callbacks NAME shows the options of one.")
         return
+    # The name may be written as on the command line, "--early-stopping", or as in a TOML file, "early_stopping".
     name = arguments[0].lstrip("-").replace("_", "-")
     if name not in offered:
         raise UsageError(f"unknown callback {arguments[0]!r}: {explain_name(name, list(offered))}")
     options = callback_options.callback_options(name.replace("-", "_"))
+    # The parser prints the help and ends the process.
     parse_options(options, ["--help"], prog="noterl train AGENT", description=summary_of(offered[name]))
 
 
@@ -97,12 +100,13 @@ def run_presets(arguments: Sequence[str]) -> None:
 
 
 def printable(text: str) -> str:
-    """Return a text of a file with its control characters escaped, so that the text cannot control the terminal."""
+    """Return a text of a file with the control characters escaped, so that the text cannot control the terminal."""
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
 def columns(rows: Mapping[str, str]) -> str:
     """Return names and texts as two columns that fit the terminal."""
+    # A long id does not leave the texts without room; its text begins further to the right.
     width = min(max(map(len, rows)), 40) + 2
     space = max(shutil.get_terminal_size().columns - width - 2, 30)
     lines = []
@@ -114,15 +118,17 @@ def columns(rows: Mapping[str, str]) -> str:
 
 
 def _classes() -> dict[str, str]:
-    """Return the name of each agent's class, by the name of its module, which is that on the command line."""
+    """Return the name of each agent's class, by the name of the module, as on the command line."""
+    # Modules are "double_dqn" and classes "DoubleDQN": both are compared in small letters without the line.
     names = {name.lower(): name for name in dir(noterl)}
-    found = {module: names.get(module.replace("_", "")) for module in noterl._AGENTS}
-    return {module.replace("_", "-"): kind for module, kind in found.items() if kind is not None}
+    class_names = {module: names.get(module.replace("_", "")) for module in noterl._AGENTS}
+    return {module.replace("_", "-"): name for module, name in class_names.items() if name is not None}
 
 
 def _summary(name: str, kind: str) -> str:
     spec = importlib.util.find_spec(f"noterl.agents.{name.replace('-', '_')}")
     assert spec is not None and spec.origin is not None
+    # Parsed instead of imported: an import would load a backend, which takes seconds.
     tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
     (node,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == kind)
     return " ".join((ast.get_docstring(node) or "").partition("\n\n")[0].split()).rstrip(".")

@@ -25,15 +25,16 @@ def run(arguments: Sequence[str]) -> None:
         Option("out", "str | Path", "compare.png", "The picture; its ending sets the format", "compare"),
         Option("quiet", "bool", False, "Whether to print errors only", "compare", switch=True),
     ]
+    # The logs are the arguments before the first option: a pattern of the shell may stand for many.
     count = next((k for k, argument in enumerate(arguments) if argument.startswith("-")), len(arguments))
     paths = arguments[:count]
-    rest = arguments[count:]
+    option_arguments = arguments[count:]
     text = (
         "Plot learning curves. Each LOG is a .csv, .jsonl or .parquet file, or the folder of a run. A quoted pattern, "
         "such as 'runs/a-*/log.csv', is one curve: the mean of its files."
     )
-    given = parse_options(options, rest, prog="noterl compare LOG ...", description=text)
-    values = {key: each.value for key, each in given.items()}
+    given_options = parse_options(options, option_arguments, prog="noterl compare LOG ...", description=text)
+    values = {key: option.value for key, option in given_options.items()}
     if not paths:
         raise UsageError("one or more logs must follow `noterl compare`")
     out = values.pop("out", "compare.png")
@@ -49,7 +50,7 @@ def run(arguments: Sequence[str]) -> None:
 
 
 def groups_of(paths: Sequence[str]) -> dict[str, list[str]]:
-    """Return the logs of each curve, by its name in the legend.
+    """Return the logs of each curve, by name in the legend.
 
     Raises:
         UsageError: if a path names no log.
@@ -57,10 +58,12 @@ def groups_of(paths: Sequence[str]) -> dict[str, list[str]]:
     groups = {}
     for path in paths:
         path = str(user_path(path))
+        # An existing file may have characters of a pattern in its name, such as "[1]".
         matches = [path] if Path(path).exists() else sorted(glob.glob(path, recursive=True))
         if not matches:
             raise UsageError(f"no file matches {path!r}")
         name = _name(path)
+        # Two patterns may have the same short name; the second curve keeps the whole path.
         groups[path if name in groups else name] = [_log(match) for match in matches]
     return groups
 

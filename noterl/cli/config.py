@@ -1,4 +1,4 @@
-"""`run.toml`: the options of a run, from which `noterl train --config` repeats it."""
+"""`run.toml`: the options of a run, from which `noterl train --config` repeats the run."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ def read_config(path: str | Path) -> dict[str, Any]:
     """Return the tables of a TOML file.
 
     Raises:
-        UsageError: if it is not TOML, or too large; the message has the line.
-        OSError: if it cannot be read.
+        UsageError: if the file is not TOML, or too large; the message has the line.
+        OSError: if the file cannot be read.
     """
     try:
         with user_path(path).open("rb") as file:
+            # One byte more than the limit, so that `parse` notices a file that is too large.
             content = file.read(LIMITS["bytes of TOML"] + 1)
         return dict(parse(content, tomllib.loads, form="TOML"))
     except ValueError as error:

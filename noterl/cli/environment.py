@@ -21,7 +21,7 @@ _WITH_ARGUMENTS = re.compile(r"(?P<name>[^()]+)\((?P<arguments>.*)\)", re.DOTALL
 
 @dataclass(frozen=True)
 class EnvFactory:
-    """Makes an environment; it can be sent to other processes.
+    """Makes an environment, also in other processes.
 
     Attributes:
         name: a gymnasium id, or `module:function` for a function or class that returns an environment.
@@ -39,14 +39,14 @@ class EnvFactory:
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options that describe this environment, as a TOML file holds them."""
+        """The options that describe this environment, as in a TOML file."""
         return {"env": self.text, **({"wrap": list(self.wrappers)} if self.wrappers else {})}
 
     def __call__(self, render_mode: str | None = None) -> Any:
         """Return a new environment.
 
         Raises:
-            ValueError: if the id is unknown, or the environment or a wrapper does not accept its arguments.
+            ValueError: if the id is unknown, or the environment or a wrapper does not accept the arguments.
         """
         env = self._make(render_mode)
         for wrapper in self.wrappers:
@@ -55,9 +55,11 @@ class EnvFactory:
 
     def _make(self, render_mode: str | None) -> Any:
         module, _, name = self.name.partition(":")
+        # `module:name` is a function of that module, or an id that the module registers.
         function = getattr(importlib.import_module(module), name, None) if name else None
         if function is None:
             return make_registered(self.name, render_mode, **self.keywords)
+        # Only when needed: a function of the user may not have this argument.
         keywords = self.keywords if render_mode is None else {**self.keywords, "render_mode": render_mode}
         return function(*self.arguments, **keywords)
 
@@ -87,6 +89,7 @@ def environment_of(text: str, wrappers: Sequence[str] = ()) -> str | EnvFactory 
         if wrappers:
             raise UsageError(f"--wrap is not possible for {text}, because it makes vector environments")
         return text if match is None else _maker(prefix, name, match["arguments"])
+    # A plain id stays a text, which the agent's file describes.
     if match is None:
         return EnvFactory(text, wrappers=tuple(wrappers), text=text) if wrappers or _is_function(text) else text
     arguments, keywords = parse_call(f"env({match['arguments']})", _find_env)
@@ -116,7 +119,7 @@ def _find_env(name: str) -> Any:
 
 
 def _is_function(name: str) -> bool:
-    """Return whether a name is `module:function`, and not `module:id` as gymnasium accepts it."""
+    """Return whether a name is `module:function`, and not gymnasium's `module:id`."""
     return ":" in name and name.rpartition(":")[2].isidentifier()
 
 
@@ -124,9 +127,9 @@ def _bound_wrapper(name: str, *, env: Any) -> Any:
     """Return the wrapper of a name, which wraps `env`."""
     import gymnasium.wrappers
 
-    ours = {each.__name__: each for each in (ClipRewards, FrameStack, preprocess)}
-    known = [each for each in gymnasium.wrappers.__all__ if each[0].isupper()]
-    if name not in known and name not in ours:
-        raise UsageError(f"--wrap: unknown wrapper {name!r}: {explain_name(name, [*known, *ours])}")
-    kind = ours.get(name) or getattr(gymnasium.wrappers, name)
-    return lambda *arguments, **keywords: kind(env, *arguments, **keywords)
+    ours = {wrapper.__name__: wrapper for wrapper in (ClipRewards, FrameStack, preprocess)}
+    offered = [wrapper for wrapper in gymnasium.wrappers.__all__ if wrapper[0].isupper()]
+    if name not in offered and name not in ours:
+        raise UsageError(f"--wrap: unknown wrapper {name!r}: {explain_name(name, [*offered, *ours])}")
+    wrap = ours.get(name) or getattr(gymnasium.wrappers, name)
+    return lambda *arguments, **keywords: wrap(env, *arguments, **keywords)

@@ -48,7 +48,7 @@ _OF_RUN = ("weights", "backend")
 
 
 def run_play(arguments: Sequence[str]) -> None:
-    """Run `noterl play`: play episodes and show them.
+    """Run `noterl play`: play and show episodes.
 
     Raises:
         UsageError: if the command line is wrong.
@@ -72,13 +72,13 @@ def run_info(arguments: Sequence[str]) -> None:
         UsageError: if the command line is wrong.
     """
     options = [option for option in _OWN if option.key == "json"]
-    path, rest = _file_of("info", arguments, options)
-    given = parse_options(options, rest, prog="noterl info FILE", description="Print what a file of an agent holds.")
-    found = describe(path)
-    if "json" in given:  # which escapes control characters
-        print(json.dumps(found, indent=2))
+    path, flags = _file_of("info", arguments, options)
+    values = parse_options(options, flags, prog="noterl info FILE", description="Print what a file of an agent holds.")
+    description = describe(path)
+    if "json" in values:  # which escapes control characters
+        print(json.dumps(description, indent=2))
     else:
-        print(columns({printable(key): printable(str(text)) for key, text in found.items()}))
+        print(columns({printable(key): printable(str(text)) for key, text in description.items()}))
 
 
 def describe(path: Path) -> dict[str, Any]:
@@ -86,7 +86,7 @@ def describe(path: Path) -> dict[str, Any]:
 
     Raises:
         noterl.saving.FileError: if the file is damaged, or holds neither.
-        OSError: if it cannot be read.
+        OSError: if the file cannot be read.
     """
     size = f"{path.stat().st_size / 2**20:.2f} MiB"
     if path.suffix == ".safetensors":
@@ -97,21 +97,23 @@ def describe(path: Path) -> dict[str, Any]:
     try:
         state = document["state"]
         environment = document["environment"]
-        found = {"file": str(path), "size": size, "agent": document["class"]}
-        found["environment"] = str(environment.get("id", "only its spaces are stored"))
-        found["observations"] = str(environment["observation_space"])
-        found["actions"] = str(environment["action_space"])
+        description = {"file": str(path), "size": size, "agent": document["class"]}
+        description["environment"] = str(environment.get("id", "only its spaces are stored"))
+        description["observations"] = str(environment["observation_space"])
+        description["actions"] = str(environment["action_space"])
+        # Without the environment, which has lines of its own.
         for part, title in (("config", "arguments"), ("compile", "compiled with")):
             shown = {key: _shown(value) for key, value in document[part].items() if key != "env"}
-            found[title] = ", ".join(f"{key}={value}" for key, value in shown.items()) or "defaults"
-        found |= {name: f"{state['counters'][name]:,}" for name in ("steps", "episodes", "updates")}
+            description[title] = ", ".join(f"{key}={value}" for key, value in shown.items()) or "defaults"
+        description |= {name: f"{state['counters'][name]:,}" for name in ("steps", "episodes", "updates")}
         for name, arrays in state["variables"].items():
-            found[f"network {name}"] = f"{sum(np.size(array) for array in arrays):,} values"
-        found["memory"] = "stored" if state["replay"] or state["rollout"] else "not stored"
-        found["callbacks"] = ", ".join(state["callbacks"]) or "none with a state"
+            description[f"network {name}"] = f"{sum(np.size(array) for array in arrays):,} values"
+        description["memory"] = "stored" if state["replay"] or state["rollout"] else "not stored"
+        description["callbacks"] = ", ".join(state["callbacks"]) or "none with a state"
+    # The file may come from anywhere: each entry may be missing or of another type.
     except (AttributeError, KeyError, TypeError) as error:
         raise saving.FileError(f"{path} does not hold an agent of noterl: {error!r}") from error
-    return found
+    return description
 
 
 def agent_file(path: str | Path) -> Path:
@@ -134,27 +136,27 @@ def agent_file(path: str | Path) -> Path:
 
 
 def _run(method: str, arguments: Sequence[str], skip: Sequence[str], fixed: dict[str, Any]) -> None:
-    """Call a method of an agent, which a file or its name and weights describe, and print its result."""
+    """Call a method of an agent, described by a file, or by a name and weights, and print the result."""
     arguments, modules = without_flag(arguments, "--import")
     choose_backend(backend_of(arguments, {}))  # before the agent's module imports Keras
     classes: dict[str, type] = {}
     for module in modules:
         classes |= classes_of(import_module(module, "--import"))
-    own = options_of(getattr(noterl.Agent, method), method, skip=skip)
-    options = [*own, *_OWN, *(option for option in options_of(RunOptions, "run") if option.key in _OF_RUN)]
+    method_options = options_of(getattr(noterl.Agent, method), method, skip=skip)
+    options = [*method_options, *_OWN, *(option for option in options_of(RunOptions, "run") if option.key in _OF_RUN)]
     name = arguments[0] if arguments and _is_agent(arguments[0]) else None
     if name is None:
-        path, rest = _file_of(method, arguments, options)
+        path, option_arguments = _file_of(method, arguments, options)
     else:
         every = options_of_agent(name, options)
         options = [option for option in every if option.group not in ("compile", "fit")]
         path = Path()
-        rest = list(arguments[1:])
+        option_arguments = list(arguments[1:])
     text = "Play episodes of a trained agent and show them." if method == "play" else "Evaluate a trained agent."
     text += " --import MODULE imports classes of your own first."
-    given = parse_options(options, rest, prog=f"noterl {method} {name or 'FILE'}", description=text)
-    values = {key: each.value for key, each in given.items()}
-    chosen = {option.key: values[option.key] for option in own if option.key in values}
+    given_options = parse_options(options, option_arguments, prog=f"noterl {method} {name or 'FILE'}", description=text)
+    values = {key: option.value for key, option in given_options.items()}
+    chosen = {option.key: values[option.key] for option in method_options if option.key in values}
     if not values.get("render") and not has_display():
         os.environ["SDL_VIDEODRIVER"] = "dummy"  # pygame prints an error of its own when it finds no display
     if name is None:
@@ -176,6 +178,7 @@ def _run(method: str, arguments: Sequence[str], skip: Sequence[str], fixed: dict
 
 def _is_agent(text: str) -> bool:
     """Return whether an argument names an agent, or `module:Class`, and not a file or folder."""
+    # A file of this name comes first, as a user who names a file means the file.
     return (":" in text or text in catalogue.agents()) and not user_path(text).exists()
 
 
@@ -190,14 +193,14 @@ def _named_agent(name: str, options: Sequence[Option], values: dict[str, Any]) -
             f"{name} is an agent without a file: add --env and --weights, or name a file or folder instead"
         )
     arguments = {
-        each.key: values[each.key] for each in options if each.group == plain_name(name) and each.key in values
+        entry.key: values[entry.key] for entry in options if entry.group == plain_name(name) and entry.key in values
     }
     with usage_errors():
         return noterl_class(name)(environment_of(values["env"], values.get("wrap", ())), seed=0, **arguments)
 
 
 def _environment(path: Path, values: dict[str, Any]) -> Any:
-    """Return the environment to play in; None for that of the agent's file.
+    """Return the environment to play in; None for the environment of the agent's file.
 
     `--env` and `--wrap` take precedence over the `run.toml` beside the file. An environment there that would import a
     module is not used.
@@ -208,6 +211,8 @@ def _environment(path: Path, values: dict[str, Any]) -> Any:
     env = values.get("env")
     if env is None:
         env = str(table.get("env", ":"))
+        # A plain id is in the agent's file already; only arguments and wrappers need run.toml. A text with a colon
+        # would import a module.
         if ":" in env or ("(" not in env and not wrappers):
             if "wrap" in values:
                 raise UsageError("--wrap needs --env, because no run.toml beside the file names an id")
@@ -216,7 +221,7 @@ def _environment(path: Path, values: dict[str, Any]) -> Any:
 
 
 def _file_of(command: str, arguments: Sequence[str], options: Sequence[Option]) -> tuple[Path, list[str]]:
-    """Return the file that the first argument names, and the other arguments; print the help if it asks for it."""
+    """Return the file that the first argument names, and the other arguments; print the help for `--help`."""
     if {"-h", "--help"} & {*arguments[:1]}:
         parse_options(options, ["--help"], prog=f"noterl {command} FILE", description=f"noterl {command}")
     if not arguments or arguments[0].startswith("-"):
@@ -235,9 +240,9 @@ def _text(result: dict[str, Any], *, as_json: bool) -> str:
 
 
 def _shown(value: Any) -> str:
-    """Return a value of a file as Python would write it."""
+    """Return a value of a file as in Python's source."""
     if isinstance(value, Description):
-        return f"{value.name}({', '.join(f'{key}={_shown(each)}' for key, each in value.arguments.items())})"
+        return f"{value.name}({', '.join(f'{key}={_shown(argument)}' for key, argument in value.arguments.items())})"
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{key!r}: {_shown(each)}" for key, each in value.items()) + "}"
+        return "{" + ", ".join(f"{key!r}: {_shown(item_value)}" for key, item_value in value.items()) + "}"
     return repr(value)

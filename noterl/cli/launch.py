@@ -24,6 +24,7 @@ from noterl.utils import tf_config
 _HOST = "127.0.0.1"
 _REPORT_SECONDS = 8.0  # the other processes report the lost connection in this time, and are then ended
 _END_SECONDS = 10.0  # after SIGTERM, until SIGKILL
+# A failure is noticed after this time at the latest; a look takes microseconds.
 _POLL_SECONDS = 0.1
 
 Variables = dict[str, str]
@@ -76,7 +77,7 @@ def _check_network(word: str, is_trusted: bool) -> None:
     """Check the option `--trusted-network`.
 
     Raises:
-        UsageError: if a strategy with open ports lacks the option, or another strategy has it.
+        UsageError: if a strategy with open ports lacks the option, or another strategy has the option.
     """
     if word in _OPEN and not is_trusted:
         raise UsageError(
@@ -100,16 +101,17 @@ def _ports(count: int, first: int | None) -> list[int]:
     """
     sockets: list[socket.socket] = []
     try:
+        # All sockets stay open until the last is bound, so that no port is chosen twice.
         for k in range(1 if first is not None else count):
             sockets.append(socket.socket())
             sockets[-1].bind((_HOST, 0 if first is None else first + k))
-        found = [each.getsockname()[1] for each in sockets]
+        ports = [bound.getsockname()[1] for bound in sockets]
     except (OSError, OverflowError) as error:
         raise UsageError(f"--port {first} cannot be used: {error}") from error
     finally:
-        for each in sockets:
-            each.close()
-    return found if first is None else [first + k for k in range(count)]
+        for bound in sockets:
+            bound.close()
+    return ports if first is None else [first + k for k in range(count)]
 
 
 def _of_torch(processes: int, ports: Sequence[int]) -> tuple[list[str], list[Variables]]:
@@ -145,7 +147,7 @@ def _of_jax(processes: int, ports: Sequence[int]) -> tuple[list[str], list[Varia
 
 
 def _with_gpus(ranks: Iterable[Variables]) -> tuple[list[str], list[Variables]]:
-    """Return the names and the variables of ranks, each with its own GPU if there are some.
+    """Return the names and the variables of ranks, each with a separate GPU if there are some.
 
     Raises:
         UsageError: if there are too few.
@@ -157,8 +159,8 @@ def _with_gpus(ranks: Iterable[Variables]) -> tuple[list[str], list[Variables]]:
             f"--processes {len(variables)} exceeds the {len(gpus)} GPUs of this machine, and processes cannot share "
             "one; train on the CPU with CUDA_VISIBLE_DEVICES= in front of the command"
         )
-    for gpu, own in zip(gpus, variables, strict=False):
-        own["CUDA_VISIBLE_DEVICES"] = gpu
+    for gpu, rank_variables in zip(gpus, variables, strict=False):
+        rank_variables["CUDA_VISIBLE_DEVICES"] = gpu
     return [f"rank {rank}" for rank in range(len(variables))], variables
 
 
@@ -191,8 +193,10 @@ def _cores_of_each(processes: int) -> str:
 def visible_gpus() -> list[str]:
     """Return the numbers of the NVIDIA GPUs that processes may use, without importing a framework."""
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    # The list that the user or a scheduler has set may be shorter than the machine's.
     if chosen is not None:
         return [part.strip() for part in chosen.split(",") if part.strip() and part.strip() != "-1"]
+    # NVIDIA's driver lists the GPUs in this folder.
     folder = Path("/proc/driver/nvidia/gpus")
     return [str(k) for k in range(len(list(folder.iterdir())))] if folder.is_dir() else []
 
@@ -201,7 +205,7 @@ class Launch:
     """Processes that run the same command with different variables; if one fails, all end.
 
     Args:
-        names: of the processes, for the prefix of their output.
+        names: of the processes, for the prefix of the output.
         variables: environment variables of each process.
         command: the command.
         output: receives the lines of all processes.
@@ -217,19 +221,22 @@ class Launch:
         *,
         spare: Collection[int] = (),
     ) -> None:
-        self._spare, self._lost = frozenset(spare), set[int]()
+        self._spare = frozenset(spare)
+        self._lost = set[int]()
         self._names = list(names)
         self._output = output or sys.stdout
         self._lock = threading.Lock()
+        # Without this limit, each process would use threads for all cores.
         threads = {"OMP_NUM_THREADS": _cores_of_each(len(names))}
         self._processes: list[subprocess.Popen] = []
         self._readers: list[threading.Thread] = []
         try:
-            for own in variables:
+            for process_variables in variables:
                 self._processes.append(
                     subprocess.Popen(
                         list(command),
-                        env={**threads, **os.environ, "PYTHONUNBUFFERED": "1", **own},
+                        env={**threads, **os.environ, "PYTHONUNBUFFERED": "1", **process_variables},
+                        # The processes cannot share the input of the terminal.
                         stdin=subprocess.DEVNULL,
                         stdout=subprocess.PIPE,
                         stderr=subprocess.STDOUT,
@@ -245,7 +252,7 @@ class Launch:
             self._readers[-1].start()
 
     def run(self) -> int:
-        """Wait until all processes have ended, and return the exit code: 0, or that of the first failure."""
+        """Wait until all processes have ended, and return the exit code: 0, or the code of the first failure."""
         try:
             failed = self._wait_for_failure()
             if failed is not None:
@@ -286,13 +293,15 @@ class Launch:
         return True
 
     def _end(self) -> None:
-        """End all processes, and everything that they have started."""
+        """End all processes, and everything started by these processes."""
         if not self._wait(0.0):
             self._signal(signal.SIGTERM)
             self._wait(_END_SECONDS)
+        # Also if all have ended: their groups may hold processes that they have started.
         self._signal(signal.SIGKILL)
         self._wait(_END_SECONDS)
         for reader in self._readers:
+            # A process that left the group may keep the pipe open; the launcher does not wait for it.
             reader.join(1.0)
 
     def _signal(self, number: int) -> None:
@@ -303,6 +312,7 @@ class Launch:
     def _copy(self, name: str, stream: Any) -> None:
         with stream:
             for line in stream:
+                # One line at a time, so that lines of two processes do not mix.
                 with self._lock:
                     self._output.write(f"[{name}] {line.decode(errors='replace').rstrip()}\n")
                     self._output.flush()
@@ -314,6 +324,7 @@ _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 def _die_with_parent() -> None:
     """End this process if the launcher is killed (Linux)."""
     if _libc is not None:
+        # 1 is PR_SET_PDEATHSIG.
         _libc.prctl(1, signal.SIGTERM)
 
 
@@ -324,6 +335,7 @@ def _terminating() -> Iterator[None]:
     def stop(number: int, frame: Any) -> None:
         raise SystemExit(128 + number)
 
+    # Python sets handlers in the main thread only.
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -343,6 +355,7 @@ def _describe(code: int) -> str:
 
 
 def _exit_code(code: int) -> int:
+    # The shell's code for a process that a signal has ended.
     return 128 - code if code < 0 else code
 
 

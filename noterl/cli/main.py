@@ -1,4 +1,4 @@
-"""Dispatch of the command `noterl`, its help, its errors and its exit codes."""
+"""Dispatch of the command `noterl`, with help, errors and exit codes."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _EXIT_CODES = """exit codes: 0 success; 1 failure; 2 usage; 129 SIGHUP; 130 Ctrl
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code.
+    """Run the command and return the exit code.
 
     Args:
-        arguments: the arguments of the command line; by default those of this process.
+        arguments: the arguments of the command line; by default the arguments of this process.
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     try:
@@ -57,7 +57,7 @@ def _main(arguments: list[str]) -> int:
     if not arguments:
         print(_help(), file=sys.stderr)
         return 2
-    name, *rest = arguments
+    name, *command_arguments = arguments
     if name in ("-h", "--help"):
         print(_help())
     elif name == "--version":
@@ -66,12 +66,13 @@ def _main(arguments: list[str]) -> int:
         print(f"noterl {noterl.__version__}")
     elif name not in COMMANDS:
         raise UsageError(f"unknown command {name!r}: {explain_name(name, list(COMMANDS))}")
-    elif name == "train" and rest[:1] in (["-h"], ["--help"]):
+    elif name == "train" and command_arguments[:1] in (["-h"], ["--help"]):
         print(_help_of_train())
     else:
         sys.path.append(os.getcwd())  # for modules of the user, which `python -m noterl` finds there
         module, function, _ = COMMANDS[name]
-        getattr(importlib.import_module(f"noterl.cli.{module}"), function)(rest)
+        # Imported by name, so that `noterl --help` loads neither Keras nor gymnasium.
+        getattr(importlib.import_module(f"noterl.cli.{module}"), function)(command_arguments)
     return 0
 
 

@@ -25,12 +25,12 @@ class Option:
     """One option of a command.
 
     Attributes:
-        key: its name in TOML files and results, such as "batch_size" or "early_stopping.criterion".
-        annotation: the types of its value, as in Python's source.
+        key: the name in TOML files and results, such as "batch_size" or "early_stopping.criterion".
+        annotation: the types of the value, as in Python's source.
         default: the default value, which the help shows; None for no default.
-        help: what it does.
+        help: what the option does.
         group: the title of the box in the help.
-        required: whether it must be given.
+        required: whether the user must give the option.
         metavar: what stands for the value in the help; by default the types.
         switch: whether the value may be left out: a bool, or a callback whose arguments all have defaults.
     """
@@ -60,7 +60,7 @@ class Given(NamedTuple):
 
     Attributes:
         value: the value.
-        source: what a TOML file holds for it: a str, a number, a bool, or a list of them.
+        source: what a TOML file holds for the option: a str, a number, a bool, or a list of these.
     """
 
     value: Any
@@ -77,6 +77,7 @@ def cli_name(class_name: str) -> str:
     """
     if class_name in _NAMES_OF_CALLBACKS:
         return _NAMES_OF_CALLBACKS[class_name]
+    # A word begins after a small letter, or before the last capital of a row: "LRScheduler" is "lr-scheduler".
     words = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", class_name.removesuffix("Logger"))
     return words.lower()
 
@@ -88,7 +89,7 @@ def options_of(
 
     Args:
         function: the function or class.
-        group: the title of its box in the help.
+        group: the title of the options' box in the help.
         prefix: what keys begin with, such as "checkpoint.".
         skip: names of arguments that are not options.
     """
@@ -97,6 +98,7 @@ def options_of(
     for name, parameter in inspect.signature(function).parameters.items():
         if name in (*skip, "self") or parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
             continue
+        # `env` may be any object in Python, but a text on the command line.
         annotation = "str | None" if name == "env" else _annotation(parameter)
         required = parameter.default is parameter.empty
         default = None if required else parameter.default
@@ -116,16 +118,17 @@ def _annotation(parameter: inspect.Parameter) -> str:
 
 
 def help_of_arguments(function: Callable[..., Any]) -> dict[str, str]:
-    """Return the first sentence about each argument, from the docstrings of a function, or a class and its bases."""
+    """Return the first sentence about each argument, from the docstrings of a function, or a class with all bases."""
     parse = require("docstring_parser", "cli", "the command noterl").parse
-    found: dict[str, str] = {}
+    sentences: dict[str, str] = {}
     documented = function.__mro__[:-1] if isinstance(function, type) else [function]
     for owner in documented:
         for parameter in parse(inspect.cleandoc(owner.__doc__ or "")).params:
             text = _first_sentence(parameter.description or "")
+            # A class comes before its bases, so the sentence of the base fills only what is missing.
             if not _SEE.match(text):
-                found.setdefault(parameter.arg_name, text)
-    return found
+                sentences.setdefault(parameter.arg_name, text)
+    return sentences
 
 
 def summary_of(function: Any) -> str:
@@ -143,29 +146,32 @@ def parse_options(
         arguments: the arguments after the command.
         prog: the command, for the help.
         description: the text at the top of the help.
-        shown: the groups that the help shows; all if it is empty. Errors suggest options of all groups.
+        shown: the groups that the help shows; all for an empty collection. Errors suggest options of all groups.
 
     Raises:
-        SystemExit: with code 0 after `--help`; with code 2 if an option is unknown or its value is wrong. The message
-            has been printed then.
-        UsageError: if an unknown option is a word of another library. The message has the options that replace it.
+        SystemExit: with code 0 after `--help`; with code 2 if an option is unknown or a value is wrong. The message has
+            been printed then.
+        UsageError: if an unknown option is a word of another library. The message has the options that replace the
+            word.
     """
     tyro = require("tyro", "cli", "the command noterl")
     arguments = list(_positive_flags(options, arguments))
     _check_foreign_flags(options, arguments)
     wants_help = {"-h", "--help"} & {*arguments}
+    # The help of all callbacks would take hundreds of lines.
     if wants_help and shown:
         options = [option for option in options if option.group in shown]
-    groups = {option.group: [each for each in options if each.group == option.group] for option in options}
+    groups = {option.group: [member for member in options if member.group == option.group] for option in options}
     fields: list[Any] = []
     for group, members in groups.items():
-        made = dataclasses.make_dataclass(group, [_field(tyro, option) for option in members])
-        fields.append((re.sub(r"\W", "_", group), made, dataclasses.field(default_factory=made)))
+        members_class = dataclasses.make_dataclass(group, [_field(tyro, option) for option in members])
+        fields.append((re.sub(r"\W", "_", group), members_class, dataclasses.field(default_factory=members_class)))
     parser = dataclasses.make_dataclass("Options", fields)
     parser.__doc__ = description
     parsed = tyro.cli(parser, prog=prog, description=description, args=arguments, config=(tyro.conf.OmitArgPrefixes,))
     values = {}
     for group in vars(parsed).values():
+        # An option that was not given keeps its default None.
         values.update({name: value for name, value in vars(group).items() if isinstance(value, Given)})
     return {option.key: values[_identifier(option.key)] for option in options if _identifier(option.key) in values}
 
@@ -176,13 +182,13 @@ def parse_table(options: Sequence[Option], table: Mapping[str, Any], path: str) 
     Raises:
         UsageError: if a key is unknown; the message suggests the nearest one.
     """
-    known = {option.key: option for option in options}
-    given = {}
-    for key, source in _flat(table, known).items():
-        if key not in known:
-            raise UsageError(f"{path}: unknown key {key!r}: {explain_name(key, sorted(known))}")
-        given[key] = _given(known[key], source, path)
-    return given
+    options_by_key = {option.key: option for option in options}
+    values = {}
+    for key, source in _flat(table, options_by_key).items():
+        if key not in options_by_key:
+            raise UsageError(f"{path}: unknown key {key!r}: {explain_name(key, sorted(options_by_key))}")
+        values[key] = _given(options_by_key[key], source, path)
+    return values
 
 
 def check_required(options: Iterable[Option], given: Collection[str]) -> None:
@@ -200,15 +206,16 @@ def _given(option: Option, source: Any, path: str) -> Given:
             return Given(tuple(map(str, source)), source)
         if not is_sequence(option.annotation):
             raise UsageError(f"{path}: {option.key} must not be a list, got {source!r}")
-        return Given(tuple(parse_value(each, "Any") if isinstance(each, str) else each for each in source), source)
+        return Given(tuple(parse_value(entry, "Any") if isinstance(entry, str) else entry for entry in source), source)
     return Given((source,) if is_sequence(option.annotation) else source, source)
 
 
 def _flat(table: Mapping[str, Any], known: Mapping[str, Option], prefix: str = "") -> dict[str, Any]:
-    """Return the entries of nested tables, with dots in their keys. An empty table is True: it enables a callback."""
+    """Return the entries of nested tables, with dots in the keys. An empty table is True, which enables a callback."""
     flat: dict[str, Any] = {}
     for name, value in table.items():
         key = prefix + str(name).replace("-", "_")
+        # A table may be the value of one option, such as the keywords of a network.
         if not isinstance(value, Mapping) or (key in known and "Mapping" in known[key].annotation):
             flat[key] = value
         elif value:
@@ -223,16 +230,19 @@ def _field(tyro: Any, option: Option) -> tuple[str, Any, Any]:
 
     def construct(texts: list[str]) -> Given:
         if not texts and not is_sequence(option.annotation):
+            # The flag without a value.
             return Given(True, True)
         if _holds_texts(option.annotation):
             return Given(tuple(texts), texts)
         if is_sequence(option.annotation):
+            # As one text, so that `--hidden 64 64`, `64,64` and `(64, 64)` are the same.
             text = ",".join(texts)
             value = parse_value(text, option.annotation)
             return Given(value, list(value) if _is_plain(value) else text)
         value = parse_value(texts[0], option.annotation)
         return Given(value, value if _is_plain(value) else texts[0])
 
+    # tyro's word for any number of values, for none or one, and for one.
     nargs: Any = "*" if is_sequence(option.annotation) else (0, 1) if option.switch else 1
     spec = tyro.constructors.PrimitiveConstructorSpec(
         nargs=nargs,
@@ -283,9 +293,9 @@ def _holds_texts(annotation: str) -> bool:
 
 
 def _is_plain(value: Any) -> bool:
-    """Return whether TOML can hold a value as it is."""
+    """Return whether TOML can hold a value without conversion."""
     if isinstance(value, tuple | list):
-        return all(isinstance(each, int | float | bool) for each in value)
+        return all(isinstance(element, int | float | bool) for element in value)
     return isinstance(value, int | float | bool | str)
 
 
@@ -295,11 +305,12 @@ def _metavar(option: Option) -> str:
     names = []
     for part in alternatives(option.annotation):
         name = re.split(r"[\[.]", part)[0]
-        known = {"Any": "VALUE", "str": "TEXT", "Callable": "SCHEDULE", "bool": "BOOL", "Path": "PATH"}
+        names_of_types = {"Any": "VALUE", "str": "TEXT", "Callable": "SCHEDULE", "bool": "BOOL", "Path": "PATH"}
         if name in ("Sequence", "tuple", "list"):
             names.append("VALUE ...")
         else:
-            names.append(known.get(name, name.upper()))
+            names.append(names_of_types.get(name, name.upper()))
+    # Each path is a text, so "TEXT|PATH" would say nothing more than "PATH".
     names = [name for name in names if name != "TEXT" or "PATH" not in names]
     text = "|".join(dict.fromkeys(names))
     return f"[{text}]" if option.switch else text
@@ -313,6 +324,7 @@ def _show(default: Any) -> str:
 
 def _first_sentence(text: str) -> str:
     text = " ".join(text.split())
+    # Only before a capital or a backtick: a point in a number or after "e.g." ends no sentence.
     match = re.match(r"(.+?\.)\s+(?=[A-Z`])", text)
     return (match[1] if match else text).rstrip(".")
 

@@ -41,37 +41,39 @@ def run(arguments: Sequence[str]) -> None:
     name, arguments, table, path = read_command("train", arguments)
     modules = table.pop("import")
     options = train_options(name)
+    # The help shows the boxes without those of callbacks, which `noterl callbacks` shows.
     groups = {option.group for option in options} - set(map(callback_group, callback_options.offered()))
     text = (
         f"Train {about(name)}. Callbacks have options too: `noterl callbacks` lists them. --config FILE reads options "
         "from a TOML file. --import MODULE imports classes of your own first."
     )
-    given = parse_options(options, arguments, prog=f"noterl train {name}", description=text, shown=groups)
+    given_options = parse_options(options, arguments, prog=f"noterl train {name}", description=text, shown=groups)
     if path is not None:
         table.pop("agent", None)
-        given = merged(parse_table(options, table, path), given)
-    check_required(options, given)
-    train(name, options, {**given, "import": Given(modules, modules)} if modules else given)
+        given_options = merged(parse_table(options, table, path), given_options)
+    check_required(options, given_options)
+    train(name, options, {**given_options, "import": Given(modules, modules)} if modules else given_options)
 
 
 def read_command(command: str, arguments: Sequence[str]) -> tuple[str, list[str], dict[str, Any], str | None]:
     """Return the agent's name, the other arguments, and the table and path of `--config`.
 
-    The backend is chosen, and the modules of `--import` are imported; the table lists them as "import".
+    The backend is chosen, and the modules of `--import` are imported; the table lists these modules as "import".
 
     Raises:
         UsageError: if the command line is wrong.
     """
-    rest, paths = without_flag(arguments, "--config")
-    rest, modules = without_flag(rest, "--import")
+    remaining, paths = without_flag(arguments, "--config")
+    remaining, modules = without_flag(remaining, "--import")
+    # As for other options, the last of several counts.
     table: dict[str, Any] = config.read_config(paths[-1]) if paths else {}
     path = paths[-1] if paths else None
-    name, rest = agent_of(command, rest, table, path)
-    choose_backend(backend_of(rest, table))  # before the agent's module imports Keras
+    name, remaining = agent_of(command, remaining, table, path)
+    choose_backend(backend_of(remaining, table))  # before the agent's module imports Keras
     table["import"] = [*table.get("import", ()), *modules]
     for module in table["import"]:
         import_module(module, "--import")
-    return name, rest, table, path
+    return name, remaining, table, path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,8 +86,9 @@ class RunOptions:
         wrap: wrappers of gymnasium, or preprocess(...), around the environment, innermost first, such as
             "FrameStackObservation(4)".
         seed: the seed of all random numbers; by default a random one, which run.toml records.
-        preset: settings for this environment, such as "zoo"; other options replace them. `noterl presets` lists them.
-        backend: tensorflow, jax or torch; by default that of Keras.
+        preset: settings for this environment, such as "zoo"; other options replace these settings. `noterl presets`
+            lists all presets.
+        backend: tensorflow, jax or torch; by default Keras's choice.
         out: folder for run.toml, the trained agent and the log; by default runs/AGENT-ENV-NUMBER.
         overwrite: whether a run in this folder may be replaced.
         restore: an agent file, or the folder of a run, whose training continues.
@@ -107,30 +110,31 @@ class RunOptions:
 
 def train_options(name: str) -> list[Option]:
     """Return all options of `noterl train` for an agent: of the run, the agent, `compile`, `fit` and callbacks."""
-    found = options_of_agent(name, options_of(RunOptions, "run"))
+    options = options_of_agent(name, options_of(RunOptions, "run"))
     for key in callback_options.offered():
-        found += callback_options.callback_options(key)
-    return found
+        options += callback_options.callback_options(key)
+    return options
 
 
 def options_of_agent(name: str, others: Sequence[Option]) -> list[Option]:
-    """Return other options, and those of an agent, `compile` and `fit` that have other names."""
+    """Return other options, and the options of an agent, `compile` and `fit` that have other names."""
     agent = noterl_class(name)
-    found = list(others)
+    options = list(others)
     for function, group, skip in (
         (agent, plain_name(name), ("env", "seed")),
         (agent.compile, "compile", ()),
         (agent.fit, "fit", _NOT_FIT),
     ):
-        taken = {option.key for option in found}
-        found += [option for option in options_of(function, group, skip=skip) if option.key not in taken]
-    return found
+        # An option that exists already, such as `--seed` of the run, stands for the argument of the same name.
+        taken = {option.key for option in options}
+        options += [option for option in options_of(function, group, skip=skip) if option.key not in taken]
+    return options
 
 
 def train(name: str, options: Sequence[Option], given: Mapping[str, Given]) -> Path:
     """Train an agent as options say, and return the folder of the run.
 
-    It writes `run.toml` before training, and the agent's file at its end, also after Ctrl-C or an error.
+    `run.toml` is written before training, and the agent's file at the end, also after Ctrl-C or an error.
 
     Raises:
         UsageError: if an option has a wrong value.
@@ -139,35 +143,36 @@ def train(name: str, options: Sequence[Option], given: Mapping[str, Given]) -> P
     for option in options:
         if option.key in given:
             groups.setdefault(option.group, {})[option.key] = given[option.key].value
-    own = RunOptions(**groups["run"])
-    seed = secrets.randbelow(2**31) if own.seed is None else own.seed
-    folder = _folder(name, own)
+    run_options = RunOptions(**groups["run"])
+    # Drawn here instead of in the agent, because run.toml records it.
+    seed = secrets.randbelow(2**31) if run_options.seed is None else run_options.seed
+    folder = _folder(name, run_options)
     agent = None
     callbacks = _callbacks(given, folder)
     message = ""
     try:
         with usage_errors():
-            environment = environment_of(own.env, own.wrap)
+            environment = environment_of(run_options.env, run_options.wrap)
             constructor = groups.get(plain_name(name), {})
             compiled = groups.get("compile", {})
-            if own.preset is None:
+            if run_options.preset is None:
                 agent = noterl_class(name)(environment, seed=seed, **constructor)
                 agent.compile(**compiled)
             else:
-                preset = presets.find(noterl_class(name), own.env, own.preset)
+                preset = presets.find(noterl_class(name), run_options.env, run_options.preset)
                 agent = preset.make(noterl_class(name), environment, {"seed": seed, **constructor, **compiled})
-        if own.restore is not None:
-            restored = user_path(own.restore)
+        if run_options.restore is not None:
+            restored = user_path(run_options.restore)
             agent.restore(restored / AGENT_FILE if restored.is_dir() else restored)
-        if own.weights is not None:
-            agent.load_weights(own.weights)
-        fit = {**groups.get("fit", {}), **({"verbose": 0} if own.quiet else {})}
+        if run_options.weights is not None:
+            agent.load_weights(run_options.weights)
+        fit = {**groups.get("fit", {}), **({"verbose": 0} if run_options.quiet else {})}
         with _run_file(agent, folder, run_table(name, given, seed)):
             message = _fit(agent, fit, callbacks, folder)
     finally:
         if agent is not None:
             agent.close()
-    if not own.quiet:
+    if not run_options.quiet:
         print(message)
         print(folder / AGENT_FILE)
     return folder
@@ -175,7 +180,7 @@ def train(name: str, options: Sequence[Option], given: Mapping[str, Given]) -> P
 
 @contextlib.contextmanager
 def _run_file(agent: Any, folder: Path, table: dict[str, Any]) -> Iterator[None]:
-    """Write `run.toml`; if training does not begin in the block, the folder is then as it was before."""
+    """Write `run.toml`; if training does not begin in the block, the folder is restored."""
     path = folder / config.NAME
     fits = agent.fits
     is_new = not folder.exists()
@@ -184,6 +189,7 @@ def _run_file(agent: Any, folder: Path, table: dict[str, Any]) -> Iterator[None]
     try:
         yield
     except BaseException:
+        # `fit` counts when training begins; later, the file describes a run that exists.
         if agent.fits == fits:
             with contextlib.suppress(OSError):
                 if before is not None:
@@ -201,26 +207,27 @@ def run_table(name: str, given: Mapping[str, Given], seed: int) -> dict[str, Any
     table: dict[str, Any] = {"agent": name, "env": given["env"].source, "seed": seed}
     table["backend"] = os.environ["KERAS_BACKEND"]
     offered = callback_options.offered()
-    for key, each in given.items():
+    for key, option in given.items():
         if key.partition(".")[0] not in offered and key not in ("out", "overwrite", "quiet", *table):
-            table[key] = each.source
+            table[key] = option.source
     for callback in offered:
-        own = {key: each for key, each in given.items() if key.partition(".")[0] == callback}
-        if own:
-            arguments = callback_options.arguments_of(callback, own)
-            table[callback] = {name: each.source for name, each in arguments.items()}
+        chosen = {key: value for key, value in given.items() if key.partition(".")[0] == callback}
+        if chosen:
+            arguments = callback_options.arguments_of(callback, chosen)
+            table[callback] = {name: option.source for name, option in arguments.items()}
     return table
 
 
 def merged(first: Mapping[str, Given], second: Mapping[str, Given]) -> dict[str, Given]:
-    """Return the options of both; those of `second` take precedence.
+    """Return the options of both, where `second` takes precedence.
 
     A callback's first argument has two keys: "csv" and "csv.path". A later one replaces both.
     """
     offered = callback_options.offered()
+    # A callback's option and its first argument are two names of one value.
     replaced = {key for key in first if key in offered and f"{key}.{_first(key)}" in second}
     replaced |= {f"{key}.{_first(key)}" for key in second if key in offered and second[key].value is not True}
-    return {**{key: each for key, each in first.items() if key not in replaced}, **second}
+    return {**{key: option for key, option in first.items() if key not in replaced}, **second}
 
 
 def _first(key: str) -> str:
@@ -234,7 +241,7 @@ def callback_group(key: str) -> str:
 
 
 def noterl_class(name: str) -> Any:
-    """Return the class of an agent by its name on the command line, which may be `module:Class`.
+    """Return the class of an agent by the name on the command line, which may be `module:Class`.
 
     Raises:
         UsageError: if there is no such agent; the message suggests the nearest one.
@@ -244,12 +251,13 @@ def noterl_class(name: str) -> Any:
         return getattr(noterl, catalogue.class_name(name))
     from noterl.agent import BaseAgent
 
-    module, _, own = name.partition(":")
+    module, _, class_name = name.partition(":")
     classes = classes_of(import_module(module, "the agent"))
-    agents = {key: kind for key, kind in classes.items() if issubclass(kind, BaseAgent)}
-    if own not in agents:
-        raise UsageError(f"{name}: {module} has no subclass of noterl.Agent {own!r}: {explain_name(own, list(agents))}")
-    return agents[own]
+    agents = {key: subclass for key, subclass in classes.items() if issubclass(subclass, BaseAgent)}
+    if class_name not in agents:
+        advice = explain_name(class_name, list(agents))
+        raise UsageError(f"{name}: {module} has no subclass of noterl.Agent {class_name!r}: {advice}")
+    return agents[class_name]
 
 
 def about(name: str) -> str:
@@ -259,7 +267,7 @@ def about(name: str) -> str:
 
 
 def plain_name(name: str) -> str:
-    """Return the name of an agent without its module, for folders and for the title of its options."""
+    """Return the name of an agent without the module, for folders and for the title of the options."""
     return name.rpartition(":")[2]
 
 
@@ -267,11 +275,12 @@ def import_module(name: str, option: str) -> ModuleType:
     """Return a module of the user.
 
     Raises:
-        UsageError: if there is no such module. An error of a module that it imports is raised as it is.
+        UsageError: if there is no such module. An error of a module that the module imports is raised unchanged.
     """
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
+        # The missing module is another one, which this one imports: its name says what to install.
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise
         raise UsageError(f"{option}: there is no module {name!r} here and among installed packages") from error
@@ -286,7 +295,7 @@ def choose_backend(name: str | None) -> None:
     """Set the backend of this process.
 
     Raises:
-        UsageError: if it is unknown, not installed, or Keras has been imported with another one.
+        UsageError: if the backend is unknown, not installed, or Keras has been imported with another backend.
     """
     if name is None or name == os.environ.get("KERAS_BACKEND"):
         return
@@ -308,6 +317,7 @@ def _fit(agent: Any, fit: dict[str, Any], callbacks: list[Any], folder: Path) ->
         from noterl.utils.errors import keep_first_error
 
         if agent.fits > fits:  # training has started
+            # The error of training is the one to report, even if saving fails as well.
             with keep_first_error(error):
                 agent.save(folder / AGENT_FILE, replay=False)
         elif isinstance(error, TypeError | ValueError):
@@ -323,19 +333,19 @@ def _fit(agent: Any, fit: dict[str, Any], callbacks: list[Any], folder: Path) ->
 
 
 def _callbacks(given: Mapping[str, Given], folder: Path) -> list[Any]:
-    made = callback_options.make_callbacks(given)
+    callbacks = callback_options.make_callbacks(given)
     if not any(key.partition(".")[0] == "csv" for key in given):
-        made.append(callback_options.offered()["csv"](folder / LOG_FILE))
-    return made
+        callbacks.append(callback_options.offered()["csv"](folder / LOG_FILE))
+    return callbacks
 
 
 def _folder(name: str, own: RunOptions) -> Path:
     """Return the folder of the run, which does not exist yet or may be overwritten."""
     if own.out is not None:
         folder = user_path(own.out)
-        held = [each for each in (config.NAME, AGENT_FILE) if (folder / each).exists()]
-        if held and not own.overwrite:
-            raise UsageError(f"--out: {folder} holds the {held[0]} of another run; add --overwrite to replace it")
+        present = [file for file in (config.NAME, AGENT_FILE) if (folder / file).exists()]
+        if present and not own.overwrite:
+            raise UsageError(f"--out: {folder} holds the {present[0]} of another run; add --overwrite to replace it")
         return folder
     env = re.sub(r"\W+", "-", own.env.partition("(")[0]).strip("-")
     number = 1
@@ -352,39 +362,40 @@ def without_flag(arguments: Sequence[str], flag: str) -> tuple[list[str], list[s
     """Return the arguments without `--config` or `--import`, and the values of the flag.
 
     Raises:
-        UsageError: if no value follows it.
+        UsageError: if no value follows the flag.
     """
-    rest = []
+    remaining = []
     values = []
     iterator = iter(arguments)
     for argument in iterator:
         if argument == flag or argument.startswith(f"{flag}="):
             value = argument.partition("=")[2] or next(iterator, "")
             if not value:
-                kind = "the path of a TOML file" if flag == "--config" else "the name of a module"
-                raise UsageError(f"{flag} must be followed by {kind}")
+                expected = "the path of a TOML file" if flag == "--config" else "the name of a module"
+                raise UsageError(f"{flag} must be followed by {expected}")
             values.append(value)
         else:
-            rest.append(argument)
-    return rest, values
+            remaining.append(argument)
+    return remaining, values
 
 
 def backend_of(arguments: Sequence[str], table: Mapping[str, Any]) -> str | None:
     """Return the backend that the command line names, or else the TOML file."""
-    found = table.get("backend")
+    backend = table.get("backend")
+    # Before the parser, because its options come from the agent's class, whose import needs the backend.
     for position, argument in enumerate(arguments):
         if argument == "--backend":
-            found = next(iter(arguments[position + 1 : position + 2]), None)
+            backend = next(iter(arguments[position + 1 : position + 2]), None)
         elif argument.startswith("--backend="):
-            found = argument.partition("=")[2]
-    return None if found is None else str(found)
+            backend = argument.partition("=")[2]
+    return None if backend is None else str(backend)
 
 
 def agent_of(command: str, arguments: list[str], table: Mapping[str, Any], path: str | None) -> tuple[str, list[str]]:
     """Return the name of the agent, from the first argument or a TOML file, and the other arguments.
 
     Raises:
-        UsageError: if neither names an agent, or they name different ones.
+        UsageError: if neither names an agent, or both name different agents.
     """
     named = table.get("agent")
     if arguments and not arguments[0].startswith("-"):
@@ -393,9 +404,9 @@ def agent_of(command: str, arguments: list[str], table: Mapping[str, Any], path:
             raise UsageError(f"{path} is for the agent {named!r}, not {arguments[0]!r}")
         return arguments[0], arguments[1:]
     if named is None:
-        known = ", ".join(catalogue.agents())
+        names = ", ".join(catalogue.agents())
         raise UsageError(
-            f"an agent must follow `noterl {command}`, one of {known}, or module:Class for one of your own"
+            f"an agent must follow `noterl {command}`, one of {names}, or module:Class for one of your own"
         )
     _check_name(str(named))
     return str(named), arguments

@@ -22,19 +22,20 @@ def run(arguments: Sequence[str]) -> None:
         ValueError: if no trial is complete.
     """
     name, arguments, table, path = read_command("tune", arguments)
+    # `read_command` has imported the modules already.
     table.pop("import")
     options = tune_options(name)
-    ranges = ", ".join(kind.__name__ for kind in RANGES)
+    ranges = ", ".join(range_class.__name__ for range_class in RANGES)
     text = (
         f"Search for the hyperparameters of {about(name)}. The value of an option may be a range ({ranges}), such as "
         '--gamma "Float(0.9, 0.999)". Without a range, the published space of the algorithm is searched.'
     )
-    given = parse_options(options, arguments, prog=f"noterl tune {name}", description=text)
+    given_options = parse_options(options, arguments, prog=f"noterl tune {name}", description=text)
     if path is not None:
         table.pop("agent", None)
-        given = {**parse_table(options, table, path), **given}
-    check_required(options, given)
-    values = {key: each.value for key, each in given.items()}
+        given_options = {**parse_table(options, table, path), **given_options}
+    check_required(options, given_options)
+    values = {key: option.value for key, option in given_options.items()}
     groups = {option.key: option.group for option in options}
     settings = {key: value for key, value in values.items() if groups[key] == "tune"}
     space = {key: value for key, value in values.items() if groups[key] not in ("run", "tune")}
@@ -43,6 +44,7 @@ def run(arguments: Sequence[str]) -> None:
     with usage_errors():
         environment = environment_of(values["env"], values.get("wrap", ()))
         agent = noterl_class(name)
+        # Here, a wrong space is an error of usage.
         search.search_space(agent, space)
     result = search.tune(agent, environment, space or None, **settings)
     if not result.best:
@@ -51,6 +53,6 @@ def run(arguments: Sequence[str]) -> None:
 
 def tune_options(name: str) -> list[Option]:
     """Return the options of `noterl tune` for an agent: of `tune`, the agent, `compile` and `fit`."""
-    own = options_of(search.tune, "tune", skip=("agent", "env", "space"))
+    search_options = options_of(search.tune, "tune", skip=("agent", "env", "space"))
     run = [option for option in options_of(RunOptions, "run") if option.key in _OWN]
-    return options_of_agent(name, [*run, *own])
+    return options_of_agent(name, [*run, *search_options])

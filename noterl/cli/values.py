@@ -31,15 +31,16 @@ def alternatives(annotation: str) -> list[str]:
     >>> alternatives("int | str | None"), alternatives("Callable[[int], float] | Any")
     (['int', 'str'], ['Callable[[int], float]', 'Any'])
     """
-    parts = []
+    types = []
     depth = 0
     start = 0
+    # A bar inside of brackets separates the types of a container's items.
     for position, character in enumerate(annotation + "|"):
         depth += {"[": 1, "]": -1}.get(character, 0)
         if character == "|" and depth == 0:
-            parts.append(annotation[start:position].strip())
+            types.append(annotation[start:position].strip())
             start = position + 1
-    return [part for part in parts if part != "None"]
+    return [part for part in types if part != "None"]
 
 
 def is_sequence(annotation: str) -> bool:
@@ -52,10 +53,10 @@ def parse_value(text: str, annotation: str) -> Any:
 
     Args:
         text: the text of the command line, or a string of a TOML file.
-        annotation: the annotation of the parameter. If it allows strings and paths only, the text is the value.
+        annotation: the annotation of the parameter. If only strings and paths are allowed, the text is the value.
 
     Raises:
-        UsageError: if the text names an unknown class, or a class does not accept its arguments.
+        UsageError: if the text names an unknown class, or a class does not accept the arguments.
 
     Example:
     >>> from noterl.cli.values import parse_value
@@ -69,7 +70,9 @@ def parse_value(text: str, annotation: str) -> Any:
     try:
         node = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
+        # Not an expression of Python, such as a path or an id.
         return text
+    # A word alone is a text, unless it is a constant or the name of a class.
     if isinstance(node, ast.Name) and node.id.lower() not in _CONSTANTS and not _looks_like_class(node.id):
         return text
     if not _is_expression(node):
@@ -116,17 +119,18 @@ def known_classes() -> dict[str, type]:
 
     rules = importlib.import_module("noterl.callbacks")
     kinds = (optimizers.Optimizer, optimizers.schedules.LearningRateSchedule)
-    found = {
+    keras_classes = {
         name: value
         for module in (optimizers, optimizers.schedules)
         for name, value in vars(module).items()
         if isinstance(value, type) and issubclass(value, kinds)
     }
-    ranges = {kind.__name__: kind for kind in (*RANGES, OneMinus)}
-    return {**found, **registry.arguments(), "Rate": rules.Rate, "Scale": rules.Scale, **ranges}
+    ranges = {range_class.__name__: range_class for range_class in (*RANGES, OneMinus)}
+    return {**keras_classes, **registry.arguments(), "Rate": rules.Rate, "Scale": rules.Scale, **ranges}
 
 
 def _looks_like_class(name: str) -> bool:
+    # A small letter besides the first capital: words such as "PPO" or "CPU" stay texts.
     return re.fullmatch(r"[A-Z]\w*[a-z]\w*", name) is not None and name in known_classes()
 
 
@@ -139,6 +143,7 @@ def _is_expression(node: ast.expr) -> bool:
             map(_is_expression, node.values)
         )
     if isinstance(node, ast.UnaryOp):
+        # Only signs: a sum or a difference is a text, as in an id with a hyphen.
         return isinstance(node.op, ast.USub | ast.UAdd) and isinstance(node.operand, ast.Constant | ast.Name)
     if isinstance(node, ast.Call):
         named = all(keyword.arg is not None and _is_expression(keyword.value) for keyword in node.keywords)

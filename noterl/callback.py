@@ -1,4 +1,4 @@
-"""The base class of callbacks, the events that they handle, and what they may use of an agent."""
+"""The base class of callbacks, the events of callbacks, and the parts of an agent that callbacks may use."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Handlers = tuple[Callable[..., None], ...]
 
 
 class Events(NamedTuple):
-    """For each event, the bound methods that handle it; an empty tuple if no callback does."""
+    """For each event, the bound methods that handle the event; an empty tuple for none."""
 
     on_train_begin: Handlers = ()
     on_train_end: Handlers = ()
@@ -210,7 +210,7 @@ class AgentView(Protocol):
 
 @dataclass
 class Budget:
-    """Where a `fit` ends, in the agent's own counts; `Callback.before_fit` may change it.
+    """Where a `fit` ends, in the agent's own counts; `Callback.before_fit` may change the budget.
 
     Attributes:
         last_episode: total of finished episodes at which `fit` ends.
@@ -229,7 +229,7 @@ UNITS = ("episodes", "steps", "updates", "seconds")
 
 
 class Every:
-    """How often a callback acts, such as `Every(10, "steps")`; set it as `Callback.every`.
+    """How often a callback acts, such as `Every(10, "steps")`; the value of `Callback.every`.
 
     The counts are the agent's totals, so a resumed run acts at the same counts as an uninterrupted one. Seconds are
     counted from the start of `fit`. If several multiples of `count` are passed at once, the callback acts once.
@@ -237,7 +237,7 @@ class Every:
     Args:
         count: a positive int, which may be written as 1e4; for seconds any positive number.
         unit: "episodes" (finished ones), "steps" (of the environment), "updates" (of gradients) or "seconds".
-        at: when it is checked: at the end of an "episode", after a "step", or "both". By default "episode" for
+        at: the time of the check: at the end of an "episode", after a "step", or "both". By default "episode" for
             episodes, otherwise "both".
         name: the name of `count` in error messages.
 
@@ -271,6 +271,7 @@ class Every:
     def is_due(self, agent: AgentView, mark: float) -> bool:
         """Return whether a multiple of `count` was reached or passed since the count was `mark`."""
         now = self.now(agent)
+        # A clock has no multiples that mean anything, so seconds count from the mark.
         return now - mark >= self.count if self.unit == "seconds" else now // self.count > mark // self.count
 
 
@@ -278,23 +279,24 @@ class Callback:
     """Base of all callbacks: override the events that you want to handle.
 
     From `on_train_begin` on, `self.agent` is the agent that trains. `self.agent.stop("reason")` ends training. Episodes
-    are numbered from 0 in the order in which they start. Batches are gradient updates, numbered from 0. Both numbers
-    continue in the next `fit`, and so does the state of a callback. If the `fit` of another agent receives it, it
-    starts with the state that it had before its first `fit`. A value that a callback adds to the `logs` of
+    are numbered from 0 in the order of their starts. Batches are gradient updates, numbered from 0. Both numbers
+    continue in the next `fit`, and so does the state of a callback. If another agent's `fit` receives the callback, the
+    callback starts with the state from before its first `fit`. A value that a callback adds to the `logs` of
     `on_episode_end` becomes a column of `History`.
 
     Attributes:
         order: `USER`, `LOGGER` or `CHECKPOINT`: the group that the callback runs in.
         needs_live_updates: True for a callback that must act between two gradient updates. Updates then run one per
-            compiled call. Otherwise the hooks of a group's updates run after the call that made all of them.
+            compiled call. Otherwise the hooks of a group's updates run after the call that made all updates.
         needs_host: True for a callback that must act between all updates, or that reads the last rollout. `fit` then
-            steps environments of JAX from the host. On the device, the hooks of a call run after all its updates.
+            steps environments of JAX from the host. On the device, the hooks of a call run after all updates of the
+            call.
         stops_training: True for a callback that can end training, so that `fit` needs no budget.
         adds: the names that the callback adds to the logs of some episodes. Callbacks that monitor such a name then
             wait for it instead of failing.
         every: how often `on_due` is called.
-        all_ranks: whether the callback runs in every process of `fit(strategy=)`. Otherwise it runs in the chief only,
-            which handles the ends of the episodes of all processes.
+        all_ranks: whether the callback runs in every process of `fit(strategy=)`. Otherwise the callback runs in the
+            chief only, which handles the ends of the episodes of all processes.
 
     Example:
     >>> from noterl.callbacks import Callback
@@ -321,6 +323,7 @@ class Callback:
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if cls.__module__.split(".")[:2] == ["noterl", "callbacks"] and "__init__" in vars(cls):
+            # Only noterl's own callbacks: the words of another library are explained for their arguments.
             type.__setattr__(cls, "__init__", words.explain_arguments(cls.__init__))
 
     def __repr__(self) -> str:
@@ -369,23 +372,24 @@ class Callback:
         """Called before the environments are opened; may restore the agent and change the budget of this `fit`."""
 
     def on_step_end(self) -> None:
-        """Called after each environment step and the updates due with it; must not change weights.
+        """Called after each environment step and the updates due then; must not change weights.
 
-        A vector environment steps all its environments first. The agent is consistent here and can be saved. The event
-        is not logged. It runs after every step, so even a microsecond is a noticeable part of a run.
+        A vector environment steps all lanes first. The agent is consistent here and can be saved. The event is not
+        logged. The method runs after every step, so even a microsecond is a noticeable part of a run.
         """
 
     def on_due(self, logs: Logs) -> bool | None:
         """Called when `every` is due: after `on_episode_end` of a complete episode, or after a step.
 
-        `logs` are those of the episode; after a step they are empty and are not logged. If the method returns False,
-        `every` stays due and the method is called again at the next opportunity.
+        `logs` are the episode's logs; after a step `logs` is empty and not logged. If the method returns False, `every`
+        stays due and the method is called again at the next opportunity.
         """
 
     def start_counting(self) -> None:
         """Called by `fit`: count from the current count, or from the last mark if the run continues."""
         assert self.every is not None
         now = self.every.now(self.agent)
+        # Seconds of another process mean nothing here; a mark above the count is of another agent.
         if self.every.unit == "seconds" or self._every_mark is None or self._every_mark > now:
             self._every_mark = now
 
@@ -400,7 +404,7 @@ class Callback:
                 self._every_mark = mark
 
     def _handler(self, event: str) -> Callable[..., None] | None:
-        """Return what handles an event: the method, if the class overrides it; None if nothing does."""
+        """Return what handles an event: the method, if overridden by the class; else None."""
         return getattr(self, event) if overrides(self, event) else None
 
     def on_train_begin(self, logs: Logs) -> None:
@@ -416,10 +420,10 @@ class Callback:
         """Called when an episode ends.
 
         `logs` holds `reward` (the return), `length`, `steps`, `updates` and `time` (seconds since the start of `fit`).
-        For several agents, it also holds the return of each one, such as `reward/speaker`. It also holds the values of
-        `fit(info=)`, without the keys that no step of the episode had. It also holds `loss` and every other scalar that
-        `Agent.update` returns, as means over the updates since the last episode's end. If there were none, the last
-        means are repeated. Before the first update, these entries are absent. `logs["complete"]` is False for an
+        For several agents, `logs` also holds the return of each agent, such as `reward/speaker`. The values of
+        `fit(info=)` are there, without the keys that no step of the episode had. So are `loss` and every other scalar
+        that `Agent.update` returns, as means over the updates since the last episode's end. If there were none, the
+        last means are repeated. Before the first update, these entries are absent. `logs["complete"]` is False for an
         episode that the end of training cuts short.
         """
 
@@ -433,14 +437,15 @@ class Callback:
         """Called when `Agent.evaluate` begins."""
 
     def on_evaluate_end(self, logs: Logs) -> None:
-        """Called when `Agent.evaluate` ends; `logs` is a copy of its result."""
+        """Called when `Agent.evaluate` ends; `logs` is a copy of the result."""
 
     def on_exception(self, error: BaseException) -> None:
         """Called with the error that ends training; `on_train_end` follows."""
 
 
 def overrides(callback: Any, name: str, base: type = Callback) -> bool:
-    """Return whether the callback's class overrides a method of `base`, or the instance has a method of its own."""
+    """Return whether the callback's class overrides a method of `base`, or the instance has such a method."""
+    # Compared as functions of the classes, because each access of an instance makes a new bound method.
     return name in vars(callback) or getattr(type(callback), name, None) is not getattr(base, name)
 
 

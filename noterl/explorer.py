@@ -18,17 +18,17 @@ class Explorer(Configurable):
     """Base of policies and noises.
 
     A subclass lists in `tunables` the attributes that can be changed during training. Each has a check: a function of
-    `(name, value)` that returns the value to store or raises a ValueError. Every assignment calls it. The state
+    `(name, value)` that returns the value to store or raises a ValueError. Every assignment calls the check. The state
     consists of these attributes and the state of the generator.
 
     A tunable argument of the constructor may be a `noterl.schedules.Schedule`. The attribute then holds the schedule's
     value at the step of the last `update_schedules`, and cannot be assigned.
 
-    A subclass lists in `counters` those of the tunable attributes that count environment steps.
+    A subclass lists in `counters` the tunable attributes that count environment steps.
 
     Attributes:
         assignments: how often tunable attributes were assigned. Steps that are counted and schedules do not count.
-        schedules: the schedules by the names of the attributes that they set.
+        schedules: the schedules by attribute.
     """
 
     tunables: ClassVar[Mapping[str, Check]] = {}
@@ -48,6 +48,7 @@ class Explorer(Configurable):
         check = self.tunables.get(name)
         if check is not None:
             argument: Any = self._config.get(name)
+            # Only the constructor's schedule is kept: one that is assigned later is not in the configuration.
             if isinstance(value, Schedule) and argument is value:
                 super().__setattr__("schedules", {**self.schedules, name: value})
                 value = value(0)
@@ -60,15 +61,16 @@ class Explorer(Configurable):
         super().__setattr__(name, value)
 
     def skip(self, steps: int) -> None:
-        """Count environment steps for which nothing is sampled: those before `learning_starts`, and of other workers.
+        """Count environment steps for which nothing is sampled: before `learning_starts`, and of other workers.
 
-        It adds their number to the attributes of `counters`.
+        The number of steps is added to the attributes of `counters`.
         """
         for name in self.counters:
+            # Not assigned: a count is no change of the policy, and this is called in every step.
             vars(self)[name] += steps
 
     def update_schedules(self, step: int) -> None:
-        """Set the scheduled attributes to their values after `step` environment steps."""
+        """Set the scheduled attributes to the values after `step` environment steps."""
         for name, schedule in self.schedules.items():
             super().__setattr__(name, self.tunables[name](name, schedule(step)))
 
@@ -96,12 +98,13 @@ class Explorer(Configurable):
         missing = sorted({"generator", *self.tunables} - set(state))
         if missing:
             raise ValueError(f"state must hold {missing} for {type(self).__name__}, it holds {sorted(state)}")
+        # All values are checked before one is set.
         values = {name: check(name, state[name]) for name, check in self.tunables.items()}
         try:
             self.generator.bit_generator.state = state["generator"]
         except (KeyError, OverflowError, TypeError, ValueError) as error:
-            kind = type(self.generator.bit_generator).__name__
-            raise ValueError(f"state['generator'] is not the state of a {kind}: {error}") from error
+            generator_class = type(self.generator.bit_generator).__name__
+            raise ValueError(f"state['generator'] is not the state of a {generator_class}: {error}") from error
         for name, value in values.items():
             super().__setattr__(name, value)
         super().__setattr__("assignments", self.assignments + 1)

@@ -27,6 +27,7 @@ _FEW = 50  # values, up to which a plot marks each one
 
 def check_logs(episode: int, logs: Logs) -> None:
     """Raise a ValueError if a callback has replaced a number that the log of a run needs by another value."""
+    # The kinds of NumPy's dtypes: bools, ints and floats are numbers, only ints are steps.
     for name, kinds in {"reward": "biuf", "time": "biuf", "steps": "iu"}.items():
         value = np.asarray(logs.get(name, 0))
         if value.ndim or value.dtype.kind not in kinds:
@@ -44,7 +45,7 @@ class History(Callback):
             `steps` and `updates` (the agent's totals), and `time` (seconds since the start of this `fit`). Every other
             scalar that updates return has a list of means, like `loss`. Values that callbacks add to the `logs` of an
             episode also have lists, with NaN for episodes without a value.
-        episode: the number of each finished episode, in the order in which they ended.
+        episode: the number of each finished episode, in the order of their ends.
         stop_reason: why the fit ended.
         time_split: seconds spent in each part of the loop, by name.
         seconds: training time before the fit was interrupted and resumed, which `time` includes.
@@ -74,8 +75,9 @@ class History(Callback):
 
     def _repr_html_(self) -> str:
         ended = "" if self.stop_reason is None else f", ended by: {self.stop_reason}"
+        # NaN differs from itself: the mean is over values that exist.
         recent = [(name, [value for value in values if value == value][-10:]) for name, values in self.history.items()]
-        means = {f"{name} (last, mean of 10)": (v[-1], math.fsum(v) / len(v)) for name, v in recent if v}
+        means = {f"{name} (last, mean of 10)": (ten[-1], math.fsum(ten) / len(ten)) for name, ten in recent if ten}
         return table(f"{len(self)} episodes{ended}", means)
 
     def on_episode_end(self, episode: int, logs: Logs) -> None:
@@ -84,11 +86,13 @@ class History(Callback):
             return
         check_logs(episode, logs)
         for name in logs:
+            # Earlier episodes did not have this value.
             if name not in self.history and name != "complete":
                 self.history[name] = [math.nan] * len(self.episode)
         self.episode.append(episode)
         for name, values in self.history.items():
             value = logs.get(name, math.nan)
+            # A run that continues counts its time on; see `BackupAndRestore`.
             values.append(value + self.seconds if name == "time" else value)
 
     def to_dataframe(self) -> Any:
@@ -118,16 +122,16 @@ class History(Callback):
         path: str | Path | None = None,
         ax: Any = None,
     ) -> Figure:
-        """Plot quantities of the episodes, each in a panel of its own.
+        """Plot quantities of the episodes, each in a separate panel.
 
-        Thin lines show the values, thick lines their moving averages.
+        Thin lines show the values, thick lines the moving averages.
 
         Args:
             metrics: one or more quantities of `history`, such as "reward", "loss" or "evaluation_reward_mean".
             x: the quantity of the x axis: "steps", "episode", "updates", "time", or another quantity.
             window: number of values in the moving average; by default 10, or 1 for a quantity that not every episode
                 logs, such as the results of evaluations.
-            path: also save the figure there; its suffix sets the format, such as `.pdf`, `.svg` or `.png`.
+            path: also save the figure there; the suffix sets the format, such as `.pdf`, `.svg` or `.png`.
             ax: axes of Matplotlib to draw on instead of a new figure: one for each quantity.
 
         Raises:
@@ -154,6 +158,7 @@ class History(Callback):
                 (line,) = axes.plot(at, values, marker="." if len(values) < _FEW else "", label=name.replace("_", " "))
                 if 1 < width <= len(values):
                     line.set(alpha=0.35, linewidth=0.7)
+                    # Without the first values, whose mean would be over fewer.
                     averages = figures.smooth(values, width)[width - 1 :]
                     axes.plot(
                         at[width - 1 :], averages, color=line.get_color(), linestyle="-", label=f"mean of {width}"

@@ -30,14 +30,14 @@ else:
 class Hyperparameter(Variable):
     """A scalar that can be changed during training, without retracing a compiled update.
 
-    It is a `keras.Variable`: inside `loss` and `update` it is a tensor. `float(h)` reads the host value, without a
-    device transfer; inside a compiled update it raises. (A torch loss that calls it runs eagerly.) `assign` changes
-    the value, and so does setting the attribute of the agent that holds it. If it has a schedule, only the schedule
-    changes it, before each group of updates.
+    A Hyperparameter is a `keras.Variable`, so a tensor inside `loss` and `update`. `float(h)` reads the host value,
+    without a device transfer; inside a compiled update, `float` raises. (A torch loss that calls `float` runs eagerly.)
+    `assign` changes the value, and so does setting the attribute of the agent that holds it. With a schedule, only the
+    schedule changes the value, before each group of updates.
 
     Args:
         value: the initial value, or a `noterl.schedules.Schedule`.
-        name: its name in errors and logs.
+        name: the name in errors and logs.
         minimum: the lowest allowed value.
         maximum: the highest allowed value.
 
@@ -79,6 +79,7 @@ class Hyperparameter(Variable):
 
     def restore(self, value: Any) -> Any:
         """Set a saved value, also if there is a schedule."""
+        # Checked before the device: both values stay equal if it is not allowed.
         self._host = self._check(value, self.name)
         return super().assign(np.float32(self._host))
 
@@ -86,12 +87,14 @@ class Hyperparameter(Variable):
         """Return an allowed value that differs from the current one."""
         low, high = self._bounds
         if math.isfinite(high - low):
+            # The middle is allowed and far from both bounds; only if it is the current value, a quarter from the top.
             middle = (low + high) / 2
             return middle if middle != self._host else (middle + high) / 2
         return self._host + 1 if high == math.inf else self._host - 1
 
     def update_schedules(self, step: int) -> None:
         """Set the schedule's value after `step` environment steps, if there is a schedule."""
+        # An assignment transfers the value to the device, so it is skipped if nothing changes.
         if self.schedule is not None and self.schedule(step) != self._host:
             self.restore(self.schedule(step))
 
@@ -126,7 +129,7 @@ def _variable_class(cls: Any) -> Any:
 
 
 def discount_factor(agent: Any) -> float:
-    """Return the agent's hyperparameter "gamma", or its plain number `gamma`; 1 if it has neither.
+    """Return the agent's hyperparameter "gamma", or its plain number `gamma`; 1 for an agent with neither.
 
     Raises:
         ValueError: if the attribute `gamma` is not a number from 0 to 1.

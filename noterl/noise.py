@@ -62,14 +62,14 @@ class NoiseProcess(Explorer):
 
     After n environment steps, the standard deviation is
     `sigma_n = max(sigma_min, sigma - (sigma - sigma_min) * n / n_steps_annealing)`: a straight line from `sigma` to
-    `sigma_min`. Without `sigma_min` it is constant. A call for several lanes counts as one step per lane, and all these
-    lanes use the same `current_sigma`. Random actions before `learning_starts` count too.
+    `sigma_min`. Without `sigma_min` the standard deviation is constant. A call for several lanes counts as one step per
+    lane, and all these lanes use the same `current_sigma`. Random actions before `learning_starts` count too.
 
     Args:
         mu: mean.
         sigma: initial standard deviation, at least 0.
         sigma_min: standard deviation after annealing, between 0 and `sigma`; None for no annealing.
-        n_steps_annealing: number of environment steps over which it is annealed, at least 1.
+        n_steps_annealing: number of environment steps of annealing, at least 1.
         size: number of values in one action.
 
     Attributes:
@@ -77,7 +77,7 @@ class NoiseProcess(Explorer):
         size: number of values in one action.
 
     Raises:
-        ValueError: if an argument is outside its range.
+        ValueError: if an argument is out of range.
     """
 
     tunables: ClassVar[dict[str, Any]] = {
@@ -133,15 +133,16 @@ class NoiseProcess(Explorer):
         """
         rows = 1 if lanes is None else check_int("lanes", lanes)
         noise = self.draw(rows).astype(np.float32)
+        # After the sample, because the first one has the standard deviation of step 0.
         self.skip(rows)
         return noise[0] if lanes is None else noise
 
     def draw(self, lanes: int) -> NDArray[np.float64]:
-        """Return noise `[lanes, size]` with the standard deviation `current_sigma`; a subclass defines it."""
+        """Return noise `[lanes, size]` with the standard deviation `current_sigma`; a subclass defines the method."""
         raise NotImplementedError(f"{type(self).__name__} must define draw(lanes)")
 
     def reset(self, lane: int | None = None) -> None:
-        """Called when an episode starts in `lane`, or in all lanes if it is None. The annealing continues."""
+        """Called when an episode starts in `lane`, or in all lanes for None. The annealing continues."""
 
 
 @register
@@ -177,13 +178,13 @@ class OrnsteinUhlenbeckProcess(NoiseProcess):
         dt: time between two samples, above 0; `theta * dt` must be below 2, or x would diverge.
         size: number of values in one action.
         sigma_min: strength after annealing, between 0 and `sigma`; None for no annealing.
-        n_steps_annealing: number of environment steps over which it is annealed, at least 1.
+        n_steps_annealing: number of environment steps of annealing, at least 1.
 
     Attributes:
         x: `[lanes, size]`, float64, the last sample of each lane.
 
     Raises:
-        ValueError: if an argument is outside its range.
+        ValueError: if an argument is out of range.
 
     Example:
     >>> from noterl.noise import OrnsteinUhlenbeckProcess
@@ -218,14 +219,17 @@ class OrnsteinUhlenbeckProcess(NoiseProcess):
         """Assign an attribute; `theta * dt` must stay below 2."""
         before = vars(self).get(name)
         super().__setattr__(name, value)
+        # At 2 or above, each step overshoots the mean by at least the distance before, and the noise grows without
+        # bound.
         if name in ("theta", "dt") and not self._is_stable(vars(self)):
             theta = self.theta
             dt = self.dt
+            # The old value again, so that a refused assignment changes nothing.
             vars(self)[name] = before
             raise ValueError(f"theta must be below 2 / dt ({2 / dt:g}), got {theta!r}")
 
     def update_schedules(self, step: int) -> None:
-        """Set the scheduled attributes to their values after `step` environment steps.
+        """Set the scheduled attributes to the values after `step` environment steps.
 
         Raises:
             ValueError: if `theta * dt` is 2 or more.
@@ -242,20 +246,21 @@ class OrnsteinUhlenbeckProcess(NoiseProcess):
         """Return noise `[lanes, size]`; new lanes start here."""
         if lanes > len(self.x):
             self.x = np.concatenate([self.x, self._start(lanes - len(self.x))])
-        x = self.x[:lanes]
-        diffusion = self.current_sigma * math.sqrt(self.dt) * self.generator.standard_normal(x.shape)
-        x += self.theta * (self.mu - x) * self.dt + diffusion
-        return x
+        states = self.x[:lanes]
+        diffusion = self.current_sigma * math.sqrt(self.dt) * self.generator.standard_normal(states.shape)
+        # In place, so that the states of the lanes change, too.
+        states += self.theta * (self.mu - states) * self.dt + diffusion
+        return states
 
     def reset(self, lane: int | None = None) -> None:
-        """Sample `x_0` again for `lane`, or for all lanes if it is None."""
+        """Sample `x_0` again for `lane`, or for all lanes for None."""
         if lane is None:
             self.x[:] = self._start(len(self.x))
         elif lane < len(self.x):
             self.x[lane] = self._start(1)[0]
 
     def remove_lane(self, lane: int) -> None:
-        """Remove a lane; the lanes after it move up by one."""
+        """Remove a lane; the later lanes move up by one."""
         if lane < len(self.x):
             self.x = np.delete(self.x, lane, axis=0)
 
@@ -285,11 +290,11 @@ class ColoredNoise(NoiseProcess):
     """Noise whose power falls with the frequency f as `1 / f ** beta`: slow changes that reach far.
 
     Eberhard et al., "Pink noise is all you need: colored noise exploration in deep reinforcement learning", 2023; the
-    sequences are those of Timmer and König, "On generating power law noise", 1995, with the mean 0 and the variance 1.
-    Each lane has its own sequence. A new one starts when an episode starts and when the sequence ends.
+    sequences follow Timmer and König, "On generating power law noise", 1995, with the mean 0 and the variance 1. Each
+    lane has a separate sequence. A new one starts when an episode starts and when the sequence ends.
 
-    DDPG and TD3 add the noise to the scaled action. SAC uses the noise in place of its independent Gaussian samples, so
-    that `sigma` is a factor of the policy's standard deviation: leave it at 1.
+    DDPG and TD3 add the noise to the scaled action. SAC uses the noise in place of independent Gaussian samples, so
+    that `sigma` is a factor of the policy's standard deviation: leave `sigma` at 1.
 
     Args:
         beta: 0 for white noise, 1 for pink noise, 2 for red noise; at least 0.
@@ -298,14 +303,14 @@ class ColoredNoise(NoiseProcess):
         length: samples of a sequence, at least 2: the length of usual episodes.
         size: number of values in one action.
         sigma_min: standard deviation after annealing, between 0 and `sigma`; None for no annealing.
-        n_steps_annealing: number of environment steps over which it is annealed, at least 1.
+        n_steps_annealing: number of environment steps of annealing, at least 1.
 
     Attributes:
         sequences: `[lanes, length, size]`, float64, the sequence of each lane.
         positions: `[lanes]`, the number of samples that were taken of each sequence.
 
     Raises:
-        ValueError: if an argument is outside its range.
+        ValueError: if an argument is out of range.
 
     Example:
     >>> from noterl.noise import ColoredNoise
@@ -350,7 +355,7 @@ class ColoredNoise(NoiseProcess):
         return self.mu + self.current_sigma * samples
 
     def reset(self, lane: int | None = None) -> None:
-        """Start a new sequence in `lane`, or in all lanes if it is None."""
+        """Start a new sequence in `lane`, or in all lanes for None."""
         if lane is None:
             self.sequences[:] = self._start(len(self.sequences))
             self.positions[:] = 0
@@ -359,7 +364,7 @@ class ColoredNoise(NoiseProcess):
             self.positions[lane] = 0
 
     def remove_lane(self, lane: int) -> None:
-        """Remove a lane; the lanes after it move up by one."""
+        """Remove a lane; the later lanes move up by one."""
         if lane < len(self.positions):
             self.sequences = np.delete(self.sequences, lane, axis=0)
             self.positions = np.delete(self.positions, lane)
@@ -384,6 +389,7 @@ class ColoredNoise(NoiseProcess):
         """Return new sequences `[lanes, length, size]`: the inverse Fourier transforms of scaled Gaussian numbers."""
         length = self.length
         # The frequency 0 has the power of the lowest other one.
+        # The exponent is halved, because the power is the square of the amplitude.
         scale = np.maximum(np.arange(length // 2 + 1), 1.0) ** (-self.beta / 2)
         real, imaginary = self.generator.standard_normal((2, lanes, self.size, len(scale))) * scale
         weights = scale[1:].copy()
@@ -391,6 +397,7 @@ class ColoredNoise(NoiseProcess):
         ends = [0] if length % 2 else [0, -1]
         real[..., ends] *= math.sqrt(2)
         imaginary[..., ends] = 0.0
+        # The last frequency of an even length occurs once, the others as a pair of plus and minus.
         weights[-1] *= 1.0 if length % 2 else 0.5
         deviation = 2 * math.sqrt(np.sum(weights**2)) / length
         return np.moveaxis(np.fft.irfft(real + 1j * imaginary, length) / deviation, -1, 1)

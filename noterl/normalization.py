@@ -1,9 +1,9 @@
 """Running normalization of observations and rewards, as part of an agent.
 
 For rollouts, the observation statistics are constant while a rollout is collected and normalized, so that stored
-log-probabilities belong to the policy that acted. Its observations update them afterwards. Its rewards update the
-reward statistics before they are normalized. With a replay memory, each transition updates both statistics. The memory
-stores raw values, and batches are normalized when they are sampled. Evaluation updates nothing.
+log-probabilities belong to the policy that acted. The rollout's observations update the statistics afterwards. The
+rollout's rewards update the reward statistics before the normalization. With a replay memory, each transition updates
+both statistics. The memory stores raw values, and batches are normalized after sampling. Evaluation updates nothing.
 """
 
 from __future__ import annotations
@@ -62,10 +62,12 @@ class RunningMeanStd:
 
     def _merge(self, mean: Array, variance: Array | float, added: int) -> None:
         total = self.count + added
+        # The mean moves by a difference, which keeps its precision for large counts.
         shift = mean - self.mean
         squares = self.variance * self.count + variance * added + np.square(shift) * (self.count * added / total)
         self.mean = self.mean + shift * (added / total)
-        self.variance, self.count = squares / total, total
+        self.variance = squares / total
+        self.count = total
 
     def moments_since(self, before: RunningMeanStd) -> Array:
         """Return count, means and sums of squared deviations of the values since `before`, a flat vector."""
@@ -75,11 +77,13 @@ class RunningMeanStd:
         mean = (self.mean * self.count - before.mean * before.count) / added
         shift = np.square(mean - before.mean) * (before.count * added / self.count)
         squares = self.variance * self.count - before.variance * before.count - shift
+        # A difference of large sums may fall slightly below 0.
         return np.concatenate([[added], mean.ravel(), np.maximum(squares, 0.0).ravel()])
 
     def add_moments(self, moments: Array) -> None:
         """Add the values of a vector that `moments_since` returned."""
-        added, (mean, squares) = int(moments[0]), moments[1:].reshape(2, *self.mean.shape)
+        added = int(moments[0])
+        mean, squares = moments[1:].reshape(2, *self.mean.shape)
         if added:
             self._merge(mean, squares / added, added)
 
@@ -93,6 +97,7 @@ class RunningMeanStd:
         Raises:
             ValueError: as in `check_state`; this object is then unchanged.
         """
+        # All values are checked first, so that a wrong state changes nothing.
         self.check_state(state)
         self.mean, self.variance = (np.array(state[name]) for name in ("mean", "variance"))
         self.count = state["count"]
@@ -101,7 +106,8 @@ class RunningMeanStd:
         """Check a state of `get_state`.
 
         Raises:
-            ValueError: if it has another shape or dtype, a value is not finite, or a variance or the count is negative.
+            ValueError: if the state has another shape or dtype, a value is not finite, or a variance or the count is
+                negative.
         """
         array = schema.Array(np.float64, self.mean.shape)
         schema.check(state, {"mean": array, "variance": array, "count": schema.Int(0)}, "the normalizer")
@@ -112,11 +118,11 @@ class RunningMeanStd:
 
 
 class Normalizers:
-    """The running statistics of one agent, and normalization with them.
+    """The running statistics of one agent, and normalization with these statistics.
 
     Observations become `clip((x - mean) / sqrt(variance + 1e-8), -10, 10)`. Rewards are divided by the standard
-    deviation of the running discounted return and clipped to the same bounds. No mean is subtracted, so they keep their
-    sign.
+    deviation of the running discounted return and clipped to the same bounds. No mean is subtracted, so rewards keep
+    the sign.
 
     Args:
         shape: the shape of an observation; None if observations are not normalized.
@@ -135,7 +141,7 @@ class Normalizers:
     def normalize_observation(self, observations: Array) -> Array:
         """Return normalized observations `[..., *shape]`, float32.
 
-        They are rounded to float32 first, as in memories, so that acting and learning use the same values.
+        Observations are rounded to float32 first, as in memories, so that acting and learning use the same values.
         """
         statistics = self.observation
         if statistics is None:
@@ -156,19 +162,20 @@ class Normalizers:
         acting: Mapping[str, Array] | None = None,
         merge: Callable[[], None] | None = None,
     ) -> Batch:
-        """Return a normalized rollout `[T, N, ...]` and update the statistics with it.
+        """Return a normalized rollout `[T, N, ...]` and update the statistics with the rollout.
 
         Args:
             batch: the rollout.
             gamma: the discount of returns.
-            acting: the statistics (`arrays`) with which its actions were chosen; None if these are the current ones.
-            merge: called when the statistics are updated; it may merge them with those of other processes.
+            acting: the statistics (`arrays`) with which the actions were chosen; None if these are the current ones.
+            merge: called when the statistics are updated; may merge the statistics with those of other processes.
         """
         counted = batch.weight > 0
         current = {}
         if acting is not None:
             current = self.arrays()
             self.set_arrays(acting)
+        # With the statistics of acting; the rewards below get the new ones.
         normalized = self._normalize_observations(batch)
         if acting is not None:
             self.set_arrays(current)
@@ -190,13 +197,14 @@ class Normalizers:
             self.observation.add(np.asarray(transition.observation, np.float32))
         if self.reward is not None:
             lane = transition.lane
+            # The number of lanes is not known before their transitions arrive.
             if lane >= len(self._returns):
                 self._returns = np.append(self._returns, np.zeros(lane + 1 - len(self._returns)))
             self._returns[lane] = gamma * self._returns[lane] + transition.reward
             self.reward.add(self._returns[lane])
 
     def interrupt(self, lane: int) -> None:
-        """Reset the discounted return of a lane, because its next transition does not follow from the last one."""
+        """Reset the discounted return of a lane, whose next transition does not follow from the last one."""
         if lane < len(self._returns):
             self._returns[lane] = 0.0
 
@@ -207,7 +215,7 @@ class Normalizers:
         )
 
     def _discounted_returns(self, batch: Batch, gamma: float) -> Array:
-        """Return the discounted return so far at each step `[T, N]`; the end of an episode resets it."""
+        """Return the discounted return so far at each step `[T, N]`; the end of an episode resets the return."""
         steps, lanes = batch.reward.shape
         running = self._returns if len(self._returns) == lanes else np.zeros(lanes)
         returns = np.empty((steps, lanes))
@@ -231,6 +239,7 @@ class Normalizers:
         Raises:
             ValueError: if the state and the agent do not normalize the same quantities.
         """
+        # All names are compared before anything is set.
         for name, statistics in self._named():
             if (state[name] is None) != (statistics is None):
                 raise ValueError(f"state: either the state or the agent normalizes {name}s, but not both")
@@ -242,7 +251,7 @@ class Normalizers:
     def arrays(self) -> dict[str, Array]:
         """Return the statistics by names such as "observation/mean", or "0/observation/mean" for agent 0.
 
-        They are saved with the weights.
+        The statistics are saved with the weights.
         """
         states = {name: statistics.get_state() for name, statistics in self._named() if statistics is not None}
         return {f"{name}/{key}": np.asarray(value) for name, state in states.items() for key, value in state.items()}
@@ -260,6 +269,7 @@ class Normalizers:
             if statistics is not None
         ]
         for statistics, state in states:
+            # All are checked before one is set.
             statistics.check_state(state)
         for statistics, state in states:
             statistics.set_state(state)
@@ -269,16 +279,16 @@ class Normalizers:
 
     def statistics(self) -> list[RunningMeanStd]:
         """Return all statistics, in a fixed order."""
-        return [one for _, one in self._named() if one is not None]
+        return [statistics for _, statistics in self._named() if statistics is not None]
 
     def _named(self) -> list[tuple[str, RunningMeanStd | None]]:
         return [("observation", self.observation), ("reward", self.reward)]
 
 
 class TeamNormalizers(Normalizers):
-    """The normalizers of several agents; each has its own statistics.
+    """The normalizers of several agents, with separate statistics for each.
 
-    Only steps in which an agent takes part update its statistics.
+    Only steps in which an agent takes part update the agent's statistics.
 
     Args:
         sizes: the size of each agent's observation.
@@ -296,44 +306,44 @@ class TeamNormalizers(Normalizers):
 
     def normalize_observation(self, observations: Array) -> Array:
         """Return the agents' normalized observations side by side, `[..., D]`, float32."""
-        parts = [own.normalize_observation(observations[..., place]) for own, place in self._parts]
-        return np.concatenate(parts, axis=-1)
+        normalized = [member.normalize_observation(observations[..., place]) for member, place in self._parts]
+        return np.concatenate(normalized, axis=-1)
 
     def normalize_reward(self, rewards: Array) -> Array:
         """Return normalized rewards `[..., agents]`, float32."""
-        parts = [own.normalize_reward(rewards[..., agent]) for agent, own in enumerate(self.agents)]
-        return np.stack(parts, axis=-1)
+        normalized = [member.normalize_reward(rewards[..., agent]) for agent, member in enumerate(self.agents)]
+        return np.stack(normalized, axis=-1)
 
     def update(self, transition: Transition, gamma: float) -> None:
         """Update the statistics with a transition that is stored in the memory."""
         extra: Any = transition.extra  # `noterl.replay.returns.TEAM_FIELDS`
-        for agent, (own, place) in enumerate(self._parts):
+        for agent, (member, place) in enumerate(self._parts):
             if extra["present"][agent]:
                 fields = {"observation": transition.observation[place], "reward": extra["reward"][agent]}
-                own.update(transition._replace(**fields), gamma)
+                member.update(transition._replace(**fields), gamma)
 
     def interrupt(self, lane: int) -> None:
         """Reset the discounted returns of a lane."""
-        for own in self.agents:
-            own.interrupt(lane)
+        for member in self.agents:
+            member.interrupt(lane)
 
     def get_state(self) -> dict[str, Any]:
         """Return the state of each agent's normalizers."""
-        return {str(agent): own.get_state() for agent, own in enumerate(self.agents)}
+        return {str(agent): member.get_state() for agent, member in enumerate(self.agents)}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restore a state of `get_state`.
 
         Raises:
-            ValueError: if it has another number of agents, or normalizes other quantities.
+            ValueError: if the state has another number of agents, or normalizes other quantities.
         """
         if set(state) != set(self.get_state()):
             raise ValueError(f"state: it normalizes for {len(state)} agents, but there are {len(self.agents)}")
-        for agent, own in enumerate(self.agents):
-            own.set_state(state[str(agent)])
+        for agent, member in enumerate(self.agents):
+            member.set_state(state[str(agent)])
 
     def __str__(self) -> str:
         return f"{self.agents[0]} of each agent"
 
     def _named(self) -> list[tuple[str, RunningMeanStd | None]]:
-        return [(f"{agent}/{name}", one) for agent, own in enumerate(self.agents) for name, one in own._named()]
+        return [(f"{k}/{name}", value) for k, member in enumerate(self.agents) for name, value in member._named()]

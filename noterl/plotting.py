@@ -40,7 +40,7 @@ def band(
 ) -> Band:
     """Return the middle and the bounds of runs with different seeds.
 
-    Each run's curve is the mean of its last `window` values, or of fewer at the start, with linear interpolation. The
+    Each run's curve is the mean of the last `window` values, or of fewer at the start, with linear interpolation. The
     result covers the range that all runs have in common.
 
     Args:
@@ -50,9 +50,9 @@ def band(
         against: the quantity of the x axis: "steps", "updates", "time", "episode", or another column.
         window: number of values in the mean. By default 10, or 1 for a quantity that not every episode logs, such as
             `evaluation_reward_mean`.
-        band: "bootstrap" for the mean and its 95 % percentile bootstrap interval over runs, "std" for the mean and
-            one standard deviation, "seeds" for the mean, the smallest and the largest value, "quartiles" for the
-            median and the quartiles.
+        band: "bootstrap" for the mean and a 95 % percentile bootstrap interval over runs, "std" for the mean and one
+            standard deviation, "seeds" for the mean, the smallest and the largest value, "quartiles" for the median and
+            the quartiles.
         points: number of points of the result.
 
     Raises:
@@ -66,8 +66,8 @@ def band(
     ([0.0, 5.0, 10.0], [0.0, 10.0, 20.0], [0.0, 20.0, 40.0])
     """
     _, bounds = _BANDS[check_word("band", band, tuple(_BANDS))]
-    x, values, _ = _values(runs, what, against, window, points)
-    return Band(x, *bounds(values))
+    places, values, _ = _values(runs, what, against, window, points)
+    return Band(places, *bounds(values))
 
 
 def compare(
@@ -89,7 +89,7 @@ def compare(
         window: number of values in the mean that smooths each run; by default as in `band`.
         band: "bootstrap" for the 95 % bootstrap interval of the mean, "std" for one standard deviation, "seeds" for
             a thin line for each run, "quartiles" for the quartiles around the median instead of the mean.
-        path: also save the figure there; its suffix sets the format, such as `.pdf`, `.svg` or `.png`.
+        path: also save the figure there; the suffix sets the format, such as `.pdf`, `.svg` or `.png`.
         ax: axes of Matplotlib to draw on instead of a new figure.
 
     Raises:
@@ -115,14 +115,14 @@ def compare(
     with figures.drawing(ax=ax, path=path) as (axes,):
         counts = {len(values) for _, values, _ in curves.values()}
         title = text.format(_runs_text(*counts) if len(counts) == 1 else "runs")
-        for name, (x, values, _) in curves.items():
+        for name, (places, values, _) in curves.items():
             low, middle, high = bounds(values)
             label = name if len(counts) == 1 else f"{name} ({_runs_text(len(values))})"
-            (line,) = axes.plot(x, middle, label=label or title)
+            (line,) = axes.plot(places, middle, label=label or title)
             if band == "seeds":
-                axes.plot(x, values.T, color=line.get_color(), linestyle="-", linewidth=0.6, alpha=0.4)
+                axes.plot(places, values.T, color=line.get_color(), linestyle="-", linewidth=0.6, alpha=0.4)
             else:
-                axes.fill_between(x, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
+                axes.fill_between(places, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
         axes.legend(title=None if "" in groups else title, alignment="left")
         width = max(width for _, _, width in curves.values())
         label = what.replace("_", " ") + ("" if width == 1 else f", mean of {width}")
@@ -132,6 +132,7 @@ def compare(
 
 def _bootstrap(values: np.ndarray) -> Any:
     # The same resamples in every call: a figure that is drawn again looks the same.
+    # Weights instead of resampled curves: one product of matrices for all resamples.
     weights = np.random.default_rng(0).multinomial(len(values), [1 / len(values)] * len(values), size=_RESAMPLES)
     low, high = np.percentile(weights @ values / len(values), [2.5, 97.5], axis=0)
     return low, values.mean(axis=0), high
@@ -139,6 +140,7 @@ def _bootstrap(values: np.ndarray) -> Any:
 
 def _deviation(values: np.ndarray) -> Any:
     mean = values.mean(axis=0)
+    # The deviation of a sample; a single run has 0 instead of NaN.
     deviation = values.std(axis=0, ddof=min(1, len(values) - 1))
     return mean - deviation, mean, mean + deviation
 
@@ -168,17 +170,18 @@ def _values(
     if isinstance(runs, str | Path | History | Mapping) or not isinstance(runs, Sequence) or not runs:
         raise ValueError(f"runs must be a list of histories, paths of logs or dicts of lists, got {runs!r}")
     curves = [_curve(run, what, against) for run in runs]
-    first = max(x[0] for x, _, _ in curves)
-    last = min(x[-1] for x, _, _ in curves)
+    first = max(at[0] for at, _, _ in curves)
+    last = min(at[-1] for at, _, _ in curves)
     if first > last:
         raise ValueError(f"runs have no {against} in common: one starts at {first:g}, another ends at {last:g}")
-    x = np.linspace(first, last, points)
+    places = np.linspace(first, last, points)
+    # One window for all curves, so that a short run is smoothed like the others.
     width = min(figures.window_of(column, window) for _, _, column in curves)
-    return x, np.array([np.interp(x, at, figures.smooth(values, width)) for at, values, _ in curves]), width
+    return places, np.array([np.interp(places, at, figures.smooth(values, width)) for at, values, _ in curves]), width
 
 
 def _expand(runs: Any) -> Any:
-    """Return the paths that match a pattern, in order of their names; return anything else unchanged.
+    """Return the paths that match a pattern, in order of the names; return anything else unchanged.
 
     Raises:
         ValueError: if no file matches.
@@ -214,12 +217,13 @@ def _curve(run: Any, what: str, against: str) -> tuple[np.ndarray, np.ndarray, n
         if name not in columns:
             raise ValueError(f"{argument}: a run has no {name!r}; it has {', '.join(columns)}")
     try:
-        x = np.asarray(columns[against], np.float64)
+        places = np.asarray(columns[against], np.float64)
         column = np.asarray(columns[what], np.float64)
     except (OverflowError, TypeError, ValueError) as error:
         raise ValueError(f"what, against: {what!r} and {against!r} of a run must be numbers: {error}") from error
     present = ~np.isnan(column)
     if not present.any():
         raise ValueError(f"what: a run has no value of {what!r}")
-    order = np.argsort(x[present], kind="stable")
-    return x[present][order], column[present][order], column
+    # Stable, so that values at the same place keep their order.
+    order = np.argsort(places[present], kind="stable")
+    return places[present][order], column[present][order], column

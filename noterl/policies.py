@@ -1,6 +1,6 @@
 """Exploration policies: from a network's outputs for all actions to the selected action.
 
-For a batch, a policy uses the same random numbers as for its rows one after another. So the number of lanes does not
+For a batch, a policy uses the same random numbers as for the rows one after another. So the number of lanes does not
 change the action of a row. Among equally good actions, the first is selected.
 """
 
@@ -82,7 +82,7 @@ class Policy(Explorer):
         return int(self.choose(values[None], step)[0])
 
     def choose(self, values: NDArray[Any], step: int) -> NDArray[np.int64]:
-        """Return the actions `[N]` for `values` `[N, A]`; a subclass overrides it."""
+        """Return the actions `[N]` for `values` `[N, A]`; a subclass overrides the method."""
         raise NotImplementedError(f"{type(self).__name__} must define choose(values, step)")
 
     def _choose_legal(self, values: NDArray[Any], step: int, mask: NDArray[np.bool_]) -> NDArray[np.int64]:
@@ -90,6 +90,7 @@ class Policy(Explorer):
         mask = np.atleast_2d(mask)
         if mask.shape != values.shape or not mask.any(axis=1).all():
             raise ValueError(f"action_mask must have the shape of values and a legal action in each row, got {mask!r}")
+        # An illegal action has the lowest value of its kind: no probability, or minus infinity.
         values = np.where(mask, values, 0.0 if self.acts_on == "probabilities" else -np.inf)
         choose: Any = self.choose
         actions: NDArray[np.int64] = choose(values, step, mask) if _takes_mask(type(self)) else choose(values, step)
@@ -197,12 +198,12 @@ class EpsGreedyQPolicy(_EpsMixturePolicy):
         self.eps: Any = eps  # if it is a schedule, the attribute holds its value
 
     def epsilon(self, step: int = 0) -> float:
-        """Return `eps`, or the value of its schedule at this step."""
+        """Return `eps`, or the value of the schedule at this step."""
         return self.schedules["eps"](step) if "eps" in self.schedules else self.eps
 
 
 class _ScheduledEpsGreedyPolicy(_EpsMixturePolicy):
-    """Epsilon-greedy whose epsilon depends on the step; `annealed_to` names the tunable that it approaches."""
+    """Epsilon-greedy whose epsilon depends on the step; `annealed_to` names the tunable that epsilon approaches."""
 
     annealed_to: ClassVar[str]
 
@@ -224,7 +225,7 @@ class AdaptiveEpsGreedyPolicy(_ScheduledEpsGreedyPolicy):
         decay_rate: per environment step, at least 0.
 
     Raises:
-        ValueError: if an argument is outside its range.
+        ValueError: if an argument is out of range.
     """
 
     annealed_to = "min_eps"
@@ -258,7 +259,7 @@ class LinearEpsGreedyPolicy(_ScheduledEpsGreedyPolicy):
         steps: environment steps, at least 1.
 
     Raises:
-        ValueError: if an argument is outside its range.
+        ValueError: if an argument is out of range.
 
     Example:
     >>> from noterl.policies import LinearEpsGreedyPolicy
@@ -289,7 +290,7 @@ class BoltzmannQPolicy(Policy):
         clip: `(low, high)` bounds of q / tau, which bound the lowest probability.
 
     Raises:
-        ValueError: if an argument is outside its range.
+        ValueError: if an argument is out of range.
     """
 
     tunables: ClassVar[dict[str, Any]] = {"tau": positive, "clip": increasing_pair}
@@ -313,7 +314,7 @@ class MaxBoltzmannQPolicy(EpsGreedyQPolicy):
         clip: `(low, high)` bounds of q / tau.
 
     Raises:
-        ValueError: if an argument is outside its range.
+        ValueError: if an argument is out of range.
     """
 
     tunables: ClassVar[dict[str, Any]] = {"eps": probability, "tau": positive, "clip": increasing_pair}
@@ -334,7 +335,7 @@ class MaxBoltzmannQPolicy(EpsGreedyQPolicy):
 
 @register
 class BoltzmannGumbelQPolicy(Policy):
-    """The action with the highest `q + C / sqrt(n) * G`; n counts its selections, and G is Gumbel(0, 1) noise.
+    """The action with the highest `q + C / sqrt(n) * G`; n counts the selections, and G is Gumbel(0, 1) noise.
 
     Cesa-Bianchi et al., "Boltzmann Exploration Done Right", 2017. All rows of a batch use the counts before the batch.
 
@@ -356,8 +357,9 @@ class BoltzmannGumbelQPolicy(Policy):
         self.counts = None
 
     def choose(self, values: NDArray[Any], step: int) -> NDArray[np.int64]:
-        """Return the actions `[N]` for `values` `[N, A]`, and count them."""
+        """Return the actions `[N]` for `values` `[N, A]`, and count these actions."""
         if self.counts is None:
+            # Counts start at 1, so that the noise of an action never selected is finite.
             self.counts = np.ones(values.shape[1], np.int64)
         counts = self.counts
         if len(counts) != values.shape[1]:
@@ -372,16 +374,16 @@ class BoltzmannGumbelQPolicy(Policy):
 class SoftmaxPolicy(Policy):
     """Actions sampled from probabilities, for networks that end in a softmax.
 
-    Each row is divided by its sum.
+    Each row is divided by the sum of its entries.
 
     Raises:
-        ValueError: in `select_action`, if a row has a negative entry or its sum differs from 1 by more than 1e-3.
+        ValueError: in `select_action`, if a row has a negative entry or a sum that differs from 1 by more than 1e-3.
     """
 
     acts_on: ClassVar[Literal["q", "probabilities", "logits"]] = "probabilities"
 
     def choose(self, values: NDArray[Any], step: int, mask: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
-        """Return the actions `[N]` for the probabilities `values` `[N, A]`; with a mask, for those of legal actions."""
+        """Return the actions `[N]` for the probabilities `values` `[N, A]`; with a mask, for legal ones."""
         if mask is not None:
             totals = values.sum(axis=1, keepdims=True, dtype=np.float64)
             # If all legal actions have the probability 0, they are equally probable.
@@ -404,16 +406,16 @@ class GumbelSoftmaxPolicy(Policy):
     """Actions sampled from `softmax(logits)` with Gumbel noise; a uniformly random one with probability `eps`.
 
     With `U` uniform in [0, 1), the noise is `g = -log(-log(U + 1e-20) + 1e-20)`. The action is the argmax of
-    `logits + g`, and `y = softmax((logits + g) / temperature)` is its relaxation. Jang et al., "Categorical
-    Reparameterization with Gumbel-Softmax", 2016. From the same generator state, `select_action` and
+    `logits + g`, and `y = softmax((logits + g) / temperature)` is the relaxation of this action. Jang et al.,
+    "Categorical Reparameterization with Gumbel-Softmax", 2016. From the same generator state, `select_action` and
     `relaxed_sample` use the same noise.
 
     Args:
-        temperature: above 0; lower makes `relaxed_sample` closer to one-hot. Actions do not depend on it.
+        temperature: above 0; lower makes `relaxed_sample` closer to one-hot. Actions do not depend on the temperature.
         eps: between 0 and 1.
 
     Raises:
-        ValueError: if an argument is outside its range.
+        ValueError: if an argument is out of range.
 
     Example:
     >>> from noterl.policies import GumbelSoftmaxPolicy
@@ -450,6 +452,7 @@ class GumbelSoftmaxPolicy(Policy):
 
     def _perturb(self, logits: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return `logits + g` `[N, A]`, and one more uniform number per row `[N]`, which decides on exploring."""
+        # One number per action, and one to decide on exploring, in one call of the generator.
         uniform = self.generator.random((len(logits), logits.shape[1] + 1))
         gumbel = -np.log(-np.log(uniform[:, :-1] + 1e-20) + 1e-20)
         return logits + gumbel, uniform[:, -1]
@@ -469,7 +472,7 @@ _NAMES: dict[str, type[Policy]] = {
 
 
 def get(name: str) -> Policy:
-    """Return a policy with its default arguments.
+    """Return a policy with default arguments.
 
     Args:
         name: "greedy", "epsilon_greedy", "linear_epsilon_greedy", "adaptive_epsilon_greedy", "boltzmann",
@@ -483,7 +486,7 @@ def get(name: str) -> Policy:
     >>> policies.get("epsilon_greedy")
     EpsGreedyQPolicy()
     """
-    kinds = {**_NAMES, **{kind.__name__: kind for kind in _NAMES.values()}}
+    kinds = {**_NAMES, **{policy.__name__: policy for policy in _NAMES.values()}}
     if name not in kinds:
         raise ValueError(f"policy must be one of noterl.policies, got {name!r}: {words.explain_name(name, _NAMES)}")
     return kinds[name]()

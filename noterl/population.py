@@ -39,7 +39,7 @@ class PopulationHistory:
 
     Attributes:
         members: for each member a dict of lists, with an entry for each finished episode: `reward` (the return),
-            `length`, and the member's `steps` and `updates` at its end.
+            `length`, and the member's `steps` and `updates` at the end of the episode.
         stop_reasons: why the last `fit` of each member ended.
     """
 
@@ -56,14 +56,14 @@ class PopulationHistory:
         return len(self.members)
 
     def plot(self, what: str = "reward", **options: Any) -> Figure:
-        """Plot the mean over members with a band; the options are those of `noterl.plotting.compare`."""
+        """Plot the mean over members with a band; the options are the same as for `noterl.plotting.compare`."""
         from noterl import plotting
 
         return plotting.compare(self.members, what, **options)
 
 
 class _Progress:
-    """Records the episodes of all members and shows their sums, as `fit` shows those of one agent.
+    """Records the episodes of all members and shows sums over members, as `fit` shows the episodes of one agent.
 
     Args:
         population: with a history.
@@ -95,10 +95,11 @@ class _Progress:
         """Record and show the episodes that have ended."""
         self._count()
         for agent, record, first in zip(self._agents, self._history.members, self._firsts, strict=True):
-            known = len(record["reward"])
+            recorded = len(record["reward"])
+            # The history of a member starts with this `fit`, the record with the first one.
             for name, values in record.items():
-                values += agent.history.history[name][known - first :]
-            for reward in record["reward"][known:]:
+                values += agent.history.history[name][recorded - first :]
+            for reward in record["reward"][recorded:]:
                 self._sums.episodes += 1
                 logs = {"reward": reward, "steps": self._sums.steps, "time": perf_counter() - self._started}
                 call_handlers(self._events.on_episode_end, self._sums.episodes, logs)
@@ -115,13 +116,13 @@ class _Progress:
 class Population:
     """S agents that train together on the device, with different seeds or different hyperparameters.
 
-    It needs the JAX backend, a functional environment, and an agent that trains on the device: PPO, A2C or TRPO
-    without normalization. A member makes the same updates as a single agent with its seed.
+    A Population needs the JAX backend, a functional environment, and an agent that trains on the device: PPO, A2C or
+    TRPO without normalization. A member makes the same updates as a single agent with the same seed.
 
     Args:
-        agent: the agent that the members are copies of; it does not train itself. Each member starts with the initial
-            weights of its seed, so the agent must not have trained or changed its weights.
-        seeds: the number of members, whose seeds count from that of the agent; or the list of their seeds.
+        agent: the agent that the members are copies of; this agent does not train. Each member starts with the initial
+            weights of the member's seed, so the agent must not have trained or changed weights.
+        seeds: the number of members, whose seeds count from the agent's seed; or a list of seeds.
         hyperparameters: values that differ by member: a list of S numbers for the name of a hyperparameter, or for
             "learning_rate".
 
@@ -133,7 +134,8 @@ class Population:
         agent: the agent of the constructor.
         seeds: the seed of each member.
         history: the record of all `fit` calls; None before the first.
-        failed: a dict from each member whose loss or gradient was not finite to its number of updates before that.
+        failed: a dict from each member whose loss or gradient was not finite to the member's number of updates before
+            that.
     """
 
     def __init__(
@@ -167,10 +169,10 @@ class Population:
         return len(self.seeds)
 
     def _check_untrained(self) -> None:
-        """Check that the agent's state is the initial one: the members would continue from only a part of it.
+        """Check that the agent's state is the initial one: the members would continue from a part of another.
 
         Raises:
-            ValueError: if the agent has trained, or its weights were changed, such as by `pretrain` or `restore`.
+            ValueError: if the agent has trained, or the weights were changed, such as by `pretrain` or `restore`.
         """
         steps = self.agent.steps
         updates = self.agent.updates
@@ -179,6 +181,7 @@ class Population:
                 f"agent must not have trained, because its members start with initial weights; it has made {steps:,} "
                 f"steps and {updates:,} updates: pass a new agent with the same arguments"
             )
+        # An agent with initial weights has the ones of a new agent with the same seed.
         initial = self._copy(self.agent.generators.seed).get_weights()
         if not all(np.array_equal(value, initial[name]) for name, value in self.agent.get_weights().items()):
             raise ValueError(
@@ -220,13 +223,13 @@ class Population:
 
         Args:
             steps: environment steps of each member, an int or a float without a fraction.
-            num_envs: environments of each member; by default that of the last call, or 1. Another number restarts the
+            num_envs: environments of each member; by default as in the last call, or 1. Another number restarts the
                 episodes.
             callbacks: a function of a member's number that returns the callbacks of this member, as for `Agent.fit`:
-                `lambda member: [CSVLogger(f"{member}.csv")]`. They are attached to the member's own agent. A member
-                that a callback stops does not change any more in this call, and the others train on. Callbacks can
-                change hyperparameters and learning rates of their member.
-            verbose: as for `Agent.fit`; episodes and steps are those of all members together.
+                `lambda member: [CSVLogger(f"{member}.csv")]`. The callbacks are attached to the member's agent. A
+                member that a callback stops does not change any more in this call, and the others train on. Callbacks
+                can change hyperparameters and learning rates of the member.
+            verbose: as for `Agent.fit`; episodes and steps are counted over all members.
 
         Returns:
             The record of all calls.
@@ -237,8 +240,8 @@ class Population:
             KeyboardInterrupt: after Ctrl-C, when the call in progress has ended; a later `fit` continues.
 
         Warns:
-            RuntimeWarning: if a loss or gradient of a member is not finite. The member keeps its weights from before
-                that update, and the others train on. The next `fit` trains it again.
+            RuntimeWarning: if a loss or gradient of a member is not finite. The member keeps the weights from before
+            that update, and the others train on. The next `fit` trains the member again.
         """
         budget = check_count("steps", steps)
         verbose = check_verbose(verbose)
@@ -255,7 +258,7 @@ class Population:
         """Return the callbacks of each member.
 
         Raises:
-            ValueError: if they are not a function, or if two members share a callback.
+            ValueError: if `callbacks` is not a function, or if two members share a callback.
         """
         if callbacks is not None and not callable(callbacks):
             raise ValueError(
@@ -264,8 +267,8 @@ class Population:
             )
         lists = [CallbackList(callbacks(number) if callbacks else ()) for number in range(len(self))]
         owners: dict[int, int] = {}
-        for number, each in enumerate(lists):
-            for callback in each.callbacks:
+        for number, member_callbacks in enumerate(lists):
+            for callback in member_callbacks.callbacks:
                 if owners.setdefault(id(callback), number) != number:
                     raise ValueError(
                         f"callbacks: the members {owners[id(callback)]} and {number} have the same {callback!r}: make "
@@ -280,8 +283,9 @@ class Population:
         options = {"env": None, "episodes": None, "steps": steps, "num_envs": num_envs, "vectorize": False, "info": ()}
         options |= {"strategy": None, "workers": 0, "verbose": 0, "log_every": None, "seed": None}
         fits = [
-            Fit(agent._parts, callbacks=each, **options) for agent, each in zip(self._agents, callbacks, strict=True)
+            Fit(agent._parts, callbacks=hooks, **options) for agent, hooks in zip(self._agents, callbacks, strict=True)
         ]
+        # All arguments are checked before the first member begins.
         for fit in fits:
             fit.parts.session.guard = guard
             fit.check_arguments()
@@ -294,6 +298,7 @@ class Population:
                     f"callbacks of member {number}: {', '.join(map(repr, hosted))} must act between all updates or "
                     "read rollouts, which members of a Population make in one call on the device: leave it out"
                 )
+        # Each member's loop stays open until all have ended, and is closed even if another raises an error.
         with ExitStack() as stack:
             loops: list[Any] = [
                 stack.enter_context(fit.loop(budget)) for fit, budget in zip(fits, budgets, strict=True)
@@ -316,7 +321,8 @@ class Population:
         self._learner.updater.check_constants()
         version = self.agent._reads.check()
         if num_envs != self._num_envs:
-            self._version, self._num_envs = version, num_envs
+            self._version = version
+            self._num_envs = num_envs
             self._learner.attach(self.agent.spaces.source, num_envs)
             # Shorter calls answer Ctrl-C sooner; longer ones have less overhead.
             self._members = self._make_members(num_envs, max(1, len(self) // 8))
@@ -341,12 +347,12 @@ class Population:
     def evaluate(self, episodes: int = 10, *, seed: int | None = None) -> dict[str, np.ndarray]:
         """Play whole episodes with every member, without exploration, on the device; training is not affected.
 
-        The call returns when all episodes have ended, and Ctrl-C does not end it earlier. So every episode must end:
-        give an environment without a time limit `max_episode_steps`, see `noterl.envs.functional`.
+        The call returns when all episodes have ended, and Ctrl-C does not end the call earlier. So every episode must
+        end: give an environment without a time limit `max_episode_steps`, see `noterl.envs.functional`.
 
         Args:
-            episodes: episodes of each member; they start alike for all members.
-            seed: seed of the episodes; by default that of the agent.
+            episodes: episodes of each member; all members start from the same states.
+            seed: seed of the episodes; by default the agent's seed.
 
         Returns:
             `returns` and `lengths` `[S, episodes]`, and `reward_mean` `[S]`.
@@ -365,13 +371,14 @@ class Population:
     def best(self, episodes: int = 20, *, seed: int | None = None) -> Agent:
         """Return the member with the highest mean return over these episodes as an agent; see `evaluate`.
 
-        By default, the episodes are not those of `evaluate`, whose result is then not too high for the best member.
+        By default, the episodes differ from the episodes of `evaluate`, whose result is then not too high for the best
+        member.
         """
         seed = selection_seed(self.agent.generators.seed) if seed is None else seed
         return self.member(int(np.argmax(self.evaluate(episodes, seed=seed)["reward_mean"])))
 
     def member(self, number: int) -> Agent:
-        """Return a member as an agent of its own, which can be evaluated, saved and trained further.
+        """Return a member as a separate agent, which can be evaluated, saved and trained further.
 
         Raises:
             ValueError: if there is no member with this number.
@@ -379,6 +386,7 @@ class Population:
         number = check_int("number", number, least=0)
         if number >= len(self):
             raise ValueError(f"number must be from 0 to {len(self) - 1}, got {number!r}")
+        # A copy: the member trains on in the population.
         agent = self._make_member(self.seeds[number], {})
         agent.set_state(self._agents[number].get_state())
         return agent
@@ -396,7 +404,7 @@ class Population:
 
 
 def find_obstacle(agent: Agent) -> str | None:
-    """Return why copies of an agent cannot be the members of a population; None if they can."""
+    """Return why copies of an agent cannot be the members of a population; None if copies can."""
     if agent.state_spec:
         return f"agent: a Population does not support agents with a state_spec yet, got {agent!r}"
     source = agent.spaces.source
@@ -414,7 +422,7 @@ def _check_seeds(seeds: Any, agent: Agent) -> list[int]:
     """Return the seeds of the members.
 
     Raises:
-        ValueError: if they are neither a positive int nor a list of seeds.
+        ValueError: if `seeds` is neither a positive int nor a list of seeds.
     """
     if isinstance(seeds, int | np.integer) and not isinstance(seeds, bool):
         return [agent.generators.seed + k for k in range(check_positive("seeds", seeds))]
@@ -435,22 +443,22 @@ def _check_hyperparameters(values: Mapping[str, Any], agent: Agent, members: int
     """
     if not isinstance(values, Mapping):
         raise ValueError(f"hyperparameters must be a dict of names and lists of {members} numbers, got {values!r}")
-    found: dict[str, np.ndarray] = {}
-    for name, each in values.items():
-        numbers = np.asarray(each, np.float64)
+    arrays: dict[str, np.ndarray] = {}
+    for name, entry in values.items():
+        numbers = np.asarray(entry, np.float64)
         if numbers.shape != (members,):
-            raise ValueError(f"hyperparameters[{name!r}] must be {members} numbers, one for each member, got {each!r}")
+            raise ValueError(f"hyperparameters[{name!r}] must be {members} numbers, one for each member, got {entry!r}")
         if name == "learning_rate":
             device.check_learning_rate(agent.optimizers)
             for number in numbers:
                 check_number("hyperparameters['learning_rate']", float(number), low=0.0)
-            found[name] = numbers
+            arrays[name] = numbers
             continue
         if name not in agent.hyperparameters:
-            known = ", ".join(["learning_rate", *agent.hyperparameters])
-            raise ValueError(f"hyperparameters has no name {name!r}; choose from {known}")
+            names = ", ".join(["learning_rate", *agent.hyperparameters])
+            raise ValueError(f"hyperparameters has no name {name!r}; choose from {names}")
         variable = agent.hyperparameters[name]
         if variable.schedule is not None:
             raise ValueError(f"hyperparameters[{name!r}] has the schedule {variable.schedule!r} in the agent")
-        found[name] = np.array([variable._check(float(number), name) for number in numbers])
-    return found
+        arrays[name] = np.array([variable._check(float(number), name) for number in numbers])
+    return arrays

@@ -1,6 +1,6 @@
 """Named random generators that depend on one seed.
 
-A generator depends on the seed and its name only. The order of creation does not matter, so a new part of an agent does
+A generator depends on the seed and the name only. The order of creation does not matter, so a new part of an agent does
 not change the random numbers of another.
 """
 
@@ -51,7 +51,7 @@ class Generators:
         self.reseed(seed)
 
     def reseed(self, seed: int | None) -> None:
-        """Create all generators again from a seed. Those that were returned before are no longer used."""
+        """Create all generators again from a seed. Generators that were returned before are no longer used."""
         check_seed(seed)
         # 63 bits fit the seeds of environments and frameworks, and JSON readers in other languages.
         self.seed: int = int(seed) if seed is not None else secrets.randbits(63)
@@ -67,7 +67,7 @@ class Generators:
     def shared_state(self) -> dict[str, Any]:
         """Return the seed, and the states of the generators that are the same in all processes of a run."""
         state = self.get_state()
-        return {**state, "states": {name: one for name, one in state["states"].items() if name.startswith(SHARED)}}
+        return {**state, "states": {name: bits for name, bits in state["states"].items() if name.startswith(SHARED)}}
 
     def join(self, state: dict[str, Any], rank: int, step: int) -> None:
         """Use the seed and the shared generators of another process, and numbers of this process's own otherwise.
@@ -77,6 +77,7 @@ class Generators:
             rank: of this process, above 0.
             step: environment steps so far, so that a resumed run does not repeat the numbers of the run before.
         """
+        # The same process continues: its own generators go on where they are.
         if self._branch[:1] == (rank,) and self.seed == state["seed"]:
             state = {"seed": self.seed, "states": {**self.get_state()["states"], **state["states"]}}
         else:
@@ -101,9 +102,12 @@ class Generators:
             check_seed(state["seed"])
             seed = int(state["seed"])
             saved = state["states"]
+            # Generators that a state lacks start from the new seed.
             names = sorted(set(self._generators) | set(saved))
-            before, self.seed = self.seed, seed
+            before = self.seed
+            self.seed = seed
             try:
+                # New bit generators first, so that a malformed state changes nothing.
                 states = {name: self._bits(name) for name in names}
             finally:
                 self.seed = before
@@ -112,6 +116,7 @@ class Generators:
         except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
             raise ValueError(f"the state of the generators is malformed: {error}") from error
         self.seed = seed
+        # In place, because parts of the agent hold the generators.
         for name, bits in states.items():
             self(name).bit_generator.state = bits.state
 
@@ -119,7 +124,7 @@ class Generators:
 def selection_seed(seed: int) -> int:
     """Return the seed of evaluations that choose an agent; `evaluate` with `seed` then plays other episodes.
 
-    The highest of several noisy results is too high, and the same episodes would return it again.
+    The highest of several noisy results is too high, and the same episodes would return the same result again.
     """
     return int(Generators(seed)("selection").integers(2**31))
 
@@ -134,14 +139,15 @@ def check_seed(seed: Any) -> None:
 
 
 def _bits(seed: int, name: str, branch: tuple[int, ...] = ()) -> np.random.PCG64:
-    """Return the bit generator of a name in its initial state; `branch` separates the processes of a run."""
+    """Return the bit generator of a name in the initial state; `branch` separates the processes of a run."""
+    # `crc32` instead of `hash`, which differs between processes.
     return np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(zlib.crc32(name.encode()), *branch)))
 
 
 def network_generator() -> np.random.Generator:
     """Return the generator of initial weights.
 
-    Inside `construction` it is the generator "networks" of the seed. Elsewhere it is a new one without a seed.
+    Inside `construction`, this is the generator "networks" of the seed, elsewhere a new generator without a seed.
     """
     return _network_generator.get() or np.random.default_rng()
 
@@ -150,16 +156,18 @@ def network_generator() -> np.random.Generator:
 def construction(seed: int) -> Iterator[None]:
     """Make networks that are built inside reproducible from `seed`.
 
-    Layers use global generators: Keras takes its default seeds from Python's `random`, and torch modules use torch's
-    global generator. Both are seeded for the block and restored afterwards. Other threads that construct agents wait.
+    Layers use global generators: Keras takes default seeds from Python's `random`, and torch modules use torch's global
+    generator. Both are seeded for the block and restored afterwards. Other threads that construct agents wait.
     """
     with GLOBAL_GENERATORS:
         token = _network_generator.set(Generators(seed)("networks"))
         python_state = python_random.getstate()
+        # Not imported: without torch in the process, no layer uses its generator.
         torch = sys.modules.get("torch")
         torch_state = torch.random.get_rng_state() if torch else None
         python_random.seed(seed)
         if torch:
+            # torch does not accept seeds of 128 bits.
             torch.random.default_generator.manual_seed(seed % 2**63)
         try:
             yield

@@ -1,6 +1,6 @@
-"""The registry of named classes, and the base class of objects that record their constructor arguments.
+"""The registry of named classes, and the base class of objects that record constructor arguments.
 
-A name in a file is looked up here or in `custom_objects`. It is never imported.
+A name in a file is looked up here or in `custom_objects`. The name is never imported.
 """
 
 from __future__ import annotations
@@ -14,19 +14,21 @@ from noterl.utils import words
 
 Class = TypeVar("Class", bound=type)
 
+_KEYWORD_ONLY = inspect.Parameter.KEYWORD_ONLY
+
 _registry: dict[str, type] = {}
 _modules: list[str] = []
 
 
 def register_modules(*names: str) -> None:
-    """Add modules that `lookup` imports if it does not find a name. They register their classes when imported."""
+    """Add modules that `lookup` imports if a name is not registered. These modules register classes when imported."""
     _modules.extend(names)
 
 
 def register(cls: Class) -> Class:
-    """Register a class by its name, so that `noterl.load` can build it again.
+    """Register a class by name, so that `noterl.load` can build objects of the class.
 
-    Use it as a decorator on your own agents, policies and other parts.
+    Use the function as a decorator on your own agents, policies and other parts.
 
     Raises:
         ValueError: if another class has the same name.
@@ -40,6 +42,7 @@ def register(cls: Class) -> Class:
     other = _registry.get(cls.__name__)
     origin = (cls.__module__, cls.__qualname__)
     if other is not None and (other.__module__, other.__qualname__) != origin:
+        # The same class may come again, when a notebook's cell or a reloaded module defines it anew.
         raise ValueError(
             f"register(cls): the name {cls.__name__!r} is taken by {other.__module__}.{other.__qualname__}; "
             f"rename {cls.__module__}.{cls.__qualname__}"
@@ -85,18 +88,19 @@ class _Recorder(type):
         super().__init__(name, bases, namespace)
         # noterl's classes pass all `**options` to their base class, so `help` can show the arguments by name.
         if "__init__" in namespace and cls.__module__.partition(".")[0] == "noterl":
-            own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
-            namespace["__init__"].__signature__ = inspect.Signature([own, *cls.__signature__.parameters.values()])
+            instance = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+            namespace["__init__"].__signature__ = inspect.Signature([instance, *cls.__signature__.parameters.values()])
 
     # Type checkers would take the return type of `__call__` for the type of each instance, and every name for an
     # attribute.
     if not TYPE_CHECKING:
 
         def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-            kind: Any = cls
-            instance = kind.__new__(cls)
+            class_: Any = cls
+            instance = class_.__new__(cls)
+            # Recorded before `__init__`, whose assignments may read it; see `Explorer`.
             try:
-                bound = inspect.signature(kind.__init__).bind(instance, *args, **kwargs)
+                bound = inspect.signature(class_.__init__).bind(instance, *args, **kwargs)
                 vars(instance)["_config"] = dict(list(bound.arguments.items())[1:])
                 cls._initialize(instance, args, kwargs)
             except TypeError as error:
@@ -111,28 +115,29 @@ class _Recorder(type):
 
     @property
     def __signature__(cls) -> inspect.Signature:
-        """The arguments of the class, including those that `__init__` passes to its base class as keywords."""
-        found: dict[str, inspect.Parameter] = {}
-        rest: list[inspect.Parameter] = []
-        for init in (vars(kind)["__init__"] for kind in cls.__mro__[:-1] if "__init__" in vars(kind)):
-            own = list(inspect.signature(init).parameters.values())[1:]
-            rest = [each for each in own if each.kind is inspect.Parameter.VAR_KEYWORD]
-            if found:  # arguments of a base class can be passed by keyword only
-                named = [each for each in own if each.kind is not inspect.Parameter.VAR_POSITIONAL]
-                own = [each if each in rest else each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in named]
-            for each in own:
-                if each not in rest:
-                    found.setdefault(each.name, each)
-            if not rest:
+        """The arguments of the class, including arguments that `__init__` passes to the base class as keywords."""
+        named_parameters: dict[str, inspect.Parameter] = {}
+        keywords: list[inspect.Parameter] = []
+        for init in (vars(base)["__init__"] for base in cls.__mro__[:-1] if "__init__" in vars(base)):
+            parameters = list(inspect.signature(init).parameters.values())[1:]
+            keywords = [entry for entry in parameters if entry.kind is inspect.Parameter.VAR_KEYWORD]
+            if named_parameters:  # arguments of a base class can be passed by keyword only
+                named = [entry for entry in parameters if entry.kind is not inspect.Parameter.VAR_POSITIONAL]
+                parameters = [entry if entry in keywords else entry.replace(kind=_KEYWORD_ONLY) for entry in named]
+            for entry in parameters:
+                if entry not in keywords:
+                    named_parameters.setdefault(entry.name, entry)
+            # Without `**options`, a constructor passes nothing on to its base class.
+            if not keywords:
                 break
-        return inspect.Signature([*found.values(), *rest])
+        return inspect.Signature([*named_parameters.values(), *keywords])
 
     def _initialize(cls, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         instance.__init__(*args, **kwargs)
 
 
 class Configurable(metaclass=_Recorder):
-    """An object that records its constructor arguments; base of agents, policies, noises and memories."""
+    """An object that records constructor arguments; base of agents, policies, noises and memories."""
 
     _config: dict[str, Any]
     _is_argument = True  # whether a file may hold instances as arguments of other objects
@@ -147,9 +152,10 @@ class Configurable(metaclass=_Recorder):
         return f"{type(self).__name__}({', '.join(shown)})"
 
     def get_config(self) -> dict[str, Any]:
-        """Return the constructor arguments by name, as they were passed."""
+        """Return the constructor arguments by name, unchanged."""
         config = dict(self._config)
         for name, parameter in inspect.signature(type(self).__init__).parameters.items():
+            # Keywords of `**options` are arguments like the others.
             if parameter.kind is inspect.Parameter.VAR_KEYWORD and name in config:
                 config.update(config.pop(name))
         return config
@@ -161,6 +167,7 @@ class Configurable(metaclass=_Recorder):
         positional = []
         parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]
         for index, parameter in enumerate(parameters):
+            # Arguments before `*names` can only be passed by position.
             if parameter.kind is inspect.Parameter.VAR_POSITIONAL and parameter.name in named:
                 positional = [named.pop(before.name) for before in parameters[:index]] + list(named.pop(parameter.name))
         return cls(*positional, **named)

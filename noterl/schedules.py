@@ -1,8 +1,9 @@
 """Schedules: numbers that change during training.
 
 A schedule can be passed instead of a number that can be changed during training: a hyperparameter of an agent, a
-number of a policy or noise, or the learning rate of a Keras optimizer. Its step is `Agent.steps`, so it continues in
-the next `fit` and after a restore. A later `compile` warns if a schedule, such as that of epsilon, has ended already.
+number of a policy or noise, or the learning rate of a Keras optimizer. The step of a schedule is `Agent.steps`, so a
+schedule continues in the next `fit` and after a restore. A later `compile` warns if a schedule, such as epsilon's, has
+ended already.
 """
 
 from __future__ import annotations
@@ -34,12 +35,13 @@ class Schedule(Configurable):
         Raises:
             ValueError: if `step` is not a number of at least 0.
         """
+        # Checked only if it is not a usual step, because schedules are called in every step.
         if type(step) is not int or step < 0:
             non_negative("step", step)
         return float(self.value(step))
 
     def value(self, step: int) -> float:
-        """Return the value after `step` environment steps. A subclass defines it."""
+        """Return the value after `step` environment steps. A subclass defines the method."""
         raise NotImplementedError(f"{type(self).__name__} must define value(step)")
 
     def __repr__(self) -> str:
@@ -75,7 +77,7 @@ class Linear(Schedule):
         steps: environment steps, at least 1.
 
     Raises:
-        ValueError: if an argument is outside its range.
+        ValueError: if an argument is out of range.
 
     Example:
     >>> from noterl.schedules import Linear
@@ -103,7 +105,7 @@ class Exponential(Schedule):
         end: the limit of the value.
 
     Raises:
-        ValueError: if an argument is outside its range.
+        ValueError: if an argument is out of range.
     """
 
     def __init__(self, start: float, decay_rate: float, end: float = 0.0) -> None:
@@ -133,7 +135,7 @@ class Cosine(Linear):
 
 @register
 class Piecewise(Schedule):
-    """Schedules one after another. Each one starts at step 0 when it begins.
+    """Schedules one after another, each from step 0 on.
 
     Args:
         boundaries: the environment steps at which the next part begins, in increasing order.
@@ -180,6 +182,7 @@ def has_ended(value: Callable[[int], float], step: int) -> bool:
         step: the environment steps so far.
     """
     try:
+        # Later than any run, so the final value of every schedule that ends.
         last = value(10**12)
         # Closer together at the beginning, where short schedules end.
         change = max(abs(value(earlier) - last) for earlier in (0, *(step >> k for k in range(30))))
@@ -190,6 +193,7 @@ def has_ended(value: Callable[[int], float], step: int) -> bool:
 
 def linear(start: float, end: float, steps: int, step: int) -> float:
     """Return the value of `Linear(start, end, steps)` at `step`."""
+    # `end` itself at the end: the formula may differ from it by rounding.
     return end if step >= steps else start + (end - start) * (step / steps)
 
 

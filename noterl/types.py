@@ -35,12 +35,12 @@ class Batch(NamedTuple):
         observation: the observation before the step.
         action: the action of the step.
         reward: the discounted sum of n rewards, or of fewer if the episode ends earlier.
-        next_observation: the observation after these steps; at the end of an episode its last one, never the first one
-            of the next episode.
+        next_observation: the observation after these steps; at the end of an episode the last observation, never the
+            first of the next episode.
         discount: gamma^n * (1 - terminated), with the current gamma. Truncated episodes are bootstrapped.
         weight: corrects the bias of the sampler; 1 for uniform sampling. In a rollout, 0 for rows without a step.
         index: the indices of the transitions in the memory.
-        extra: further fields, such as those that `Agent.prepare` returns.
+        extra: further fields, such as the fields that `Agent.prepare` returns.
     """
 
     observation: Any
@@ -54,7 +54,7 @@ class Batch(NamedTuple):
 
 
 def map_arrays(function: Callable[[Any], Any], value: Any) -> Any:
-    """Return a `Batch`, a dict or one array, with `function` applied to each array in it."""
+    """Return a `Batch`, a dict or one array, with `function` applied to each array inside."""
     if isinstance(value, Batch):
         return Batch(*(map_arrays(function, part) for part in value))
     if isinstance(value, dict):
@@ -65,7 +65,7 @@ def map_arrays(function: Callable[[Any], Any], value: Any) -> Any:
 class Transition(NamedTuple):
     """One environment step of one lane.
 
-    `next_observation` always belongs to the same episode, also at its end. `extra` holds further fields for the memory.
+    `next_observation` always belongs to the same episode, also at the end. `extra` holds further fields for the memory.
     """
 
     lane: int
@@ -80,7 +80,7 @@ class Transition(NamedTuple):
 
 @runtime_checkable
 class ActionData(Protocol):
-    """Observations and the actions of an expert for them, such as `noterl.imitation.Demonstrations`.
+    """Observations and an expert's actions, such as `noterl.imitation.Demonstrations`.
 
     Attributes:
         observation_space: of the environment.
@@ -114,21 +114,21 @@ class StopRequest:
 
 @dataclass
 class CallEvents:
-    """The events of a compiled call, which its hooks are called for one by one.
+    """The events of a compiled call, for which the hooks are called one by one.
 
     Attributes:
         first_step: environment steps before position 0.
         last: the position at which the call ended.
         ends: the positions of the steps that ended an episode, in order, `[E]`.
         returns: the returns of these episodes, `[E]`.
-        lengths: their numbers of steps, `[E]`.
+        lengths: the numbers of steps of these episodes, `[E]`.
         learns: the positions of the steps that a group of updates followed, in order, `[R]`.
         due: the number of updates of each group, `[R]`.
-        applied: the number of them that were applied, `[R]`.
+        applied: the number of these updates that were applied, `[R]`.
         stopped: whether `stop_epochs` ended the group, `[R]`.
         logs: what the updates logged, by name, `[sum of due, ...]`.
         returns_after: the returns so far of the episodes in flight after the call, `[N]`.
-        lengths_after: their numbers of steps, `[N]`.
+        lengths_after: the numbers of steps of these episodes, `[N]`.
         next_end: number of ends whose hooks were called.
         next_learn: number of groups of updates that were reported.
     """

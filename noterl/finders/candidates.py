@@ -54,8 +54,8 @@ class CandidateFinder(Finder):
     def ties(self) -> list[str]:
         """The names of the candidates that may be as good as the best, which is the first.
 
-        Their means differ from the best mean by at most three standard errors of the difference. A candidate with one
-        point has no standard error, and is tied.
+        The means of these candidates differ from the best mean by at most three standard errors of the difference. A
+        candidate with one point has no standard error, and is tied.
         """
         rows = [row for row in self.results if not math.isnan(row["mean"])]
         return [row["name"] for row in rows if abs(row["mean"] - rows[0]["mean"]) <= 3 * _error(row, rows[0])]
@@ -67,10 +67,10 @@ class CandidateFinder(Finder):
 
     def curves(self, metric: str) -> dict[str, Curve]:
         """Return, by candidate name, the points of those candidates that have any."""
-        found = {name: trial.values(metric) for name, trial in self.trials.items() if trial.values(metric)}
-        if not found:
+        values_by_name = {name: trial.values(metric) for name, trial in self.trials.items() if trial.values(metric)}
+        if not values_by_name:
             raise ValueError(f"there is no {metric} to plot: run find first")
-        return {name: (list(range(len(values))), values) for name, values in found.items()}
+        return {name: (list(range(len(values))), values) for name, values in values_by_name.items()}
 
     def x_label(self, metric: str) -> str:
         """Return the label of the horizontal axis in a plot of the metric."""
@@ -82,7 +82,7 @@ class CandidateFinder(Finder):
         Args:
             env: where to train; by default a new copy of the training environment.
             episodes: number of points in a trial. A point is an episode, starting with the first that has an update;
-                for the metric "loss", it is a gradient update.
+                for the metric "loss", a point is a gradient update.
             metric: "reward" or "loss".
             **fit: further arguments of `Agent.fit`.
 
@@ -96,6 +96,7 @@ class CandidateFinder(Finder):
         self.metric = metric
         rows = [_row(metric, trial) for trial in self.trials.values()]
         sign = -1 if metric == "reward" else 1
+        # NaN is in no order, so candidates without a mean come last by the first key.
         self.results: list[dict[str, Any]] = sorted(rows, key=lambda row: (math.isnan(row["mean"]), sign * row["mean"]))
         first = next(iter(self.trials.values()))
         if all(trial.error for trial in self.trials.values()):
@@ -125,7 +126,7 @@ def named(candidates: Mapping[str, Any] | Sequence[Any], kinds: Sequence[str] | 
     result = {name: None for name in names if total[name] == 1}  # numbered names must not equal these
     for index, name in enumerate(names):
         if total[name] > 1:
-            names[index] = next(each for number in count(1) if (each := f"{name} {number}") not in result)
+            names[index] = next(numbered for number in count(1) if (numbered := f"{name} {number}") not in result)
             result[names[index]] = None
     return dict(zip(names, values, strict=True))
 
@@ -143,9 +144,10 @@ def kind_of(candidate: Any) -> str:
 
 def _error(row: dict[str, Any], other: dict[str, Any]) -> float:
     """Return the standard error of the difference of two means."""
+    # One point has no spread, so nothing is known about its error.
     if min(row["points"], other["points"]) < 2:
         return math.inf
-    return math.sqrt(sum(each["spread"] ** 2 / (each["points"] - 1) for each in (row, other)))
+    return math.sqrt(sum(summary["spread"] ** 2 / (summary["points"] - 1) for summary in (row, other)))
 
 
 def _row(metric: str, trial: Trial) -> dict[str, Any]:

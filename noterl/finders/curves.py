@@ -12,7 +12,7 @@ MIN_POINTS = 5
 
 
 def window_means(values: Sequence[float], window: int) -> list[float]:
-    """Return, for each value, the mean of the `window` values that end with it; there are fewer at the start.
+    """Return, for each value, the mean of the last `window` values up to this value; fewer at the start.
 
     Example:
     >>> from noterl.finders.curves import window_means
@@ -23,9 +23,9 @@ def window_means(values: Sequence[float], window: int) -> list[float]:
 
 
 def normalized(values: Sequence[float], window: int) -> list[float]:
-    """Return each value normalized by the `window` values that end with it: (value - mean) / (deviation + 1e-8).
+    """Return each value normalized by the last `window` values up to this value: (value - mean) / (deviation + 1e-8).
 
-    The deviation is that of the population. Rising values are above zero, whatever the scale of the rewards.
+    The deviation is the population's. Rising values are above zero, whatever the scale of the rewards.
 
     Example:
     >>> from noterl.finders.curves import normalized
@@ -35,6 +35,7 @@ def normalized(values: Sequence[float], window: int) -> list[float]:
     result = []
     for end in range(1, len(values) + 1):
         recent = np.asarray(values[max(0, end - window) : end], np.float64)
+        # Equal values have the deviation 0.
         result.append(float((recent[-1] - recent.mean()) / (recent.std() + 1e-8)))
     return result
 
@@ -47,12 +48,13 @@ def derivative(values: Sequence[float], sma: int = 1) -> list[float]:
     >>> derivative([1.0, 2.0, 4.0, 8.0], 2)
     [0.0, 0.0, 1.5, 3.0]
     """
+    # Not strict: the last `sma` values have no later partner.
     slopes = [(late - early) / sma for early, late in zip(values, values[sma:], strict=False)]
     return [0.0] * min(sma, len(values)) + slopes
 
 
 def reward_collapsed(rewards: Sequence[float], window: int) -> bool:
-    """Return whether the reward has lost more than half of its gain, and more than noise explains.
+    """Return whether the reward has lost more than half of the gain, and more than noise explains.
 
     The gain is from the mean over the first complete window to the best mean. The decline is from the best mean to the
     last one. Noise explains up to six standard errors of a mean; ten means rarely spread further. A value that is not
@@ -103,28 +105,29 @@ def best_index(means: Sequence[float], window: int, *, rising: bool) -> int | No
     >>> best_index([0.0, 3.0, 2.0, 5.0, math.nan], 2, rising=False)
     2
     """
-    known = [(mean if rising else -mean, -index) for index, mean in enumerate(means) if index >= window - 1]
-    known = [pair for pair in known if math.isfinite(pair[0])]
-    return -max(known)[1] if known else None
+    complete = [(mean if rising else -mean, -index) for index, mean in enumerate(means) if index >= window - 1]
+    complete = [pair for pair in complete if math.isfinite(pair[0])]
+    # Of equal means, the largest negative index is the first.
+    return -max(complete)[1] if complete else None
 
 
 def gain(means: Sequence[float], window: int, best: int, *, rising: bool) -> float:
-    """Return how much the means over complete windows improved from their worst value before `best` to `best`."""
+    """Return how much the means over complete windows improved from the worst value before `best` to `best`."""
     before = means[window - 1 : best + 1]
     return means[best] - min(before) if rising else max(before) - means[best]
 
 
 def gained_index(means: Sequence[float], window: int, best: int, *, rising: bool) -> int:
-    """Return the first index at which the means have made nine tenths of their improvement up to `best`."""
+    """Return the first index at which the means have made nine tenths of the improvement up to `best`."""
     sign = 1 if rising else -1
     goal = means[best] - sign * 0.1 * gain(means, window, best, rising=rising)
     return next(index for index in range(window - 1, best + 1) if sign * means[index] >= sign * goal)
 
 
 def mean_noise(values: Sequence[float], window: int, noise: float) -> float:
-    """Return the standard deviation of a mean over the window around its trend.
+    """Return the standard deviation of a mean over the window around the trend.
 
-    This is `noise` / sqrt(window) if the noise of the points is independent. Points that share their data, such as the
+    This is `noise` / sqrt(window) if the noise of the points is independent. Points with common data, such as the
     updates of one rollout, are not. The second differences between windows side by side show noise of this kind: a
     steady trend does not change them. For a normal variable, 60 % of them are below 2.061 standard deviations.
 
@@ -147,10 +150,10 @@ def mean_noise(values: Sequence[float], window: int, noise: float) -> float:
 
 
 def is_gain_clear(values: Sequence[float], window: int, *, rising: bool) -> bool:
-    """Return whether the means improve by more than 14 standard deviations of a mean, up to their best value.
+    """Return whether the means improve by more than 14 standard deviations of a mean, up to the best value.
 
-    In 300 points of noise, they improve by at most 7 if the points are independent. If groups of 16 points share their
-    data, it is 14 in one series of twenty. Losses that fell while agents learned improved by 17 to 190.
+    In 300 points of noise, means improve by at most 7 if the points are independent. If groups of 16 points share data,
+    means improve by 14 in one series of twenty. Losses that fell while agents learned improved by 17 to 190.
     """
     finite = [value for value in values if math.isfinite(value)]
     means = window_means(finite, window)
@@ -191,6 +194,7 @@ def steepest(slopes: Sequence[float], *, rising: bool, skip_beginning: int, skip
     2
     """
     kept = [(slope if rising else -slope, -index) for index, slope in enumerate(slopes)]
+    # Points are skipped after numbering, so that the index counts all points.
     kept = kept[skip_beginning : len(kept) - skip_end]
     return -max(kept)[1] if kept else None
 

@@ -1,4 +1,4 @@
-"""The base class of the finders, which plots their curves."""
+"""The base class of the finders, which plots curves."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def check_agent(agent: Any) -> Any:
     """Return the agent.
 
     Raises:
-        ValueError: if it is not an agent.
+        ValueError: if `agent` is not an agent.
     """
     from noterl.agent import BaseAgent
 
@@ -70,7 +70,7 @@ class Finder(ABC):
         return self._draw("reward", n_skip_beginning, n_skip_end, path)
 
     def plot_loss(self, n_skip_beginning: int = 0, n_skip_end: int = 0, *, path: str | Path | None = None) -> Figure:
-        """Plot the loss; arguments and errors are those of `plot_reward`."""
+        """Plot the loss; arguments and errors are the same as for `plot_reward`."""
         return self._draw("loss", n_skip_beginning, n_skip_end, path)
 
     def plot_reward_change(
@@ -88,7 +88,7 @@ class Finder(ABC):
             sma: number of points over which the change is measured: (x[i] - x[i - sma]) / sma.
             n_skip_beginning: number of points left out at the start.
             n_skip_end: number of points left out at the end.
-            y_lim: bounds of the vertical axis; by default those of the values.
+            y_lim: bounds of the vertical axis; by default the bounds of the values.
             path: also write the plot there; the ending decides the format.
 
         Raises:
@@ -105,7 +105,7 @@ class Finder(ABC):
         *,
         path: str | Path | None = None,
     ) -> Figure:
-        """Plot the change of the loss per point; arguments and errors are those of `plot_reward_change`."""
+        """Plot the change of the loss per point; arguments and errors are the same as for `plot_reward_change`."""
         return self._draw("loss", n_skip_beginning, n_skip_end, path, check_positive("sma", sma), y_lim)
 
     def _draw(
@@ -117,25 +117,27 @@ class Finder(ABC):
         sma: int | None = None,
         y_lim: tuple[float, float] | None = None,
     ) -> Figure:
-        """Plot a metric, or its change over `sma` points."""
+        """Plot a metric, or the change over `sma` points."""
         check_int("n_skip_beginning", n_skip_beginning, least=0)
         check_int("n_skip_end", n_skip_end, least=0)
         curves = self.curves(metric)
         from noterl.utils import figures
 
         with figures.drawing(path=path) as (axes,):
-            for name, (x, values) in curves.items():
+            for name, (places, values) in curves.items():
                 kept = slice(n_skip_beginning, len(values) - n_skip_end)
                 shown = values if sma is None else derivative(values, sma)
-                axes.plot(x[kept], shown[kept], marker=".", label=name)
+                axes.plot(places[kept], shown[kept], marker=".", label=name)
             label = metric if sma is None else f"change of the {metric} per point"
             axes.set(xlabel=self.x_label(metric), ylabel=label, xscale=self.x_scale)
             if self.x_scale == "linear":
+                # Episodes and updates are counted, so ticks between two of them mean nothing.
                 axes.locator_params(axis="x", integer=True)
             if (marked := self.marked()) is not None:
                 axes.axvline(marked, color="tab:gray", linestyle="--", label=f"suggestion {marked:.2g}")
             if y_lim is not None:
                 axes.set_ylim(*y_lim)
+            # One curve is named by the label of the axis already.
             if len(axes.lines) > 1:
                 axes.legend()
         return figures.figure_of([axes])

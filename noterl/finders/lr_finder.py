@@ -39,10 +39,10 @@ if TYPE_CHECKING:
 class LRFinder(Finder):
     """Train for a short time with an exponentially growing learning rate, and find where learning is fastest.
 
-    Afterwards the agent is exactly as before. The method is that of Smith, "Cyclical Learning Rates for Training Neural
+    Afterwards the agent is exactly as before. The method comes from Smith, "Cyclical Learning Rates for Training Neural
     Networks", 2017, who uses the loss of supervised learning. A reward is noisier, and noise alone leads to a
     suggestion too; `is_clear` shows whether the suggestion differs from noise. If an agent explores at random for a
-    long time, use the metric "loss", because its rewards then hardly depend on the rate.
+    long time, use the metric "loss", because rewards then hardly depend on the rate.
 
     Args:
         agent: the agent.
@@ -90,8 +90,8 @@ class LRFinder(Finder):
 
         The rate is `start_lr` for the first point and is multiplied by (end_lr / start_lr) ** (1 / points) at each
         point. A point is an episode, starting with the first that has an update; for the metric "loss", a gradient
-        update. The search ends early if the reward loses half of its gain, or if the loss rises above its minimum by a
-        quarter of its fall and at least doubles. Both are means over the window, and the change must exceed the noise.
+        update. The search ends early if the reward loses half of the gain, or if the loss rises above the minimum by a
+        quarter of the fall and at least doubles. Both are means over the window, and the change must exceed the noise.
         The search also ends if a value is not finite.
 
         Args:
@@ -112,13 +112,16 @@ class LRFinder(Finder):
         check_number("end_lr", end_lr, low=start_lr, above=True)
         check_positive("window_size", window_size)
         check_word("metric", metric, METRICS)
+        # With fewer points, no point would be left between the ones that `suggestion` skips.
         name, points = ("episodes", episodes) if metric == "reward" or updates is None else ("updates", updates)
         check_int(name, points, least=SKIP_BEGINNING + SKIP_END + 1)
         names = self.agent.optimizer_names
         if optimizer is not None and optimizer not in names:
             raise ValueError(f"optimizer must be {', '.join(map(repr, names))} or None, got {optimizer!r}")
         for name in names if optimizer is None else (optimizer,):
+            # A schedule would overwrite the rates of the test.
             optimizers.check_without_schedule(self.agent.optimizers[name])
+        # A geometric series, because rates matter by their ratio.
         rates = np.geomspace(start_lr, end_lr, points, endpoint=False).tolist()
         collapsed = reward_collapsed if metric == "reward" else loss_exploded
         logger = FinderLogger(
@@ -129,7 +132,9 @@ class LRFinder(Finder):
         )
         with preserving(self.agent):
             self.stop_reason, _ = train(self.agent, logger, env, fit)
-        self.metric, self.seconds, self._window = metric, logger.seconds, window_size
+        self.metric = metric
+        self.seconds = logger.seconds
+        self._window = window_size
         self.results: list[dict[str, Any]] = _rows(metric, rates, logger.values, window_size)
         return self.suggestion() if self.results else None
 
@@ -138,8 +143,8 @@ class LRFinder(Finder):
     ) -> float | None:
         """Return the rate at which the mean reward rises, or the mean loss falls, fastest; None if no point is left.
 
-        Only rates up to that of the highest mean reward, or up to a quarter of that of the lowest mean loss, are
-        suggested. A change of means depends on several points; the returned rate is that of the middle one.
+        Only rates up to the rate of the highest mean reward, or up to a quarter of the rate of the lowest mean loss,
+        are suggested. A change of means depends on several points; the returned rate is the middle point's.
 
         Args:
             sma: number of points over which the change is measured; by default `window_size`.
@@ -156,6 +161,7 @@ class LRFinder(Finder):
         if index is None:
             return None
         rates, means = self.curves(self.metric)[self._mean]
+        # Half of the points that the change depends on: `window` of the mean and `sma` of the change.
         index = max(0, index - (self._window + sma - 1) // 2)
         if self.metric == "loss":
             lowest = best_index(means, self._window, rising=False)
@@ -167,9 +173,9 @@ class LRFinder(Finder):
     def is_clear(self) -> bool:
         """Whether the suggestion of `find` can be relied on.
 
-        The means must improve by more than noise explains, and make nine tenths of their improvement within a quarter
-        of the points after the suggestion. A slower improvement does not depend on one rate. A loss that explodes must
-        do so before the rate is 600 times the suggestion.
+        The means must improve by more than noise explains, and make nine tenths of the improvement within a quarter of
+        the points after the suggestion. A slower improvement does not depend on one rate. A loss that explodes must do
+        so before the rate is 600 times the suggestion.
         """
         rate = self.suggestion() if self.results else None
         if rate is None:
@@ -188,7 +194,8 @@ class LRFinder(Finder):
     def _steepest(self, sma: int, n_skip_beginning: int = SKIP_BEGINNING, n_skip_end: int = SKIP_END) -> int | None:
         """Return the index of the last of the `sma` points over which the mean improves fastest, or None.
 
-        Only points up to the best mean count: after it, learning diverges, and a recovery can be steeper than learning.
+        Only points up to the best mean count: afterwards, learning diverges, and a recovery can be steeper than
+        learning.
         """
         means = self.curves(self.metric)[self._mean][1]
         rising = self.metric == "reward"
@@ -196,6 +203,7 @@ class LRFinder(Finder):
         if best is None:
             return None
         slopes = derivative(means, sma)[: best + 1]
+        # The points after the best mean are left out already.
         skipped = max(0, n_skip_end - (len(means) - len(slopes)))
         return steepest(slopes, rising=rising, skip_beginning=n_skip_beginning, skip_end=skipped)
 
@@ -208,7 +216,7 @@ class LRFinder(Finder):
         return self.suggestion() if self.results else None
 
     def curves(self, metric: str) -> dict[str, Curve]:
-        """Return the values of the metric that `find` used, and their means over the window."""
+        """Return the values of the metric that `find` used, and the means over the window."""
         if self.metric != metric or not self.results:
             raise ValueError(f"there is no {metric} to plot: run find(metric={metric!r}) first")
         rates = [row["learning_rate"] for row in self.results]

@@ -18,7 +18,7 @@ class OptFinder(CandidateFinder):
     """Train the agent for a short time with each of several optimizers, each time from the same state.
 
     Every trial begins with the agent's weights, memory, counters and generators, so only the optimizer differs.
-    Afterwards the agent is exactly as before, with its own optimizer.
+    Afterwards the agent is exactly as before, with the original optimizer.
 
     Args:
         agent: the agent.

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 
 class ParallelFinder(CandidateFinder):
-    """Train several agents for a short time, each with its optimizer and in a separate process.
+    """Train several agents for a short time, each with an optimizer and in a separate process.
 
-    Processes are spawned, so a script needs `if __name__ == "__main__":`. They receive the agents as files of
+    Processes are spawned, so a script needs `if __name__ == "__main__":`. The processes receive the agents as files of
     `Agent.save`; the agents in the calling process do not change. The arguments of `find` must be picklable. Without
     `env`, the agents' training environments must have an id. A candidate that fails is reported in `results`, and the
     others continue.
@@ -71,6 +71,7 @@ class ParallelFinder(CandidateFinder):
                         compile_with(agent, optimizer)
                         agent.save(path)
                 custom = {type(agent).__name__: type(agent)}
+                # The file of an agent may not describe its environment; then the process gets a source.
                 trained_in = agent.spaces.source.portable() if env is None else env
                 jobs.append((path, custom, name, trained_in, episodes, metric, fit))
             return _run_all(jobs, self.processes)
@@ -81,7 +82,7 @@ def _kind(agent: Any, optimizer: Any) -> str:
 
 
 def _run_all(jobs: list[Any], processes: int) -> list[Trial]:
-    """Run each job in its own process and return the trials in the order of the jobs."""
+    """Run each job in a separate process and return the trials in the order of the jobs."""
     started = []
 
     def run(job: Any) -> Trial:
@@ -91,6 +92,7 @@ def _run_all(jobs: list[Any], processes: int) -> list[Trial]:
         started.append(process)
         trial = None
         with pipe, contextlib.suppress(EOFError, OSError):
+            # If the process ends without a result, such as by a lack of memory, the pipe closes.
             trial = pipe.recv()
         process.join()
         error = f"the process ended with exit code {process.exitcode}"
@@ -99,6 +101,7 @@ def _run_all(jobs: list[Any], processes: int) -> list[Trial]:
     with ThreadPoolExecutor(processes) as pool:
         try:
             return list(pool.map(run, jobs))
+        # Otherwise the pool would wait for the trials that run.
         except BaseException:
             for process in started:
                 process.kill()
@@ -106,7 +109,7 @@ def _run_all(jobs: list[Any], processes: int) -> list[Trial]:
 
 
 def _try(sender: Connection, job: Any) -> None:
-    """Run one trial and send it; called in a separate process."""
+    """Run and send one trial; called in a separate process."""
     path, custom, name, env, episodes, metric, fit = job
     started = perf_counter()
     try:

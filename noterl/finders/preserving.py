@@ -1,4 +1,4 @@
-"""Trial runs that leave an agent exactly as it was."""
+"""Trial runs that leave an agent unchanged."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def preserving(agent: BaseAgent) -> Iterator[None]:
-    """Restore the agent exactly after the block; in it, NumPy does not warn of overflow or of invalid values."""
+    """Restore the agent exactly after the block; inside, NumPy does not warn of overflow or of invalid values."""
     with agent.preserved(), np.errstate(over="ignore", invalid="ignore"):
         yield
 
@@ -27,8 +27,8 @@ def train(agent: BaseAgent, logger: FinderLogger, env: Any, fit: dict[str, Any])
 
     Args:
         agent: the agent, which changes.
-        logger: records the trial and ends it.
-        env: where to train; if it is None, in new copies of the training environment.
+        logger: records and ends the trial.
+        env: where to train; None for new copies of the training environment.
         fit: further arguments of `Agent.fit`.
     """
     arguments = {"verbose": 0, **fit, "callbacks": [*fit.get("callbacks", ()), logger]}
@@ -42,7 +42,7 @@ def train(agent: BaseAgent, logger: FinderLogger, env: Any, fit: dict[str, Any])
 
 
 def compile_with(agent: BaseAgent, optimizer: Any) -> None:
-    """Compile the agent with another optimizer and keep the rest of its state."""
+    """Compile the agent with another optimizer and keep the rest of the state."""
     state = agent.get_state()
     agent.compile(**{**agent.compile_arguments, "optimizer": optimizer})
     agent.build()

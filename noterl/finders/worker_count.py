@@ -41,7 +41,7 @@ class StepCosts:
         environment: seconds in which the environment steps and an action is chosen.
         learner: seconds in which the learner stores, samples and updates.
         waiting: further seconds of the exchange with a worker.
-        cpu_share: the share of a step of the environment in which it uses a core, 0 to 1.
+        cpu_share: the share of a step in which the environment uses a core, 0 to 1.
         worker_bytes: memory that only one worker uses.
     """
 
@@ -55,6 +55,7 @@ class StepCosts:
         """Return the seconds of one step with a number of workers, which alternate with the learner."""
         if not workers:
             return self.environment + self.learner
+        # An environment that waits leaves its core to others, so more workers than cores may run.
         parallel = min(workers, cores / max(self.cpu_share, cores / _MOST))
         return self.environment / parallel + self.learner + self.waiting
 
@@ -64,6 +65,7 @@ class StepCosts:
         seconds = [self.seconds(count, cores) for count in range(most + 1)]
         best = 0
         for count in range(1, most + 1):
+            # A further worker must pay off against the best count so far, not against the one before.
             if seconds[count] <= seconds[best] * (1 - _GAIN):
                 best = count
         return best
@@ -78,7 +80,8 @@ class _Timer(Callback):
         self.worker_bytes = 0
 
     def on_train_begin(self, logs: Any) -> None:
-        self._updates, self._start = self.agent.updates, time.monotonic()
+        self._updates = self.agent.updates
+        self._start = time.monotonic()
 
     def on_step_end(self) -> None:
         passed = time.monotonic() - self._start
@@ -89,6 +92,7 @@ class _Timer(Callback):
                     if "noterl.collect.workers.worker" in str(child.cmdline()):
                         self.worker_bytes = max(self.worker_bytes, child.memory_full_info().uss)
             self.agent.stop("measured")
+        # Only an update after this time ends the measurement.
         if passed <= _SECONDS:
             self._updates = updates
 
@@ -123,7 +127,7 @@ def suggest_workers(agent: BaseAgent, env: Any = None, memory: float | None = No
     cores = available_cores()
     with preserving(agent):
         arguments = agent.compile_arguments
-        changes = {name: one[0] for name, one in arguments.items() if name in _LISTS and isinstance(one, list | tuple)}
+        changes = {name: row[0] for name, row in arguments.items() if name in _LISTS and isinstance(row, list | tuple)}
         if agent.memory == "replay":  # otherwise a long warm-up without updates would come first
             changes["learning_starts"] = 0
         if changes:
@@ -166,7 +170,7 @@ def _fit(agent: BaseAgent, env: Any, workers: int) -> tuple[dict[str, float], in
 
 
 def _cpu_share(agent: BaseAgent, env: Any) -> float:
-    """Return the share of a core that the environment uses while it steps, with random actions."""
+    """Return the share of a core that the environment uses during steps with random actions."""
     source = envs.resolve(env)
     environment = source.make_evaluation()
     try:

@@ -1,6 +1,6 @@
 """Hyperparameter tuning with Optuna (extra `tune`): `tune`, and the ranges of search spaces.
 
-The names are imported when they are first used.
+The first use of a name imports the name.
 """
 
 from __future__ import annotations

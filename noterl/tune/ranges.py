@@ -46,7 +46,7 @@ class OneMinus(Float):
 
     Args:
         low: the lower bound of the number, above 0.
-        high: its upper bound, above `low`.
+        high: the upper bound of the number, above `low`.
 
     Raises:
         ValueError: if an argument is not one of the allowed values.
@@ -57,6 +57,7 @@ class OneMinus(Float):
 
     def suggest(self, trial: Any, name: str) -> float:
         """Return the trial's value."""
+        # Another name than the argument's, because the trial stores the number and not the discount.
         return 1.0 - super().suggest(trial, f"one_minus_{name}")
 
 
@@ -114,9 +115,11 @@ class Choice:
 
 
 def _labels(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    # Optuna's choices are plain values; a text stands for any other value.
     if all(map(is_plain, values)):
         return values
     texts = tuple(map(repr, values))
+    # An address differs in each process, and equal texts would be one choice.
     if len(set(texts)) == len(texts) and not any(re.search(r" at 0x[0-9a-fA-F]+", text) for text in texts):
         return texts
     names = [getattr(value, "__qualname__", type(value).__qualname__) for value in values]
@@ -128,4 +131,4 @@ RANGES = (Float, Int, Choice)
 
 def sample(space: Mapping[str, Any], trial: Any) -> dict[str, Any]:
     """Return the trial's values; what is not a range is a constant."""
-    return {name: each.suggest(trial, name) if isinstance(each, RANGES) else each for name, each in space.items()}
+    return {name: value.suggest(trial, name) if isinstance(value, RANGES) else value for name, value in space.items()}

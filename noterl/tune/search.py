@@ -1,4 +1,4 @@
-"""`tune`: search for hyperparameters with Optuna, each trial in a process of its own."""
+"""`tune`: search for hyperparameters with Optuna, each trial in a separate process."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ class Result:
     Attributes:
         study: the `optuna.Study`.
         best: the arguments of the agent, `compile` and `fit` in the best trial; empty if no trial was complete.
-        value: the mean return of the best trial over its seeds; NaN if no trial was complete.
-        default: the mean return of the algorithm's defaults with the same seeds; NaN if they failed.
+        value: the mean return of the best trial over the seeds; NaN if no trial was complete.
+        default: the mean return of the algorithm's defaults with the same seeds; NaN if the defaults failed.
         fresh_value: the mean return of the best trial, trained and evaluated again with other seeds. The best of many
             noisy values is too high; this one is not. NaN if no trial was complete, or training failed.
         fresh_default: the mean return of the defaults with those other seeds.
@@ -69,7 +69,7 @@ class Result:
 
     @property
     def is_better(self) -> bool:
-        """Whether the best trial is better than the defaults, with seeds that did not select it."""
+        """Whether the best trial is better than the defaults, with seeds that did not select the trial."""
         return bool(self.fresh_value > self.fresh_default)
 
 
@@ -102,9 +102,10 @@ def tune(
 ) -> Result:
     """Search for the hyperparameters with the highest mean return.
 
-    Each trial runs in a process of its own. It trains an agent for each seed and evaluates it `evaluations` times; its
-    value is the mean over the seeds of the last evaluations. A trial that raises an error, or exceeds a limit, is a
-    failed trial, and the search goes on. The algorithm's defaults are measured first, in the same way.
+    Each trial runs in a separate process. The trial trains an agent for each seed and evaluates the agent `evaluations`
+    times; the value of a trial is the mean over the seeds of the last evaluations. A trial that raises an error, or
+    exceeds a limit, is a failed trial, and the search goes on. The algorithm's defaults are measured first, in the same
+    way.
 
     Several processes may call `tune` with one `storage`. If a search was interrupted, the same call continues it. A
     search of something else needs another `out` or `study`. A script that calls `tune` needs
@@ -116,8 +117,8 @@ def tune(
         space: hyperparameters by name: a `Float`, `OneMinus`, `Int`, `Choice` or a constant each. The names are
             arguments of the agent, `compile` and `fit`; a float for `optimizer` is the learning rate. Or a function
             `(trial, steps) -> values` that calls an `optuna.Trial`. By default the ranges that rl-zoo3 publishes for
-            the algorithm; constants alone are added to them.
-        trials: number of trials in the study, including those of earlier calls with the same `storage`.
+            the algorithm; constants alone are added to these ranges.
+        trials: number of trials in the study, including trials of earlier calls with the same `storage`.
         steps: environment steps of each training run.
         jobs: number of trials that run at the same time.
         seeds_per_trial: number of training runs in a trial, each with another seed; all trials have the same seeds.
@@ -139,7 +140,7 @@ def tune(
         verbose: 0 silent, 1 a progress bar and the result.
 
     Raises:
-        ValueError: if an argument is not one of the allowed values, or the study is that of another search: of another
+        ValueError: if an argument is not one of the allowed values, or the study belongs to another search: of another
             agent, environment, space of names, constant, weights, seed, or number of steps, evaluations, episodes or
             seeds.
         ImportError: if the extra `tune` is not installed.
@@ -213,7 +214,7 @@ def check_arguments(trials: int, steps: int, jobs: int, seeds: int, evaluations:
 
 
 def search_space(agent: type, space: Space | None) -> tuple[Callable[[Any, int], dict[str, Any]], dict[str, Any]]:
-    """Return the function that samples the hyperparameters, and the constants among them.
+    """Return the function that samples the hyperparameters, and the constants.
 
     Raises:
         ValueError: if the algorithm has no default space and none is given, or a name is not an argument.
@@ -222,12 +223,12 @@ def search_space(agent: type, space: Space | None) -> tuple[Callable[[Any, int],
         return space, {}
     if space is not None and not isinstance(space, Mapping):
         raise ValueError(f"space must be a dict of ranges, a function (trial, steps) -> dict, or None, got {space!r}")
-    given = dict(space or {})
-    trials_.split(agent, given)  # checks the names
-    constants = {name: value for name, value in given.items() if not isinstance(value, RANGES)}
-    if len(constants) < len(given):
-        return (lambda trial, steps: sample(given, trial)), constants
-    default = next((SPACES[kind.__name__] for kind in agent.__mro__ if kind.__name__ in SPACES), None)
+    ranges = dict(space or {})
+    trials_.split(agent, ranges)  # checks the names
+    constants = {name: value for name, value in ranges.items() if not isinstance(value, RANGES)}
+    if len(constants) < len(ranges):
+        return (lambda trial, steps: sample(ranges, trial)), constants
+    default = next((SPACES[base.__name__] for base in agent.__mro__ if base.__name__ in SPACES), None)
     if default is None:
         raise ValueError(f"space must be given for {agent.__name__}; there are default spaces for {', '.join(SPACES)}")
     return (lambda trial, steps: {**default(trial, steps), **constants}), constants
@@ -284,7 +285,7 @@ def open_study(
 
 @contextlib.contextmanager
 def _journal_errors(path: Path | str) -> Iterator[None]:
-    """Convert what Optuna raises for a damaged journal or database into a ValueError that names it."""
+    """Convert what Optuna raises for a damaged journal or database into a ValueError with the path."""
     try:
         yield
     except OSError:
@@ -300,7 +301,7 @@ def check_same_search(study: Any, path: Path | str, search: dict[str, Any]) -> N
     """Store in a new study what is searched, by argument of `tune` and name of a constant.
 
     Raises:
-        ValueError: if the study is that of another search.
+        ValueError: if the study belongs to another search.
     """
     stored = study.user_attrs.get("search")
     if not isinstance(stored, dict):
@@ -333,7 +334,7 @@ class Limits:
             return
         with contextlib.suppress(psutil.Error):
             root = psutil.Process(process.pid)  # and the workers of its `fit`; memory that they share counts in each
-            used = sum(each.memory_info().rss for each in (root, *root.children(recursive=True))) / 2**30
+            used = sum(relative.memory_info().rss for relative in (root, *root.children(recursive=True))) / 2**30
             if used > self.memory:
                 raise TrialError(f"it used {used:.2f} GiB of memory, more than {self.memory:g}")
 
@@ -346,7 +347,7 @@ class Search:
         optuna: the module.
         study: the study.
         space: samples the hyperparameters of a trial.
-        task: what each trial does, apart from its values.
+        task: what each trial does, apart from the values.
         limits: what each trial may use.
         wilcoxon: whether trials are compared over seeds.
         stopping: set to end all trials.
@@ -367,9 +368,10 @@ class Search:
         self._next_trial = len(self.study.get_trials(deepcopy=False))
 
     def run(self, trials: int, jobs: int, verbose: int) -> None:
-        """Measure the defaults if this was not done, and run trials until the study has `trials` of them."""
+        """Measure the defaults if this was not done, and run trials until the study has `trials`."""
         with progress_bar(total=trials, disable=not verbose, unit="trial") as bar:
             bar.update(self._finished())
+            # Another process that shares the study may have measured them.
             if "default" not in self.study.user_attrs:
                 bar.set_postfix_str("measuring the defaults")
                 default = self._value_of(self.task)
@@ -380,6 +382,7 @@ class Search:
                     for worker in workers:
                         worker.result()
                 except BaseException:
+                    # The other workers end after their trial instead of starting another.
                     self.stopping.set()
                     raise
 
@@ -398,10 +401,11 @@ class Search:
 
     def _finished(self) -> int:
         states = self.optuna.trial.TrialState
+        # Running trials do not count, because the bar shows what is done.
         return len(self.study.get_trials(deepcopy=False, states=(states.COMPLETE, states.PRUNED, states.FAIL)))
 
     def _value_of(self, task: Task) -> float:
-        """Return the mean return of a task over its seeds; NaN if it fails."""
+        """Return the mean return of a task over the seeds; NaN after a failure."""
         try:
             values, _ = self._measure(task, lambda positions, number, values: True)
         except TrialError as error:
@@ -427,7 +431,7 @@ class Search:
             bar.update()
             complete = self.study.get_trials(deepcopy=False, states=(self.optuna.trial.TrialState.COMPLETE,))
             if complete:
-                bar.set_postfix_str(f"best {max(each.value for each in complete):.4g}")
+                bar.set_postfix_str(f"best {max(entry.value for entry in complete):.4g}")
 
     def _run_trial(self, trial: Any) -> None:
         states = self.optuna.trial.TrialState
@@ -436,6 +440,7 @@ class Search:
             task = self.task.with_values({**self.task.values, **values})
             results, pruned = self._measure(task, lambda *report: self._goes_on(trial, *report))
         except TrialError as error:
+            # The end of a traceback names the error.
             trial.set_user_attr("error", str(error)[-2_000:])
             self.study.tell(trial, state=states.FAIL)
         except BaseException:
@@ -444,6 +449,7 @@ class Search:
         else:
             if pruned:
                 self.study.tell(trial, state=states.PRUNED)
+            # Optuna accepts no NaN as the value of a complete trial.
             elif not np.isfinite(results).all():
                 self.study.tell(trial, state=states.FAIL)
             else:
@@ -453,12 +459,14 @@ class Search:
         """Report an evaluation of one or several training runs to the trial and return whether it goes on."""
         evaluations = self.task.evaluations
         if self.wilcoxon:
+            # The test of Wilcoxon compares final results by seed.
             if number < evaluations:
                 return True
             for position, value in zip(positions, values, strict=True):
                 trial.report(value, position)
         else:
             trial.report(float(np.mean(values)), positions[0] * evaluations + number)
+        # After the last evaluation, there is nothing to save by pruning.
         is_last = number == evaluations and positions[-1] == len(self.task.seeds) - 1
         return is_last or not trial.should_prune()
 
@@ -475,20 +483,23 @@ class Search:
         try:
             while True:
                 if not pipe.poll(_POLL):
+                    # Limits are checked while the process is silent, too.
                     self._check(process, started)
                     continue
-                kind, *content = _receive(pipe, process)
-                if kind == "done":
+                word, *content = _receive(pipe, process)
+                if word == "done":
                     return results, pruned
-                if kind == "error":
+                if word == "error":
                     raise TrialError(content[0])
                 positions, number, values = content
+                # Only the last evaluation of a seed counts for the value of the trial.
                 if number == task.evaluations:
                     results += values
                 pruned = not goes_on(positions, number, values)
                 pipe.send("prune" if pruned else "go")
                 self._check(process, started)
         finally:
+            # `kill` before `end`, which would wait for the trial.
             process.kill()
             end(process, pipe)
 
@@ -529,12 +540,13 @@ def _name(agent: type) -> str:
     if agent.__module__.startswith("noterl."):
         return agent.__name__.lower()
     script = getattr(sys.modules["__main__"], "__file__", None)
+    # The module of a script is "__main__" here, but has the name of the file on a command line.
     module = Path(script).stem if agent.__module__ == "__main__" and script else agent.__module__
     return f"{module}:{agent.__name__}"
 
 
 def plot(optuna: Any, result: Result) -> None:
-    """Write `history.png`, and `importances.png` if there are enough complete trials to estimate them."""
+    """Write `history.png`, and `importances.png` if enough trials are complete for an estimate."""
     trials = result.study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.COMPLETE,))
     if not trials:
         return
@@ -550,6 +562,7 @@ def plot(optuna: Any, result: Result) -> None:
         axes.set(xlabel="trial", ylabel="mean return over the seeds")
         axes.locator_params(axis="x", integer=True)
         axes.legend()
+    # Without any difference in the values, no hyperparameter has a share.
     if len(set(values)) > 1:
         evaluator = optuna.importance.PedAnovaImportanceEvaluator()  # that of Optuna 4 needs scikit-learn
         shares = optuna.importance.get_param_importances(result.study, evaluator=evaluator)
@@ -575,15 +588,15 @@ def describe(result: Result) -> str:
 
 
 def _option(value: Any) -> Any:
-    """Return a value as a TOML file for `noterl train` holds it: an object by the call that constructs it.
+    """Return a value for a TOML file of `noterl train`: an object becomes the call that constructs the object.
 
     Raises:
-        TypeError: if a file cannot hold it.
+        TypeError: if a file cannot hold the value.
     """
     if value is None:
         return "none"
     if isinstance(value, list | tuple):
-        return [_option(each) for each in value]
+        return [_option(element) for element in value]
     return value if is_plain(value) else _expression(value)
 
 
@@ -591,15 +604,15 @@ def _expression(value: Any) -> str:
     """Return the Python expression that constructs a value.
 
     Raises:
-        TypeError: if it is neither a literal nor a `Configurable` of such values.
+        TypeError: if `value` is neither a literal nor a `Configurable` of such values.
     """
     if isinstance(value, Configurable):
-        arguments = ", ".join(f"{name}={_expression(each)}" for name, each in value.get_config().items())
+        arguments = ", ".join(f"{name}={_expression(argument)}" for name, argument in value.get_config().items())
         return f"{type(value).__name__}({arguments})"
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_expression, value))}]"
     if isinstance(value, dict):
-        return f"{{{', '.join(f'{_expression(key)}: {_expression(each)}' for key, each in value.items())}}}"
+        return f"{{{', '.join(f'{_expression(key)}: {_expression(argument)}' for key, argument in value.items())}}}"
     if is_plain(value):
         return repr(value)
     raise TypeError(f"a file cannot hold a value of the type {type(value).__name__}")
@@ -609,6 +622,7 @@ def _receive(pipe: Any, process: Any) -> Any:
     try:
         return pipe.recv()
     except (EOFError, OSError) as error:
+        # The exit code is known only after the process has been waited for.
         process.join(5)
         raise TrialError(f"its process ended with the exit code {process.exitcode}") from error
 
@@ -622,16 +636,17 @@ def _name_of(value: Any) -> str:
     try:
         return _expression(value)
     except TypeError:
+        # What cannot be written as a call is known by its class; `options` is the command line's description.
         return str(getattr(value, "options", type(value).__qualname__))
 
 
 def _this_process() -> list[Any]:
-    """Return the machine and the id of this process, and the time at which it started: ids are used again."""
+    """Return the machine and the id of this process, and the start time of this process, because ids are used again."""
     return [platform.node(), os.getpid(), psutil.Process().create_time()]
 
 
 def _is_running(process: Any) -> bool:
-    """Return whether a process may be running; those of other machines cannot be found."""
+    """Return whether a process may be running; processes of other machines cannot be found."""
     try:
         node, pid, created = process
         return node != platform.node() or bool(psutil.Process(int(pid)).create_time() == created)
@@ -641,7 +656,7 @@ def _is_running(process: Any) -> bool:
 
 @contextlib.contextmanager
 def _quiet(optuna: Any) -> Iterator[None]:
-    """Suppress Optuna's log lines and its warnings about experimental functions."""
+    """Suppress Optuna's log lines and warnings about experimental functions."""
     level = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     try:

@@ -11,6 +11,7 @@ from typing import Any
 from noterl.policies import LinearEpsGreedyPolicy
 from noterl.tune.ranges import Choice, Float, Int, OneMinus, sample
 
+# The choices and bounds of rl-zoo3; widths of networks by rl-zoo3's names.
 _GAMMA = Choice(0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 0.9999)
 _TINY = (64,)
 _SMALL = (64, 64)
@@ -41,20 +42,20 @@ def a2c(trial: Any, steps: int) -> dict[str, Any]:
 
 def ppo(trial: Any, steps: int) -> dict[str, Any]:
     """Return the hyperparameters of PPO; a minibatch is at most a rollout of one environment."""
-    own = {
+    ranges = {
         "rollout_steps": Choice(32, 64, 128, 256, 512, 1024, 2048),
         "batch_size": Choice(32, 64, 128, 256, 512),
         "clip": Choice(0.1, 0.2, 0.3, 0.4),
         "epochs": Choice(1, 5, 10, 20),
         "hidden": Choice(_TINY, _SMALL, _MEDIUM),
     }
-    values = sample({**_ON_POLICY, **own}, trial)
+    values = sample({**_ON_POLICY, **ranges}, trial)
     return {**values, "batch_size": min(values["batch_size"], values["rollout_steps"])}
 
 
 def trpo(trial: Any, steps: int) -> dict[str, Any]:
     """Return the hyperparameters of TRPO."""
-    own = {
+    ranges = {
         "rollout_steps": Choice(8, 16, 32, 64, 128, 256, 512, 1024, 2048),
         "batch_size": Choice(8, 16, 32, 64, 128, 256, 512),
         "gamma": _GAMMA,
@@ -66,13 +67,13 @@ def trpo(trial: Any, steps: int) -> dict[str, Any]:
         "hidden": Choice(_SMALL, _MEDIUM),
         "activation": Choice("tanh", "relu"),
     }
-    values = sample(own, trial)
+    values = sample(ranges, trial)
     return {**values, "batch_size": min(values["batch_size"], values["rollout_steps"])}
 
 
 def dqn(trial: Any, steps: int) -> dict[str, Any]:
     """Return the hyperparameters of DQN; epsilon falls during up to half of the `steps` of a trial."""
-    own = {
+    ranges = {
         "gamma": _GAMMA,
         "optimizer": Float(1e-5, 1.0, log=True),
         "batch_size": Choice(16, 32, 64, 100, 128, 256, 512),
@@ -82,10 +83,11 @@ def dqn(trial: Any, steps: int) -> dict[str, Any]:
         "update_every": Choice(1, 4, 8, 16, 128, 256, 1_000),
         "hidden": Choice(_TINY, _SMALL, _MEDIUM),
     }
-    values = sample(own, trial)
+    values = sample(ranges, trial)
     final = Float(0.0, 0.2).suggest(trial, "exploration_final_eps")
     fraction = Float(0.0, 0.5).suggest(trial, "exploration_fraction")
     subsample = Choice(1, 2, 4, 8).suggest(trial, "subsample_steps")
+    # rl-zoo3's `subsample_steps` is the number of steps for each update.
     values["updates"] = max(values["update_every"] // subsample, 1)
     values["policy"] = LinearEpsGreedyPolicy(1.0, final, max(1, round(fraction * steps)))
     return values
@@ -93,33 +95,39 @@ def dqn(trial: Any, steps: int) -> dict[str, Any]:
 
 def sac(trial: Any, steps: int) -> dict[str, Any]:
     """Return the hyperparameters of SAC, with one update for each step."""
-    own = {
+    ranges = {
         "batch_size": Choice(16, 32, 64, 128, 256, 512, 1024, 2048),
         "learning_starts": Choice(0, 1_000, 10_000, 20_000),
     }
-    return _one_update_per_step(sample({**_OFF_POLICY, **own}, trial))
+    return _one_update_per_step(sample({**_OFF_POLICY, **ranges}, trial))
 
 
 def td3(trial: Any, steps: int) -> dict[str, Any]:
     """Return the hyperparameters of TD3 and DDPG, with one update for each step."""
-    own = {"batch_size": Choice(16, 32, 64, 100, 128, 256, 512, 1024, 2048)}
-    return _one_update_per_step(sample({**_OFF_POLICY, **own}, trial))
+    ranges = {"batch_size": Choice(16, 32, 64, 100, 128, 256, 512, 1024, 2048)}
+    return _one_update_per_step(sample({**_OFF_POLICY, **ranges}, trial))
 
 
 def qrdqn(trial: Any, steps: int) -> dict[str, Any]:
-    """Return the hyperparameters of QRDQN: those of DQN and the number of quantiles."""
+    """Return the hyperparameters of QRDQN: as for DQN, and the number of quantiles."""
     return {**dqn(trial, steps), "quantiles": Int(5, 200).suggest(trial, "quantiles")}
 
 
 def pqn(trial: Any, steps: int) -> dict[str, Any]:
     """Return the hyperparameters of PQN."""
-    rollouts, epochs, hidden = Choice(8, 16, 32, 64, 128), Choice(1, 2, 4, 8), Choice(_SMALL, (128, 128), _MEDIUM)
-    own = {"gamma": _GAMMA, "optimizer": Float(1e-5, 1e-2, log=True), "q_lambda": Float(0.0, 1.0)}
-    return sample({**own, "rollout_steps": rollouts, "epochs": epochs, "hidden": hidden}, trial)
+    ranges = {
+        "gamma": _GAMMA,
+        "optimizer": Float(1e-5, 1e-2, log=True),
+        "q_lambda": Float(0.0, 1.0),
+        "rollout_steps": Choice(8, 16, 32, 64, 128),
+        "epochs": Choice(1, 2, 4, 8),
+        "hidden": Choice(_SMALL, (128, 128), _MEDIUM),
+    }
+    return sample(ranges, trial)
 
 
 def tqc(trial: Any, steps: int) -> dict[str, Any]:
-    """Return the hyperparameters of TQC: those of SAC, and the quantiles that a target leaves out."""
+    """Return the hyperparameters of TQC: as for SAC, and the quantiles that a target leaves out."""
     return {**sac(trial, steps), "quantiles": 25, "drop": Int(0, 24).suggest(trial, "drop")}
 
 

@@ -1,4 +1,4 @@
-"""Writing TOML; the standard library only reads it."""
+"""Writing TOML, which the standard library only reads."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def toml_text(table: Mapping[str, Any]) -> str:
-    """Return a table as TOML; its values are str, int, float, bool, lists of them, or tables of such values.
+    """Return a table as TOML; its values are str, int, float, bool, lists of these, or tables of such values.
 
     Example:
     >>> from noterl.tune.toml import toml_text
@@ -19,6 +19,7 @@ def toml_text(table: Mapping[str, Any]) -> str:
     [csv]
     path = "a.csv"
     """
+    # Plain values come before tables, because a line after the name of a table belongs to that table.
     lines = [f"{name} = {_value(value)}" for name, value in table.items() if not isinstance(value, Mapping)]
     for name, values in table.items():
         if isinstance(values, Mapping):
@@ -32,6 +33,6 @@ def _value(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, Mapping):
-        return f"{{ {', '.join(f'{json.dumps(key)} = {_value(each)}' for key, each in value.items())} }}"
+        return f"{{ {', '.join(f'{json.dumps(key)} = {_value(entry)}' for key, entry in value.items())} }}"
     # The escapes of JSON strings are those of TOML, except for the delete character.
     return json.dumps(value).replace("\x7f", "\\u007f") if isinstance(value, str) else repr(value)

@@ -1,4 +1,4 @@
-"""One trial: training and evaluation in a process of its own."""
+"""One trial: training and evaluation in a separate process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Task:
 
     Attributes:
         agent: the class of the agent.
-        env: the environment; it can be pickled.
+        env: the environment, which can be pickled.
         values: arguments of the agent, of `compile` and of `fit`, by name.
         steps: environment steps of each training run.
         seeds: the seed of each training run.
@@ -55,7 +55,7 @@ class Report(Callback):
     Args:
         task: the task of the trial.
         position: the number of the training run.
-        pipe: receives `("values", [position], evaluation, [mean return])`; it returns "go" or "prune".
+        pipe: receives `("values", [position], evaluation, [mean return])`; returns "go" or "prune".
     """
 
     every: Every
@@ -87,20 +87,21 @@ def split(agent: type, values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[
     """Return the values that are arguments of the agent, of `compile` and of `fit`.
 
     Raises:
-        ValueError: if a name is an argument of none of them.
+        ValueError: if a name is not an argument of any.
     """
-    found: tuple[dict[str, Any], ...] = ({}, {}, {})
+    groups: tuple[dict[str, Any], ...] = ({}, {}, {})
     functions: tuple[Any, ...] = (agent, agent.compile, agent.fit)  # type: ignore[attr-defined]
-    accepted = [[name for name in inspect.signature(each).parameters if name not in _SKIPPED] for each in functions]
+    accepted = [[name for name in inspect.signature(callee).parameters if name not in _SKIPPED] for callee in functions]
     for name, value in values.items():
-        part = next((part for part, names in zip(found, accepted, strict=True) if name in names), None)
+        # In this order, so that a name of several functions goes to the agent.
+        part = next((part for part, names in zip(groups, accepted, strict=True) if name in names), None)
         if part is None:
             from noterl.utils.words import explain_name
 
-            known = sorted({each for names in accepted for each in names})
-            raise ValueError(f"space: {agent.__name__} has no argument {name!r}: {explain_name(name, known)}")
+            known_names = sorted({name for names in accepted for name in names})
+            raise ValueError(f"space: {agent.__name__} has no argument {name!r}: {explain_name(name, known_names)}")
         part[name] = value
-    return found[0], found[1], found[2]
+    return groups[0], groups[1], groups[2]
 
 
 def run(pipe: Connection, task: Task) -> None:
@@ -110,6 +111,7 @@ def run(pipe: Connection, task: Task) -> None:
     "go" or "prune", and at the end `("done",)` or `("error", traceback)`.
     """
     try:
+        # One compiled program trains all seeds at once, where the agent allows it.
         population = make_population(task)
         if population is not None:
             _train_together(task, population, pipe)
@@ -118,12 +120,13 @@ def run(pipe: Connection, task: Task) -> None:
                 if not _train(task, position, seed, pipe):
                     break
         pipe.send(("done",))
+    # The traceback travels as text, because not every error can be pickled.
     except Exception:
         pipe.send(("error", traceback.format_exc()))
 
 
 def make_population(task: Task) -> Population | None:
-    """Return the agents of all seeds as members of a population; None if they cannot be, or there is one seed."""
+    """Return the agents of all seeds as members of a population; None if impossible, or for one seed."""
     from noterl.population import Population, find_obstacle  # imports Keras, which the process of `tune` does not need
 
     fitted = split(task.agent, task.values)[2]
@@ -147,7 +150,7 @@ def _make_agent(task: Task, seed: int) -> Any:
 
 
 def _train_together(task: Task, population: Population, pipe: Connection) -> None:
-    """Train the members, and report their evaluations after equal parts of the steps, until the trial is pruned."""
+    """Train the members, and report evaluations after equal parts of the steps, until the trial is pruned."""
     num_envs = split(task.agent, task.values)[2].get("num_envs")
     for number in range(1, task.evaluations + 1):
         missing = task.steps * number // task.evaluations - population.steps
@@ -160,7 +163,7 @@ def _train_together(task: Task, population: Population, pipe: Connection) -> Non
 
 
 def _train(task: Task, position: int, seed: int, pipe: Connection) -> bool:
-    """Train an agent with one seed and report its evaluations; return whether the trial goes on."""
+    """Train an agent with one seed and report the evaluations; return whether the trial goes on."""
     agent = _make_agent(task, seed)
     try:
         callback = Report(task, position, pipe)

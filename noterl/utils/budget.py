@@ -1,6 +1,7 @@
 """What a file may cost: one budget for everything that is read from files, which are not trusted.
 
-A file of a few bytes may declare gigabytes. Therefore, a reader counts what a file declares before it allocates memory.
+A file of a few bytes may declare gigabytes. Therefore, a reader counts what a file declares before any memory is
+allocated.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Budget:
     Args:
         place: what is read, for error messages.
         error: the class of the error.
-        **limits: limits other than those of `LIMITS`.
+        **limits: limits other than in `LIMITS`.
     """
 
     def __init__(self, place: str, error: type[ValueError] = FileError, **limits: int) -> None:
@@ -58,7 +59,7 @@ class Budget:
         self._used = dict.fromkeys(self._limits, 0)
 
     def spend(self, kind: str, amount: int = 1) -> None:
-        """Count what a file declares, before memory is allocated for it.
+        """Count what a file declares, before memory is allocated.
 
         Raises:
             ValueError: of the class `error`, if the file declares more than the limit.
@@ -99,8 +100,8 @@ def checked_size(file: int | Path, largest: int | None = None, *, factor: int = 
     """Return the bytes of a file.
 
     Args:
-        file: its path, or the descriptor of an open file.
-        largest: the most bytes; None for those that fit in the memory that is free.
+        file: the path, or the descriptor of an open file.
+        largest: the most bytes; None for as many as fit in the free memory.
         factor: how many bytes of memory the reader takes for each byte of the file.
 
     Raises:
@@ -144,8 +145,8 @@ def _depth(value: Any) -> int:
     level = [value]
     while level:
         depth += 1
-        containers = [item for item in level if isinstance(item, list | dict)]
-        level = [item for each in containers for item in (each.values() if isinstance(each, dict) else each)]
+        containers = [value for value in level if isinstance(value, list | dict)]
+        level = [value for parent in containers for value in (parent.values() if isinstance(parent, dict) else parent)]
     return depth
 
 
@@ -188,5 +189,5 @@ def check_hdf5(path: Path, largest: int | None = None) -> None:
 
 
 def count_values(text: bytes) -> int:
-    """Return an upper bound of the values in a JSON text, without parsing it."""
+    """Return an upper bound of the values in a JSON text, without parsing."""
     return text.count(b",") + text.count(b"[") + text.count(b"{") + 1

@@ -1,4 +1,4 @@
-"""Checks of arguments. Each error names the argument, its value and the allowed values."""
+"""Checks of arguments. Each error names the argument, the value and the allowed values."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def check_int(name: str, value: Any, *, least: int = 1, word: str | None = None)
         ValueError: if the value is not an int, or less than `least`.
     """
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-        kind = "a positive int" if least == 1 else f"an int of at least {least}"
-        raise ValueError(f"{name} must be {kind}{f' or {word!r}' if word else ''}, got {value!r:.200}")
+        expected = "a positive int" if least == 1 else f"an int of at least {least}"
+        raise ValueError(f"{name} must be {expected}{f' or {word!r}' if word else ''}, got {value!r:.200}")
     return int(value)
 
 
@@ -92,27 +92,27 @@ def check_number(
 
 
 def finite(name: str, value: Any) -> float:
-    """Return the value as a float; raise a ValueError if it is not finite."""
+    """Return the value as a float; raise a ValueError for NaN and infinities."""
     return check_number(name, value)
 
 
 def non_negative(name: str, value: Any) -> float:
-    """Return the value as a float; raise a ValueError unless it is finite and at least 0."""
+    """Return the value as a float; raise a ValueError unless finite and at least 0."""
     return check_number(name, value, low=0)
 
 
 def positive(name: str, value: Any) -> float:
-    """Return the value as a float; raise a ValueError unless it is finite and above 0."""
+    """Return the value as a float; raise a ValueError unless finite and above 0."""
     return check_number(name, value, low=0, above=True)
 
 
 def probability(name: str, value: Any) -> float:
-    """Return the value as a float; raise a ValueError unless it is between 0 and 1, both included."""
+    """Return the value as a float; raise a ValueError unless between 0 and 1, both included."""
     return check_number(name, value, low=0, high=1)
 
 
 def increasing_pair(name: str, value: Any) -> tuple[float, float]:
-    """Return the value as `(low, high)`; raise a ValueError if it is not a pair of finite numbers with low < high."""
+    """Return the value as `(low, high)`; raise a ValueError unless a pair of finite numbers with low < high."""
     try:
         low, high = (check_number(name, bound) for bound in value)
         if low < high and isinstance(value, tuple | list):
@@ -126,7 +126,7 @@ def check_word(name: str, value: Any, allowed: tuple[str, ...]) -> str:
     """Return the value, which must be one of the allowed words.
 
     Raises:
-        ValueError: if the value is not one of them.
+        ValueError: if the value is not one of these words.
     """
     if not (isinstance(value, str) and value in allowed):
         raise ValueError(f"{name} must be {', '.join(map(repr, allowed[:-1]))} or {allowed[-1]!r}, got {value!r:.200}")

@@ -1,7 +1,7 @@
 """Encoding values as JSON: containers, numbers, NumPy arrays and generators, and gymnasium spaces.
 
 A value of a type that JSON does not have becomes a dict with one key, such as `{"$tuple": [1, 2]}`. Arrays are stored
-outside of the JSON, which refers to them by name. Instances of subclasses, such as named tuples and enums, are
+outside of the JSON, which refers to arrays by name. Instances of subclasses, such as named tuples and enums, are
 rejected, because they would be decoded as another type.
 """
 
@@ -40,7 +40,7 @@ _GENERATORS = {name: getattr(np.random, name) for name in ("PCG64", "PCG64DXSM",
 
 
 def copy(value: Any) -> Any:
-    """Return a copy of a value, exactly as it would be read from a file.
+    """Return a copy of a value, exactly as if read from a file.
 
     Raises:
         TypeError: if the value holds something that cannot be encoded.
@@ -55,7 +55,8 @@ def generator(state: dict[str, Any]) -> np.random.Generator:
     """Return a new generator in the given state of a bit generator.
 
     Raises:
-        ValueError: if the position in a buffer is outside of it; NumPy does not check it, and would read beyond.
+        ValueError: if the position in a buffer is outside of the buffer; NumPy does not check the position, and would
+            read beyond.
     """
     inner = state["state"] if state["bit_generator"] == "MT19937" else state
     for name, size in (("pos", 624), ("buffer_pos", 4)):
@@ -110,10 +111,10 @@ class Encoder:
 
         Args:
             value: the value to encode.
-            keys: its place, for error messages and the names of arrays.
+            keys: the place of the value, for error messages and the names of arrays.
 
         Raises:
-            TypeError: if the value cannot be encoded; the message names its place.
+            TypeError: if the value cannot be encoded; the message names the place.
             ValueError: if the value is nested more than 100 deep.
         """
         if len(keys) > MAX_DEPTH:
@@ -144,12 +145,12 @@ class Encoder:
     def _list(self, value: list[Any], keys: Keys) -> Any:
         if len(value) >= _PACKED_LENGTH:
             kinds = list(dict.fromkeys(map(type, value)))
-            if all(kind in (float, int, bool, str, type(None)) or _is_scalar(kind) for kind in kinds):
+            if all(item_type in (float, int, bool, str, type(None)) or _is_scalar(item_type) for item_type in kinds):
                 try:
                     return self._pack(value, kinds, keys)
                 except OverflowError:  # an int of more than 64 bits
                     pass
-        return [self.encode(item, (*keys, index)) for index, item in enumerate(value)]
+        return [self.encode(entry, (*keys, index)) for index, entry in enumerate(value)]
 
     def _pack(self, value: list[Any], kinds: list[type], keys: Keys) -> Any:
         """Return a list of numbers, words, bools, None and NumPy scalars as arrays."""
@@ -157,28 +158,28 @@ class Encoder:
             return {"$packed": self._store(np.array(value, np.float64 if kinds == [float] else np.int64), keys)}
         scalars = list(filter(_is_scalar, kinds))
         codes: dict[type, int] = {float: _FLOATS, int: _INTS, str: _WORDS}
-        codes |= {kind: _SCALARS + number for number, kind in enumerate(scalars)}
-        parts: dict[int, list[Any]] = {code: [] for code in codes.values()}
+        codes |= {dtype: _SCALARS + number for number, dtype in enumerate(scalars)}
+        values_by_code: dict[int, list[Any]] = {code: [] for code in codes.values()}
         places = []
-        for item in value:
-            code = codes.get(type(item))
+        for entry in value:
+            code = codes.get(type(entry))
             if code is None:
-                code = 2 + _CONSTANTS.index(item)
+                code = 2 + _CONSTANTS.index(entry)
             else:
-                parts[code].append(item)
+                values_by_code[code].append(entry)
             places.append(code)
-        words = [word.encode("utf-8", "surrogatepass") for word in parts[_WORDS]]
+        words = [word.encode("utf-8", "surrogatepass") for word in values_by_code[_WORDS]]
         lengths = np.array(list(map(len, words)), np.int64)
         others: list[Array] = [lengths, np.frombuffer(b"".join(words), np.uint8)] if words or scalars else []
-        others += [np.array(parts[codes[kind]], kind) for kind in scalars]
-        numbers = [np.array(parts[_FLOATS], np.float64), np.array(parts[_INTS], np.int64)]
+        others += [np.array(values_by_code[codes[dtype]], dtype) for dtype in scalars]
+        numbers = [np.array(values_by_code[_FLOATS], np.float64), np.array(values_by_code[_INTS], np.int64)]
         arrays: list[Array] = [np.array(places, np.int64), *numbers, *others]
         return {"$mixed": [self._store(array, keys) for array in arrays]}
 
     def _dict(self, value: dict[Any, Any], keys: Keys) -> dict[str, Any]:
         if all(isinstance(key, str) and not key.startswith("$") for key in value):
-            return {str(key): self.encode(item, (*keys, key)) for key, item in value.items()}
-        return {"$dict": [[self.encode(key, keys), self.encode(item, (*keys, key))] for key, item in value.items()]}
+            return {str(key): self.encode(entry, (*keys, key)) for key, entry in value.items()}
+        return {"$dict": [[self.encode(key, keys), self.encode(entry, (*keys, key))] for key, entry in value.items()]}
 
     def _generator(self, value: np.random.Generator, keys: Keys) -> Any:
         if type(value.bit_generator) not in _GENERATORS.values():
@@ -194,7 +195,7 @@ class Decoder:
     """Decodes what an `Encoder` returned. The input may come from a file and is not trusted.
 
     Args:
-        load: returns an array by name; it must raise a FileError if there is none of this name.
+        load: returns an array by name; must raise a FileError if there is none of this name.
     """
 
     def __init__(self, load: Callable[[str], Array]) -> None:
@@ -220,26 +221,26 @@ class Decoder:
         """Return the decoded value.
 
         Raises:
-            FileError: if `value` is not what `Encoder` returns; the message names its place.
+            FileError: if `value` is not what `Encoder` returns; the message names the place.
         """
         if len(keys) > MAX_DEPTH:
             raise FileError(f"its {key_path(keys[:1], 'tree')} is nested more than {MAX_DEPTH} deep")
         if isinstance(value, list):
-            return [self.decode(item, (*keys, index)) for index, item in enumerate(value)]
+            return [self.decode(entry, (*keys, index)) for index, entry in enumerate(value)]
         if not isinstance(value, dict):
             return value
         if not any(key.startswith("$") for key in value):
-            return {key: self.decode(item, (*keys, key)) for key, item in value.items()}
-        ((kind, content), *others) = value.items()
-        if others or kind not in self._decoders:
-            raise FileError(f"its {key_path(keys, 'tree')} holds {kind!r:.40}, which noterl does not write")
+            return {key: self.decode(entry, (*keys, key)) for key, entry in value.items()}
+        ((key, content), *others) = value.items()
+        if others or key not in self._decoders:
+            raise FileError(f"its {key_path(keys, 'tree')} holds {key!r:.40}, which noterl does not write")
         try:
-            return self._decoders[kind](content, keys)
+            return self._decoders[key](content, keys)
         except FileError:
             raise
         except Exception as error:
             reason = f"{error!r:.200}"  # quoted: words of the file may control a terminal
-            raise FileError(f"its {key_path(keys, 'tree')} holds a malformed {kind[1:]} ({reason})") from error
+            raise FileError(f"its {key_path(keys, 'tree')} holds a malformed {key[1:]} ({reason})") from error
 
     def call(self, content: Any, keys: Keys) -> tuple[str, dict[str, Any]]:
         """Return the name and the decoded arguments of `[name, {argument: value}]`."""
@@ -255,20 +256,20 @@ class Decoder:
     def _mixed(self, content: Any, keys: Keys) -> list[Any]:
         names = expect(content, list)
         codes, floats, ints = (self._packed(name, keys) for name in names[:3])
-        parts = {_FLOATS: floats, _INTS: ints}
+        values_by_code = {_FLOATS: floats, _INTS: ints}
         if len(names) > 3:
-            parts[_WORDS] = _split_words(self._packed(names[3], keys), self._load(expect(names[4], str)))
+            values_by_code[_WORDS] = _split_words(self._packed(names[3], keys), self._load(expect(names[4], str)))
             scalars = [self._load(expect(name, str)) for name in names[5:]]
             if any(array.ndim != 1 for array in scalars):
                 raise ValueError("scalars are not in one row")
-            parts |= {_SCALARS + number: list(array) for number, array in enumerate(scalars)}
+            values_by_code |= {_SCALARS + number: list(array) for number, array in enumerate(scalars)}
         counts = Counter(codes)
         constants = {2 + number: value for number, value in enumerate(_CONSTANTS)}
-        if not all(type(code) is int and (code in parts or code in constants) for code in counts) or any(
-            len(part) != counts[code] for code, part in parts.items()
+        if not all(type(code) is int and (code in values_by_code or code in constants) for code in counts) or any(
+            len(part) != counts[code] for code, part in values_by_code.items()
         ):
             raise ValueError("the numbers of values differ, or a kind is unknown")
-        values = {code: iter(part) for code, part in parts.items()}
+        values = {code: iter(part) for code, part in values_by_code.items()}
         return [next(values[code]) if code in values else constants[code] for code in codes]
 
     def _dict(self, content: Any, keys: Keys) -> dict[Any, Any]:
@@ -291,7 +292,7 @@ def _is_scalar(kind: type) -> bool:
 
 
 def _split_words(lengths: list[int], data: Array) -> list[str]:
-    """Return words from their numbers of bytes in UTF-8, and their bytes one after another."""
+    """Return words from the numbers of bytes in UTF-8, and the bytes of all words one after another."""
     content = data.tobytes()
     ends = list(itertools.accumulate(lengths))
     if min(lengths, default=0) < 0 or (ends[-1] if ends else 0) != len(content):
@@ -307,14 +308,14 @@ def type_name(value: object) -> str:
 
 
 def expect(value: Any, kind: type) -> Any:
-    """Return the value; raise a TypeError if it is of another type."""
+    """Return the value; raise a TypeError for a value of another type."""
     if not isinstance(value, kind):
         raise TypeError(f"expected {kind.__name__}, got {type_name(value)}")
     return value
 
 
 def _space_bytes(fields: dict[str, Any]) -> int:
-    """Return how many bytes the bounds of a space take, and whether it has bounds, from its fields in a file."""
+    """Return how many bytes the bounds of a space take, and whether there are bounds, from the fields in a file."""
     shape = expect(fields.get("shape", []), list)
     if len(shape) > 64 or not all(type(length) is int and length >= 0 for length in shape):
         raise ValueError(f"shape must be a list of at most 64 non-negative ints, got {shape!r:.80}")
@@ -350,9 +351,9 @@ def _decode_scalar(content: Any, keys: Keys) -> np.generic:
 
 def _uniform(array: Array) -> Any:
     """Return one element if all elements of the array are equal, otherwise the array."""
-    data = array.tobytes()
+    content = array.tobytes()
     first = array.reshape(-1)[:1]
-    return first[0] if array.size > 1 and data == first.tobytes() * array.size else array
+    return first[0] if array.size > 1 and content == first.tobytes() * array.size else array
 
 
 def _box_fields(space: spaces.Box) -> dict[str, Any]:
@@ -364,7 +365,8 @@ def _box(shape: list[int], low: Any, high: Any, below: Any, above: Any) -> space
     box = spaces.Box(np.full(shape, low), np.full(shape, high), dtype=low.dtype)
     # The bound of an unbounded side of an integer box is the smallest or largest int, so it does not show whether the
     # side is unbounded.
-    box.bounded_below, box.bounded_above = np.full(shape, below, np.bool_), np.full(shape, above, np.bool_)
+    box.bounded_below = np.full(shape, below, np.bool_)
+    box.bounded_above = np.full(shape, above, np.bool_)
     return box
 
 

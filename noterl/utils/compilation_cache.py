@@ -1,10 +1,10 @@
-"""The folder of compiled programs that outlive a process, and files in it that are complete or absent.
+"""The folder of compiled programs that outlive a process, and files there that are complete or absent.
 
 `NOTERL_CACHE=0` switches the cache off and `NOTERL_CACHE=path` moves it to `path/noterl`. An error of the file system
 never reaches the caller: a program that cannot be read is compiled, and one that cannot be written is not stored.
 
-Files are only removed if they have the name of an entry, in a folder with the name of a version, in a cache with the
-marker. So files of the user in or beside the cache are kept.
+Files are only removed with the name of an entry, in a folder with the name of a version, in a cache with the marker. So
+files of the user in or beside the cache are kept.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class _RefusedError(OSError):
 
 
 def root() -> Path | None:
-    """Return the folder of the cache, which holds nothing else; None if it is switched off."""
+    """Return the folder of the cache, which holds nothing else; None if the cache is switched off."""
     chosen = os.environ.get("NOTERL_CACHE", "")
     if chosen == "0":
         return None
@@ -60,24 +60,24 @@ def folder(framework: str, version: str) -> Path | None:
     parent = root()
     if parent is None:
         return None
-    found = parent / f"{framework}-{version}-{_machine()}"
+    version_folder = parent / f"{framework}-{version}-{_machine()}"
     # Who can write the folder that the user has chosen can replace the folder in it.
     chosen = [parent.parent] if os.environ.get("NOTERL_CACHE") else []
     try:
-        for path in (*chosen, parent, found):
+        for path in (*chosen, parent, version_folder):
             path.mkdir(parents=True, exist_ok=True, mode=0o700)
             _check_private(path)
             if path == parent:
                 _mark(parent)
-        if not os.access(found, os.W_OK | os.X_OK):
-            raise PermissionError(f"{found} is not writable")
-        if shutil.disk_usage(found).free < FREE:
+        if not os.access(version_folder, os.W_OK | os.X_OK):
+            raise PermissionError(f"{version_folder} is not writable")
+        if shutil.disk_usage(version_folder).free < FREE:
             raise OSError(f"less than {FREE >> 30} GiB is free")
     except OSError as error:
         if chosen or isinstance(error, _RefusedError):
             warnings.warn(f"NOTERL_CACHE: compiled programs are not stored ({error})", stacklevel=2)
         return None
-    return found
+    return version_folder
 
 
 def _check_private(path: Path) -> None:
@@ -92,7 +92,7 @@ def _check_private(path: Path) -> None:
 
 
 def _mark(parent: Path) -> None:
-    """Write the marker into a folder, unless it holds files that are not of a cache."""
+    """Write the marker into a folder, unless the folder holds files that are not of a cache."""
     if not (parent / MARKER).exists():
         entry = re.compile(rf"(jax|tensorflow){VERSION}|\.tensorflow-{PROCESS}|{re.escape(MARKER)}")
         if not all(entry.fullmatch(name) for name in os.listdir(parent)):
@@ -111,21 +111,21 @@ def own_folders(parent: Path, names: str) -> list[Path]:
 
 
 def _machine() -> str:
-    """Return a digest of the processor, its cores, and the variables that change what XLA compiles."""
-    parts = [platform.machine()]
+    """Return a digest of the processor, the cores, and the variables that change what XLA compiles."""
+    descriptions = [platform.machine()]
     with contextlib.suppress(OSError), open("/proc/cpuinfo") as lines:
         wanted = {"model name", "flags", "Features", "CPU part"}
         for line in lines:
             name = line.partition(":")[0].strip()
             if name in wanted:
                 wanted.remove(name)
-                parts.append(line)
+                descriptions.append(line)
             elif not name:  # the end of the first core
                 break
-    if len(parts) == 1:  # not on Linux, where it starts another process
-        parts.append(platform.processor())
-    parts += [str(available_cores()), *(os.environ.get(name, "") for name in _VARIABLES)]
-    return digest("\0".join(parts))
+    if len(descriptions) == 1:  # not on Linux, where it starts another process
+        descriptions.append(platform.processor())
+    descriptions += [str(available_cores()), *(os.environ.get(name, "") for name in _VARIABLES)]
+    return digest("\0".join(descriptions))
 
 
 def digest(text: str) -> str:
@@ -136,13 +136,13 @@ def digest(text: str) -> str:
 class Store:
     """Files by key in a folder that several processes use at the same time.
 
-    A file is written under a temporary name and renamed, and it begins with a checksum. A file that is damaged counts
-    as absent and is removed. If the folders of a framework exceed the limit, the files that were not used for the
-    longest time are removed; `get` can leave the time of use unchanged.
+    A file is written under a temporary name and renamed, and begins with a checksum. A file that is damaged counts as
+    absent and is removed. If the folders of a framework exceed the limit, the files that were not used for the longest
+    time are removed; `get` can leave the time of use unchanged.
 
     Args:
         folder: what `folder` returned.
-        limit: bytes of all folders of this framework together, also those of other versions.
+        limit: bytes of all folders of this framework together, also of other versions.
     """
 
     def __init__(self, folder: Path, limit: int) -> None:
@@ -151,7 +151,7 @@ class Store:
         self._until_trim = 0  # bytes that may be written before the folder is measured again
 
     def get(self, key: str, *, used: bool = True) -> bytes | None:
-        """Return the content of a file; None if it is absent or damaged. `used` makes it the most recently used one."""
+        """Return the content of a file, None if absent or damaged. `used` marks the file as the most recently used."""
         path = self.folder / f"{key}{_ENDING}"
         if path.is_symlink():  # noterl makes no links
             return None
@@ -168,12 +168,12 @@ class Store:
         return None
 
     def remove(self, key: str) -> None:
-        """Remove a file, if it exists."""
+        """Remove a file, if there is one."""
         with contextlib.suppress(OSError):
             (self.folder / f"{key}{_ENDING}").unlink(missing_ok=True)
 
     def put(self, key: str, content: bytes) -> None:
-        """Write a file, unless it exists or cannot be written."""
+        """Write a file, unless the file exists or cannot be written."""
         path = self.folder / f"{key}{_ENDING}"
         temporary = self.folder / f".{secrets.token_hex(8)}.part"
         try:
@@ -196,7 +196,7 @@ class Store:
         framework = self.folder.name.partition("-")[0]
         folders = own_folders(self.folder.parent, framework + VERSION)
         files = [file for folder in folders for file in _entries(folder)]
-        size = sum(one[1] for one in files)
+        size = sum(entry[1] for entry in files)
         for _, length, path in sorted(files):
             if size <= self.limit:
                 return
@@ -214,11 +214,11 @@ class Store:
 
 def _entries(folder: Path) -> list[tuple[float, int, str]]:
     """Return the time, the bytes and the path of each file that a `Store` has written into a folder."""
-    found = []
+    files = []
     with os.scandir(folder) as entries:
         for entry in entries:
             if _ENTRY.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
                 with contextlib.suppress(OSError):  # another process removed it
                     status = entry.stat(follow_symlinks=False)
-                    found.append((status.st_mtime, status.st_size, entry.path))
-    return found
+                    files.append((status.st_mtime, status.st_size, entry.path))
+    return files

@@ -27,7 +27,7 @@ def one_blas_thread() -> Iterator[None]:
 
 @functools.cache
 def _blas() -> Any:
-    """Return what limits the BLAS libraries of this process; finding them takes a millisecond."""
+    """Return what limits the BLAS libraries of this process; the search takes a millisecond."""
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController().select(user_api="blas")

@@ -63,7 +63,7 @@ class Figure(matplotlib.figure.Figure):
 def drawing(
     panels: int = 1, *, height: float = 3.2, ax: Any = None, path: str | Path | None = None
 ) -> Iterator[list[Axes]]:
-    """Yield the axes to draw on: those of the caller, or else those of a new figure, one above the other.
+    """Yield the axes to draw on: the caller's, or else the axes of a new figure, one above the other.
 
     Args:
         panels: number of axes.
@@ -75,7 +75,7 @@ def drawing(
         ValueError: if `ax` is not as many axes as there are panels, or no format has the suffix of `path`.
     """
     axes = [] if ax is None else list(np.ravel(ax))
-    if ax is not None and not (len(axes) == panels and all(isinstance(each, Axes) for each in axes)):
+    if ax is not None and not (len(axes) == panels and all(isinstance(axis, Axes) for axis in axes)):
         raise ValueError(f"ax must be {panels} axes of Matplotlib, one for each quantity, got {ax!r}")
     if path is not None:
         path = user_path(path)
@@ -121,4 +121,4 @@ def window_of(values: np.ndarray, window: int | None) -> int:
 def _check_format(path: Path) -> None:
     formats = sorted(matplotlib.figure.Figure().canvas.get_supported_filetypes())
     if path.suffix[1:].lower() not in formats:
-        raise ValueError(f"path must end in one of {', '.join(f'.{each}' for each in formats)}, got {str(path)!r}")
+        raise ValueError(f"path must end in one of {', '.join(f'.{ending}' for ending in formats)}, got {str(path)!r}")

@@ -60,17 +60,17 @@ def key_path(keys: Keys, root: str = "") -> str:
 
 
 def append_text(path: PathLike, text: str) -> None:
-    """Append text to a file in UTF-8; if not all of it can be written, the file keeps its contents.
+    """Append text to a file in UTF-8; if not all text can be written, the file keeps the old contents.
 
     Raises:
-        OSError: if it cannot be written.
+        OSError: if the file cannot be written.
     """
-    data = memoryview(text.encode())
+    remaining = memoryview(text.encode())
     with naming(path), open(path, "ab", buffering=0) as file:
         size = file.seek(0, os.SEEK_END)
         try:
-            while data:
-                data = data[file.write(data) :]
+            while remaining:
+                remaining = remaining[file.write(remaining) :]
         except OSError:
             file.truncate(size)
             raise
@@ -78,7 +78,7 @@ def append_text(path: PathLike, text: str) -> None:
 
 @contextlib.contextmanager
 def naming(path: PathLike, result: str = "") -> Iterator[None]:
-    """Let an error of the block, such as that of a full disk, name the path; its message ends in `result`."""
+    """Let an error of the block, such as that of a full disk, name the path; the message ends in `result`."""
     try:
         yield
     except OSError as error:
@@ -94,7 +94,7 @@ def replacing(path: PathLike) -> Iterator[BinaryIO]:
 
     Raises:
         ValueError: if `path` is not the path of a file.
-        OSError: if the file cannot be written; it has the `errno` of the cause and names `path`.
+        OSError: if the file cannot be written; with the `errno` of the cause and the name `path`.
     """
     with _temporary(path, "not saved, and an old file is unchanged") as (target, file):
         yield file
@@ -121,7 +121,7 @@ def check_writable(path: PathLike) -> None:
 
 
 def check_writable_folder(path: PathLike) -> None:
-    """Check that files can be written in a folder, which is created if it is missing."""
+    """Check that files can be written in a folder, which is created if missing."""
     check_writable(user_path(path) / secrets.token_hex(16))  # a name that nothing in the folder has
 
 
@@ -165,7 +165,7 @@ def _target(path: PathLike) -> str:
 def user_path(path: PathLike) -> Path:
     """Return a path that the user gave, with the home folder in place of a leading `~`.
 
-    All paths go through here or `checked_path`: without it, a folder called "~" would be created.
+    All paths go through here or `checked_path`: otherwise, a folder called "~" would be created.
     """
     return Path(os.path.expanduser(path))
 
@@ -184,7 +184,7 @@ def checked_path(path: PathLike) -> str:
 
 @contextlib.contextmanager
 def _temporary(path: PathLike, result: str) -> Iterator[tuple[str, BinaryIO]]:
-    """Open a new file in the directory of `path`, and remove it at the end unless it was renamed.
+    """Open a new file in the directory of `path`, and remove the file at the end unless renamed.
 
     Missing directories are created. Temporary files of writers that were killed are removed.
 
@@ -192,7 +192,7 @@ def _temporary(path: PathLike, result: str) -> Iterator[tuple[str, BinaryIO]]:
         the absolute path without symbolic links, and the file.
 
     Raises:
-        OSError: the error of the block, but it names `path` and its message ends in `result`.
+        OSError: the error of the block, with the name `path` and a message that ends in `result`.
     """
     target = _target(path)
     # The name has a fixed length, because the target's name may already be as long as the file system allows.
@@ -220,7 +220,7 @@ def _temporary(path: PathLike, result: str) -> Iterator[tuple[str, BinaryIO]]:
 
 
 def _remove_if_abandoned(name: str) -> None:
-    """Remove a temporary file unless its writer still runs. A lock ends with its process, even after kill -9."""
+    """Remove a temporary file unless the writer still runs. A lock ends with the process, even after kill -9."""
     with contextlib.suppress(OSError), open(name, "r+b") as file:
         if sys.platform == "win32":  # Windows does not remove open files, so no lock is needed.
             file.close()
@@ -230,7 +230,7 @@ def _remove_if_abandoned(name: str) -> None:
 
 
 def _sync_directory(target: str) -> None:
-    """Make the rename durable. The file is complete without it, so an error is ignored."""
+    """Make the rename durable. The file is complete without this, so an error is ignored."""
 
     def sync() -> None:
         with contextlib.suppress(OSError):

@@ -26,20 +26,20 @@ def check_signals() -> None:
 
 
 class InterruptGuard:
-    """Defers Ctrl-C (SIGINT), SIGTERM and SIGHUP, so that they never interrupt a step, a write or a compiled call.
+    """Defers Ctrl-C (SIGINT), SIGTERM and SIGHUP, so that signals never interrupt a step, a write or a compiled call.
 
-    The first signal is stored, and `check` raises its exception: KeyboardInterrupt for SIGINT, and SystemExit for the
+    The first signal is stored, and `check` raises the exception: KeyboardInterrupt for SIGINT, and SystemExit for the
     others, with the exit status of a process that the signal ends: 143 for SIGTERM, 129 for SIGHUP. A second signal
     raises immediately if an environment or a callback runs, because these may hang. Elsewhere the agent may be in the
     middle of a change, so the second signal waits for `check` too.
 
     Outside the main thread, signals cannot be handled, so nothing is deferred. If the program handles or ignores
-    SIGTERM or SIGHUP itself, the signal is left to the program. The handler that `ray.init` installs does not count: it
-    would end the process in the middle of a step.
+    SIGTERM or SIGHUP itself, the signal is left to the program. The handler that `ray.init` installs does not count:
+    that handler would end the process in the middle of a step.
 
     Attributes:
         pending: the number of the stored signal; None if there is none.
-        is_open: whether an environment or a callback runs. Their callers set it, and reset it in a `finally` clause.
+        is_open: whether an environment or a callback runs. The callers set and, in a `finally` clause, reset the flag.
         deferred: the last exception that `check` has raised, between two steps.
     """
 
@@ -56,7 +56,8 @@ class InterruptGuard:
 
     def _take(self) -> BaseException:
         """Return the exception of the stored signal, which is then no longer stored."""
-        number, self.pending = self.pending, None
+        number = self.pending
+        self.pending = None
         return SystemExit(128 + number) if number is not None and number in _ENDING else KeyboardInterrupt()
 
     def call(self, function: Callable[..., Any], *args: Any) -> Any:
@@ -71,7 +72,8 @@ class InterruptGuard:
     @contextmanager
     def closed(self) -> Iterator[None]:
         """Defer even a second signal inside the block, where a callback changes the whole agent."""
-        was_open, self.is_open = self.is_open, False
+        was_open = self.is_open
+        self.is_open = False
         try:
             yield
         finally:
@@ -79,7 +81,7 @@ class InterruptGuard:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Handle the signals inside the block; a signal that is still stored at its end is raised there."""
+        """Handle the signals inside the block; a signal that is still stored at the end is raised there."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return

@@ -1,4 +1,4 @@
-"""Keras's backend of this process, and the configuration of its optimizers, without importing a framework."""
+"""Keras's backend of this process, and the configuration of optimizers, without importing a framework."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ SUPPORTED = ("tensorflow", "jax", "torch")
 
 
 def choose() -> None:
-    """Set the variable `KERAS_BACKEND`, from which Keras and spawned processes take their backend.
+    """Set the variable `KERAS_BACKEND`, from which Keras and spawned processes take the backend.
 
-    If `keras` has been imported, its backend is used. Otherwise the order is the variable, Keras's config file, and the
-    first installed of tensorflow, jax and torch. If none is installed, the variable stays unset.
+    If `keras` has been imported, Keras's backend is used. Otherwise the order is the variable, Keras's config file, and
+    the first installed of tensorflow, jax and torch. If none is installed, the variable stays unset.
     """
     keras = sys.modules.get("keras")
     if keras is not None:
@@ -28,9 +28,9 @@ def choose() -> None:
 
 
 def optimizer_config(optimizer: Any) -> dict[str, Any]:
-    """Return `get_config()` of a Keras optimizer, with the learning-rate schedule itself if it has one.
+    """Return `get_config()` of a Keras optimizer, with the learning-rate schedule itself if there is one.
 
-    Keras serializes a schedule, and therefore imports TensorFlow if it is installed, which takes seconds.
+    Keras serializes a schedule, and therefore imports TensorFlow if installed, which takes seconds.
     """
     rate = vars(optimizer).get("_learning_rate")
     if rate is None or isinstance(rate, int | float) or hasattr(rate, "assign"):
@@ -43,7 +43,7 @@ def optimizer_config(optimizer: Any) -> dict[str, Any]:
 
 
 def _configured() -> str | None:
-    """Return the backend of Keras's config file; None if it is not installed, because Keras writes a default there."""
+    """Return the backend of Keras's config file; None if not installed, because Keras writes a default there."""
     home = Path(os.environ.get("KERAS_HOME", Path("~/.keras").expanduser()))
     try:
         name = json.loads((home / "keras.json").read_text())["backend"]

@@ -1,4 +1,4 @@
-"""Names of a package that are imported when they are first used, so that `import noterl` stays fast."""
+"""Names of a package that are imported at the first use, so that `import noterl` stays fast."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from noterl.utils.start import collector_paused
 def attach(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """Return the `__getattr__`, the `__dir__` and the `__all__` of a package.
 
-    The names are those that the `if TYPE_CHECKING:` block of its `__init__.py` imports. Type checkers and editors read
-    the same block. A name is stored in the package when it is first used.
+    The names are the imports in the `if TYPE_CHECKING:` block of the package's `__init__.py`. Type checkers and editors
+    read the same block. A name is stored in the package at the first use.
 
     Args:
         package: the `__name__` of the package.
@@ -52,7 +52,7 @@ def attach(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]],
 
 
 def _typed_imports(tree: ast.Module) -> dict[str, str]:
-    """Return, for each name that is imported only for type checking, the module that it is imported from."""
+    """Return, for each name that is imported only for type checking, the module of the name."""
     blocks = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
     imports = [node for block in blocks for node in block.body if isinstance(node, ast.ImportFrom)]
     return {alias.name: "." * node.level + (node.module or "") for node in imports for alias in node.names}

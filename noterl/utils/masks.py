@@ -30,7 +30,7 @@ def part_sizes(space: spaces.Space[Any]) -> tuple[int, ...]:
 
 
 def mask_spec(space: spaces.Space[Any]) -> dict[str, tuple[tuple[int, ...], Any, Any]]:
-    """Return the entry of `Algorithm.info_spec` for the masks of an action space; {} if its actions have none."""
+    """Return the entry of `Algorithm.info_spec` for the masks of an action space; {} if actions have none."""
     sizes = part_sizes(space)
     return {ACTION_MASK: ((sum(sizes),), np.bool_, True)} if sizes else {}
 
@@ -41,9 +41,9 @@ def read_mask(value: Any, space: spaces.Space[Any], *, terminated: bool = False,
     Args:
         value: the mask.
         space: the action space.
-        terminated: whether no action follows. If such a mask forbids all choices of a part, it is replaced by one that
-            allows all of them, so that losses need not exclude this state.
-        name: of the mask, for error messages; by default that of the environment's info.
+        terminated: whether no action follows. If such a mask forbids all choices of a part, the mask is replaced by one
+            that allows all choices, so that losses need not exclude this state.
+        name: of the mask, for error messages; by default the name in the environment's info.
 
     Raises:
         ValueError: if the mask has another shape, is not of bools or ints, or forbids all choices of a part.
@@ -65,8 +65,8 @@ def read_mask(value: Any, space: spaces.Space[Any], *, terminated: bool = False,
         empty = [] if mask.any() else [slice(None)]
     else:
         ends = np.cumsum(sizes).tolist()
-        parts = [slice(end - size, end) for end, size in zip(ends, sizes, strict=True)]
-        empty = [part for part in parts if not mask[part].any()]
+        slices = [slice(end - size, end) for end, size in zip(ends, sizes, strict=True)]
+        empty = [part for part in slices if not mask[part].any()]
     if empty and not terminated:
         raise ValueError(
             f"{name} must allow an action (of each part), unless the episode has terminated, got {value!r}"

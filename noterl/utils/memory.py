@@ -1,4 +1,4 @@
-"""The memory of this machine, and how much of it this process can still allocate."""
+"""The memory of this machine, and how much this process can still allocate."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def total_bytes() -> int:
 def _control_groups(
     root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")
 ) -> list[tuple[int, int]]:
-    """Return each limit from this process's group up to the root (cgroup version 2), with the bytes left under it."""
+    """Return each limit from this process's group up to the root (cgroup version 2), with the bytes left."""
     lines = [line.partition("::")[2] for line in _read(own).splitlines() if line.startswith("0::")]
     group = root / (lines[0].lstrip("/") if lines else "")
     groups = [group, *(parent for parent in group.parents if parent.is_relative_to(root))]
-    return [found for group in groups if (found := _limit(group)) is not None]
+    return [limit for group in groups if (limit := _limit(group)) is not None]
 
 
 def _limit(group: Path) -> tuple[int, int] | None:

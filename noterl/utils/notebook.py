@@ -21,10 +21,10 @@ def animation(path: Path) -> str | None:
     """Return an HTML element that holds a `.gif` or `.mp4` file; None if the file is gone."""
     if not path.is_file():
         return None
-    data = base64.b64encode(path.read_bytes()).decode()
+    content = base64.b64encode(path.read_bytes()).decode()
     if path.suffix.lower() == ".gif":
-        return f'<img src="data:image/gif;base64,{data}">'
-    return f'<video controls loop src="data:video/mp4;base64,{data}"></video>'
+        return f'<img src="data:image/gif;base64,{content}">'
+    return f'<video controls loop src="data:video/mp4;base64,{content}"></video>'
 
 
 class ReplacedLine:

@@ -21,8 +21,8 @@ orphaned: list[Callable[[], object]] = []
 def spawn(target: Callable[..., None], *arguments: Any, name: str) -> tuple[Any, Connection]:
     """Start a process that calls `target(pipe, *arguments)`, and return the process and the other end of the pipe.
 
-    A script that spawns processes must do its work under `if __name__ == "__main__":`. The process ends with this one,
-    also after kill -9. It may start processes of its own, as environments such as `AsyncVectorEnv` do.
+    A script that spawns processes must do the work under `if __name__ == "__main__":`. The process ends with this one,
+    also after kill -9. The process may start others, as environments such as `AsyncVectorEnv` do.
 
     Args:
         target: a function that can be pickled.
@@ -83,7 +83,7 @@ def _end_with_parent() -> None:
 
 
 def end(process: Any, pipe: Connection) -> None:
-    """Close the pipe and wait until the process ends. Kill it after some seconds."""
+    """Close the pipe and wait for the end of the process. Kill the process after some seconds."""
     pipe.close()
     process.join(_LONGEST_END)
     if process.is_alive():

@@ -1,11 +1,11 @@
-"""Schemas of saved states; a state is checked against its schema before it is restored.
+"""Schemas of saved states; a state is checked against a schema before the restore.
 
-A schema is written like the state that it describes:
+A schema is written like the described state:
 
 - a type (`int`, `str`, `dict` ...): a value of exactly this type, so a bool does not fit `int`;
 - None: the value None;
-- a dict: a dict with exactly these keys, whose values fit their schemas;
-- a list: a list of this length, whose items fit their schemas;
+- a dict: a dict with exactly these keys, whose values fit the schemas;
+- a list: a list of this length, whose items fit the schemas;
 - a tuple: a value that fits one of these schemas;
 - an `Int`, `Float`, `Constant`, `Array`, `ListOf` or `DictOf`.
 """
@@ -101,7 +101,7 @@ def check(value: Any, schema: Any, name: str = "state") -> None:
         name: name of the value in the error message.
 
     Raises:
-        ValueError: if an entry does not fit; the message contains its place, the expected value and the actual one.
+        ValueError: if an entry does not fit; the message contains the place, the expected value and the actual one.
 
     Example:
     >>> from noterl.utils.schema import Int, check
@@ -116,16 +116,16 @@ def check(value: Any, schema: Any, name: str = "state") -> None:
 
 def _check(value: Any, schema: Any, keys: Keys) -> None:
     alternatives = schema if isinstance(schema, tuple) else (schema,)
-    fitting = [each for each in alternatives if _fits(value, each)]
+    fitting = [alternative for alternative in alternatives if _fits(value, alternative)]
     if not fitting:
         expected = " or ".join(map(_expected, alternatives))
         raise ValueError(f"{key_path(keys[1:], str(keys[0]))} must be {expected}, got {_described(value)}")
-    for key, item, item_schema in _items(value, fitting[0]):
-        _check(item, item_schema, (*keys, key))
+    for key, entry, item_schema in _items(value, fitting[0]):
+        _check(entry, item_schema, (*keys, key))
 
 
 def _fits(value: Any, schema: Any) -> bool:
-    """Return whether the value itself fits; `_check` checks its items afterwards."""
+    """Return whether the value itself fits; `_check` checks the items afterwards."""
     if schema is None or isinstance(schema, type):
         return value is None if schema is None else type(value) is schema
     if isinstance(schema, Int):
@@ -155,7 +155,7 @@ def _items(value: Any, schema: Any) -> list[tuple[str | int, Any, Any]]:
     if not isinstance(schema, Mapping | list | DictOf | ListOf):
         return []
     items = value.items() if isinstance(value, Mapping) else enumerate(value)
-    return [(key, item, schema.item if isinstance(schema, DictOf | ListOf) else schema[key]) for key, item in items]
+    return [(key, entry, schema.item if isinstance(schema, DictOf | ListOf) else schema[key]) for key, entry in items]
 
 
 def _expected(schema: Any) -> str:

@@ -21,7 +21,7 @@ _BUFFERED = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
 def collector_paused() -> Iterator[None]:
     """Pause Python's garbage collector inside the `with` block, unless the caller has disabled the collector.
 
-    An import makes a million objects that live until the process ends. The collector would walk all of them several
+    An import makes a million objects that live until the process ends. The collector would walk all objects several
     times, for 30 to 40 % of the time of the import.
     """
     if not gc.isenabled():
@@ -40,10 +40,11 @@ def collector_paused() -> Iterator[None]:
 
 
 def freeze_at_exit() -> None:
-    """Freeze all objects, so that the interpreter does not walk them when it ends; flush the files that they hold.
+    """Freeze all objects, so that the interpreter does not walk them at its end; flush the files of the objects.
 
-    The last collection would close the files of objects in reference cycles. Without it, the file of a callback, which
-    refers to an agent that refers to the callback, would end without the last lines that Python has buffered.
+    The last collection would close the files of objects in reference cycles. Without that collection, the file of a
+    callback, which refers to an agent that refers to the callback, would end without the last lines that Python has
+    buffered.
     """
     # `isinstance` would use `__class__`, which imports the lazy modules of some packages.
     for file in [value for value in gc.get_objects() if issubclass(type(value), _BUFFERED)]:
@@ -54,13 +55,13 @@ def freeze_at_exit() -> None:
 
 @contextmanager
 def imported_late(modules: Mapping[str, Mapping[str, Any]]) -> Iterator[None]:
-    """Import some modules at their first use, if the code inside the `with` block imports them.
+    """Import some modules at the first use, if the code inside the `with` block imports these modules.
 
     The importing code receives a placeholder. After the block, other imports receive the module itself.
 
     Args:
-        modules: for each full name of a module, attributes that its placeholder has before the import. A module that
-            the process has imported before is not replaced.
+        modules: for each full name of a module, attributes of the placeholder before the import. A module that the
+            process has imported before is not replaced.
     """
     finder = _LateFinder(modules)
     sys.meta_path.insert(0, finder)
@@ -72,7 +73,7 @@ def imported_late(modules: Mapping[str, Mapping[str, Any]]) -> Iterator[None]:
 
 
 def called_late(module: str, name: str) -> Callable[..., Any]:
-    """Return a function that imports a module when it is called, and calls the module's function of this name."""
+    """Return a function that, when called, imports a module and calls the module's function of this name."""
 
     def call(*args: Any, **options: Any) -> Any:
         return getattr(_imported(module), name)(*args, **options)
@@ -81,7 +82,7 @@ def called_late(module: str, name: str) -> Callable[..., Any]:
 
 
 def sparsified_late(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `jax.experimental.sparse.sparsify(function)`, which imports its module when it is called."""
+    """Return `jax.experimental.sparse.sparsify(function)`, which imports the module when called."""
 
     @wraps(function)
     def call(*args: Any, **options: Any) -> Any:
@@ -110,7 +111,7 @@ def disabled_late() -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 
 class _LateModule(ModuleType):
-    """A placeholder that imports its module when an attribute is first used.
+    """A placeholder that imports the module at the first use of an attribute.
 
     A class becomes a placeholder too, because `isinstance(x, pandas.DataFrame)` is False as long as pandas is not
     imported.
@@ -147,7 +148,7 @@ class _LateClass(type):
 
 
 class _LateFinder(MetaPathFinder, Loader):
-    """Finds placeholders for some modules and their submodules."""
+    """Finds placeholders for some modules and all submodules."""
 
     def __init__(self, modules: Mapping[str, Mapping[str, Any]]) -> None:
         self.modules = modules
@@ -155,12 +156,12 @@ class _LateFinder(MetaPathFinder, Loader):
     def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> ModuleSpec | None:
         if not any(f"{name}.".startswith(f"{late}.") for late in self.modules):
             return None
-        found = PathFinder.find_spec(name, path)
-        if found is None:  # not installed: the import raises as it always does
+        spec_of_module = PathFinder.find_spec(name, path)
+        if spec_of_module is None:  # not installed: the import raises as it always does
             return None
-        spec = ModuleSpec(name, self, is_package=found.submodule_search_locations is not None)
-        if found.submodule_search_locations is not None:
-            spec.submodule_search_locations = list(found.submodule_search_locations)
+        spec = ModuleSpec(name, self, is_package=spec_of_module.submodule_search_locations is not None)
+        if spec_of_module.submodule_search_locations is not None:
+            spec.submodule_search_locations = list(spec_of_module.submodule_search_locations)
         return spec
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
@@ -176,7 +177,7 @@ def _is_imported(name: str) -> bool:
 
 
 def _imported(name: str) -> ModuleType:
-    """Import a module itself and return it."""
+    """Import and return a module itself."""
     finders = [finder for finder in sys.meta_path if isinstance(finder, _LateFinder)]
     for finder in finders:
         sys.meta_path.remove(finder)

@@ -48,7 +48,7 @@ def is_cell(value: Any) -> bool:
 
 
 def columns_of(rows: Iterable[Row]) -> list[str]:
-    """Return the names of all columns in the order of their first occurrence."""
+    """Return the names of all columns in the order of the first occurrence."""
     return list(dict.fromkeys(name for row in rows for name in row))
 
 
@@ -123,16 +123,16 @@ def read_parquet(path: Path) -> list[Row]:
 
     Raises:
         ImportError: if pyarrow is not installed; the message names the extra.
-        ValueError: if it is not a table of cells.
+        ValueError: if the file is not a table of cells.
     """
     arrow = require("pyarrow", "parquet", "a .parquet file")
     parquet = require("pyarrow.parquet", "parquet", "a .parquet file")
     files = sorted(path.rglob("*.parquet")) if path.is_dir() else [path]
     try:
-        found = [parquet.read_metadata(file) for file in files]
-        groups = [each.row_group(number) for each in found for number in range(each.num_row_groups)]
+        metadata = [parquet.read_metadata(file) for file in files]
+        groups = [entry.row_group(number) for entry in metadata for number in range(entry.num_row_groups)]
         unpacked = sum(group.total_byte_size for group in groups)
-        _check_size(files, sum(each.num_rows * each.num_columns for each in found), unpacked)
+        _check_size(files, sum(entry.num_rows * entry.num_columns for entry in metadata), unpacked)
         schema = parquet.read_schema(files[0]) if files else []
         words = [field.name for field in schema if arrow.types.is_string(field.type)]
         table = parquet.read_table(path, read_dictionary=words)  # a word that is repeated is in memory once
@@ -206,8 +206,8 @@ def _uniform(values: list[Any]) -> list[Any]:
     kinds = {type(value) for value in values if value is not None}
     if len(kinds) < 2:
         return values
-    kind = str if str in kinds else float
-    return [None if value is None else kind(value) for value in values]
+    column_type = str if str in kinds else float
+    return [None if value is None else column_type(value) for value in values]
 
 
 def _is_not_finite(value: Any) -> bool:

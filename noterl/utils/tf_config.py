@@ -23,7 +23,7 @@ class Cluster:
     Attributes:
         jobs: the addresses by job: "worker", and for a parameter server "chief" and "ps".
         task: the job of this process.
-        index: its number within the job.
+        index: the number within the job.
     """
 
     jobs: dict[str, list[str]]
@@ -47,7 +47,7 @@ class Cluster:
 
     @classmethod
     def find(cls) -> Cluster | None:
-        """Return the cluster of `TF_CONFIG`; None if it is missing or not valid."""
+        """Return the cluster of `TF_CONFIG`; None if missing or not valid."""
         try:
             return cls.read("") if os.environ.get("TF_CONFIG") else None
         except ValueError:
@@ -58,20 +58,20 @@ class Cluster:
         """Return the cluster of `TF_CONFIG`.
 
         Raises:
-            ValueError: if it is missing or not valid.
+            ValueError: if the variable is missing or not valid.
         """
         text = os.environ.get("TF_CONFIG")
         needs = f"strategy={word!r} needs the environment variable TF_CONFIG, such as {_EXAMPLE}"
         if not text:
             raise ValueError(f"{needs}; it is not set")
         try:
-            found = parse(os.fsencode(text), json.loads)
+            config = parse(os.fsencode(text), json.loads)
         except ValueError as error:
             raise ValueError(f"{needs}; it is not JSON: {error}, got {text!r:.200}") from None
-        problem = _problem(found)
+        problem = _problem(config)
         if problem:
             raise ValueError(f"{needs}; {problem}, got {text!r:.200}")
-        return cls(found["cluster"], found["task"]["type"], found["task"]["index"])
+        return cls(config["cluster"], config["task"]["type"], config["task"]["index"])
 
 
 def variables(word: str, processes: int, ports: Sequence[int]) -> tuple[list[str], list[dict[str, str]]]:
@@ -83,8 +83,8 @@ def variables(word: str, processes: int, ports: Sequence[int]) -> tuple[list[str
         ports: at least two more than there are workers.
     """
     jobs = {"worker": processes} if word == "multiworker" else {"chief": 1, "worker": processes, "ps": 1}
-    rest = iter(ports)
-    cluster = {job: [f"127.0.0.1:{next(rest)}" for _ in range(count)] for job, count in jobs.items()}
+    remaining = iter(ports)
+    cluster = {job: [f"127.0.0.1:{next(remaining)}" for _ in range(count)] for job, count in jobs.items()}
     tasks = [(job, index) for job, count in jobs.items() for index in range(count)]
     names = [f"rank {index}" if word == "multiworker" else f"{job} {index}" for job, index in tasks]
     return names, [
@@ -97,7 +97,7 @@ def variables(word: str, processes: int, ports: Sequence[int]) -> tuple[list[str
 
 
 def _problem(found: Any) -> str | None:
-    """Return what is wrong with a value of `TF_CONFIG`; None if it is valid."""
+    """Return what is wrong with a value of `TF_CONFIG`; None for a valid value."""
     cluster, task = (found.get("cluster"), found.get("task")) if isinstance(found, dict) else (None, None)
     if not isinstance(cluster, dict) or not isinstance(task, dict):
         return "it must hold the dicts 'cluster' and 'task'"

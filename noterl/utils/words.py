@@ -38,9 +38,9 @@ def find_again(owner: Any, name: str) -> Any:
 
 
 def missing_attribute(owner: Any, name: str, described: str) -> AttributeError:
-    """Return the AttributeError for a missing name; its message has the replacement of another library's name."""
-    found = hint(name)
-    message = f"{described} has no attribute {name!r}" + (f". {found}" if found else "")
+    """Return the AttributeError for a missing name; the message has the replacement of another library's name."""
+    replacement = hint(name)
+    message = f"{described} has no attribute {name!r}" + (f". {replacement}" if replacement else "")
     return AttributeError(message, name=name, obj=owner)
 
 
@@ -51,7 +51,7 @@ def explain_keyword(
 
     Args:
         name: the keyword.
-        value: its value, which may be a word of another library too, such as "MlpPolicy".
+        value: the value, which may be a word of another library too, such as "MlpPolicy".
         known: the arguments of the function.
         elsewhere: the arguments of related functions, by function name.
     """
@@ -82,20 +82,20 @@ def warn_of_unknown_events(callback: Any, base: type, stacklevel: int) -> None:
         base: the base class of callbacks, which has a method for each event.
         stacklevel: as in `warnings.warn`, from the caller of this function.
     """
-    kind = type(callback)
-    for name in dir(kind):
+    owner = type(callback)
+    for name in dir(owner):
         foreign = name.startswith("_on_") and hint(name)
-        if (name.startswith("on_") or foreign) and callable(getattr(kind, name)) and not hasattr(base, name):
+        if (name.startswith("on_") or foreign) and callable(getattr(owner, name)) and not hasattr(base, name):
             events = [event for event in dir(base) if event.startswith("on_")]
             warnings.warn(
-                f"{kind.__name__}.{name} is never called, because it is not an event; {explain_name(name, events)}",
+                f"{owner.__name__}.{name} is never called, because it is not an event; {explain_name(name, events)}",
                 UserWarning,
                 stacklevel=stacklevel + 1,
             )
 
 
 def explain_constructor(error: TypeError, cls: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
-    """Return a message that names the class, for wrong arguments of its constructor; None for other errors.
+    """Return a message that names the class, for wrong arguments of the constructor; None for other errors.
 
     Args:
         error: what the constructor raised.
@@ -113,10 +113,10 @@ def explain_constructor(error: TypeError, cls: type, args: tuple[Any, ...], kwar
     match = re.match(r"(?:.*?(\w+)\.__init__\(\) )?got an unexpected keyword argument", text)
     if match is None or match[1] not in {None, *(base.__name__ for base in cls.__mro__)}:
         return None
-    known = _arguments(cls)
+    arguments = _arguments(cls)
     for keyword, value in kwargs.items():
-        if keyword not in known:
-            advice = explain_keyword(keyword, value, known, _arguments_of_methods(cls))
+        if keyword not in arguments:
+            advice = explain_keyword(keyword, value, arguments, _arguments_of_methods(cls))
             return f"{name}() got an unexpected keyword argument {keyword!r}: {advice}"
     return None
 
@@ -127,20 +127,20 @@ def explain_arguments(method: Method) -> Method:
     The error names the class of the object; Python would name the class that defines the method. A method that accepts
     any keyword is returned unchanged.
     """
-    if any(each.kind is each.VAR_KEYWORD for each in inspect.signature(method).parameters.values()):
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in inspect.signature(method).parameters.values()):
         return method
-    known = _arguments(method)
+    arguments = _arguments(method)
 
     @functools.wraps(method)
     def checked(self: Any, *args: Any, **kwargs: Any) -> Any:
         for name, value in kwargs.items():
-            if name not in known:
-                kind = type(self)
-                elsewhere = {f"{kind.__name__}(...)": _arguments(kind), **_arguments_of_methods(kind)}
-                caller = kind.__name__ + ("" if method.__name__ == "__init__" else f".{method.__name__}")
+            if name not in arguments:
+                owner = type(self)
+                elsewhere = {f"{owner.__name__}(...)": _arguments(owner), **_arguments_of_methods(owner)}
+                caller = owner.__name__ + ("" if method.__name__ == "__init__" else f".{method.__name__}")
                 raise TypeError(
                     f"{caller}() got an unexpected keyword argument {name!r}: "
-                    f"{explain_keyword(name, value, known, elsewhere)}"
+                    f"{explain_keyword(name, value, arguments, elsewhere)}"
                 )
         return method(self, *args, **kwargs)
 
@@ -154,13 +154,13 @@ def _hint_of_value(value: Any) -> str | None:
 
 def _nearest(name: str, known: Iterable[str], similarity: float) -> str | None:
     """Return a question with the known name that is nearest to `name`; None if none is similar enough."""
-    found = difflib.get_close_matches(name, known, 1, similarity)
-    return f"did you mean {found[0]!r}?" if found else None
+    matches = difflib.get_close_matches(name, known, 1, similarity)
+    return f"did you mean {matches[0]!r}?" if matches else None
 
 
 def _arguments(function: Callable[..., Any]) -> list[str]:
     parameters = inspect.signature(function).parameters.values()
-    return [each.name for each in parameters if each.name != "self" and each.kind is not each.VAR_KEYWORD]
+    return [entry.name for entry in parameters if entry.name != "self" and entry.kind is not entry.VAR_KEYWORD]
 
 
 def _arguments_of_methods(cls: type) -> dict[str, list[str]]:

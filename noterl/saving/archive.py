@@ -1,8 +1,8 @@
 """Writing and reading state trees as zip files of JSON and arrays, without executable code.
 
 `agent.json` holds the encoded tree and the versions of the format and the libraries. `variables.safetensors` holds the
-arrays below keys "variables", so that other programs can read them. Every other array is an uncompressed `.npy` member.
-Equal trees give equal bytes.
+arrays below keys "variables", so that other programs can read these arrays. Every other array is an uncompressed `.npy`
+member. Equal trees give equal bytes.
 """
 
 from __future__ import annotations
@@ -65,11 +65,11 @@ def write(path: PathLike, tree: Any, run: str | None = None) -> None:
         run: the identity of the run, 32 hexadecimal digits, which `run_of` returns.
 
     Raises:
-        TypeError: if the tree holds any other type; the message names its place. Nothing is written.
-        ValueError: if it is nested more than 100 deep, its JSON without the arrays exceeds 8 MiB or 262,144 values, or
-            it has so many arrays that the file's table of contents could exceed 4 MiB (some 40,000; those below
-            "variables" do not count). Nothing is written.
-        OSError: if the file cannot be written (see its `errno`); the old file is unchanged then.
+        TypeError: if the tree holds any other type; the message names the place. Nothing is written.
+        ValueError: if the tree is nested more than 100 deep, the JSON without the arrays exceeds 8 MiB or 262,144
+            values, or the tree has so many arrays that the file's table of contents could exceed 4 MiB (some 40,000;
+            arrays below "variables" do not count). Nothing is written.
+        OSError: if the file cannot be written (see `errno`); the old file is unchanged then.
 
     Example:
     >>> import os, tempfile, numpy as np
@@ -113,7 +113,7 @@ def read(path: PathLike) -> Any:
 
     Raises:
         FileError: if the file is truncated, damaged or manipulated, was not written by noterl, or has a newer format.
-        OSError: if it does not exist or cannot be read.
+        OSError: if the file does not exist or cannot be read.
     """
     with reading(path) as file:
         size = checked_size(file.fileno())
@@ -134,7 +134,7 @@ def read(path: PathLike) -> Any:
 
 
 def run_of(path: PathLike) -> str | None:
-    """Return the identity of the run that wrote a file, which its first bytes hold; None if they do not.
+    """Return the identity of the run that wrote a file, from the first bytes; None without an identity.
 
     Example:
     >>> import os, tempfile
@@ -147,10 +147,10 @@ def run_of(path: PathLike) -> str | None:
     """
     try:
         with reading(path) as file:
-            found = _RUN.match(file.read(256))
+            match = _RUN.match(file.read(256))
     except (FileError, OSError):
         return None
-    return None if found is None else found[1].decode()
+    return None if match is None else match[1].decode()
 
 
 def _library_versions() -> dict[str, str]:
@@ -194,7 +194,7 @@ def _info(name: str) -> zipfile.ZipInfo:
 
 
 def _is_parallel(array: Array) -> bool:
-    """Return whether the array is large and contiguous, so that `_write_parallel` can write it."""
+    """Return whether the array is large and contiguous, so that `_write_parallel` can write the array."""
     return array.nbytes >= _MIN_PARALLEL and array.flags.c_contiguous and hasattr(os, "pwrite")
 
 
@@ -212,7 +212,8 @@ def _write_parallel(archive: zipfile.ZipFile, file: BinaryIO, arrays: Mapping[zi
     jobs = []
     for info, array in arrays.items():
         header = _npy_header(array)
-        info.header_offset, info.CRC = position, 0
+        info.header_offset = position
+        info.CRC = 0
         info.file_size = info.compress_size = len(header) + array.nbytes
         jobs.append((info, header, memoryview(array).cast("B"), position))  # type: ignore[arg-type]
         position += len(info.FileHeader(zip64=True)) + info.file_size
@@ -244,7 +245,7 @@ def _write_member(descriptor: int, info: zipfile.ZipInfo, header: bytes, data: m
 
 
 def _put(descriptor: int, data: memoryview, position: int) -> int:
-    """Write all of `data` at `position` and return the position of its end."""
+    """Write all of `data` at `position` and return the position of the end."""
     while len(data):
         written = os.pwrite(descriptor, data[:_CHUNK], position)
         position += written
@@ -265,7 +266,7 @@ def _check_directory(file: BinaryIO, size: int) -> None:
 
 
 def _members(archive: zipfile.ZipFile, file: BinaryIO, size: int) -> dict[str, zipfile.ZipInfo]:
-    """Return the members by name, after the checks that do not need their contents."""
+    """Return the members by name, after the checks that do not need the contents."""
     members = {info.orig_filename: info for info in archive.infolist()}
     if _JSON not in members:
         raise FileError(f"it is a zip file, but noterl did not write it: it has no {_JSON}")

@@ -27,7 +27,7 @@ def read_npy(stream: IO[bytes], size: int) -> Array:
     """Read one array that `write_npy` wrote.
 
     Args:
-        stream: a stream that can seek, at its beginning.
+        stream: a stream that can seek, at the beginning.
         size: number of bytes of header and data together.
 
     Raises:
@@ -48,7 +48,7 @@ def read_npy(stream: IO[bytes], size: int) -> Array:
 
 
 def pieces(array: Array) -> list[Array]:
-    """Split an array along its first axis into views of about 64 MiB, which threads can write in parallel."""
+    """Split an array along the first axis into views of about 64 MiB, which threads can write in parallel."""
     if array.nbytes <= _MAX_PIECE:
         return [array]
     rows = max(1, _MAX_PIECE * len(array) // array.nbytes)
@@ -56,7 +56,7 @@ def pieces(array: Array) -> list[Array]:
 
 
 def fits_safetensors(array: Array) -> bool:
-    """Return whether safetensors supports the dtype and its byte order."""
+    """Return whether safetensors supports the dtype and the byte order."""
     return array.dtype.str in _SAFETENSORS_DTYPES
 
 
@@ -68,7 +68,7 @@ def pack_tensors(arrays: dict[str, Array], metadata: dict[str, str] | None = Non
 
 
 def unpack_tensors(data: bytes) -> dict[str, Array]:
-    """Return the arrays of a safetensors file, sorted by name; they are writable."""
+    """Return the arrays of a safetensors file, sorted by name and writable."""
     arrays = safetensors_numpy.load(data)
     return {
         name: check_bools(array if array.flags.writeable and array.flags.aligned else array.copy())
@@ -85,13 +85,13 @@ def write_weights(path: PathLike, arrays: dict[str, Array], run: str | None = No
         run: the identity of the run, 32 hexadecimal digits, which `run_of` returns.
 
     Raises:
-        safetensors.SafetensorError: if safetensors does not support a dtype. It supports bool, ints, and floats to 64
+        safetensors.SafetensorError: if safetensors does not support a dtype. Supported are bool, ints, and floats to 64
             bits.
         OSError: if the file cannot be written; the old file is unchanged then.
     """
-    data = pack_tensors(arrays, None if run is None else {"run": run})
+    content = pack_tensors(arrays, None if run is None else {"run": run})
     with replacing(path) as file:
-        file.write(data)
+        file.write(content)
 
 
 def read_weights(path: PathLike, largest: int | None = None) -> dict[str, Array]:
@@ -104,10 +104,10 @@ def read_weights(path: PathLike, largest: int | None = None) -> dict[str, Array]
     Raises:
         FileError: if the file is too large or truncated, is not a safetensors file, or holds dtypes that NumPy does not
             have.
-        OSError: if it does not exist or cannot be read.
+        OSError: if the file does not exist or cannot be read.
     """
     with reading(path) as file:
-        data = file.read(checked_size(file.fileno(), largest))
-        if data[:2] == b"PK":
+        content = file.read(checked_size(file.fileno(), largest))
+        if content[:2] == b"PK":
             raise FileError("it is the file of an agent, not of weights: noterl.load(path) or restore(path) reads it")
-        return unpack_tensors(data)
+        return unpack_tensors(content)

@@ -27,7 +27,7 @@ from noterl.utils.keras_backend import optimizer_config
 class Arguments:
     """Constructor arguments in a tree.
 
-    If a file cannot hold one of the values, the name of its type is written instead, and `build` raises.
+    If a file cannot hold one of the values, the name of the type is written instead, and `build` raises.
     """
 
     values: dict[str, Any]
@@ -35,13 +35,13 @@ class Arguments:
 
 @dataclass(frozen=True)
 class Description:
-    """An object in a file: its kind, the name of its class, and its constructor arguments.
+    """An object in a file: the kind, the name of the class, and the constructor arguments.
 
     Attributes:
         kind: "$object" for a `Configurable`, "$keras" for an optimizer or schedule of Keras, "$torch" for an optimizer
             of torch, "$opaque" for any other object.
         name: name of the class.
-        arguments: constructor arguments by name; they may hold further descriptions.
+        arguments: constructor arguments by name, perhaps with further descriptions.
     """
 
     kind: str
@@ -99,15 +99,15 @@ class TreeDecoder(codec.Decoder):
     """Decodes a state tree from a file.
 
     Args:
-        load: returns the array of a `.npy` member by name; it must raise a `FileError` if there is none.
-        tensors: the arrays of the safetensors member. Each one is removed when it is used.
+        load: returns the array of a `.npy` member by name; must raise a `FileError` if there is none.
+        tensors: the arrays of the safetensors member. The decoder removes each tensor at the first use.
     """
 
     def __init__(self, load: Callable[[str], Array], tensors: dict[str, Array]) -> None:
         super().__init__(load)
         self._tensors = tensors
         self._decoders["$tensor"] = self._tensor
-        self._decoders |= {kind: functools.partial(self._description, kind) for kind in _BUILDERS}
+        self._decoders |= {prefix: functools.partial(self._description, prefix) for prefix in _BUILDERS}
 
     def _description(self, kind: str, content: Any, keys: Keys) -> Description:
         return Description(kind, *self.call(content, keys))
@@ -120,23 +120,23 @@ class TreeDecoder(codec.Decoder):
 
 
 def build(value: Any, custom_objects: Mapping[str, type] | None = None) -> Any:
-    """Return a value from a file with each description replaced by its object.
+    """Return a value from a file with each description replaced by the object.
 
     Args:
-        value: what `noterl.saving.read` returned, or a part of it.
+        value: what `noterl.saving.read` returned, or a part.
         custom_objects: classes by name, which take precedence over the registry.
 
     Raises:
-        ValueError: if a class is unknown, its constructor fails, or the file could not hold the object.
+        ValueError: if a class is unknown, a constructor fails, or the file could not hold the object.
     """
     return _build(value, dict(custom_objects or {}), ())
 
 
 def _build(value: Any, custom_objects: dict[str, type], keys: Keys) -> Any:
     if isinstance(value, dict):
-        return {key: _build(item, custom_objects, (*keys, key)) for key, item in value.items()}
+        return {key: _build(entry, custom_objects, (*keys, key)) for key, entry in value.items()}
     if isinstance(value, list | tuple | deque):
-        items = [_build(item, custom_objects, (*keys, index)) for index, item in enumerate(value)]
+        items = [_build(entry, custom_objects, (*keys, index)) for index, entry in enumerate(value)]
         return deque(items, value.maxlen) if isinstance(value, deque) else type(value)(items)
     if not isinstance(value, Description):
         return value
@@ -157,7 +157,7 @@ def _build_object(name: str, config: dict[str, Any], custom_objects: dict[str, t
 def _build_keras(name: str, config: dict[str, Any], custom_objects: dict[str, type], place: str) -> Any:
     cls = _keras_class(name, custom_objects)
     # Keras's from_config would import the modules that a nested dict names, so only the constructor is called.
-    if any(_has_dict(item) for item in config.values()):
+    if any(_has_dict(argument) for argument in config.values()):
         raise ValueError(f"{place}: the arguments of {name!r} hold a dict, which Keras might run")
     return _construct(lambda arguments: cls(**arguments), config, name, place)
 
@@ -192,10 +192,10 @@ def _construct(call: Callable[[dict[str, Any]], Any], config: dict[str, Any], na
 
 
 def _describe(value: Any, keys: Keys) -> Description | None:
-    """Return the description of an object, or None if it has none.
+    """Return the description of an object, or None.
 
     Raises:
-        TypeError: if the name of its class would be looked up as another class.
+        TypeError: if the name of the class would be looked up as another class.
     """
     if isinstance(value, Description):
         return value
@@ -210,23 +210,23 @@ def _describe(value: Any, keys: Keys) -> Description | None:
 
 
 def _describe_torch(value: Any, name: str, keys: Keys) -> Description | None:
-    """Return the description of an optimizer of torch; its state has the current numbers.
+    """Return the description of an optimizer of torch; the state has the current numbers.
 
-    None if the arguments do not describe the optimizer: it has hooks, or several groups of parameters.
+    None if the arguments do not describe the optimizer: with hooks, or several groups of parameters.
     """
     if _find(_torch_class, name) not in (None, type(value)):
         raise TypeError(f"{key_path(keys, 'tree')}: {name!r} is another class, of torch or of the registry")
     if len(value.param_groups) > 1 or value._optimizer_step_pre_hooks or value._optimizer_step_post_hooks:
         return None
     accepted = inspect.signature(type(value)).parameters  # the defaults of AdamW hold arguments of Adam, too
-    return Description("$torch", name, {key: item for key, item in value.defaults.items() if key in accepted})
+    return Description("$torch", name, {key: number for key, number in value.defaults.items() if key in accepted})
 
 
 def _describe_keras(value: Any, name: str, keys: Keys) -> Description | None:
-    known = _find(_keras_class, name)
+    class_of_name = _find(_keras_class, name)
     # On torch, calling an optimizer class of Keras returns an instance of a subclass.
-    from_keras = type(value).__module__.startswith("keras.src.") and issubclass(type(value), known or object)
-    if known not in (None, type(value)) and not from_keras:
+    from_keras = type(value).__module__.startswith("keras.src.") and issubclass(type(value), class_of_name or object)
+    if class_of_name not in (None, type(value)) and not from_keras:
         raise TypeError(f"{key_path(keys, 'tree')}: {name!r} is another class, of Keras or of the registry")
     rate = getattr(value, "noterl_schedule", getattr(value, "_learning_rate", None))
     if callable(rate) and not isinstance(rate, Configurable) and not _is_keras(rate):
@@ -238,7 +238,7 @@ def _describe_keras(value: Any, name: str, keys: Keys) -> Description | None:
             config[argument] = getattr(value, attribute)
     if isinstance(rate, Configurable):
         config["learning_rate"] = rate
-    return None if any(_has_dict(item) for item in config.values()) else Description("$keras", name, config)
+    return None if any(_has_dict(argument) for argument in config.values()) else Description("$keras", name, config)
 
 
 def _has_dict(value: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Imitation: demonstrations of an expert, and learning from them.
+"""Imitation: demonstrations of an expert, and learning from demonstrations.
 
 `Agent.pretrain` clones the expert's actions. `GAIL` is a reward model for `Agent.compile`.
 """

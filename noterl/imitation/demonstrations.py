@@ -33,7 +33,7 @@ class Episode(NamedTuple):
         observations: `[L + 1, ...]`, the last one included; a dict of arrays for a Dict space.
         actions: `[L, ...]`.
         rewards: `[L]`, float32.
-        terminated: whether the environment terminated the episode; otherwise it was truncated.
+        terminated: whether the environment terminated the episode; otherwise the episode was truncated.
     """
 
     observations: Any
@@ -49,7 +49,7 @@ class Episode(NamedTuple):
 
 @register
 class Demonstrations(Configurable):
-    """Episodes of an expert; `len` is their number of steps.
+    """Episodes of an expert; `len` is the number of steps.
 
     Arguments are lists with one entry for each episode. An episode of L steps has L + 1 observations, the last one
     included.
@@ -98,6 +98,7 @@ class Demonstrations(Configurable):
         action_layout(self.action_space)
         fields = {"observations": observations, "actions": actions, "rewards": rewards, "terminated": terminated}
         for name, values in fields.items():
+            # A str has a length, too, and a Mapping would be iterated by its keys.
             if isinstance(values, str | Mapping) or not hasattr(values, "__len__"):
                 raise ValueError(f"{name} must be a list with an entry for each episode, got {values!r:.80}")
             if len(values) != len(observations) or not len(values):
@@ -117,6 +118,7 @@ class Demonstrations(Configurable):
         taken = _values(f"actions[{number}]", actions, self.action_space, length)
         _check_in_space(f"actions[{number}]", taken, self.action_space)
         earned = _values(f"rewards[{number}]", rewards, spaces.Box(-np.inf, np.inf, ()), length)
+        # One observation more than actions: the last one follows the last action.
         seen = _values(f"observations[{number}]", observations, self.observation_space, length + 1)
         if not isinstance(terminated, bool | np.bool_):
             raise ValueError(f"terminated[{number}] must be a bool, got {terminated!r:.80}")
@@ -136,7 +138,8 @@ class Demonstrations(Configurable):
         return np.array([episode.total_reward for episode in self.episodes])
 
     def pairs(self) -> tuple[Any, Array]:
-        """Return the observations `[n, ...]` in which the expert acted, and its actions `[n, ...]`."""
+        """Return the observations `[n, ...]` in which the expert acted, and the actions `[n, ...]`."""
+        # Without the last observation of each episode, in which the expert did not act.
         observations = _joined([_map(lambda values: values[:-1], episode.observations) for episode in self.episodes])
         return observations, np.concatenate([episode.actions for episode in self.episodes])
 
@@ -152,12 +155,13 @@ class Demonstrations(Configurable):
         """Write one file in the format of `Agent.save`, atomically and without pickle.
 
         Raises:
-            OSError: if it cannot be written; an older file at `path` is kept.
+            OSError: if the file cannot be written; an older file at `path` is kept.
         """
         tree = {
             "kind": "demonstrations",
             "observation_space": self.observation_space,
             "action_space": self.action_space,
+            # One array for each field, because the number of arrays in a file is limited.
             "lengths": np.array([len(episode.actions) for episode in self.episodes]),
             "observations": _joined([episode.observations for episode in self.episodes]),
             "actions": np.concatenate([episode.actions for episode in self.episodes]),
@@ -182,26 +186,28 @@ class Demonstrations(Configurable):
     @classmethod
     def _from_tree(cls, tree: Any) -> Demonstrations:
         kinds = {"kind": schema.Constant("demonstrations"), "lengths": schema.Array(np.int64, (None,))}
+        # The other fields must have as many entries, so their number comes first.
         count = tree["lengths"].shape if isinstance(tree, dict) and isinstance(tree.get("lengths"), np.ndarray) else ()
         kinds |= {"terminated": schema.Array(np.bool_, count), "rewards": schema.Array(np.float32, (None,))}
         kinds |= {"actions": schema.Array(), "observations": (schema.Array(), dict)}
         whole = {name: tree.get(name) for name in kinds} if isinstance(tree, dict) else tree
         schema.check(whole, kinds, "the file")
-        found = [tree.get(name) for name in ("observation_space", "action_space")]
-        if not all(isinstance(space, Space) for space in found):
+        file_spaces = [tree.get(name) for name in ("observation_space", "action_space")]
+        if not all(isinstance(space, Space) for space in file_spaces):
             raise ValueError("the file has no spaces")
         lengths = tree["lengths"]
         if (lengths < 1).any() or lengths.sum() != len(tree["rewards"]) or len(tree["actions"]) != len(tree["rewards"]):
             raise ValueError("the lengths of the episodes do not fit the numbers of actions and rewards")
         ends = np.cumsum(lengths)[:-1]
+        # Each episode has one observation more than actions.
         observations = _split(tree["observations"], np.cumsum(lengths + 1)[:-1])
         return cls(
             observations,
             np.split(tree["actions"], ends),
             np.split(tree["rewards"], ends),
             tree["terminated"].tolist(),
-            observation_space=found[0],
-            action_space=found[1],
+            observation_space=file_spaces[0],
+            action_space=file_spaces[1],
         )
 
     @classmethod
@@ -213,23 +219,24 @@ class Demonstrations(Configurable):
 
         Raises:
             ImportError: if Minari is not installed.
-            OSError: if there is no data set of this id, or it cannot be read.
-            ValueError: if the data set is damaged, or the data do not fit their spaces.
+            OSError: if there is no data set of this id, or the data set cannot be read.
+            ValueError: if the data set is damaged, or the data do not fit the spaces.
         """
         minari = require("minari", "offline", "Demonstrations.from_minari")
         try:
             if isinstance(dataset, str):
                 places = require("minari.storage.datasets_root_dir", "offline", "Demonstrations.from_minari")
+                # Before Minari opens the data set and allocates memory for it.
                 _check_minari(Path(places.get_dataset_path(dataset)) / "data")
-            data = minari.load_dataset(dataset) if isinstance(dataset, str) else dataset
-            episodes = list(data.iterate_episodes())
+            opened = minari.load_dataset(dataset) if isinstance(dataset, str) else dataset
+            episodes = list(opened.iterate_episodes())
             return cls(
                 [episode.observations for episode in episodes],
                 [episode.actions for episode in episodes],
                 [episode.rewards for episode in episodes],
                 [bool(episode.terminations[-1]) for episode in episodes],
-                observation_space=data.observation_space,
-                action_space=data.action_space,
+                observation_space=opened.observation_space,
+                action_space=opened.action_space,
             )
         except Exception as error:  # a damaged data set may make Minari and h5py raise anything
             # An OSError of the system has a number; those of h5py do not name the file.
@@ -238,10 +245,10 @@ class Demonstrations(Configurable):
             raise ValueError(f"dataset: {dataset!r:.200} is not a Minari data set of episodes: {error}") from error
 
     def to_minari(self, dataset_id: str, *, env: Any = None, **metadata: Any) -> Any:
-        """Write a local Minari data set and return it, a `minari.MinariDataset`.
+        """Write and return a local Minari data set, a `minari.MinariDataset`.
 
         Args:
-            dataset_id: its id, such as "cartpole/expert-v0".
+            dataset_id: the id, such as "cartpole/expert-v0".
             env: the environment that `recover_environment` makes again: an id or an environment; None for none.
             **metadata: further arguments of `minari.create_dataset_from_buffers`, such as `author` and `description`.
 
@@ -252,6 +259,7 @@ class Demonstrations(Configurable):
         buffers = require("minari.data_collector", "offline", "Demonstrations.to_minari")
 
         def buffer(number: int, episode: Episode) -> Any:
+            # In Minari's format, only the last step of an episode has an end.
             ended = np.arange(len(episode.actions)) == len(episode.actions) - 1
             return buffers.EpisodeBuffer(
                 id=number,
@@ -273,7 +281,7 @@ class Demonstrations(Configurable):
 
 
 def _check_minari(folder: Path) -> None:
-    """Check the sizes that a data set declares in its files, if there are any: Minari allocates memory for them."""
+    """Check the sizes that the files of a data set declare, if there are any: Minari allocates memory for these."""
     files = list(folder.glob("*.hdf5"))
     for path in files:
         check_hdf5(path)
@@ -281,22 +289,23 @@ def _check_minari(folder: Path) -> None:
     if files and description.exists():
         with description.open("rb") as file:
             episodes = parse(file.read(LIMITS["bytes of JSON"] + 1), json.loads)["total_episodes"]
+        # An episode takes at least a byte.
         if not 0 <= episodes <= sum(path.stat().st_size for path in files):
             raise ValueError(f"its files are too small for {episodes} episodes")
 
 
 def _values(name: str, values: Any, space: Space[Any], length: int) -> Any:
-    """Return values as an array `[length, ...]` of a space, or a dict of them.
+    """Return values as an array `[length, ...]` of a space, or a dict of arrays.
 
     Raises:
-        ValueError: if their shape or dtype does not fit the space, or one of them is not finite.
+        ValueError: if the shape or dtype does not fit the space, or a value is not finite.
     """
     if isinstance(space, spaces.Dict):
         if not isinstance(values, Mapping) or not set(space.spaces) <= set(values):
             keys = sorted(values) if isinstance(values, Mapping) else repr(values)[:80]
             raise ValueError(f"{name} must be a dict with the keys {sorted(space.spaces)}, got {keys}")
-        parts = space.spaces.items()
-        return {key: _values(f"{name}[{key!r}]", values[key], part, length) for key, part in parts}
+        members = space.spaces.items()
+        return {key: _values(f"{name}[{key!r}]", values[key], part, length) for key, part in members}
     array = np.asarray(values)
     shape = (length, *(space.shape or ()))
     dtype = np.dtype(space.dtype)
@@ -304,18 +313,21 @@ def _values(name: str, values: Any, space: Space[Any], length: int) -> Any:
         raise ValueError(f"{name} must have the shape {shape}, got {array.shape}")
     if array.dtype.kind not in ("fiub" if dtype.kind == "f" else "iub"):
         raise ValueError(f"{name} must hold {'numbers' if dtype.kind == 'f' else 'ints'}, got {array.dtype}")
+    # A value beyond the dtype becomes infinite, which the next lines report.
     with np.errstate(over="ignore"):
         cast = array.astype(dtype, copy=False)
     if not np.isfinite(cast).all():
         raise ValueError(f"{name} must be finite in {dtype}, got {array[~np.isfinite(cast)][0]}")
+    # Ints wrap around in a cast, so the result is compared.
     if dtype.kind != "f" and (cast != array).any():
         raise ValueError(f"{name} must fit {dtype}, got {array[cast != array][0]}")
     return cast
 
 
 def _check_in_space(name: str, actions: Array, space: Space[Any]) -> None:
-    """Raise a ValueError if one of the actions `[L, ...]` is not in its space."""
+    """Raise a ValueError if one of the actions `[L, ...]` is not in the space."""
     if isinstance(space, spaces.Box):
+        # Bounds may be infinite on some sides.
         finite = [np.abs(side[np.isfinite(side)]).max(initial=0.0) for side in (space.low, space.high)]
         slack = _TOLERANCE * max(finite)
         outside = (actions < space.low - slack) | (actions > space.high + slack)
@@ -345,8 +357,8 @@ def _joined(parts: Sequence[Any]) -> Any:
 def _split(value: Any, ends: Array) -> list[Any]:
     """Return the parts of an array, or of a dict of arrays, that `_joined` joined."""
     if isinstance(value, Mapping):
-        parts = {name: _split(part, ends) for name, part in value.items()}
-        return [dict(zip(parts, one, strict=True)) for one in zip(*parts.values(), strict=True)]
+        splits = {name: _split(part, ends) for name, part in value.items()}
+        return [dict(zip(splits, pieces, strict=True)) for pieces in zip(*splits.values(), strict=True)]
     return np.split(value, ends)
 
 
@@ -354,5 +366,5 @@ def stack_observations(space: Space[Any], observations: Iterable[Any]) -> Any:
     """Return observations as one array `[n, ...]`, or a dict of arrays for a Dict space."""
     observations = list(observations)
     if isinstance(space, spaces.Dict):
-        return {name: stack_observations(part, [one[name] for one in observations]) for name, part in space.items()}
+        return {name: stack_observations(part, [entry[name] for entry in observations]) for name, part in space.items()}
     return np.stack([np.asarray(observation, space.dtype) for observation in observations])

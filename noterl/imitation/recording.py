@@ -36,7 +36,7 @@ def record(
     deterministic: bool = True,
     noise: NoiseProcess | None = None,
 ) -> Demonstrations:
-    """Play episodes and return them as demonstrations; the agent does not learn, and its training is not affected.
+    """Play episodes and return demonstrations; the agent does not learn, and training is not affected.
 
     If the environment reports `info["action_mask"]`, an agent takes legal actions only. A function receives no mask.
 
@@ -46,11 +46,11 @@ def record(
         episodes: number of episodes.
         path: also write the demonstrations to this file.
         seed: seed of the environments; by default the agent's seed, or 0 for a function. Episodes start in other
-            states than those of `evaluate`.
+            states than in `evaluate`.
         deterministic: whether an agent acts without exploration.
         noise: disturbs the executed actions of a bounded Box space; the demonstrations hold the expert's own actions.
-            So they show how the expert recovers, and a clone learns it. As for agents, the noise is added to actions
-            that are scaled to [-1, 1]. The process itself does not change.
+            So the demonstrations show how the expert recovers, and a clone learns to recover. As for agents, the noise
+            is added to actions that are scaled to [-1, 1]. The process itself does not change.
 
     Raises:
         ValueError: if an argument is not one of the allowed values, or the environment has several agents.
@@ -72,8 +72,10 @@ def record(
     if env is None and not is_agent:
         raise ValueError("env must be an environment if the expert is a function, got None")
     if path is not None:
+        # Before the episodes, which would be lost if the file could not be written.
         check_writable(path)
     expert = _Expert(agent, deterministic)
+    # A generator of its own name, so that the episodes differ from the ones of `evaluate`.
     seeds = Generators((agent.generators.seed if isinstance(agent, BaseAgent) else 0) if seed is None else seed)
     numbers = seeds("demonstrations").integers(2**31, size=int(episodes)).tolist()
     with contextlib.ExitStack() as closing:
@@ -117,7 +119,7 @@ class _Expert:
         self._state = None
 
     def __call__(self, observation: Any, info: Mapping[str, Any]) -> Any:
-        """Return the action for an observation and its `info`."""
+        """Return the action for an observation and `info`."""
         agent = self._agent
         if not self._is_agent:
             return agent(observation)
@@ -148,7 +150,8 @@ class _Disturbance:
             raise ValueError(f"noise needs a Box action space with finite bounds, got {space}: pass noise=None")
         if noise.size != np.prod(space.shape, dtype=int):
             raise ValueError(f"noise must have the size of an action of {space}, got {noise!r} of size {noise.size}")
-        self._space, self._noise = space, noise.copy_with_generator(generator)
+        self._space = space
+        self._noise = noise.copy_with_generator(generator)
 
     def reset(self) -> None:
         """Called when an episode starts."""
@@ -157,6 +160,7 @@ class _Disturbance:
     def __call__(self, action: Any) -> np.ndarray[Any, Any]:
         """Return the action to execute."""
         space = self._space
+        # Half of the width: the noise is for actions between -1 and 1.
         change = (space.high - space.low) / 2 * self._noise.sample().reshape(space.shape)
         return np.clip(action + change, space.low, space.high).astype(space.dtype)
 
@@ -169,22 +173,25 @@ def _play(
     disturbance: _Disturbance | None,
     seed: int,
 ) -> tuple[Any, list[Any], list[float], bool]:
-    """Play one episode; return its observations, the expert's actions, the rewards, and whether it terminated."""
+    """Play one episode; return the observations, the expert's actions, the rewards, and whether it terminated."""
     observation, info = checker.reset(environment.reset(seed=seed), 0, 0)
     expert.reset()
     if disturbance is not None:
         disturbance.reset()
+    # Copies, because an environment may change the arrays that it returned.
     observations: list[Any] = [copy_observation(space, observation)]
     actions: list[Any] = []
     rewards: list[float] = []
     terminated = truncated = False
     while not (terminated or truncated):
         action = expert(observation, info)
+        # The action is stored before the noise: the demonstrations hold what the expert chose.
         actions.append(action.copy() if hasattr(action, "copy") else action)
         executed = action if disturbance is None else disturbance(action)
         result = environment.step(executed)
         observation, reward, terminated, truncated, info = checker.step(result, 0, len(actions))
         warn_if_long(len(actions))
         observations.append(copy_observation(space, observation))
+        # The environment's reward, also if a wrapper clips it.
         rewards.append(unclipped(reward, info))
     return stack_observations(space, observations), actions, rewards, bool(terminated)

@@ -17,10 +17,10 @@ SINGLE = Strategy()
 
 
 class _Entry(NamedTuple):
-    """A strategy: its backend, and the module and class, or function, that makes it.
+    """A strategy: the backend, and the module and class, or function, that makes the strategy.
 
     `launcher` is the environment variable that says that there are other processes, if the framework can connect to
-    them only before its first tensor. `start()` of the module connects them.
+    these processes only before the first tensor. `start()` of the module connects the processes.
     """
 
     backend: str
@@ -49,7 +49,7 @@ _OBJECTS = {
 
 
 def start() -> None:
-    """Connect this process to others if a launcher has started it and the framework can do so only now."""
+    """Connect this process to others if a launcher has started the process and the framework can connect only now."""
     for entry in _words_here().values():
         if os.environ.get(entry.launcher):
             importlib.import_module(entry.module).start()
@@ -67,11 +67,12 @@ def resolve(strategy: Any) -> Strategy | None:
         strategy: None, one of `WORDS`, a `Strategy`, or the framework's own object.
 
     Raises:
-        ValueError: if it is none of these, or it belongs to another backend.
+        ValueError: if `strategy` is none of these, or belongs to another backend.
     """
     if strategy is None or isinstance(strategy, Strategy):
         return strategy
-    word, own = (strategy, None) if isinstance(strategy, str) else (_word_of(strategy), strategy)
+    word = strategy if isinstance(strategy, str) else _word_of(strategy)
+    # A word may be written with hyphens, as on the command line.
     entry = WORDS.get(word.replace("-", "_")) if word else None
     if entry is None:
         words = ", ".join(map(repr, WORDS))
@@ -82,19 +83,20 @@ def resolve(strategy: Any) -> Strategy | None:
             f"strategy={strategy!r} needs KERAS_BACKEND={entry.backend}, but this process uses {backends.name()}"
             + (f", whose strategies are {', '.join(map(repr, here))}" if here else "")
         )
-    return _make(entry) if own is None else _make(entry, own)
+    return _make(entry) if isinstance(strategy, str) else _make(entry, strategy)
 
 
 @cache
 def _make(entry: _Entry, *own: Any) -> Strategy:
     """Return the strategy, the same for each `fit` with an equal argument, so that programs are compiled once."""
-    made: Strategy = getattr(importlib.import_module(entry.module), entry.name)(*own)
-    return made
+    instance: Strategy = getattr(importlib.import_module(entry.module), entry.name)(*own)
+    return instance
 
 
 def _word_of(strategy: Any) -> str | None:
-    """Return the word of a framework's own object; None if it is not a strategy."""
-    for kind in type(strategy).__mro__:
-        if kind.__name__ in _OBJECTS and kind.__module__.partition(".")[0] in ("keras", "tensorflow", "torch"):
-            return _OBJECTS[kind.__name__]
+    """Return the word of a framework's own object; None for other objects."""
+    # By names, because no framework is imported here; the base classes cover subclasses of the user.
+    for base in type(strategy).__mro__:
+        if base.__name__ in _OBJECTS and base.__module__.partition(".")[0] in ("keras", "tensorflow", "torch"):
+            return _OBJECTS[base.__name__]
     return None

@@ -21,9 +21,9 @@ class StrategyError(RuntimeError):
 class Strategy:
     """Base of the strategies; `fit(strategy=)` makes one from a word. The base itself is one process on one device.
 
-    A *replica* computes its share of each batch. A *process* runs the script, collects its own experience and samples
-    its share of each batch from its own memory. In one process with several devices, the process samples the whole
-    batch, and the strategy divides it.
+    A *replica* computes a share of each batch. A *process* runs the script, collects experience and samples a share of
+    each batch from a separate memory. In one process with several devices, the process samples the whole batch, and the
+    strategy divides it.
 
     Attributes:
         word: the argument of `fit(strategy=)`.
@@ -54,14 +54,16 @@ class Strategy:
             below = batch_size - batch_size % self.replicas
             raise ValueError(
                 f"batch_size must be divisible by the {self.replicas} replicas of strategy={self.word!r}, because it "
+                # The nearest sizes that are allowed, so that the user need not compute them.
                 f"counts the transitions of all replicas; got {batch_size}, and "
                 + (f"{below} or {below + self.replicas} is divisible" if below else f"{self.replicas} is the smallest")
             )
+        # Not by `replicas`: one process samples for all of its devices.
         return batch_size // self.processes
 
     @contextmanager
     def attached(self, variables: Variables) -> Iterator[None]:
-        """Place the variables where the strategy needs them, for the duration of a `fit`.
+        """Place the variables on the devices of the strategy, for the duration of a `fit`.
 
         Processes are connected, and start with the values of the chief.
         """
@@ -74,32 +76,33 @@ class Strategy:
         try:
             yield
         except ConnectionLost as error:
+            # `from` the cause, because the error of the framework says more than noterl's own exception between them.
             raise StrategyError(f"strategy={self.word!r}: {error}") from error.__cause__
 
     def compile_updates(self, step: Step, variables: Variables, options: UpdateOptions, axis: int = 0) -> Program:
-        """Compile updates of which each replica computes its share.
+        """Compile updates of which each replica computes a part.
 
-        The program is called with the batches of this process. Logs are those of the global batch, and feedback is that
-        of the transitions of this process.
+        The program is called with the batches of this process. Logs describe the global batch, and feedback the
+        transitions of this process.
 
         Args:
             step: one update.
-            variables: all variables that it uses.
+            variables: all variables that the update uses.
             options: the other arguments of `Backend.compile_updates`.
-            axis: the axis of a batch along which replicas share it: 1 for sequences `[T, N, ...]`.
+            axis: the axis of a batch along which replicas share the batch: 1 for sequences `[T, N, ...]`.
         """
         return backends.current().compile_updates(step, variables, **options)
 
     def compile_call(self, function: Function, variables: Variables, options: CallOptions) -> Function:
-        """Compile a function such as `prepare`; the arguments are those of `Backend.compile_call`."""
+        """Compile a function such as `prepare`; the arguments are the same as for `Backend.compile_call`."""
         return backends.current().compile_call(function, variables, **options)
 
     def agree(self, values: Sequence[float]) -> np.ndarray:
-        """Return the values of all processes, `[processes, n]` float64; every process must call it."""
+        """Return the values of all processes, `[processes, n]` float64; every process must call this method."""
         return np.asarray([values], np.float64)
 
     def gather(self, message: bytes) -> list[bytes]:
-        """Return the messages of all processes, by rank; every process must call it."""
+        """Return the messages of all processes, by rank; every process must call this method."""
         return [message]
 
     def fail(self, error: BaseException) -> None:

@@ -22,10 +22,10 @@ def make(distribution: Any = None) -> Strategy:
     """Return `strategy="data_parallel"`: of the processes that are connected, or of the devices of this process.
 
     Args:
-        distribution: a `keras.distribution.DataParallel`, for its devices; by default all devices.
+        distribution: a `keras.distribution.DataParallel`, for the devices; by default all devices.
 
     Raises:
-        ValueError: if a process of several has several devices, or `distribution` has other devices than they.
+        ValueError: if a process of several has several devices, or `distribution` has other devices than the processes.
         StrategyError: if the processes cannot connect to each other.
     """
     from noterl.backends.jax import processes, sharding
@@ -44,14 +44,14 @@ def make(distribution: Any = None) -> Strategy:
 
 
 class DataParallel(Strategy):
-    """`strategy="data_parallel"` in one process: one program on all devices, each with its share of the batch.
+    """`strategy="data_parallel"` in one process: one program on all devices, each with a share of the batch.
 
     The process collects and samples as without a strategy. XLA computes the update of the global batch, so means,
     statistics and norms are global, and K updates stay one compiled call. Variables are copied to the devices when
     `fit` begins, so networks need not be built in a scope.
 
     Args:
-        devices: of this process; by default all of them.
+        devices: of this process; by default all.
     """
 
     word: ClassVar[str] = "data_parallel"
@@ -68,6 +68,7 @@ class DataParallel(Strategy):
         """Keep a copy of each variable on every device."""
         from noterl.backends.jax.sharding import replicated
 
+        # One device needs no copies, so training runs as without a strategy.
         if self.replicas == 1:
             yield
             return
@@ -83,7 +84,7 @@ class DataParallel(Strategy):
 
 
 class DataParallelProcesses(ProcessStrategy):
-    """`strategy="data_parallel"` in several processes: each collects and samples its share of a batch.
+    """`strategy="data_parallel"` in several processes: each collects and samples a share of a batch.
 
     A group of updates is one compiled call on the devices of all processes. XLA averages the gradients of an optimizer
     by one reduction, with gloo on the CPU and NCCL on GPUs.
@@ -118,7 +119,8 @@ class DataParallelProcesses(ProcessStrategy):
         return SharedCall(function, variables, processes=self._connected, **options)
 
     def fail(self, error: BaseException) -> None:
-        """Store the error, so that the other processes raise it, unless it is that of another process."""
+        """Store the error, so that the other processes raise it, unless another process has stored one."""
+        # A lost connection is the consequence of another error, which is stored already.
         if not isinstance(error, ConnectionLost):
             self._connected.fail(f"{type(error).__name__}: {error}")
 
@@ -127,8 +129,8 @@ class DataParallelProcesses(ProcessStrategy):
 def start() -> None:
     """Connect this process if the variables of Keras list several, before JAX computes something.
 
-    If the script has connected it already, by `keras.distribution.initialize` or `jax.distributed.initialize`, that
-    connection is used.
+    If the script has connected the process already, by `keras.distribution.initialize` or `jax.distributed.initialize`,
+    that connection is used.
 
     Raises:
         ValueError: if a variable is missing or not valid.
@@ -150,6 +152,7 @@ def start() -> None:
         )
     if rank >= count:
         raise ValueError(f"{_PROCESS_ID} must be below {_NUM_PROCESSES}={count}, got {rank}")
+    # A single process needs no connection.
     if count == 1:
         return
     try:

@@ -14,7 +14,7 @@ from noterl.distribute.base import ProcessStrategy, environment_number
 
 
 class DDP(ProcessStrategy):
-    """`strategy="ddp"`: each process collects and samples its share; gradients are averaged once per update.
+    """`strategy="ddp"`: each process collects and samples a share; gradients are averaged once per update.
 
     The processes are connected by gloo on the CPU and by NCCL on GPUs, with the variables that torchrun sets.
 
@@ -31,17 +31,19 @@ class DDP(ProcessStrategy):
     def __init__(self, group: Any = None) -> None:
         from noterl.backends.torch import replicas
 
-        found = replicas.existing_rank(group)
-        if found is None:
-            found = environment_number("RANK", self.word), environment_number("WORLD_SIZE", self.word)
+        # A group that the script has made, or torchrun's variables for one that `attached` makes.
+        rank_and_count = replicas.existing_rank(group)
+        if rank_and_count is None:
+            rank_and_count = environment_number("RANK", self.word), environment_number("WORLD_SIZE", self.word)
             for name in ("MASTER_ADDR", "MASTER_PORT"):
                 if not os.environ.get(name):
                     raise ValueError(f"strategy='ddp' needs the environment variable {name}, which torchrun sets")
-        rank, count = found
+        rank, count = rank_and_count
         if not 0 <= rank < count:
             raise ValueError(f"RANK must be below WORLD_SIZE={count}, got {rank}")
         self._processes = replicas.Processes(rank, count, group)
         super().__init__(self._processes)
+        # One replica per process.
         self.replicas = count
 
     @contextmanager
@@ -50,9 +52,11 @@ class DDP(ProcessStrategy):
         from noterl.backends.torch import replicas
 
         device = replicas.device_of(variables)
+        # Without a launcher's variables, this is the only process of its machine.
         local = int(os.environ.get("LOCAL_RANK", 0)), int(os.environ.get("LOCAL_WORLD_SIZE", 1))
         replicas.check_device(device, *local)
         with self.translated():
+            # A single process needs no connection.
             if self.processes > 1:
                 self._processes.connect(device)
             yield
@@ -64,6 +68,7 @@ class DDP(ProcessStrategy):
         from noterl.backends.torch.replicas import ReplicatedProgram
 
         def compile_program(stop_together: Any) -> Program:
+            # Each process must stop at the same update, so the decision is taken together.
             shared: UpdateOptions = {**options, "stop": stop_together}
             return backends.current().compile_updates(step, variables, **shared)
 
@@ -83,5 +88,5 @@ class DDP(ProcessStrategy):
         return run
 
     def fail(self, error: BaseException) -> None:
-        """End the connection; if another process has ended it, the reason stays that of the other process."""
+        """End the connection; if another process has ended the connection, the reason stays unchanged."""
         self._processes.end(None if isinstance(error, ConnectionLost) else f"{type(error).__name__}: {error}")

@@ -15,9 +15,8 @@ from noterl.utils.tf_config import Cluster
 class Mirrored(Strategy):
     """`strategy="mirrored"`: the devices of one process share each batch.
 
-    The process collects and samples as without a strategy. Each device has a copy of the variables and computes its
-    share of the update. TensorFlow averages the gradients of the devices. With one device, updates run as without a
-    strategy.
+    The process collects and samples as without a strategy. Each device has a copy of the variables and computes a share
+    of the update. TensorFlow averages the gradients of the devices. With one device, updates run as without a strategy.
 
     Args:
         strategy: a `tf.distribute.MirroredStrategy`; by default one of all GPUs, or of all logical CPUs.
@@ -42,10 +41,10 @@ class Mirrored(Strategy):
 
 
 class MultiWorker(ProcessStrategy, Mirrored):
-    """`strategy="multiworker"`: each process collects and samples its share; TensorFlow averages their gradients.
+    """`strategy="multiworker"`: each process collects and samples a share; TensorFlow averages the gradients.
 
-    Processes find each other by `TF_CONFIG`. TensorFlow can connect them only before it creates its first tensor, so
-    the first agent of a process that has such a `TF_CONFIG` connects it.
+    Processes find each other by `TF_CONFIG`. TensorFlow can connect processes only before the first tensor, so the
+    first agent of a process with such a `TF_CONFIG` connects the process.
 
     Args:
         strategy: a `tf.distribute.MultiWorkerMirroredStrategy` that the script has made; by default one is made.
@@ -79,7 +78,7 @@ class MultiWorker(ProcessStrategy, Mirrored):
         """Compile a function of the data of this process.
 
         Raises:
-            ValueError: when the function is called, if it averages over the processes.
+            ValueError: when the function is called, if the function averages over the processes.
         """
         program = super().compile_call(function, variables, options)
         if self.processes == 1:
@@ -94,6 +93,7 @@ class MultiWorker(ProcessStrategy, Mirrored):
 
     def fail(self, error: BaseException) -> None:
         """Abort the operations of the other processes."""
+        # A lost connection is the consequence of another error, which has been reported.
         if self.processes > 1 and not isinstance(error, StrategyError):
             self._workers.fail(f"{type(error).__name__}: {error}")
 
@@ -131,10 +131,11 @@ class ParameterServer(Strategy):
             )
         with self.translated():
             if cluster.task != "chief":
+                # The process of a worker or a server does nothing but serve the chief.
                 backend.serve(cluster.task, cluster.index, cluster.jobs["chief"][0])
                 raise SystemExit(0)
-            made = backend.connect(workers, cluster.servers) if strategy is None else strategy
-        self._fleet = backend.Fleet(made, workers, cluster.servers)
+            connected = backend.connect(workers, cluster.servers) if strategy is None else strategy
+        self._fleet = backend.Fleet(connected, workers, cluster.servers)
 
     def compile_updates(self, step: Step, variables: Variables, options: UpdateOptions, axis: int = 0) -> Program:
         """Compile updates that the coordinator schedules.
@@ -168,7 +169,7 @@ def _check_unused(word: str, made: str) -> None:
     """Check that TensorFlow can still be connected to other processes.
 
     Raises:
-        ValueError: if it has created a tensor, such as the weights of a network.
+        ValueError: if TensorFlow has created a tensor, such as the weights of a network.
     """
     from noterl.backends.tensorflow import workers
 
@@ -183,9 +184,9 @@ def _check_unused(word: str, made: str) -> None:
 
 @cache
 def start() -> None:
-    """Connect this process if `TF_CONFIG` lists several workers, before TensorFlow creates its first tensor.
+    """Connect this process if `TF_CONFIG` lists several workers, before TensorFlow creates the first tensor.
 
-    If it has created one, the script may have made the strategy already; otherwise `fit` raises the error.
+    If there is a tensor, the script may have made the strategy already; otherwise `fit` raises the error.
     """
     from noterl import distribute
     from noterl.backends.tensorflow import workers

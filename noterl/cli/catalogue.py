@@ -80,21 +80,16 @@ def run_callbacks(arguments: Sequence[str]) -> None:
 
 
 def run_presets(arguments: Sequence[str]) -> None:
-    """Print the presets of all agents, or of one."""
+    """Print the presets of all agents, or of some."""
     from noterl.presets import catalogue
 
-    if len(arguments) > 1:
-        raise UsageError(f"noterl presets takes the name of one agent, got {' '.join(arguments)}")
     for name in arguments:
         check_agent(name)
-    presets = catalogue(class_name(arguments[0]) if arguments else None)
+    shown = set(map(class_name, arguments))
+    presets = [preset for preset in catalogue() if not shown or preset.algorithm in shown]
     if not presets:
-        raise UsageError(f"{arguments[0]} has no presets; noterl presets lists all")
-    rows = {
-        f"{preset.algorithm.lower()} {preset.env} {preset.name}": f"{preset.arguments['steps']:,} steps; "
-        f"{preset.evidence}; {preset.source}"
-        for preset in presets
-    }
+        raise UsageError(f"no presets for {' and '.join(arguments)}; noterl presets lists all")
+    rows = {f"{preset.algorithm.lower()} {preset.env} {preset.name}": preset.summary for preset in presets}
     print(columns(rows))
     print("\nnoterl train AGENT --env ENVIRONMENT --preset NAME trains with one.")
 

@@ -40,6 +40,11 @@ class Preset:
     evidence: str
     arguments: Mapping[str, Any] = field(repr=False)
 
+    @property
+    def summary(self) -> str:
+        """The budget, the evidence and the source."""
+        return f"{self.arguments['steps']:,} steps; {self.evidence}; {self.source}"
+
     def make(self, kind: Any, env: Any, arguments: Mapping[str, Any]) -> Any:
         """Return a compiled agent whose `fit` takes the preset's budget and lanes.
 
@@ -97,25 +102,22 @@ class FitDefaults:
             scheduled._config["steps"] = scheduled.steps  # what a file holds
 
 
-def catalogue(algorithm: str | None = None) -> list[Preset]:
-    """Return the presets of an algorithm, or all of them.
-
-    Args:
-        algorithm: the name of the class, such as "PPO"; None for all.
+def catalogue() -> list[Preset]:
+    """Return all presets.
 
     Example:
     >>> from noterl.presets import catalogue
-    >>> sorted({preset.name for preset in catalogue("SAC")})
+    >>> sorted({preset.name for preset in catalogue() if preset.algorithm == "SAC"})
     ['zoo']
     """
     presets = []
     for file in sorted(resources.files(__name__).iterdir(), key=lambda file: file.name):
-        title, _, ending = file.name.upper().partition(".")
-        if ending == "TOML" and algorithm in (None, title):
+        algorithm, _, ending = file.name.upper().partition(".")
+        if ending == "TOML":
             for name, tables in tomllib.loads(file.read_text(encoding="utf-8")).items():
                 for env, table in tables.items():
                     arguments = {key: value for key, value in table.items() if key not in ("source", "evidence")}
-                    presets.append(Preset(title, env, name, table["source"], table["evidence"], arguments))
+                    presets.append(Preset(algorithm, env, name, table["source"], table["evidence"], arguments))
     return presets
 
 
@@ -130,12 +132,13 @@ def find(kind: type, env: str, name: str) -> Preset:
     Raises:
         ValueError: if there is no such preset; the message names the nearest.
     """
+    # A class of the user has the presets of noterl's class below it, but TQC has not those of SAC.
+    algorithm = next((base.__name__ for base in kind.__mro__ if base.__module__.startswith("noterl.")), "")
     everything = catalogue()
-    algorithms = {preset.algorithm for preset in everything}
-    algorithm = next((base.__name__ for base in kind.__mro__ if base.__name__ in algorithms), None)
-    if algorithm is None:
-        raise ValueError(f"{kind.__name__} has no presets; these algorithms have some: {', '.join(sorted(algorithms))}")
     of_algorithm = [preset for preset in everything if preset.algorithm == algorithm]
+    if not of_algorithm:
+        algorithms = ", ".join(sorted({preset.algorithm for preset in everything}))
+        raise ValueError(f"{kind.__name__} has no presets; these algorithms have some: {algorithms}")
     of_task = [preset for preset in of_algorithm if fnmatch.fnmatchcase(env, preset.env)]
     if not of_task:
         nearest = difflib.get_close_matches(env, {preset.env for preset in of_algorithm}, n=3, cutoff=0.0)

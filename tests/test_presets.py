@@ -16,7 +16,7 @@ from noterl.presets import catalogue, find
 
 pytestmark = pytest.mark.backends("torch")
 
-ALGORITHMS = ("A2C", "DQN", "PPO", "SAC", "TD3")
+ALGORITHMS = ("A2C", "DQN", "PPO", "QRDQN", "SAC", "TD3")
 SMALL: dict[str, Any] = {"hidden": (8,), "epochs": 1, "seed": 1}
 
 

@@ -32,6 +32,7 @@ class LinearForward:
     """A linear network with the interface of `HostForward`."""
 
     stale = False
+    noise_places = ()
 
     def __init__(self, inputs: int, outputs: int, in_numpy: bool = True) -> None:
         rng = np.random.default_rng(0)

@@ -60,7 +60,8 @@ test-%: $(VENV)/.installed-dev $(VENV)/.installed-%
 	done
 
 # Damaged files of each kind; then the fault tests, three times, with 200 fits in one process and 200 interrupts of each kind
-# of run; kills of each kind of run; and millions of rows. `python -m tests.faults.fuzz --minutes 10` reads damaged files
+# of run; kills of each kind of run, in a process of their own, because the threads of torch do not survive a fork; and
+# millions of rows. `python -m tests.faults.fuzz --minutes 10` reads damaged files
 # for longer.
 test-faults: $(VENV)/.installed-dev $(VENV)/.installed-torch
 	KERAS_BACKEND=torch $(python) -m tests.faults.fuzz --minutes 0.5
@@ -68,7 +69,8 @@ test-faults: $(VENV)/.installed-dev $(VENV)/.installed-torch
 	  NOTERL_FAULT_REPEATS=200 KERAS_BACKEND=torch $(python) -m pytest tests/integration/test_worker_leaks.py \
 	    tests/collect/workers/test_lanes.py tests/collect/test_env_calls.py tests/collect/workers/test_shared_memory.py \
 	    tests/integration/test_workers.py tests/collect/workers/test_overlap.py tests/integration/test_overlap.py \
-	    tests/integration/test_interrupts.py tests/integration/test_kills.py tests/utils/test_processes.py \
+	    tests/integration/test_interrupts.py tests/utils/test_processes.py $(PYTEST_ARGS) || exit 1; \
+	  NOTERL_FAULT_REPEATS=200 KERAS_BACKEND=torch $(python) -m pytest tests/integration/test_kills.py \
 	    $(PYTEST_ARGS) || exit 1; \
 	done
 	KERAS_BACKEND=torch $(python) -m benchmarks.pool --pairs 1 --parts ring weights

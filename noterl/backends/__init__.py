@@ -9,12 +9,12 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from noterl.backends.interface import Backend as Backend
 from noterl.utils.keras_backend import SUPPORTED
-from noterl.utils.start import called_late, collector_paused, disabled_late, imported_late, sparsified_late
+from noterl.utils.start import called_late, collector_paused, disabled_late, imported_late
 
 if not os.environ.get("KERAS_BACKEND"):
     raise ImportError('noterl needs a backend: pip install "noterl[tensorflow]", "noterl[jax]" or "noterl[torch]"')
@@ -34,7 +34,7 @@ _LATE: dict[str, dict[str, Any]] = {
     **{name: {} for name in ("matplotlib", "pandas", "h5py", "requests", "IPython")},
     "torch._dynamo": {"disable": disabled_late},
     "jax.experimental.pallas": {},
-    "jax.experimental.sparse": {"sparsify": sparsified_late},
+    "jax.experimental.sparse": {"sparsify": partial(called_late, "jax.experimental.sparse", "sparsify")},
 }
 if os.environ["KERAS_BACKEND"] != "jax":
     _LATE |= {"jax": {"jit": called_late("jax", "jit")}, "jax.monitoring": {"record_scalar": None}}

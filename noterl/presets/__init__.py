@@ -58,17 +58,16 @@ class Preset:
         """
         chosen = {**self.arguments, **arguments}
         spans: list[tuple[Any, float]] = []
-        objects = {name: _object(value, chosen.get("steps"), spans) for name, value in chosen.items()}
-        groups: list[dict[str, Any]] = [{}, {}, {}]
-        known = [inspect.signature(function).parameters for function in (kind, kind.compile, kind.fit)]
-        for name, value in objects.items():
-            position = next((position for position, names in enumerate(known) if name in names), None)
-            if position is None or name in ("self", "env"):
-                raise ValueError(
-                    f"{name} is an argument of neither {kind.__name__}, compile nor fit, got {name}={value!r}: "
-                    f"{explain_name(name, {name for names in known for name in names})}"
-                )
-            groups[position][name] = value
+        values = {name: _object(value, chosen.get("steps"), spans) for name, value in chosen.items()}
+        groups: list[dict[str, Any]] = []
+        for function in (kind, kind.compile, kind.fit):
+            names = inspect.signature(function).parameters.keys() - {"self", "env"}
+            groups.append({name: values.pop(name) for name in names & values.keys()})
+        for name, value in values.items():
+            hint = explain_name(name, set(inspect.signature(kind).parameters))
+            raise ValueError(
+                f"{name} is an argument of neither {kind.__name__}, compile nor fit, got {name}={value!r}: {hint}"
+            )
         agent = kind(env, **groups[0])
         agent.compile(**groups[1])
         agent._parts.preset = FitDefaults(groups[2], spans)
@@ -161,7 +160,10 @@ def _object(value: Any, budget: int | None, spans: list[tuple[Any, float]]) -> A
         if budget is None:
             raise ValueError("steps must be a number for a preset whose schedules span the budget, got None")
         arguments["steps"] = _steps(value["until"], budget)
-    made = _class(value["class"])(**arguments)
+    from noterl.backends import keras  # here, because the list of presets needs no backend
+
+    optimizer = getattr(keras.optimizers, value["class"], None)
+    made = (optimizer or registry.arguments()[value["class"]])(**arguments)
     if "until" in value:
         spans.append((made, value["until"]))
     return made
@@ -169,11 +171,3 @@ def _object(value: Any, budget: int | None, spans: list[tuple[Any, float]]) -> A
 
 def _steps(fraction: float, budget: int) -> int:
     return max(1, round(fraction * budget))
-
-
-def _class(name: str) -> Any:
-    """Return a class of noterl's registry, or an optimizer of Keras."""
-    from noterl.backends import keras  # the list of presets needs no backend
-
-    registered = registry.arguments()
-    return registered[name] if name in registered else getattr(keras.optimizers, name)

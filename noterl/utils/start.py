@@ -72,21 +72,18 @@ def imported_late(modules: Mapping[str, Mapping[str, Any]]) -> Iterator[None]:
         _remove_placeholders()
 
 
-def called_late(module: str, name: str) -> Callable[..., Any]:
-    """Return a function that, when called, imports a module and calls the module's function of this name."""
+def called_late(module: str, name: str, *decorated: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that imports a module when it is called, and calls the module's function of this name.
+
+    Args:
+        module: the full name of the module.
+        name: the function, or a decorator of the module.
+        *decorated: the function that the decorator receives; the result of the decorator is called.
+    """
 
     def call(*args: Any, **options: Any) -> Any:
-        return getattr(_imported(module), name)(*args, **options)
-
-    return call
-
-
-def sparsified_late(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `jax.experimental.sparse.sparsify(function)`, which imports the module when called."""
-
-    @wraps(function)
-    def call(*args: Any, **options: Any) -> Any:
-        return _imported("jax.experimental.sparse").sparsify(function)(*args, **options)
+        function = getattr(_imported(module), name)
+        return (function(*decorated) if decorated else function)(*args, **options)
 
     return call
 

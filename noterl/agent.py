@@ -120,8 +120,8 @@ class BaseAgent(Algorithm):
         Example:
         >>> import noterl
         >>> agent = noterl.PPO.from_preset("CartPole-v1", seed=1, hidden=(16,))
-        >>> agent.gamma.value, agent.rollout_steps
-        (0.98, 32)
+        >>> agent.epochs, agent.rollout_steps
+        (20, 32)
         >>> history = agent.fit(steps=512, verbose=0)
         """
         return presets.find(cls, env, name).make(cls, env, arguments)

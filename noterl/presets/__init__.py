@@ -1,7 +1,7 @@
 """Presets: the settings of an algorithm for a task, as data in one TOML file for each algorithm.
 
 A table `[name."environment"]` holds a source, the evidence, and arguments of the constructor, of `compile` and of `fit`
-by name. A table with the key `class` stands for an object. Its key `until` is a fraction of the budget, and becomes the
+by name. A table with the key `class` stands for an object. The key `until` is a fraction of the budget, and becomes the
 argument `steps` of the object. `*` in the environment stands for any characters.
 """
 
@@ -29,7 +29,7 @@ class Preset:
         env: the id of the environment; `*` stands for any characters.
         name: the name of the preset: "zoo" for the published settings of rl-zoo3.
         source: where the settings come from, and what differs from there.
-        evidence: what agents reached with them here; "not run here" if none was trained.
+        evidence: what agents reached with the settings here; "not run here" if none was trained.
         arguments: the arguments of the constructor, of `compile` and of `fit`, as in the file.
     """
 
@@ -54,7 +54,7 @@ class Preset:
             arguments: of the constructor, of `compile` or of `fit`; each replaces the preset's argument.
 
         Raises:
-            ValueError: if neither of the three has an argument; the message names it.
+            ValueError: if neither of the three has an argument; the message names the argument.
         """
         chosen = {**self.arguments, **arguments}
         spans: list[tuple[Any, float]] = []
@@ -88,7 +88,7 @@ class FitDefaults:
     spans: list[tuple[Any, float]]
 
     def complete(self, fit: Any) -> None:
-        """Set the arguments of `fit` that are None; a budget in steps or episodes replaces that of the preset."""
+        """Set the arguments of `fit` that are None; a budget in steps or episodes replaces the preset's budget."""
         has_budget = fit.steps is not None or fit.episodes is not None
         for name, value in self.arguments.items():
             if getattr(fit, name) is None and not (has_budget and name in ("steps", "episodes")):
@@ -131,7 +131,7 @@ def find(kind: type, env: str, name: str) -> Preset:
     Raises:
         ValueError: if there is no such preset; the message names the nearest.
     """
-    # A class of the user has the presets of noterl's class below it, but TQC has not those of SAC.
+    # A class of the user has the presets of noterl's class below it, but TQC does not have the presets of SAC.
     algorithm = next((base.__name__ for base in kind.__mro__ if base.__module__.startswith("noterl.")), "")
     everything = catalogue()
     of_algorithm = [preset for preset in everything if preset.algorithm == algorithm]

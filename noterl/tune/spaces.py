@@ -132,7 +132,7 @@ def tqc(trial: Any, steps: int) -> dict[str, Any]:
 
 
 def rainbow(trial: Any, steps: int) -> dict[str, Any]:
-    """Return the hyperparameters of Rainbow: those of DQN without a policy, because its layers explore."""
+    """Return the hyperparameters of DQN for Rainbow, without a policy, because the layers explore."""
     return {name: value for name, value in dqn(trial, steps).items() if name != "policy"}
 
 

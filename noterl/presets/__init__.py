@@ -155,7 +155,7 @@ def _object(value: Any, budget: int | None, spans: list[tuple[Any, float]]) -> A
     """Return what a value of a file stands for; add schedules with a fraction of the budget to `spans`."""
     if not isinstance(value, Mapping) or "class" not in value:
         return value
-    arguments = {key: _object(each, budget, spans) for key, each in value.items() if key not in ("class", "until")}
+    arguments = {key: _object(entry, budget, spans) for key, entry in value.items() if key not in ("class", "until")}
     if "until" in value:
         if budget is None:
             raise ValueError("steps must be a number for a preset whose schedules span the budget, got None")
@@ -163,10 +163,10 @@ def _object(value: Any, budget: int | None, spans: list[tuple[Any, float]]) -> A
     from noterl.backends import keras  # here, because the list of presets needs no backend
 
     optimizer = getattr(keras.optimizers, value["class"], None)
-    made = (optimizer or registry.arguments()[value["class"]])(**arguments)
+    result = (optimizer or registry.arguments()[value["class"]])(**arguments)
     if "until" in value:
-        spans.append((made, value["until"]))
-    return made
+        spans.append((result, value["until"]))
+    return result
 
 
 def _steps(fraction: float, budget: int) -> int:

@@ -58,6 +58,7 @@ class HostForward:
         stale: whether weights may have changed outside an update; the next call then fetches all weights.
         program: the NumPy copy, a function of `(observations, weights)` that can be pickled; None if there is none.
         report: the variables whose weights an update should return as one array; empty if the weights are large.
+        noise_places: the positions of the noise of acting among `weights`.
     """
 
     compiled: Callable[[Any], np.ndarray]
@@ -70,9 +71,12 @@ class HostForward:
     start: State = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        from noterl import backends
+        from noterl import backends, networks
 
         self._backend = backends.current()
+        variables = networks.unique(part for network in self.networks for part in networks.variables(network))
+        self._noise: list[Any] = [variable for variable in variables if variable.name == NOISE]
+        self.noise_places: list[int] = []
         self.stale: bool = True
         self.report: list[Any] = []
         self._reported: Any = None
@@ -91,6 +95,7 @@ class HostForward:
         trained = {id(variable) for variable in self.trained}
         self._fetch = self._backend.weights_reader(self._variables)
         self._uses_target = not all(id(variable) in trained for variable in self._variables)
+        self.noise_places = [place for place, variable in enumerate(self._variables) if variable.name == NOISE]
         ends = list(accumulate(math.prod(variable.shape) for variable in self._variables))
         if ends[-1] <= LARGEST_REPORT and all(variable.dtype == "float32" for variable in self._variables):
             self.report = self._variables
@@ -118,16 +123,8 @@ class HostForward:
             self.program, observations, weights if noise is None else with_noise(weights, self.noise_places, noise)
         )
 
-    @property
-    def noise_places(self) -> list[int]:
-        """The positions of the noise of acting among `weights`."""
-        return [place for place, variable in enumerate(self._variables) if variable.name == NOISE]
-
     def _compiled_with_noise(self, observations: Any, generator: np.random.Generator) -> np.ndarray:
-        from noterl import networks
-
-        found = networks.unique(part for one in self.networks for part in networks.variables(one))
-        noise = [variable for variable in found if variable.name == NOISE]
+        noise = self._noise
         for variable in noise:
             variable.assign(sample_noise(tuple(variable.shape), generator))
         try:

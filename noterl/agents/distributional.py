@@ -15,13 +15,6 @@ from noterl.agents.dqn import DQN, DQNOptions
 from noterl.backends import ops
 from noterl.types import Batch
 
-_REFUSED = {
-    "loss": "its loss follows from the distribution",
-    **dict.fromkeys(
-        ("recurrent", "recurrent_units", "sequence_length", "burn_in"), "its loss is that of single transitions"
-    ),
-}
-
 
 class DistributionalDQN(DQN):
     """Base of the agents that learn the distribution of each action's return.
@@ -36,8 +29,7 @@ class DistributionalDQN(DQN):
     """
 
     def __init__(self, env: Any, *, double: bool = False, **options: Unpack[DQNOptions]) -> None:
-        for name in _REFUSED.keys() & options.keys():
-            raise ValueError(f"{name} must be left out with {type(self).__name__}, because {_REFUSED[name]}")
+        networks.refuse_options(self, options, loss="its loss follows from the distribution")
         super().__init__(env, double=double, **options)
 
     @property

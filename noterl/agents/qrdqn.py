@@ -12,6 +12,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
+from noterl import networks
 from noterl.agents.distributional import DistributionalDQN, take_atoms
 from noterl.agents.dqn import DQNOptions
 from noterl.backends import ops
@@ -48,7 +49,7 @@ class QRDQN(DistributionalDQN):
     ) -> None:
         self.quantiles: int | None = None if quantiles is None else check_positive("quantiles", quantiles)
         super().__init__(env, double=double, **options)
-        self.fractions: Any = ((np.arange(self.num_atoms) + 0.5) / self.num_atoms).astype(np.float32)  # lemma 2
+        self.fractions: Any = networks.midpoints(self.num_atoms).astype(np.float32)  # lemma 2
 
     @property
     def num_atoms(self) -> int:

@@ -14,19 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from noterl import losses
+from noterl import losses, networks
 from noterl.agents.sac import SAC
 from noterl.backends import ops
 from noterl.registry import register
 from noterl.types import Batch
 from noterl.utils.checks import check_int, check_positive
-
-_REFUSED = {
-    "critics_in_target": "a target pools the quantiles of all critics",
-    **dict.fromkeys(
-        ("recurrent", "recurrent_units", "sequence_length", "burn_in"), "its loss is that of single transitions"
-    ),
-}
 
 
 @register
@@ -58,14 +51,13 @@ class TQC(SAC):
     action_spaces: tuple[str, ...] = ("Box",)
 
     def __init__(self, env: Any, *, critics: int = 5, quantiles: int = 25, drop: int = 2, **options: Any) -> None:
-        for name in _REFUSED.keys() & options.keys():
-            raise ValueError(f"{name} must be left out with TQC, because {_REFUSED[name]}")
+        networks.refuse_options(self, options, critics_in_target="a target pools the quantiles of all critics")
         self.critic_outputs: int = check_positive("quantiles", quantiles)
         self.drop: int = check_int("drop", drop, least=0)
         if drop >= quantiles:
             raise ValueError(f"drop must be below quantiles, {quantiles}, got {drop!r}")
         super().__init__(env, critics=critics, **options)
-        self.fractions: Any = ((np.arange(quantiles) + 0.5) / quantiles).astype(np.float32)
+        self.fractions: Any = networks.midpoints(quantiles).astype(np.float32)
 
     def critic_values(self, outputs: Any) -> Any:
         """Return a critic's quantiles `[B, M]`.

@@ -35,6 +35,7 @@ from noterl.networks.description import NetworkDescription as NetworkDescription
 from noterl.networks.description import simba as simba
 from noterl.networks.distributions import Distribution as Distribution
 from noterl.networks.distributions import ImplicitQuantiles as ImplicitQuantiles
+from noterl.networks.distributions import midpoints as midpoints
 from noterl.networks.files import read_network as read_network
 from noterl.networks.files import resolve_network as resolve_network
 from noterl.networks.layers import ACTIVATIONS as ACTIVATIONS
@@ -47,6 +48,7 @@ from noterl.networks.recurrent import RecurrentNetwork as RecurrentNetwork
 from noterl.networks.recurrent import check_memory as check_memory
 from noterl.networks.recurrent import recurrent as recurrent
 from noterl.networks.recurrent import recurrent_network as recurrent_network
+from noterl.networks.recurrent import refuse_options as refuse_options
 from noterl.networks.recurrent import step as step
 from noterl.networks.recurrent import unroll as unroll
 from noterl.networks.size_limit import size_limit as size_limit

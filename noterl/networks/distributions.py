@@ -18,6 +18,11 @@ Tensor = Any
 NUM_COSINES = 64
 
 
+def midpoints(count: int) -> np.ndarray:
+    """Return the midpoints of equal intervals of [0, 1], `[count]`, float64."""
+    return (np.arange(count) + 0.5) / count
+
+
 class Distribution(Composite):
     """A network `[B, observation] -> [B, Z A]`: for each atom in turn, a number for each action.
 
@@ -81,8 +86,8 @@ class ImplicitQuantiles(Composite):
 
     def __init__(self, encoder: Network, fractions: Network, output: Network, num_fractions: int) -> None:
         self.parts: dict[str, Network] = {"encoder": encoder, "fractions": fractions, "output": output}
-        midpoints = (np.arange(num_fractions, dtype=np.float64) + 0.5) / num_fractions
-        self.cosines: np.ndarray = np.cos(np.pi * np.outer(midpoints, np.arange(NUM_COSINES))).astype(np.float32)
+        angles = np.pi * np.outer(midpoints(num_fractions), np.arange(NUM_COSINES))
+        self.cosines: np.ndarray = np.cos(angles).astype(np.float32)
 
     def __call__(self, observation: Tensor) -> Tensor:
         """Return the action values `[B, A]`."""

@@ -262,6 +262,23 @@ def check_memory(recurrent: Any, network: Any, **arguments: Any) -> None:
             raise ValueError(f"{name} must be left out without recurrent, got {value!r}")
 
 
+def refuse_options(agent: Any, options: Mapping[str, Any], **reasons: str) -> None:
+    """Refuse options of a base class, and those of a memory, in an agent that learns from single transitions.
+
+    Args:
+        agent: the agent, for the error message.
+        options: what the constructor has received.
+        **reasons: further options that the agent refuses, each with the reason.
+
+    Raises:
+        ValueError: if the options have one of these names.
+    """
+    memory = ("recurrent", "recurrent_units", "sequence_length", "burn_in")
+    for name, reason in {**reasons, **dict.fromkeys(memory, "its loss is that of single transitions")}.items():
+        if name in options:
+            raise ValueError(f"{name} must be left out with {type(agent).__name__}, because {reason}")
+
+
 def _num_outputs(cell: Any, inputs: int | None = None) -> int:
     """Return the number of outputs of a cell; one of a user is called on zeros."""
     if isinstance(cell, Cell):

@@ -42,7 +42,7 @@ def register(cls: Class) -> Class:
     other = _registry.get(cls.__name__)
     origin = (cls.__module__, cls.__qualname__)
     if other is not None and (other.__module__, other.__qualname__) != origin:
-        # The same class may come again, when a notebook's cell or a reloaded module defines it anew.
+        # A notebook's cell or a reloaded module may define the same class again.
         raise ValueError(
             f"register(cls): the name {cls.__name__!r} is taken by {other.__module__}.{other.__qualname__}; "
             f"rename {cls.__module__}.{cls.__qualname__}"

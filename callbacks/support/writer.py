@@ -114,7 +114,7 @@ class Writer:
             # A fifth of the available memory stays free for training.
             if needed > 0.8 * available:
                 return None
-            # Room for a memory that still grows: allocating anew for each write would cost page faults.
+            # Room for a memory that still grows: a new allocation for each write would cost page faults.
             spare = needed // 2 if 2 * needed < available else 0
             self._arena = np.empty(needed + spare, np.uint8)  # untouched pages take no memory
         copies = {}

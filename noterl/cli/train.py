@@ -155,12 +155,13 @@ def train(name: str, options: Sequence[Option], given: Mapping[str, Given]) -> P
             environment = environment_of(run_options.env, run_options.wrap)
             constructor = groups.get(plain_name(name), {})
             compiled = groups.get("compile", {})
+            agent_class = noterl_class(name)
             if run_options.preset is None:
-                agent = noterl_class(name)(environment, seed=seed, **constructor)
+                agent = agent_class(environment, seed=seed, **constructor)
                 agent.compile(**compiled)
             else:
-                preset = presets.find(noterl_class(name), run_options.env, run_options.preset)
-                agent = preset.make(noterl_class(name), environment, {"seed": seed, **constructor, **compiled})
+                preset = presets.find(agent_class, run_options.env, run_options.preset)
+                agent = preset.make(agent_class, environment, {"seed": seed, **constructor, **compiled})
         if run_options.restore is not None:
             restored = user_path(run_options.restore)
             agent.restore(restored / AGENT_FILE if restored.is_dir() else restored)

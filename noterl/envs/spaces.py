@@ -68,7 +68,7 @@ def convert(space: Any, name: str) -> Space[Any]:
     try:
         children = parts_of(space)
         converted = {key: convert(part, f"{name}[{key!r}]") for key, part in children.items()}
-        # A space whose parts are unchanged is returned itself, so that identity tells what was converted.
+        # Return the same object for a space whose parts are unchanged: the caller finds converted spaces by identity.
         same = type(space) is KINDS[which] and all(part is converted[key] for key, part in children.items())
         return space if same else _CONVERTERS[which](space, converted)
     except (AttributeError, TypeError, AssertionError) as error:

@@ -48,7 +48,7 @@ def freeze_at_exit() -> None:
     """
     # `isinstance` would use `__class__`, which imports the lazy modules of some packages.
     for file in [value for value in gc.get_objects() if issubclass(type(value), _BUFFERED)]:
-        with suppress(Exception):  # a closed file, or a pipe that nobody reads
+        with suppress(Exception):  # a closed file, or a pipe without a reader
             file.flush()
     gc.freeze()
 

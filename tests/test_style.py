@@ -143,6 +143,18 @@ def frameworks_are_leaves(file: File) -> list[str]:
     ]
 
 
+def skipped_without_framework(file: File) -> list[str]:
+    """A test that imports a framework or its backend calls `pytest.importorskip` first: CI tests with one framework."""
+    if not file.path.startswith("tests/") or "pytest.importorskip(" in file.text:
+        return []
+    return [
+        f"{node.lineno}: imports {name} without pytest.importorskip"
+        for node in _import_time_nodes(file.tree)
+        for name in _imported(node)
+        if name.removeprefix("noterl.backends.").split(".")[0] in FRAMEWORKS
+    ]
+
+
 def algorithms_read_as_papers(file: File) -> list[str]:
     """An algorithm's file names its paper and the differences from it, and has at most 250 lines."""
     if not file.algorithm:
@@ -222,6 +234,7 @@ CHECKS = (
     bound_once,
     scalars_cross_once,
     frameworks_are_leaves,
+    skipped_without_framework,
     algorithms_read_as_papers,
     narrow_signatures,
     short,
@@ -256,6 +269,17 @@ PLANTED: dict[Callable[[File], list[str]], tuple[list[tuple[str, str]], list[tup
             ("callbacks/a.py", "import tensorflow.summary"),
         ],
         [("noterl/backends/jax/core.py", "import jax"), ("callbacks/a.py", "def f():\n    import torch")],
+    ),
+    skipped_without_framework: (
+        [
+            ("tests/a.py", "import torch"),
+            ("tests/a.py", "from noterl.backends.torch.updates import EAGER_UPDATES"),
+        ],
+        [
+            ("tests/a.py", "torch = pytest.importorskip('torch')\nfrom noterl.backends.torch import updates"),
+            ("tests/a.py", "def f():\n    import torch"),
+            ("noterl/backends/jax/core.py", "import jax"),
+        ],
     ),
     algorithms_read_as_papers: (
         [

@@ -9,10 +9,12 @@ import threading
 import psutil
 import pytest
 
-import noterl
-from noterl.backends.torch.updates import EAGER_UPDATES
-from tests.support.pools import children, descriptors, mapped_bytes, segments
-from tests.support.worker_envs import DiscreteWalkEnv
+torch = pytest.importorskip("torch")
+
+import noterl  # noqa: E402  (needs torch)
+from noterl.backends.torch.updates import EAGER_UPDATES  # noqa: E402
+from tests.support.pools import children, descriptors, mapped_bytes, segments  # noqa: E402
+from tests.support.worker_envs import DiscreteWalkEnv  # noqa: E402
 
 pytestmark = pytest.mark.backends("torch")
 

@@ -275,9 +275,10 @@ class BaseAgent(Algorithm):
     def env_call(self, name: str, *args: Any, **kwargs: Any) -> list[Any]:
         """Call a method of every training environment between two steps, such as for a curriculum.
 
-        Call it in a callback. The method may be one of a wrapped environment. It takes effect in the next step. If
-        workers choose the actions, it takes effect after the steps that they have already taken, up to a phase. It
-        should not change what the agent observes now, because the current observation is not read again.
+        Call it in a callback, or in another thread, which waits for the end of a step. The method may be one of a
+        wrapped environment. It takes effect in the next step. If workers choose the actions, it takes effect after the
+        steps that they have already taken, up to a phase. It should not change what the agent observes now, because the
+        current observation is not read again.
 
         A saved run restores what the method has changed only if the environment has `get_state` and `set_state`, and
         they include it. All other environments restart their episodes after a call, with a warning; the callback should
@@ -298,7 +299,7 @@ class BaseAgent(Algorithm):
                 cannot be sent to workers. No environment was then called.
             noterl.collect.WorkerError: if the method raises in a worker. Without workers, its own exception is raised.
         """
-        return self._parts.session.call_envs(EnvCall(name, args, kwargs))
+        return self._parts.gate.run(lambda: self._parts.session.call_envs(EnvCall(name, args, kwargs)))
 
     def env_get(self, name: str) -> list[Any]:
         """Return an attribute of every training environment, in order; see `env_call`.
@@ -307,7 +308,7 @@ class BaseAgent(Algorithm):
             RuntimeError: if no `fit` is running.
             ValueError: if the environments have no such attribute, or it is a method.
         """
-        return self._parts.session.call_envs(EnvCall(name, None, {}))
+        return self._parts.gate.run(lambda: self._parts.session.call_envs(EnvCall(name, None, {})))
 
     @explain_arguments
     def pretrain(
@@ -397,13 +398,14 @@ class BaseAgent(Algorithm):
         """Write the agent and its training state to one file, atomically; `replay=False` omits the replay memory.
 
         A run that resumes from a file written in `on_episode_end` or `on_step_end` equals an uninterrupted run. In
-        batch hooks, the updates of the group are already applied but not yet counted, so such a file is inexact. While
-        `fit` runs, call `save` in a callback: a call from another thread may read the agent in the middle of a step.
+        batch hooks, the updates of the group are already applied but not yet counted, so such a file is inexact. If
+        another thread calls `save` while `fit` runs, the training thread writes the file between two steps, and the
+        call waits for this.
 
         Raises:
             OSError: if the file cannot be written; an older file at `path` is kept.
         """
-        saving.write(path, self.get_document(replay=replay))
+        self._parts.gate.run(lambda: saving.write(path, self.get_document(replay=replay)))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> BaseAgent:
         """Return an independent agent with the same state, as `save` and `load` make it; it opens own environments."""
@@ -428,7 +430,11 @@ class BaseAgent(Algorithm):
         self.set_document(saving.read(path))
 
     def get_document(self, *, replay: bool = True) -> dict[str, Any]:
-        """Return the document that `save` passes to `noterl.saving.write`; the memory's arrays are views."""
+        """Return the document that `save` passes to `noterl.saving.write`.
+
+        The arrays of the memory are views, which the next step changes. So call it in a callback, not in another
+        thread while `fit` runs.
+        """
         return agent_state.document(self._parts.declared(), replay=replay)
 
     def set_document(self, document: Any) -> None:
@@ -458,7 +464,7 @@ class BaseAgent(Algorithm):
             ImportError: if an extra is missing.
             OSError: if a file cannot be written.
         """
-        return export_agent(self, self._parts.actor, path, format)
+        return self._parts.gate.run(lambda: export_agent(self, self._parts.actor, path, format))
 
     def save_weights(self, path: str | Path, *, layout: str = "keras") -> None:
         """Write the weights and the normalization statistics as a `.safetensors` file.
@@ -473,9 +479,9 @@ class BaseAgent(Algorithm):
             ValueError: if `layout` is neither, or is "torch" and a network is not a module of torch.
         """
         check_word("layout", layout, ("keras", "torch"))
-        in_keras = layout == "keras"
-        weights = agent_state.without_shared(self, self.get_weights()) if in_keras else agent_state.torch_weights(self)
-        saving.write_weights(path, weights)
+        read = agent_state.get_weights if layout == "keras" else agent_state.torch_weights
+        weights = self._parts.gate.run(lambda: read(self))
+        saving.write_weights(path, agent_state.without_shared(self, weights))
 
     def load_weights(self, path: str | Path, *, allow_nonfinite: bool = False) -> None:
         """Load the weights from a file of `save_weights`, written on any backend.
@@ -495,20 +501,23 @@ class BaseAgent(Algorithm):
 
     def get_weights(self) -> dict[str, np.ndarray]:
         """Return the weights by "<network>/<position>", and the normalization statistics."""
-        return agent_state.get_weights(self)
+        return self._parts.gate.run(lambda: agent_state.get_weights(self))
 
     def set_weights(self, weights: Mapping[str, np.ndarray], *, allow_nonfinite: bool = False) -> None:
         """Set weights that `get_weights` returned; `load_weights` documents `allow_nonfinite` and the errors.
 
         If the weights differ, an agent that learns from rollouts discards the steps of the rollout in progress.
         """
+        self._parts.gate.run(lambda: self._replace_weights(weights, allow_nonfinite))
+
+    def _replace_weights(self, weights: Mapping[str, np.ndarray], allow_nonfinite: bool) -> None:
         self._parts.before_new_weights()
         agent_state.set_weights(self, weights, allow_nonfinite=allow_nonfinite)
         self._parts.mark_stale()
 
     def get_state(self) -> dict[str, Any]:
         """Return everything that training depends on, as nested dicts of arrays, numbers and strings."""
-        return agent_state.copied_state(self._parts.declared())
+        return self._parts.gate.run(lambda: agent_state.copied_state(self._parts.declared()))
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore a state that `get_state` returned.
@@ -627,7 +636,7 @@ class BaseAgent(Algorithm):
         Raises:
             RuntimeError: while `fit` is running.
         """
-        with self._parts.preserved():
+        with self._parts.gate.owned(), self._parts.preserved():
             yield
 
     def new_environment(self) -> Any:

@@ -123,6 +123,7 @@ class DeviceStepping(Stepping):
         self._receive_call(carry, events)
         if self.loop.events.on_step_end:
             self.loop.fire_step_end()
+        self.loop.gate.serve()
         self.loop.guard.check()
 
     def end_episodes(self) -> None:

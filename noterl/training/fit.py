@@ -56,7 +56,7 @@ class Fit:
         parts, session = self.parts, self.parts.session
         session.refuse_while_training("fit")
         self.check_arguments()
-        with session.guard.installed(), self.loop(self.begin()) as loop:
+        with session.guard.installed(), session.gate.owned(), self.loop(self.begin()) as loop:
             loop.run()
         history = loop.history
         if not parts.counters.updates and not session.stop.is_set:  # a stop has a reason of its own

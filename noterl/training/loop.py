@@ -28,7 +28,7 @@ from noterl.training.dispatch import add_source, call_handlers
 from noterl.training.session import Session
 from noterl.types import Counters, Logs, StopRequest, Transition
 from noterl.utils.errors import keep_first_error, run_all
-from noterl.utils.interrupts import InterruptGuard
+from noterl.utils.interrupts import InterruptGuard, StepGate
 
 CLOCK = ("environment", "act", "store", "sample", "learn", "callbacks")
 
@@ -215,6 +215,7 @@ class Loop:
         self.stop: StopRequest = session.stop
         self.metrics: Any = session.metrics
         self.guard: InterruptGuard = session.guard
+        self.gate: StepGate = session.gate
         lanes.attach_loop(self.learner, self.counters, self.budget)
         self.clock: dict[str, float] = dict.fromkeys((*CLOCK, lanes.stepping_clock), 0.0)
         self.history.time_split = self.clock
@@ -247,14 +248,14 @@ class Loop:
         """Fire the end events that are missing."""
         run_all(
             lambda: self.report_failure(self._close_episodes),
-            lambda: self.fire(self.events.on_train_end, {}),
+            lambda: self.fire_between(self.events.on_train_end, {}),
             self.guard.check,
         )
 
     def begin(self) -> None:
         """Fire the begin events of the training, and the events that a restored run has not fired yet."""
         self.stepping.begin()
-        self.fire(self.events.on_train_begin, {})
+        self.fire_between(self.events.on_train_begin, {})
         self._begin_continued_episodes()
         self.stepping.end_episodes()
         self.guard.check()
@@ -262,11 +263,14 @@ class Loop:
     def _train(self) -> None:
         self.begin()
         stepping = self.stepping
+        queue = self.gate.queue
         while not stepping.is_finished():
             if self.lanes.actions is not None or stepping.begin_round():
                 stepping.tick()
                 if self.events.on_step_end:
                     self.fire_step_end()
+                if queue:
+                    self.gate.serve()
             self.guard.check()
         stepping.finish()
 
@@ -279,7 +283,7 @@ class Loop:
                 self.has_failed = True
                 self.history.stop_reason = f"{type(error).__name__}: {error}".removesuffix(": ")
                 with keep_first_error(error):
-                    self.fire(self.events.on_exception, error)
+                    self.fire_between(self.events.on_exception, error)
             raise
 
     def learn(self, updates: int) -> None:
@@ -309,7 +313,8 @@ class Loop:
     def fire_step_end(self) -> None:
         """Call the `on_step_end` hooks; the agent is consistent and can be saved. Hooks must not change weights."""
         started = perf_counter()
-        call_handlers(self.events.on_step_end, call=self.guard.call)
+        with self.gate:
+            call_handlers(self.events.on_step_end, call=self.guard.call)
         self.clock["callbacks"] += perf_counter() - started
 
     def _begin_continued_episodes(self) -> None:
@@ -331,12 +336,13 @@ class Loop:
     def fire_episode_begin(self, lane: int, number: int) -> None:
         """Fire the begin of the episode in a lane."""
         self._open[lane] = None
-        self.fire(self.events.on_episode_begin, number, {})
+        self.fire_between(self.events.on_episode_begin, number, {})
 
     def fire_episode_end(self, lane: int, complete: bool) -> None:
         """Fire the end of the episode in a lane; `complete` is False if it goes on or was cut."""
         del self._open[lane]
-        self.fire(self.events.on_episode_end, self.lanes.ledger.numbers[lane], self._episode_logs(lane, complete))
+        logs = self._episode_logs(lane, complete)
+        self.fire_between(self.events.on_episode_end, self.lanes.ledger.numbers[lane], logs)
 
     def _episode_logs(self, lane: int, complete: bool) -> Logs:
         counters, ledger = self.counters, self.lanes.ledger
@@ -349,6 +355,11 @@ class Loop:
         logs.update(steps=counters.steps, updates=counters.updates, time=perf_counter() - self._started)
         logs = {**logs, **{name: mean for name, mean in metrics.items() if name not in logs}, "complete": complete}
         return self.stepping.complete_logs(logs)
+
+    def fire_between(self, handlers: Handlers, *args: Any) -> None:
+        """Call the handlers of an event between two steps; they may wait for another thread that uses the agent."""
+        with self.gate:
+            self.fire(handlers, *args)
 
     def fire(self, handlers: Handlers, *args: Any) -> None:
         """Call the handlers of an event."""

@@ -28,6 +28,7 @@ from noterl.random import Generators
 from noterl.training.session import Session
 from noterl.types import Counters
 from noterl.utils.checks import check_bool
+from noterl.utils.interrupts import StepGate
 from noterl.utils.masks import read_masks
 
 # Declarations that a built agent cannot change: its memory, optimizers and actor depend on them.
@@ -50,6 +51,7 @@ class Parts:
     Attributes:
         algorithm: the agent.
         session: environments and callbacks.
+        gate: of the session, also inside `preserved`, which has another session.
         counters: the steps, updates and episodes so far.
         built_actor: the actor; None if it is not built.
         act_generator: of `Agent.act` and `AlphaZero.search`; not saved.
@@ -60,6 +62,7 @@ class Parts:
         self.algorithm = algorithm
         self.counters: Counters = algorithm._counters
         self.session: Session = Session(algorithm)
+        self.gate: StepGate = self.session.gate
         self.act_generator: np.random.Generator = Generators(algorithm.generators.seed)("act")
         self._settings: Settings | None = None
         self._learner: Learner | None = None

@@ -72,10 +72,11 @@ def pretrain(
         is_live=callbacks.needs_live_updates,
     )
     try:
-        with guard.installed(), session.training():
+        with guard.installed(), session.gate.owned(), session.training():
             while runner.counters.updates < updates and not session.stop.is_set:
                 runner.run(min(cloning.call_size(updates), updates - runner.counters.updates))
                 guard.check()
+                session.gate.serve()
         algorithm.update_target()  # outside of an update, a hard copy
     finally:
         progress.close()

@@ -240,5 +240,5 @@ class RankStepping(Stepping):
         self.counters.episodes += 1
         # All processes continue with the chief's count after a resume, and must not use a number again.
         self.counters.episodes_begun = max(self.counters.episodes_begun, number // self._processes + 1)
-        self.loop.fire(self.loop.events.on_episode_begin, number, {})
-        self.loop.fire(self.loop.events.on_episode_end, number, logs)
+        self.loop.fire_between(self.loop.events.on_episode_begin, number, {})
+        self.loop.fire_between(self.loop.events.on_episode_end, number, logs)

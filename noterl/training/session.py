@@ -20,7 +20,7 @@ from noterl.learning.metrics import MetricMeans
 from noterl.training import console
 from noterl.training.dispatch import CallbackList
 from noterl.types import InfoSpec, StopRequest
-from noterl.utils.interrupts import InterruptGuard
+from noterl.utils.interrupts import InterruptGuard, StepGate
 
 _SECONDS_AT_EXIT = 10  # for the step in progress, which may hang
 
@@ -34,6 +34,7 @@ class Session:
     Attributes:
         team_reward: `MultiAgent.team_reward` of several agents; None for one agent.
         guard: defers Ctrl-C, SIGTERM and SIGHUP during `fit` and `pretrain`.
+        gate: runs functions of other threads between two steps of `fit` and `pretrain`.
         lanes: the open environments; None if they are closed.
         callbacks: those of the last `fit`.
         events: the bound callbacks during a `fit`; empty otherwise.
@@ -54,6 +55,7 @@ class Session:
         self.team_reward: Callable[..., Any] | None = getattr(algorithm, "team_reward", None)
         self._other: tuple[Any, envs.EnvSource] | None = None  # the environment of the last fit that differs from `env`
         self.guard: InterruptGuard = InterruptGuard()
+        self.gate: StepGate = StepGate()
         self.lanes: Lanes | None = None
         self.callbacks: CallbackList = CallbackList()
         self.events: Events = Events()

@@ -1,13 +1,14 @@
-"""Ctrl-C, SIGTERM and SIGHUP during training, which are deferred until the agent is consistent."""
+"""Signals and calls of other threads during training, which wait until the agent is consistent."""
 
 from __future__ import annotations
 
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 from noterl.utils.errors import keep_first_error
 
@@ -15,6 +16,11 @@ from noterl.utils.errors import keep_first_error
 # connection that drops. Windows has no SIGHUP.
 _ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 
+# Seconds after which a call of another thread is tried again. If one event lasts longer, a callback probably waits for
+# that thread.
+PATIENCE = 1.0
+
+T = TypeVar("T")
 
 _installed: list[InterruptGuard] = []  # those that handle signals now, the innermost last
 
@@ -119,3 +125,64 @@ class InterruptGuard:
         if is_second and self.is_open:
             self.is_open = False  # the `finally` clause that does so may be what is interrupted
             raise self._take()
+
+
+class StepGate:
+    """Lets other threads use an agent between two steps of the thread that trains the agent, and never within one.
+
+    The training thread calls the functions of the others, which wait for the results. `with gate:` is an event between
+    two steps. If a callback of the event waits for another thread, that thread calls its function itself.
+
+    Attributes:
+        queue: the functions that wait for the training thread, each with the `Future` of its result.
+    """
+
+    def __init__(self) -> None:
+        self.queue: list[tuple[Future[Any], Callable[[], Any]]] = []
+        self._lock = threading.RLock()
+        self._owner: int | None = None  # the thread that trains
+        self._event: object = None  # differs for each event; None if none is in progress
+
+    def run(self, function: Callable[[], T]) -> T:
+        """Return the result of a function, which is called while the agent is consistent."""
+        waited_in: object = None
+        while self._owner != threading.get_ident():
+            with self._lock:  # no training begins and no event ends while this thread has the lock
+                if self._owner is None or (waited_in is not None and waited_in is self._event):
+                    return function()
+                waited_in, future = self._event, Future[T]()
+                self.queue.append((future, function))
+            wait([future], PATIENCE)
+            if not future.cancel():  # the function is being called, or has been
+                return future.result()
+        return function()
+
+    def serve(self) -> None:
+        """Call the functions in the queue; the training thread does so between two steps."""
+        for _ in range(len(self.queue)):  # a function that is added meanwhile waits for the next step
+            future, function = self.queue.pop(0)
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(function())
+                except BaseException as error:
+                    future.set_exception(error)
+                    if not isinstance(error, Exception):  # a signal ends the training too
+                        raise
+
+    @contextmanager
+    def owned(self) -> Iterator[None]:
+        """Let other threads wait for this thread inside the block."""
+        with self._lock:
+            outer = self._owner
+            self._owner = threading.get_ident()
+        try:
+            yield
+        finally:
+            self._owner = outer
+
+    def __enter__(self) -> None:
+        self._event = object()
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self._event = None

@@ -375,9 +375,15 @@ class TestResuming:
 @pytest.mark.parametrize(
     "callback", [partial(Checkpoint, save_freq=1), RecordVideo, lambda folder: Export(folder / "policy", "numpy")]
 )
-def test_other_folders_in_the_directory_are_ignored(callback: Any, tmp_path: Path) -> None:
-    for name in ("probe", "policy.py.part"):
-        (tmp_path / name).mkdir()
+def test_other_files_and_folders_in_the_directory_stay(callback: Any, tmp_path: Path) -> None:
+    others = [Path("probe"), Path("policy.py.part", "note"), Path(".noterl-00000000-00000000.part", "note")]
+    for other in others:  # the names that checks of a folder have used, or use with other digits
+        (tmp_path / other).parent.mkdir(exist_ok=True)
+        (tmp_path / other).write_text("mine")
+    (tmp_path / "nested" / "probe").mkdir(parents=True)
     agent = small()
-    agent.fit(episodes=1, callbacks=[callback(tmp_path)], verbose=0)
-    assert agent.episodes == 1
+    for folder in (tmp_path, tmp_path / "nested"):
+        agent.fit(episodes=1, callbacks=[callback(folder)], verbose=0)
+    assert [(tmp_path / other).read_text() for other in others] == ["mine"] * len(others)
+    assert (tmp_path / "nested" / "probe").is_dir()
+    assert not [path for path in tmp_path.rglob("*.part") if path.is_file()]

@@ -32,13 +32,20 @@ def trained(kind: Any = noterl.DQN, env: Any = "CartPole-v1") -> noterl.Agent:
 
 
 @pytest.mark.parametrize(
-    ("kind", "env"), [(noterl.DQN, "CartPole-v1"), (OwnAgent, lambda: gymnasium.make("CartPole-v1"))]
+    ("kind", "env"),
+    [
+        (noterl.DQN, "CartPole-v1"),
+        (OwnAgent, lambda: gymnasium.make("CartPole-v1")),
+        (noterl.AlphaZero, noterl.envs.games.TicTacToe()),
+        (noterl.MADDPG, lambda: noterl.envs.Signals(symbols=3)),
+    ],
 )
 def test_deepcopy_is_independent_and_continues_alike(kind: Any, env: Any) -> None:
     agent = trained(kind, env)
     other = copy.deepcopy(agent)
     assert type(other) is kind
     assert not differences(agent.get_state(), other.get_state())
+    assert repr(other.get_document()["environment"]) == repr(agent.get_document()["environment"])  # of its files
     other.fit(steps=40, verbose=0)
     assert (agent.steps, other.steps) == (60, 100)
     agent.fit(steps=40, verbose=0)

@@ -130,7 +130,8 @@ class ScalarSource(EnvSource):
                 f"workers: no copy of {name_of(self._env)} can be made (it has no spec); pass an id or a factory, such "
                 "as lambda: MyEnv(), as env="
             )
-        return ScalarSource(self.observation_space, self.action_space, build=build, team=self.team)
+        parts: dict[str, Any] = {"team": self.team, "described": self.describe(), "game": self._game}
+        return ScalarSource(self.observation_space, self.action_space, build=build, **parts)
 
     def portable(self) -> EnvSource | None:
         """Return a source of copies of an environment of classic gym, which a file does not describe."""

@@ -72,12 +72,13 @@ def read_csv(path: Path) -> list[Row]:
         ValueError: if the file is not a table.
     """
     try:
-        header, *cells = [*csv.reader(io.StringIO(_complete_lines(path), newline=""))] or [[]]
+        lines = csv.reader(io.StringIO(_complete_lines(path), newline=""))
+        header, *cells = [*filter(None, lines)] or [[]]  # an empty line would take 100 times its size
     except csv.Error as error:
         raise ValueError(f"{path} is not a table: {error}") from error
     if max(map(len, cells), default=0) > len(header):
         raise ValueError(f"{path} is not a table: a row has more cells than the header")
-    rows = [{name: _value(cell) for name, cell in zip(header, row, strict=False)} for row in cells if row]
+    rows = [{name: _value(cell) for name, cell in zip(header, row, strict=False)} for row in cells]
     _check_size([path], len(rows) * len(columns_of(rows)))
     return rows
 

@@ -124,6 +124,7 @@ BOMBS: dict[str, Callable[[Files], bytes]] = {
     ),
     "logs columns.csv": constant(ROWS + NAMES + b"\n" + b"1,1,,1,1,1,1\n" * 5_000),
     "logs dense.csv": constant(ROWS + NAMES + b"\n" + b"1," * 100_000 + b"\n" + b"1,1,,1,1,1,1\n" * 50_000),
+    "logs blank.csv": constant(ROWS + b"\n" * 10**7),
     "logs keys.jsonl": constant(b"".join(b'{"k%d":1}\n' % number for number in range(50_000))),
     "logs nested.jsonl": constant(b"[" * 200_000 + b"\n"),
     "logs rows.parquet": parquet,

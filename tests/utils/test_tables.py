@@ -5,6 +5,7 @@ from __future__ import annotations
 import decimal
 import fractions
 import json
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -78,6 +79,17 @@ def test_short_rows_make_no_cells(tmp_path: Path) -> None:
     names = ",".join(f"c{number}" for number in range(50_000))
     (tmp_path / "log.csv").write_text(f"steps,reward,{names}\n" + "1,2.5\n" * 5_000)
     assert read_columns(tmp_path / "log.csv") == {"steps": [1] * 5_000, "reward": [2.5] * 5_000}
+
+
+def test_empty_lines_of_a_csv_file_take_no_memory(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text("reward\n1\n" + "\n" * 200_000 + "2\n")
+    tracemalloc.start()
+    try:
+        assert read_columns(path) == {"reward": [1, 2]}
+        assert tracemalloc.get_traced_memory()[1] < 10 * path.stat().st_size
+    finally:
+        tracemalloc.stop()
 
 
 def test_quoted_cells_keep_their_lines(tmp_path: Path) -> None:

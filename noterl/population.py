@@ -300,6 +300,8 @@ class Population:
                 )
         # Each member's loop stays open until all have ended, and is closed even if another raises an error.
         with ExitStack() as stack:
+            for fit in fits:
+                stack.enter_context(fit.parts.session.gate.owned())
             loops: list[Any] = [
                 stack.enter_context(fit.loop(budget)) for fit, budget in zip(fits, budgets, strict=True)
             ]

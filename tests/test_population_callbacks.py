@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -298,3 +299,26 @@ def test_progress_is_that_of_all_members(capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr() == ("", "")
     with pytest.raises(ValueError, match="verbose"):
         population.fit(steps=STEPS, verbose=3)
+
+
+def test_another_thread_saves_a_member_between_two_calls(kind: None, tmp_path: Path) -> None:
+    population = noterl.Population(make(), seeds=2)
+    saved = population._agents[1]
+    threads: list[threading.Thread] = []
+    waited: list[int] = []
+
+    class Save(Callback):
+        """Lets another thread save the member during an update, and waits until that thread waits."""
+
+        def on_batch_end(self, batch: int, logs: Any) -> None:
+            if not threads:
+                threads.append(threading.Thread(target=saved.save, args=(tmp_path / "1.noterl",)))
+                threads[0].start()
+                while threads[0].is_alive() and not saved._parts.gate.queue:
+                    pass
+                waited.append(len(saved._parts.gate.queue))
+
+    population.fit(steps=STEPS, num_envs=3, callbacks=lambda number: [Save()] if number == 0 else [], verbose=0)
+    threads[0].join()
+    assert 0 < noterl.load(tmp_path / "1.noterl").steps < STEPS
+    assert (waited, saved.steps) == ([1], STEPS)

@@ -64,6 +64,7 @@ class AdaBatch(AdaptiveCallback):
     True
     """
 
+    saved = (*AdaptiveCallback.saved, "_baseline", "_parts", "_generator")
     measure: str = "gradient_noise"
     follows: str = "noise"
 
@@ -90,7 +91,7 @@ class AdaBatch(AdaptiveCallback):
         self._parts: list[float] | None = None  # smoothed: B times the variance, or |G|^2 and tr(S)
         self._noise: Any = None
         self._waits = False  # whether a due measurement waits for a complete rollout
-        self._generator_state: dict[str, Any] | None = None
+        self._generator: dict[str, Any] | None = None  # the state of the generator that samples batches
 
     def before_fit(self, agent: AgentView, budget: Budget) -> None:
         """Keep rollouts on the host, because complete rollouts are measured there."""
@@ -101,8 +102,8 @@ class AdaBatch(AdaptiveCallback):
         """Check that there are batches to compare and that the agent has every tunable."""
         self._noise = self.agent.gradient_noise(self.num_samples)
         # The agent makes a new generator for each fit, so that of a restored run goes on here.
-        if self._generator_state is not None:
-            self._noise.generator.bit_generator.state = self._generator_state
+        if self._generator is not None:
+            self._noise.generator.bit_generator.state = self._generator
         super().on_train_begin(logs)
 
     def on_due(self, logs: Logs) -> bool | None:
@@ -111,7 +112,7 @@ class AdaBatch(AdaptiveCallback):
         # The base class calls again at the next step as long as the result is False.
         if spread is None and self._waits:
             return False
-        self._generator_state = self._noise.generator.bit_generator.state
+        self._generator = self._noise.generator.bit_generator.state
         self._adapt(None if spread is None else self._noise_of(spread))
         self._log(logs)
         return None
@@ -143,15 +144,3 @@ class AdaBatch(AdaptiveCallback):
         if self._baseline is None:
             self._baseline = self.ema
         return self._baseline or 0.0
-
-    def get_state(self) -> dict[str, Any]:
-        """Return the state of the base class, the baseline, the smoothed parts and the generator's state."""
-        values = None if self._parts is None else list(self._parts)
-        return {**super().get_state(), "baseline": self._baseline, "parts": values, "generator": self._generator_state}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Restore what `get_state` returned."""
-        super().set_state(state)
-        self._baseline = state["baseline"]
-        self._parts = state["parts"]
-        self._generator_state = state["generator"]

@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from noterl.callback import Callback
 from noterl.types import Logs
 from noterl.utils.checks import check_number, check_positive
 
 from .support.monitor import Monitor
+from .support.stateful import MonitoringCallback
 
 
-class EarlyStopping(Callback):
+class EarlyStopping(MonitoringCallback):
     """End training when a moving mean reaches a criterion, has not improved for some episodes, or has collapsed.
 
     The mean is over the last `trial_count` values of `monitor`, one value for each finished episode that logs the
@@ -48,6 +48,7 @@ class EarlyStopping(Callback):
     """
 
     stops_training = True
+    saved = ("_first", "_best", "_collapsed", "_best_weights", "_waited")
 
     def __init__(
         self,
@@ -119,21 +120,4 @@ class EarlyStopping(Callback):
         """Restore the best weights if `restore_best_weights` is set."""
         if self.restore_best_weights and self._best_weights is not None:
             self.agent.set_weights(self._best_weights)
-        self._monitor.end(self)
-
-    def get_state(self) -> dict[str, Any]:
-        """Return the recent values, the best mean, the number of episodes since then, and the best weights if kept."""
-        state: dict[str, Any] = {**self._monitor.get_state(), "best": self._best, "waited": self._waited}
-        state |= {"first": self._first, "collapsed": self._collapsed}
-        if self._best_weights is not None:
-            state["best_weights"] = dict(self._best_weights)
-        return state
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Restore what `get_state` returned."""
-        self._monitor.set_state(state)
-        self._best = state["best"]
-        self._waited = state["waited"]
-        self._first = state.get("first")  # files of older versions have neither this entry nor the next
-        self._collapsed = state.get("collapsed", 0)
-        self._best_weights = state.get("best_weights")
+        super().on_train_end(logs)

@@ -49,6 +49,7 @@ class ESSAdapt(AdaptiveCallback):
     (True, True)
     """
 
+    saved = (*AdaptiveCallback.saved, "_baseline", "_until")
     measure: str = "ess"
     follows: str = "ess"
 
@@ -105,13 +106,3 @@ class ESSAdapt(AdaptiveCallback):
             self._baseline = self.ema or 0.0
             self._until = agent.steps + len(agent.replay)
         return self._baseline
-
-    def get_state(self) -> dict[str, Any]:
-        """Return the state of the base class, and the baseline."""
-        return {**super().get_state(), "baseline": self._baseline, "until": self._until}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Restore what `get_state` returned."""
-        super().set_state(state)
-        self._baseline = state["baseline"]
-        self._until = state["until"]

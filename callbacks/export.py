@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-from noterl.callback import CHECKPOINT, Callback, Every
+from noterl.callback import CHECKPOINT, Every
 from noterl.export.names import export_path
 from noterl.types import Logs
 from noterl.utils.files import check_writable_folder
 
 from .support.monitor import Monitor
+from .support.stateful import MonitoringCallback
 
 
-class Export(Callback):
+class Export(MonitoringCallback):
     """Export the policy whenever the score is better than all before; see `noterl.Agent.export`.
 
     The score is compared every `save_freq` episodes and when training ends. A new export replaces the last one. If
@@ -49,6 +49,7 @@ class Export(Callback):
     """
 
     order = CHECKPOINT
+    saved = ("best",)
     every: Every
 
     def __init__(
@@ -71,11 +72,6 @@ class Export(Callback):
         """Check that files can be written beside `path`."""
         check_writable_folder(self.path.parent)
 
-    def on_episode_end(self, episode: int, logs: Logs) -> None:
-        """Update the score."""
-        if logs.get("complete", True):
-            self._monitor.update(logs, self)
-
     def on_due(self, logs: Logs) -> bool:
         """Export if the score is the best so far; return False for a score of an earlier agent."""
         if not self._monitor.is_current(self.agent.steps):
@@ -89,17 +85,8 @@ class Export(Callback):
         self.on_due(logs)
         if self._monitor.recent and self.best is None:
             self._export()
-        self._monitor.end(self)
+        super().on_train_end(logs)
 
     def _export(self) -> None:
         self.agent.export(self.path, self.format)
         self.best = self._monitor.mean
-
-    def get_state(self) -> dict[str, Any]:
-        """Return the recent values and the best score."""
-        return {**self._monitor.get_state(), "best": self.best}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Restore what `get_state` returned."""
-        self._monitor.set_state(state)
-        self.best = state["best"]

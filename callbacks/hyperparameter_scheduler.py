@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
-from noterl.callback import Callback
 from noterl.types import Logs
 from noterl.utils.checks import check_word
+
+from .support.stateful import StatefulCallback
 
 UNITS = ("steps", "updates", "episodes")
 RULES = ("learning_rate", "beta_1", "beta_2", "weight_decay")
 
 
-class HyperparameterScheduler(Callback):
+class HyperparameterScheduler(StatefulCallback):
     """Set a hyperparameter of the agent to a function of the steps, updates or episodes so far.
 
     The value is set when training begins and when each episode ends. With `live`, the value is also set before each
@@ -42,6 +42,8 @@ class HyperparameterScheduler(Callback):
     >>> [round(value, 2) for value in history.history["gamma"]], round(float(agent.gamma), 2)
     ([0.9, 0.91, 0.92], 0.93)
     """
+
+    saved = ("_at",)
 
     def __init__(
         self,
@@ -85,14 +87,6 @@ class HyperparameterScheduler(Callback):
         logs[self.name] = self.value
         if logs.get("complete", True):
             self._set(self._now)
-
-    def get_state(self) -> dict[str, Any]:
-        """Return the count that the current value was computed from."""
-        return {"at": self._at}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Restore what `get_state` returned."""
-        self._at = state["at"]
 
     @property
     def value(self) -> float:

@@ -104,7 +104,7 @@ class MLflowLogger(Callback):
         self._pending += [
             self._mlflow.entities.Metric(_allowed(name), float(value), now, logs["steps"])
             for name, value in row.items()
-            if isinstance(value, int | float) and name != "complete"
+            if isinstance(value, int | float)
         ]
         self._unwritten += 1
         if self._unwritten >= self.flush_every:

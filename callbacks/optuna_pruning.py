@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from noterl.callback import Callback, Every
+from noterl.callback import Every
 from noterl.types import Logs
 from noterl.utils.checks import check_word
 from noterl.utils.optional import require
 
 from .support.monitor import Monitor
+from .support.stateful import MonitoringCallback
 
 
-class OptunaPruning(Callback):
+class OptunaPruning(MonitoringCallback):
     """Report the mean of a metric to an Optuna trial at a fixed frequency, and end training if the trial is pruned.
 
     The reported step is the last multiple of `every` that was reached, so trials are compared at the same steps. A
@@ -62,11 +63,6 @@ class OptunaPruning(Callback):
         """Reset the pruned state of an earlier fit."""
         self._pruned = False
 
-    def on_episode_end(self, episode: int, logs: Logs) -> None:
-        """Add the episode to the mean."""
-        if logs.get("complete", True):
-            self._monitor.update(logs, self)
-
     def on_due(self, logs: Logs) -> bool:
         """Report the mean, and end training if the study prunes the trial; return False if there is no new mean."""
         if not self._monitor.recent or not self._monitor.is_current(self.agent.steps):
@@ -82,15 +78,7 @@ class OptunaPruning(Callback):
 
     def on_train_end(self, logs: Logs) -> None:
         """Raise `optuna.TrialPruned` if the trial was pruned."""
-        self._monitor.end(self)
+        super().on_train_end(logs)
         # Raised after training, not at the report, so that the other callbacks end and write their files.
         if self._pruned:
             raise self._optuna.TrialPruned(self.agent.stop_reason)
-
-    def get_state(self) -> dict[str, Any]:
-        """Return the values in the mean."""
-        return self._monitor.get_state()
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Restore what `get_state` returned."""
-        self._monitor.set_state(state)

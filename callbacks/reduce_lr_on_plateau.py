@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from noterl.callback import Budget, Callback, Every
+from noterl.callback import Budget, Every
 from noterl.learning.optimizers import check_without_schedule
 from noterl.types import Logs
 from noterl.utils.checks import check_int, check_number, check_positive
 
 from .support.monitor import Monitor
+from .support.stateful import MonitoringCallback
 from .support.tunables import TUNABLES
 
 LEARNING_RATES = TUNABLES["lr"]._replace(name="learning_rate")
 
 
-class ReduceLROnPlateau(Callback):
+class ReduceLROnPlateau(MonitoringCallback):
     """Reduce the learning rate of every optimizer on a plateau, and end training after a number of plateaus.
 
     The mean of `monitor` is checked every `every` episodes, at the first one that logs the metric. A plateau is
@@ -52,6 +53,8 @@ class ReduceLROnPlateau(Callback):
     >>> [round(rate, 6) for rate in history.history["learning_rate"]]
     [0.001, 0.0005, 0.00025]
     """
+
+    saved = ("_best", "_waited", "_plateaus", "_cooling")
 
     def __init__(
         self,
@@ -102,10 +105,6 @@ class ReduceLROnPlateau(Callback):
         logs.update(LEARNING_RATES.read(self.agent))
         return True
 
-    def on_train_end(self, logs: Logs) -> None:
-        """Warn if the mean was never checked."""
-        self._monitor.end(self)
-
     def _check(self, mean: float) -> None:
         if self._monitor.is_better(mean, self._best, self.min_delta):
             self._best = mean
@@ -136,21 +135,3 @@ class ReduceLROnPlateau(Callback):
         if self.stop_after is not None and self._plateaus >= self.stop_after:
             self._plateaus = 0
             self.agent.stop(f"{self._monitor.name} has not improved for {self.stop_after} plateaus")
-
-    def get_state(self) -> dict[str, Any]:
-        """Return the recent values, the best mean, and the counts of checks and plateaus."""
-        return {
-            **self._monitor.get_state(),
-            "best": self._best,
-            "waited": self._waited,
-            "plateaus": self._plateaus,
-            "cooling": self._cooling,
-        }
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Restore what `get_state` returned."""
-        self._monitor.set_state(state)
-        self._best = state["best"]
-        self._waited = state["waited"]
-        self._plateaus = state["plateaus"]
-        self._cooling = state["cooling"]

@@ -113,7 +113,7 @@ class TensorBoard(Callback):
         """Write the numeric metrics of a complete episode."""
         if self._file is None or not logs.get("complete", True):
             return
-        row = {name: value for name, value in plain_row(logs).items() if name != "complete"}
+        row = plain_row(logs)
         evaluated = {name: row.pop(name) for name in list(row) if name.startswith(_EVALUATION)}
         self._write_scalars(logs["steps"], row)
         names = {f"evaluation/{name.removeprefix(_EVALUATION)}": value for name, value in evaluated.items()}

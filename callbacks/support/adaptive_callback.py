@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Sequence
 from typing import Any
 
-from noterl.callback import Callback, Every
+from noterl.callback import Every
 from noterl.replay import Replay
 from noterl.types import Logs
 from noterl.utils.checks import check_number
 from noterl.utils.words import explain_name
 
+from .stateful import StatefulCallback
 from .tunables import TUNABLES, Rate, Scale, Values
 
 
-class AdaptiveCallback(Callback):
+class AdaptiveCallback(StatefulCallback):
     """Base class: measure a quantity, compare it with a target, and adapt tunables by the ratio.
 
     A tunable is a number of the agent that may change during training. The table shows how each one changes if the
@@ -44,6 +46,7 @@ class AdaptiveCallback(Callback):
         ratio: the moving average divided by the target, at the last measurement.
     """
 
+    saved: Sequence[str] = ("ema", "ratio", "_last", "_values", "_first", "_room")
     measure = ""  # the name of the measured quantity in logs
     follows = ""  # the column of the table, a field of `Tunable`
 
@@ -187,23 +190,9 @@ class AdaptiveCallback(Callback):
     def _write(self, name: str) -> None:
         TUNABLES[name].write(self.agent, self._rounded(name))
 
-    def get_state(self) -> dict[str, Any]:
-        """Return the measurements, and the current and first values."""
-        return {
-            "ema": self.ema,
-            "ratio": self.ratio,
-            "last": self._last,
-            "values": {name: dict(values) for name, values in self._values.items()},
-            "first": {name: dict(values) for name, values in self._first.items()},
-            "room": self._room,
-        }
-
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore what `get_state` returned."""
-        self.ema = state["ema"]
-        self.ratio = state["ratio"]
-        self._last = state["last"]
-        # The script may adapt other tunables than the run that was saved.
-        self._values = {name: dict(values) for name, values in state["values"].items() if name in self._adjusted}
-        self._first = {name: dict(values) for name, values in state["first"].items() if name in self._adjusted}
-        self._room = int(state["room"])
+        """Restore what `get_state` returned, for the tunables that the script adapts now."""
+        super().set_state(state)
+        for values in (self._values, self._first):
+            for name in values.keys() - self._adjusted.keys():
+                del values[name]

@@ -127,8 +127,6 @@ class RowLogger(Callback):
             return
         row = {"episode": episode, **dict.fromkeys(COLUMNS), **plain_row(logs)}
         check_logs(episode, row)
-        # The end of `fit` marks episodes that it cuts short; the rows are of complete ones.
-        row.pop("complete", None)
         row["time"] += self._seconds
         for name, count in self._offset.items():
             row[name] += count

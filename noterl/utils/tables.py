@@ -27,14 +27,18 @@ Row = dict[str, Any]
 def plain_row(values: Mapping[str, Any]) -> Row:
     """Return the entries that fit into a cell, with scalars as Python numbers. Arrays and objects are left out.
 
+    So is "complete": rows are of complete episodes.
+
     Example:
     >>> import numpy as np
     >>> from noterl.utils.tables import plain_row
     >>> plain_row({"reward": np.float32(0.5), "returns": np.zeros(3), "complete": True})
-    {'reward': 0.5, 'complete': True}
+    {'reward': 0.5}
     """
     row: Row = {}
     for name, value in values.items():
+        if name == "complete":
+            continue
         if is_cell(value):
             row[name] = value
         elif hasattr(value, "dtype") and np.ndim(value) == 0 and np.asarray(value).dtype.kind in "biuf":

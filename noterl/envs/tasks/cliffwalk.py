@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import gymnasium
 import numpy as np
 from gymnasium import spaces
-from gymnasium.envs.registration import EnvSpec
 
+from noterl.envs.tasks.task import Task
 from noterl.utils.checks import check_positive
 
 
-class BlindCliffwalk(gymnasium.Env[np.int64, Any]):
+class BlindCliffwalk(Task):
     """`n` states in a row: in each, the right action leads to the next state, and the wrong one ends the episode.
 
     From Schaul et al., "Prioritized experience replay" (2016), section 3.1 and appendix B.1. The right action in the
@@ -33,16 +32,14 @@ class BlindCliffwalk(gymnasium.Env[np.int64, Any]):
     [(1, 0.0, False), (2, 0.0, False), (2, 1.0, True)]
     """
 
+    saved = ("state",)
+
     def __init__(self, n: int = 8) -> None:
         self.n: int = check_positive("n", n)
+        super().__init__(n=self.n)
         self.observation_space: Any = spaces.Discrete(self.n)
         self.action_space: Any = spaces.Discrete(2)
         self.state: int = 0
-        # The spec is not registered, but enough for copies of the environment.
-        spec = "noterl/BlindCliffwalk-v0"
-        self.spec: EnvSpec | None = EnvSpec(
-            spec, f"{__name__}:{type(self).__name__}", kwargs={"n": self.n}, order_enforce=False
-        )
 
     @property
     def right(self) -> list[int]:
@@ -55,13 +52,11 @@ class BlindCliffwalk(gymnasium.Env[np.int64, Any]):
         values[np.arange(self.n), self.right] = gamma ** np.arange(self.n - 1, -1, -1)
         return values
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[np.int64, dict[str, Any]]:
-        """Start at the first state."""
-        super().reset(seed=seed)
+    def _begin(self) -> None:
         self.state = 0
-        return np.int64(0), {}
+
+    def _observe(self) -> np.int64:
+        return np.int64(self.state)
 
     def step(self, action: Any) -> tuple[np.int64, float, bool, bool, dict[str, Any]]:
         """Move to the next state, to the reward, or over the cliff."""
@@ -69,11 +64,3 @@ class BlindCliffwalk(gymnasium.Env[np.int64, Any]):
         last = self.state == self.n - 1
         self.state += int(right and not last)
         return np.int64(self.state), float(right and last), not right or last, False, {}
-
-    def get_state(self) -> dict[str, Any]:
-        """Return the state of the episode."""
-        return {"state": self.state}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Restore the state of an episode."""
-        self.state = int(state["state"])

@@ -8,18 +8,17 @@ from __future__ import annotations
 
 from typing import Any
 
-import gymnasium
 import numpy as np
 from gymnasium import spaces
-from gymnasium.envs.registration import EnvSpec
 
+from noterl.envs.tasks.task import Task
 from noterl.utils.checks import check_positive
 
 Array = np.ndarray[Any, Any]
 Observation = dict[str, Array]
 
 
-class GoalEnv(gymnasium.Env[Observation, Any]):
+class GoalEnv(Task):
     """Base class: each step has the reward -1, except the one that reaches the goal, which has 0 and ends the episode.
 
     A subclass sets `self.state` and `self.goal` in `_begin`, changes the state in `_move`, and compares goals in
@@ -27,26 +26,26 @@ class GoalEnv(gymnasium.Env[Observation, Any]):
 
     Args:
         state_space: of states and goals.
-        max_steps: the number of steps after which an episode is truncated.
+        limit: the number of steps after which an episode is truncated.
+        arguments: see `Task`.
     """
 
+    saved = ("state", "goal", "step_number")
     state: Array
     goal: Array
 
-    def __init__(self, state_space: spaces.Space[Any], max_steps: int) -> None:
-        self.max_steps: int = check_positive("max_steps", max_steps)
+    def __init__(self, state_space: spaces.Space[Any], limit: int, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self.max_steps: int = check_positive("max_steps", limit)
         self.step_number: int = 0
         names = ("observation", "achieved_goal", "desired_goal")
         self.observation_space: spaces.Space[Any] = spaces.Dict(dict.fromkeys(names, state_space))
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Observation, dict[str, Any]]:
-        """Start an episode with a random goal."""
-        super().reset(seed=seed)
+    def _begin(self) -> None:
         self.step_number = 0
-        self._begin()
-        return self._observe(), {"is_success": self._reached(self.state, self.goal)}
+
+    def _info(self) -> dict[str, Any]:
+        return {"is_success": self._reached(self.state, self.goal)}
 
     def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         """Change the state; `info["is_success"]` is whether the goal is reached."""
@@ -64,25 +63,6 @@ class GoalEnv(gymnasium.Env[Observation, Any]):
     def compute_terminated(self, achieved_goal: Any, desired_goal: Any, info: Any) -> Any:
         """Return whether the goal is reached: a bool, or `[n]` for goals `[n, ...]`."""
         return self._reached(np.asarray(achieved_goal), np.asarray(desired_goal))
-
-    def get_state(self) -> dict[str, Any]:
-        """Return the state of the episode."""
-        return {"state": self.state.copy(), "goal": self.goal.copy(), "step_number": self.step_number}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Restore the state of an episode."""
-        self.state = state["state"].copy()
-        self.goal = state["goal"].copy()
-        self.step_number = state["step_number"]
-
-    @classmethod
-    def _specified(cls, **keywords: Any) -> EnvSpec:
-        """Return a spec from which gymnasium makes another such environment, without registering."""
-        name = f"noterl/{cls.__name__}-v0"
-        return EnvSpec(name, f"{cls.__module__}:{cls.__name__}", kwargs=keywords, order_enforce=False)
-
-    def _begin(self) -> None:
-        raise NotImplementedError
 
     def _move(self, action: Any) -> None:
         raise NotImplementedError
@@ -125,11 +105,11 @@ class Reach2D(GoalEnv):
     threshold: float = 0.15
 
     def __init__(self, max_steps: int = 50) -> None:
-        super().__init__(spaces.Box(0.0, self.side, (2,), np.float32), max_steps)
+        super().__init__(spaces.Box(0.0, self.side, (2,), np.float32), max_steps, max_steps=max_steps)
         self.action_space: Any = spaces.Box(-1.0, 1.0, (2,), np.float32)
-        self.spec: Any = self._specified(max_steps=max_steps)
 
     def _begin(self) -> None:
+        super()._begin()
         self.state: np.ndarray = np.zeros(2, np.float32)
         self.goal: np.ndarray = self.np_random.uniform(3.5, 4.5, 2).astype(np.float32)
 
@@ -168,11 +148,11 @@ class BitFlip(GoalEnv):
     """
 
     def __init__(self, n: int = 15) -> None:
-        super().__init__(spaces.MultiBinary(check_positive("n", n)), max_steps=n)
+        super().__init__(spaces.MultiBinary(check_positive("n", n)), n, n=n)
         self.action_space: Any = spaces.Discrete(n)
-        self.spec: Any = self._specified(n=n)
 
     def _begin(self) -> None:
+        super()._begin()
         self.state: np.ndarray = self.np_random.integers(2, size=self.max_steps, dtype=np.int8)
         self.goal: np.ndarray = self.np_random.integers(2, size=self.max_steps, dtype=np.int8)
 

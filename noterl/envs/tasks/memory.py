@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import gymnasium
 import numpy as np
 from gymnasium import spaces
-from gymnasium.envs.registration import EnvSpec
 
 from noterl.envs.functional import FunctionalEnv, functional, import_jax
+from noterl.envs.tasks.task import Task
 from noterl.utils.checks import check_int
 
 SUITS = 4
@@ -19,7 +18,7 @@ NORTH, SOUTH, CORRIDOR, JUNCTION = np.array([[0, 1, 1], [1, 1, 0], [1, 0, 1], [0
 STAY = -0.1
 
 
-class RepeatPrevious(gymnasium.Env[np.int64, Any]):
+class RepeatPrevious(Task):
     """Cards are shown one after another; the right action is the suit of the card that was shown `k` cards before.
 
     From Morad et al., "POPGym: Benchmarking partially observable reinforcement learning" (2023). The rewards of an
@@ -41,7 +40,10 @@ class RepeatPrevious(gymnasium.Env[np.int64, Any]):
     1.0
     """
 
+    saved = ("deck", "shown")
+
     def __init__(self, k: int = 4, decks: int = 1) -> None:
+        super().__init__(k=k, decks=decks)
         self.k: int = check_int("k", k)
         self.cards: int = CARDS * check_int("decks", decks)
         if k >= self.cards:
@@ -50,16 +52,14 @@ class RepeatPrevious(gymnasium.Env[np.int64, Any]):
         self.action_space: Any = spaces.Discrete(SUITS)
         self.deck: np.ndarray[Any, Any] = np.zeros(self.cards, np.int64)
         self.shown: int = 0
-        self.spec: EnvSpec | None = _spec(self, k=k, decks=decks)
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[np.int64, dict[str, Any]]:
-        """Shuffle the cards and show the first."""
-        super().reset(seed=seed)
+    def _begin(self) -> None:
         self.deck = self.np_random.permutation(self.cards) % SUITS
         self.shown = 0
-        return self.deck[0], {}
+
+    def _observe(self) -> np.int64:
+        # After the last card there is no next one: the last is shown again.
+        return self.deck[min(self.shown, self.cards - 1)]
 
     def step(self, action: Any) -> tuple[np.int64, float, bool, bool, dict[str, Any]]:
         """Judge the action, and show the next card; the episode ends with the last card."""
@@ -70,19 +70,10 @@ class RepeatPrevious(gymnasium.Env[np.int64, Any]):
             reward = (1.0 if right else -1.0) / (self.cards - self.k)
         self.shown += 1
         over = self.shown == self.cards
-        return self.deck[min(self.shown, self.cards - 1)], reward, over, False, {}
-
-    def get_state(self) -> dict[str, Any]:
-        """Return the state of the episode."""
-        return {"deck": self.deck.copy(), "shown": self.shown}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Restore the state of an episode."""
-        self.deck = np.array(state["deck"])
-        self.shown = int(state["shown"])
+        return self._observe(), reward, over, False, {}
 
 
-class TMaze(gymnasium.Env[np.ndarray[Any, Any], Any]):
+class TMaze(Task):
     """A corridor whose first observation says in which direction the goal lies at the junction at the end.
 
     From Bakker, "Reinforcement learning with long short-term memory" (2002), section 5. The actions are north, east,
@@ -104,7 +95,10 @@ class TMaze(gymnasium.Env[np.ndarray[Any, Any], Any]):
     ([0.0, 0.0], 4.0)
     """
 
+    saved = ("is_north", "place", "number")
+
     def __init__(self, length: int = 20, max_steps: int | None = None) -> None:
+        super().__init__(length=length, max_steps=max_steps)
         self.length: int = check_int("length", length)
         self.max_steps: int = 3 * length + 10 if max_steps is None else check_int("max_steps", max_steps)
         self.observation_space: Any = spaces.Box(0.0, 1.0, (3,), np.float32)
@@ -112,17 +106,14 @@ class TMaze(gymnasium.Env[np.ndarray[Any, Any], Any]):
         self.is_north: bool = False
         self.place: int = 0
         self.number: int = 0
-        self.spec: EnvSpec | None = _spec(self, length=length, max_steps=max_steps)
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[np.ndarray[Any, Any], dict[str, Any]]:
-        """Choose and show the side of the goal."""
-        super().reset(seed=seed)
+    def _begin(self) -> None:
         self.is_north = bool(self.np_random.integers(2))
         self.place = 0
         self.number = 0
-        return self._observation(), {"is_success": False}
+
+    def _info(self) -> dict[str, Any]:
+        return {"is_success": False}
 
     def step(self, action: Any) -> tuple[np.ndarray[Any, Any], float, bool, bool, dict[str, Any]]:
         """Move."""
@@ -139,22 +130,12 @@ class TMaze(gymnasium.Env[np.ndarray[Any, Any], Any]):
             self.place += 1 if action == 1 else -1
             reward = 0.0
         truncated = not over and self.number >= self.max_steps
-        return self._observation(), reward, over, truncated, {"is_success": bool(right)}
+        return self._observe(), reward, over, truncated, {"is_success": bool(right)}
 
-    def _observation(self) -> np.ndarray[Any, Any]:
+    def _observe(self) -> np.ndarray[Any, Any]:
         if self.place == 0:
             return (NORTH if self.is_north else SOUTH).copy()
         return (JUNCTION if self.place == self.length else CORRIDOR).copy()
-
-    def get_state(self) -> dict[str, Any]:
-        """Return the state of the episode."""
-        return {"is_north": self.is_north, "place": self.place, "number": self.number}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Restore the state of an episode."""
-        self.is_north = bool(state["is_north"])
-        self.place = int(state["place"])
-        self.number = int(state["number"])
 
 
 def functional_repeat_previous(k: int = 4) -> FunctionalEnv:
@@ -220,9 +201,3 @@ def functional_t_maze(length: int = 20) -> FunctionalEnv:
     space = spaces.Box(0.0, 1.0, (3,), np.float32)
     steps = 3 * length + 10
     return functional(reset, step, space, spaces.Discrete(4), max_episode_steps=steps, name="functional_t_maze")
-
-
-def _spec(env: Any, **arguments: Any) -> EnvSpec:
-    """Return the spec from which copies of an environment are made."""
-    name = type(env).__name__
-    return EnvSpec(f"noterl/{name}-v0", f"{__name__}:{name}", kwargs=arguments, order_enforce=False)

@@ -386,20 +386,6 @@ class TestEnvironments:
             made.rounds(1)
         assert not (tmp_path / "imported").exists()
 
-    def test_lambda_without_cloudpickle_raises(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setitem(sys.modules, "cloudpickle", None)
-        with pytest.raises(ValueError, match=r"noterl\[workers\]"):
-            Pool(lambda: DiscreteWalkEnv(), 1, 1).start()
-        with pool(DiscreteWalkEnv, 1, 1) as made:
-            made.rounds(2)
-
-    def test_class_of_the_script_without_cloudpickle_raises(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setitem(sys.modules, "cloudpickle", None)
-        kind = type("Mine", (DiscreteWalkEnv,), {"__module__": "__main__"})
-        monkeypatch.setattr(sys.modules["__main__"], "Mine", kind, raising=False)
-        with pytest.raises(ValueError, match=r"Mine.*module.*noterl\[workers\]"):
-            Pool(kind, 1, 1).start()
-
     def test_wrapper_of_the_script_raises(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(sys.modules["__main__"], "Mine", gymnasium.Wrapper, raising=False)
         environment = gymnasium.make("CartPole-v1")

@@ -5,6 +5,7 @@ Paper: Mnih et al., "Human-level control through deep reinforcement learning" (N
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import gymnasium
@@ -22,6 +23,7 @@ from noterl.utils.words import explain_name
 
 
 @register
+@dataclass(eq=False, repr=False)
 class Atari(VectorMaker):
     """An Atari game for an agent: `noterl.DQN(noterl.envs.Atari("Pong"))`.
 
@@ -60,48 +62,33 @@ class Atari(VectorMaker):
     Atari('SpaceInvaders', episodic_life=True)
     """
 
-    def __init__(
-        self,
-        game: str,
-        *,
-        stack: int = 4,
-        skip: int = 4,
-        size: int = 84,
-        grayscale: bool = True,
-        max_pool: bool = True,
-        noop_max: int = 30,
-        fire_on_reset: bool = True,
-        episodic_life: bool = False,
-        clip_rewards: bool = True,
-        repeat_action_probability: float = 0.0,
-        full_action_space: bool = False,
-        max_frames: int = 108_000,
-        threads: int = 0,
-    ) -> None:
-        counts = {"stack": stack, "skip": skip, "size": size, "max_frames": max_frames}
-        for name, value in counts.items():
-            check_int(name, value)
-        for name, value in {"noop_max": noop_max, "threads": threads}.items():
-            check_int(name, value, least=0)
-        flags = {"grayscale": grayscale, "max_pool": max_pool, "fire_on_reset": fire_on_reset}
-        flags |= {"episodic_life": episodic_life, "clip_rewards": clip_rewards}
-        for name, value in {**flags, "full_action_space": full_action_space}.items():
-            check_bool(name, value)
-        self.rom: str = _rom_of(game)
-        self.stack: int = stack
-        self.skip: int = skip
-        self.size: int = size
-        self.grayscale: bool = grayscale
-        self.frame_stack: int | None = stack if stack > 1 else None
-        self.max_pool: bool = max_pool
-        self.noop_max: int = noop_max
-        self.fire_on_reset: bool = fire_on_reset
-        self.episodic_life: bool = episodic_life
-        self.clip_rewards: bool = clip_rewards
-        self.repeat_action_probability: float = probability("repeat_action_probability", repeat_action_probability)
-        self.full_action_space: bool = full_action_space
-        self.max_frames: int = max_frames
-        self.threads: int = threads
+    game: str
+    _: KW_ONLY
+    stack: int = 4
+    skip: int = 4
+    size: int = 84
+    grayscale: bool = True
+    max_pool: bool = True
+    noop_max: int = 30
+    fire_on_reset: bool = True
+    episodic_life: bool = False
+    clip_rewards: bool = True
+    repeat_action_probability: float = 0.0
+    full_action_space: bool = False
+    max_frames: int = 108_000
+    threads: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("stack", "skip", "size", "max_frames"):
+            check_int(name, getattr(self, name))
+        for name in ("noop_max", "threads"):
+            check_int(name, getattr(self, name), least=0)
+        for name, value in vars(self).items():
+            if isinstance(getattr(Atari, name, None), bool):
+                check_bool(name, value)
+        self.repeat_action_probability = probability("repeat_action_probability", self.repeat_action_probability)
+        self.rom: str = _rom_of(self.game)
+        self.frame_stack: int | None = self.stack if self.stack > 1 else None
 
     def make_vector(self, num_envs: int) -> AtariVector:
         """Return a vector environment in the autoreset mode SAME_STEP."""

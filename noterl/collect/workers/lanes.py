@@ -15,7 +15,6 @@ import contextlib
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,9 +37,8 @@ from noterl.collect.workers.shared_memory import ArraySpec, SharedMemory
 from noterl.collect.workers.state import PoolState, join
 from noterl.collect.workers.supervisor import Supervisor
 from noterl.collect.workers.transitions import FIELDS, TEAM_FIELDS, Row, RowReader, info_at, row_specs
-from noterl.collect.workers.worker import CONTROL_SIZE, WANTED, Job, exploration_name, ring_of
+from noterl.collect.workers.worker import CONTROL_SIZE, Job, exploration_name, ring_of
 from noterl.envs.multi_agent.parallel import rewards_to_learn_from
-from noterl.envs.observation import ObservationEncoder
 from noterl.heads import members
 from noterl.types import Counters, InfoSpec, Transition
 
@@ -78,7 +76,6 @@ class PoolLanes(Pool):
 
     Attributes:
         ledger: the episodes in flight, as far as the loop has consumed them.
-        rounds: who chooses the actions; None outside of a `fit`.
         info: the current value of each field of `info_spec`, `[N, ...]`, if the learner chooses the actions.
 
     Raises:
@@ -98,37 +95,17 @@ class PoolLanes(Pool):
     ) -> None:
         if num_envs < workers.count:
             raise ValueError(f"num_envs must be at least the number of workers, {workers.count}, got {num_envs}")
-        super().__init__(source, num_envs, info_spec)
-        self.settings: WorkerSettings = workers
+        super().__init__(source, num_envs, generators, workers, info_spec)
         self._detached = source.detached()
-        self.generators: Generators = generators
         self._team_reward = team_reward
-        ends = [index * num_envs // workers.count for index in range(workers.count + 1)]
-        self.own: list[slice] = [slice(*both) for both in pairwise(ends)]
         self._worker_of = [index for index, own in enumerate(self.own) for _ in range(own.start, own.stop)]
-        self.cursor: int = 0
-        self.step: int = 0
-        self.encoder: ObservationEncoder = ObservationEncoder(source.observation_space)
-        self.earned: np.ndarray = np.zeros((num_envs, 0 if source.team is None else len(source.team)))
-        self.resets: np.ndarray = np.zeros(num_envs, np.int64)
-        self.rounds: Rounds | None = None
-        self.supervisor: Any = None
-        self.memory: Any = None
-        self.control: list[np.ndarray] = []
-        self.inboxes: list[Inbox] = []
         self._state = PoolState(self.own)
         self._calls: list[EnvCall] = []  # all of this fit
-        self._is_over = False  # whether all transitions of the round were returned, and its rows are not released
 
     @property
     def has_rounds(self) -> bool:
         """Whether each worker has rounds of its phase left, which an earlier policy may have begun; between rounds."""
-        return self._rounds.has_rounds
-
-    @property
-    def _rounds(self) -> Rounds:
-        assert self.rounds is not None
-        return self.rounds
+        return self.rounds.has_rounds
 
     # Starting and ending
 
@@ -193,7 +170,7 @@ class PoolLanes(Pool):
 
     def attach_loop(self, learner: LanesLearner, counters: Counters, budget: Budget) -> None:
         """Set what workers may collect ahead of the loop."""
-        self._rounds.lead = Lead(learner, counters, budget, self.num_envs, self.settings.max_staleness)
+        self.rounds.lead = Lead(learner, counters, budget, self.num_envs, self.settings.max_staleness)
 
     def _start_processes(self, rounds: Rounds) -> None:
         pool = self._state.pool
@@ -228,15 +205,15 @@ class PoolLanes(Pool):
     def _job(self, index: int, *, restores: bool) -> Job:
         """Return what a worker does; a job that does not restore the saved state starts new episodes."""
         own = self.own[index]
-        acting = self._rounds.acting(index, self._state.explorer_of(index) if restores else None)
+        acting = self.rounds.acting(index, self._state.explorer_of(index) if restores else None)
         lanes = self._state.lanes_of(index) if restores else None
         names = [f"environment/{lane}" for lane in range(own.start, own.stop)]
-        names += [exploration_name(index, name) for name in self._rounds.explorers]
+        names += [exploration_name(index, name) for name in self.rounds.explorers]
         states = {name: self.generators(name).bit_generator.state for name in names}
         generators = {"seed": self.generators.seed, "states": states}
         lanes_of_worker = index, own.start, own.stop - own.start, self.num_envs, self._detached
         info = self.fields.spec, tuple(self.ledger.reductions)
-        takes_mask = self._rounds.actor.head.takes_mask
+        takes_mask = self.rounds.actor.head.takes_mask
         return Job(*lanes_of_worker, acting, generators, lanes, self._specs, *info, takes_mask=takes_mask)
 
     def end(self, *, hurry: bool) -> None:
@@ -276,7 +253,7 @@ class PoolLanes(Pool):
 
     def observations(self) -> np.ndarray:
         """Return the observations of the round, encoded for networks, `[N, ...]`."""
-        return self._rounds.observations()
+        return self.rounds.observations()
 
     def idle(self) -> list[int]:
         """Return the lanes that need a reset."""
@@ -291,24 +268,24 @@ class PoolLanes(Pool):
         """
         self.step = step
         self.earned[lane] = 0.0
-        self._rounds.reset(lane)
+        self.rounds.reset(lane)
         self.ledger.begin(lane, number)
 
     def reset_noise(self, actor: Actor, lane: int) -> None:
         """Reset the noise of a lane in which an episode starts; workers that act reset their own."""
-        self._rounds.reset_noise(actor, lane)
+        self.rounds.reset_noise(actor, lane)
 
     def choose_actions(self, actor: Actor, step: int) -> Chosen:
         """Begin a round, whose actions the workers or this process choose; see `Lanes.choose_actions`."""
-        return self._rounds.choose_actions(actor, step)
+        return self.rounds.choose_actions(actor, step)
 
     def before_updates(self, updates: int) -> None:
         """With overlap, let workers collect the next rollout with the weights from before these updates."""
-        self._rounds.before_updates(updates)
+        self.rounds.before_updates(updates)
 
     def learned(self, updates: int) -> None:
         """Called after each compiled call, with the number of gradient updates so far."""
-        self._rounds.learned(updates)
+        self.rounds.learned(updates)
 
     def begin_round(self, actions: np.ndarray, extra: Mapping[str, np.ndarray] | None = None) -> None:
         """Send the actions of the round, which the learner has chosen, to the workers.
@@ -333,23 +310,6 @@ class PoolLanes(Pool):
         if self.cursor == self.num_envs:
             self.actions, self._is_over = None, True
         return transitions
-
-    def end_round(self) -> None:
-        """Between rounds, release the rows of the last one, and cut the episodes that failures of workers have ended.
-
-        Transitions are views of these rows until then.
-        """
-        if self._is_over:
-            self._is_over = False
-            for inbox in self.inboxes:
-                if inbox.rows:
-                    inbox.release()
-        if self.actions is None:
-            self._rounds.cut_lost()
-
-    def rows_in_round(self) -> int:
-        """Return how many rows of the inboxes the loop has already received."""
-        return self.cursor if self.actions is not None or self._is_over else 0
 
     def _transition(self, lane: int, index: int, rows: Sequence[Row]) -> Transition:
         """Return the transition of a lane of a worker, which has these rows in the round."""
@@ -387,7 +347,7 @@ class PoolLanes(Pool):
         """
         names = () if self.source.team is None else self.source.team.names
         returns = {f"reward/{name}": earned for name, earned in zip(names, self.earned[lane].tolist(), strict=True)}
-        return {"worker": self._worker_of[lane], **self._rounds.logs(lane), **returns}
+        return {"worker": self._worker_of[lane], **self.rounds.logs(lane), **returns}
 
     def call(self, call: EnvCall) -> list[Any]:
         """Call a method of every environment, or read an attribute; return the results of the lanes.
@@ -408,19 +368,9 @@ class PoolLanes(Pool):
     def _rows_of(self, index: int) -> list[Row]:
         """Return a worker's rows of the round in progress; [] if it has failed, and the learner chose the actions."""
         inbox = self.inboxes[index]
-        if not inbox.rows and index not in self._rounds.lost:
+        if not inbox.rows and index not in self.rounds.lost:
             self.wait_for_rounds([index])
         return inbox.round() if inbox.rows else []
-
-    def wait_for_rounds(self, indices: Sequence[int]) -> None:
-        """Wait until these workers have a round; without an actor in the worker, also until one has failed."""
-        for index in reversed(indices):  # the last one has received its command last
-            inbox, control = self.inboxes[index], self.control[index]
-            if inbox.rows:
-                continue
-            control[WANTED] = inbox.ring.published + self._rounds.phases.rows_to_wait_for(index)
-            self.supervisor.wait_until(lambda inbox=inbox, index=index: inbox.rows or index in self._rounds.lost)
-            control[WANTED] = 0
 
     # Failures
 
@@ -435,25 +385,19 @@ class PoolLanes(Pool):
 
     def _resume(self, index: int) -> None:
         """Let the process that replaces another one go on. Rounds and processes hold no cycle of references."""
-        self._rounds.resume(index)
+        self.rounds.resume(index)
 
     def _skip_used_seeds(self, index: int) -> None:
         """Advance the generators of a failed worker, so that its successor does not repeat random numbers."""
-        own, pending = self.own[index], self._rounds.pending_resets(index)
+        own, pending = self.own[index], self.rounds.pending_resets(index)
         for lane, ahead in zip(range(own.start, own.stop), pending.tolist(), strict=True):
             generator = self.generators(f"environment/{lane}")
             for _ in range(int(self.resets[lane]) + ahead + 1):  # it may have failed in a reset
                 generator.integers(2**31)
             self.resets[lane] = -ahead
-        for name in self._rounds.explorers:
+        for name in self.rounds.explorers:
             bits: Any = self.generators(exploration_name(index, name)).bit_generator
             bits.advance(2**64)
-
-    def cut(self, lanes: list[int]) -> None:
-        """Cut the episodes of these lanes, because a worker has failed."""
-        for lane in lanes:
-            self.ledger.finish(lane)
-        self.interrupted += lanes
 
     # State
 
@@ -469,8 +413,8 @@ class PoolLanes(Pool):
         self.end_round()
         states = self.supervisor.states(self.inboxes, hurry=hurry)
         self.end_round()  # it may have found that a worker has failed
-        self._rounds.phases.pause()
-        return join(self, self._rounds, states, self._extra)
+        self.rounds.phases.pause()
+        return join(self, self.rounds, states, self._extra)
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore the state of `get_state` at the next `start`, or that of `ScalarLanes`; see `PoolState.accept`."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,9 +11,12 @@ import numpy as np
 from noterl.collect.base import Lanes
 from noterl.collect.workers.process import Inbox
 from noterl.collect.workers.settings import WorkerSettings
+from noterl.collect.workers.worker import WANTED
 from noterl.envs.observation import ObservationEncoder
+from noterl.types import InfoSpec
 
 if TYPE_CHECKING:
+    from noterl.envs import EnvSource
     from noterl.random import Generators
 
 
@@ -29,40 +32,68 @@ class Pool(Lanes):
         resets: how often each lane was reset since its generator was synchronized, `[N]`.
         step: environment steps so far.
         cursor: the lane whose transition is next in the round.
+        rounds: who chooses the actions; None outside of a `fit`.
         supervisor: the processes; None outside of a `fit`.
         memory: shared with the processes; None outside of a `fit`.
         control: the control array of each worker.
         inboxes: the rounds of each worker that the loop has not consumed.
     """
 
-    settings: WorkerSettings
-    own: list[slice]
-    generators: Generators
-    encoder: ObservationEncoder
-    earned: np.ndarray
-    resets: np.ndarray
-    step: int
-    cursor: int
-    supervisor: Any
-    memory: Any
-    control: list[np.ndarray]
-    inboxes: list[Inbox]
+    def __init__(
+        self,
+        source: EnvSource,
+        num_envs: int,
+        generators: Generators,
+        workers: WorkerSettings,
+        info_spec: InfoSpec | None,
+    ) -> None:
+        super().__init__(source, num_envs, info_spec)
+        self.settings: WorkerSettings = workers
+        self.generators: Generators = generators
+        ends = [index * num_envs // workers.count for index in range(workers.count + 1)]
+        self.own: list[slice] = [slice(*both) for both in pairwise(ends)]
+        self.encoder: ObservationEncoder = ObservationEncoder(source.observation_space)
+        self.earned: np.ndarray = np.zeros((num_envs, 0 if source.team is None else len(source.team)))
+        self.resets: np.ndarray = np.zeros(num_envs, np.int64)
+        self.step: int = 0
+        self.cursor: int = 0
+        self.rounds: Any = None
+        self.supervisor: Any = None
+        self.memory: Any = None
+        self.control: list[np.ndarray] = []
+        self.inboxes: list[Inbox] = []
+        self._is_over = False  # whether all transitions of the round were returned, and its rows are not released
 
-    @abstractmethod
     def end_round(self) -> None:
         """Between rounds, release the rows of the last one, and cut the episodes that failures of workers have ended.
 
         Transitions are views of these rows until then.
         """
+        if self._is_over:
+            self._is_over = False
+            for inbox in self.inboxes:
+                if inbox.rows:
+                    inbox.release()
+        if self.actions is None:
+            self.rounds.cut_lost()
 
-    @abstractmethod
-    def wait_for_rounds(self, indices: Sequence[int]) -> None:
-        """Wait until these workers have a round; without an actor in the worker, also until one has failed."""
-
-    @abstractmethod
     def rows_in_round(self) -> int:
         """Return how many rows of the inboxes the loop has already received."""
+        return self.cursor if self.actions is not None or self._is_over else 0
 
-    @abstractmethod
+    def wait_for_rounds(self, indices: Sequence[int]) -> None:
+        """Wait until these workers have a round; without an actor in the worker, also until one has failed."""
+        for index in reversed(indices):  # the last one has received its command last
+            inbox = self.inboxes[index]
+            control = self.control[index]
+            if inbox.rows:
+                continue
+            control[WANTED] = inbox.ring.published + self.rounds.phases.rows_to_wait_for(index)
+            self.supervisor.wait_until(lambda inbox=inbox, index=index: inbox.rows or index in self.rounds.lost)
+            control[WANTED] = 0
+
     def cut(self, lanes: list[int]) -> None:
         """Cut the episodes of these lanes, because a worker has failed."""
+        for lane in lanes:
+            self.ledger.finish(lane)
+        self.interrupted += lanes

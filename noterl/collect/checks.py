@@ -40,9 +40,7 @@ def check_state(
     """
     count = len(state["lanes"])
     lane: dict[str, Any] = {"observation": _layout(source.observation_space)}
-    flags = [bool] * count
-    ledger: dict[str, Any] = {"returns": [float] * count, "lengths": [Int(0)] * count, "numbers": [Int(-1)] * count}
-    ledger |= {"running": flags, "over": ListOf(Int(0, count - 1)), "info": [DictOf(STATE)] * count}
+    ledger = {**_episodes(count), "over": ListOf(Int(0, count - 1)), "info": [DictOf(STATE)] * count}
     if start:
         ledger["policy_state"] = _states(start, count)
     expected = {"lanes": ListOf(lane), "ledger": ledger}
@@ -96,25 +94,24 @@ def _states(start: State, count: int) -> dict[str, Array]:
     return {name: Array(value.dtype, (count, *value.shape)) for name, value in start.items()}
 
 
+def _episodes(count: int) -> dict[str, Any]:
+    """Return the schema of the episodes in flight of `count` lanes."""
+    numbers = {"returns": [float] * count, "lengths": [Int(0)] * count, "numbers": [Int(-1)] * count}
+    return {**numbers, "running": [bool] * count}
+
+
 def _pool(source: EnvSource, count: int, pool: Any, info_spec: Any, start: State) -> dict[str, Any]:
     """Return the schema of what workers add to the state: see `PoolLanes.get_state`."""
     keys = [name.removeprefix(INFO) for name in pool["rows"][0] if name.startswith(INFO)]
     acted = any(name.startswith(POLICY_STATE) for name in pool["rows"][0])  # whether workers have chosen the actions
     specs = row_specs(source, info_spec, keys, start if acted else NO_STATE)
     row = {spec.name: Array(spec.dtype, (None, *spec.shape)) for spec in specs}
-    ledgers = [
-        {
-            "returns": [float] * lanes,
-            "lengths": [Int(0)] * lanes,
-            "numbers": [Int(-1)] * lanes,
-            "running": [bool] * lanes,
-            "info": [{}] * lanes,
-        }
-        | {"over": []}
-        | ({"policy_state": _states(start, lanes)} if start and acted and "policy_state" in ledger else {})
-        for ledger in pool["ledgers"]
-        for lanes in [len(ledger["running"])]
-    ]
+    ledgers = []
+    for ledger in pool["ledgers"]:
+        lanes = len(ledger["running"])
+        has_state = start and acted and "policy_state" in ledger
+        state = {"policy_state": _states(start, lanes)} if has_state else {}
+        ledgers.append({**_episodes(lanes), "over": [], "info": [{}] * lanes, **state})
     return {
         "rows": [row] * len(ledgers),
         "ledgers": ledgers,

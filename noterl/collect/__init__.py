@@ -4,35 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from noterl.collect.base import Lanes
-from noterl.collect.device import DeviceLanes
+from noterl.collect.base import Lanes as Lanes
+from noterl.collect.device import DeviceLanes as DeviceLanes
 from noterl.collect.fields import check_info_spec
-from noterl.collect.lanes import ScalarLanes
-from noterl.collect.ray.settings import RayWorkers
-from noterl.collect.team import TeamLanes
-from noterl.collect.vector import VectorLanes
-from noterl.collect.workers.lanes import PoolLanes
-from noterl.collect.workers.settings import WorkerError, Workers, WorkerSettings
+from noterl.collect.lanes import ScalarLanes as ScalarLanes
+from noterl.collect.ray.settings import RayWorkers as RayWorkers
+from noterl.collect.team import TeamLanes as TeamLanes
+from noterl.collect.vector import VectorLanes as VectorLanes
+from noterl.collect.workers.lanes import PoolLanes as PoolLanes
+from noterl.collect.workers.settings import WorkerError as WorkerError
+from noterl.collect.workers.settings import Workers as Workers
+from noterl.collect.workers.settings import WorkerSettings as WorkerSettings
 from noterl.types import InfoSpec
 
 if TYPE_CHECKING:
     from noterl.envs import EnvSource
     from noterl.envs.multi_agent.parallel import TeamReward
     from noterl.random import Generators
-
-__all__ = [
-    "DeviceLanes",
-    "Lanes",
-    "PoolLanes",
-    "RayWorkers",
-    "ScalarLanes",
-    "TeamLanes",
-    "VectorLanes",
-    "WorkerError",
-    "WorkerSettings",
-    "Workers",
-    "open_lanes",
-]
 
 
 def open_lanes(

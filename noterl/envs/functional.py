@@ -2,7 +2,7 @@
 
 On the JAX backend, most agents run such an environment on the device, together with the updates. Everywhere else, the
 classes of this module step the environment with NumPy's interface. JAX is imported when such an environment is used.
-Without JAX, the functions are called uncompiled.
+Without JAX, the environment can be made and described, but not stepped.
 """
 
 from __future__ import annotations
@@ -96,13 +96,13 @@ class Functions:
 
     @functools.cached_property
     def reset_one(self) -> Reset:
-        """`reset`, compiled if JAX is installed."""
-        return import_jax().jit(self.reset) if has_jax() else self.reset
+        """`reset`, compiled."""
+        return import_jax().jit(self.reset)
 
     @functools.cached_property
     def step_one(self) -> Step:
-        """`step`, compiled if JAX is installed."""
-        return import_jax().jit(self.step) if has_jax() else self.step
+        """`step`, compiled."""
+        return import_jax().jit(self.step)
 
     @functools.cached_property
     def reset_all(self) -> Reset:
@@ -205,19 +205,13 @@ class FunctionalVectorEnv(VectorEnv):
     def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode in every environment."""
         super().reset(seed=seed)
-        keys = new_keys(self.np_random, self.num_envs)
-        if has_jax():
-            observations, self._states = self.functions.reset_all(keys)
-            return to_numpy(observations, self.single_observation_space), {}
-        # Without JAX there is no `vmap`, so the states are a list with one entry per lane.
-        single, self._states = map(list, zip(*map(self.functions.reset, keys), strict=True))
-        return self._stacked(single), {}
+        observations, self._states = self.functions.reset_all(new_keys(self.np_random, self.num_envs))
+        return to_numpy(observations, self.single_observation_space), {}
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Take an action in every environment."""
         keys = new_keys(self.np_random, 2, self.num_envs)
-        step = self.functions.step_all if has_jax() else self._step_each
-        final, observations, self._states, *results = step(keys, self._states, actions)
+        final, observations, self._states, *results = self.functions.step_all(keys, self._states, actions)
         reward, terminated, truncated = map(np.asarray, results)
         space = self.single_observation_space
         final = to_numpy(final, space)
@@ -227,26 +221,6 @@ class FunctionalVectorEnv(VectorEnv):
         for lane in np.flatnonzero(terminated | truncated).tolist():
             last[lane] = at(final, lane)
         return observations, reward.astype(np.float64), terminated, truncated, {"final_obs": last}
-
-    def _step_each(self, keys: Any, states: list[Any], actions: Any) -> tuple[Any, ...]:
-        """Step the environments one after another, without JAX."""
-        final, new, *results = map(list, zip(*map(self.functions.step, keys[0], states, actions), strict=True))
-        observations = list(final)
-        for lane, ends in enumerate(zip(*results[1:], strict=True)):
-            if any(ends):
-                observations[lane], new[lane] = self.functions.reset(keys[1][lane])
-        reward, terminated, truncated = results
-        return (
-            self._stacked(final),
-            self._stacked(observations),
-            new,
-            reward,
-            np.array(terminated, bool),
-            np.array(truncated, bool),
-        )
-
-    def _stacked(self, observations: list[Any]) -> Any:
-        return _stack([to_numpy(observation, self.single_observation_space) for observation in observations])
 
 
 def functional(
@@ -287,9 +261,8 @@ def functional(
     ...     state = state + (action - 0.5)
     ...     return state, state, -(state[0] ** 2), abs(state[0]) > 5, False
     >>> env = functional(reset, step, Box(-9, 9, (1,)), Discrete(2), max_episode_steps=100)
-    >>> observation, info = env.reset(seed=0)
-    >>> env.step(1)[0]
-    array([0.5], dtype=float32)
+    >>> env.observation_space
+    Box(-9.0, 9.0, (1,), float32)
     """
     for argument, value in (("reset", reset), ("step", step)):
         if not callable(value):
@@ -343,8 +316,6 @@ def unflatten(like: Any, arrays: list[Any]) -> Any:
     ours, theirs = ([(np.shape(leaf), np.dtype(leaf.dtype)) for leaf in map(_data, tree)] for tree in (model, arrays))
     if ours != theirs:
         raise ValueError(f"the state must have the shapes and dtypes {ours}, got {theirs}")
-    if not has_jax():
-        return arrays[0]
     jax = import_jax()
     leaves = [
         jax.random.wrap_key_data(array, impl=jax.random.key_impl(leaf)) if _is_key(leaf) else array
@@ -354,7 +325,7 @@ def unflatten(like: Any, arrays: list[Any]) -> Any:
 
 
 def _leaves(tree: Any) -> list[Any]:
-    return list(import_jax().tree.leaves(tree)) if has_jax() else [tree]
+    return list(import_jax().tree.leaves(tree))
 
 
 def _data(leaf: Any) -> Any:
@@ -365,10 +336,8 @@ def _data(leaf: Any) -> Any:
 
 
 def _is_key(leaf: Any) -> bool:
-    if not has_jax() or not hasattr(leaf, "dtype"):
-        return False
     jax = import_jax()
-    return bool(jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key))
+    return hasattr(leaf, "dtype") and bool(jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key))
 
 
 def to_numpy(observation: Any, space: spaces.Space[Any]) -> Any:
@@ -376,12 +345,6 @@ def to_numpy(observation: Any, space: spaces.Space[Any]) -> Any:
     if isinstance(space, spaces.Dict):
         return {name: to_numpy(observation[name], part) for name, part in space.spaces.items()}
     return np.asarray(fit_dtype(space, np.asarray(observation)), space.dtype)
-
-
-def _stack(observations: list[Any]) -> Any:
-    if isinstance(observations[0], dict):
-        return {name: _stack([observation[name] for observation in observations]) for name in observations[0]}
-    return np.stack(observations)
 
 
 def _fits(found: Any, space: spaces.Space[Any]) -> bool:
@@ -399,7 +362,7 @@ def _limited(reset: Reset, step: Step, limit: int) -> tuple[Reset, Step]:
 
     def limited_reset(key: Any) -> tuple[Any, Any]:
         observation, state = reset(key)
-        # NumPy's int32, so that the state works without JAX and has the same dtype in each step.
+        # NumPy's int32, so that the state has the same dtype in each step.
         return observation, (state, np.int32(0))
 
     def limited_step(key: Any, state: Any, action: Any) -> tuple[Any, Any, Any, Any, Any]:

@@ -14,7 +14,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 
-from noterl.envs.functional import FunctionalEnv, functional, has_jax, import_jax
+from noterl.envs.functional import FunctionalEnv, functional, import_jax
 from noterl.envs.spaces import kind, parts_of
 
 
@@ -184,8 +184,6 @@ def _space_of_spec(spec: Any) -> Any:
 
 
 def _split(key: Any) -> tuple[Any, Any]:
-    if not has_jax():
-        return key, key
     first, second = import_jax().random.split(key)
     return first, second
 

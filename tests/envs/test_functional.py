@@ -62,28 +62,6 @@ class TestNumpyInterface:
                 assert reward[lane] == pytest.approx(0.1 * last[0], abs=1e-6)
                 assert (abs(last[0]) > 2.0) == terminated[lane]
 
-    def test_functions_run_without_jax(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The example of `functional` uses NumPy only."""
-
-        def reset(key: Any) -> Any:
-            start = np.float32(key[0] / 2**32)
-            return np.full(1, start), np.full(1, start)
-
-        def step(key: Any, state: Any, action: Any) -> Any:
-            state = state + np.float32(action)
-            return state, state, state[0], state[0] > 3, False
-
-        monkeypatch.setattr(sys.modules["noterl.envs.functional"], "has_jax", lambda: False)
-        env = functional(reset, step, spaces.Box(-9, 9, (1,)), spaces.Discrete(2))
-        assert rolled(env, [1, 1, 1, 1])[-1][2]
-        vector = FunctionalVectorEnv(env.functions, 2)
-        vector.reset(seed=0)
-        for _ in range(2):
-            vector.step(np.array([1, 0]))
-        observations, reward, terminated, _, info = vector.step(np.array([1, 0]))
-        assert terminated.tolist() == [True, False]
-        assert info["final_obs"][0][0] == reward[0] > 3 > observations[0][0]
-
     def test_environment_can_be_sent_to_a_worker(self) -> None:
         source = noterl.envs.resolve(line())
         source.make_evaluation().reset(seed=0)

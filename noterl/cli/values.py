@@ -20,6 +20,11 @@ from noterl.cli.errors import UsageError
 from noterl.tune.ranges import RANGES, OneMinus
 from noterl.utils.words import explain_name
 
+
+class _NotAValueError(Exception):
+    """A text does not consist of literals and calls of names."""
+
+
 _CONSTANTS = {"true": True, "false": False, "none": None, "inf": math.inf, "nan": math.nan}
 
 
@@ -75,9 +80,10 @@ def parse_value(text: str, annotation: str) -> Any:
     # A word alone is a text, unless it is a constant or the name of a class.
     if isinstance(node, ast.Name) and node.id.lower() not in _CONSTANTS and not _looks_like_class(node.id):
         return text
-    if not _is_expression(node):
-        return text  # such as CartPole-v1, a subtraction
-    value = _evaluate(node, find_class)
+    try:
+        value = _evaluate(node, find_class)
+    except _NotAValueError:
+        return text
     return (value,) if is_sequence(annotation) and not isinstance(value, (tuple, list, *RANGES)) else value
 
 
@@ -93,11 +99,13 @@ def parse_call(text: str, find: Callable[[str], Any]) -> Any:
     """
     try:
         node = ast.parse(text.strip(), mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise UsageError(f"{text!r} must be written like Name(1, key='value')") from error
-    if not isinstance(node, ast.Call | ast.Name) or not _is_expression(node):
-        raise UsageError(f"{text!r} must be written like Name(1, key='value')")
-    return _evaluate(node, find)
+        if isinstance(node, ast.Call | ast.Name):
+            return _evaluate(node, find)
+    except UsageError:
+        raise
+    except (_NotAValueError, SyntaxError, ValueError, RecursionError, MemoryError):
+        pass
+    raise UsageError(f"{text!r} must be written like Name(1, key='value')")
 
 
 def find_class(name: str) -> Any:
@@ -134,45 +142,33 @@ def _looks_like_class(name: str) -> bool:
     return re.fullmatch(r"[A-Z]\w*[a-z]\w*", name) is not None and name in known_classes()
 
 
-def _is_expression(node: ast.expr) -> bool:
-    """Return whether a node consists of literals and calls of names."""
-    if isinstance(node, ast.Tuple | ast.List):
-        return all(map(_is_expression, node.elts))
-    if isinstance(node, ast.Dict):
-        return all(key is not None and _is_expression(key) for key in node.keys) and all(
-            map(_is_expression, node.values)
-        )
-    if isinstance(node, ast.UnaryOp):
-        # Only signs: a sum or a difference is a text, as in an id with a hyphen.
-        return isinstance(node.op, ast.USub | ast.UAdd) and isinstance(node.operand, ast.Constant | ast.Name)
-    if isinstance(node, ast.Call):
-        named = all(keyword.arg is not None and _is_expression(keyword.value) for keyword in node.keywords)
-        return isinstance(node.func, ast.Name) and named and all(map(_is_expression, node.args))
-    return isinstance(node, ast.Constant | ast.Name)
-
-
 def _evaluate(node: ast.expr, find: Callable[[str], Any]) -> Any:
-    """Return the value of a node for which `_is_expression` holds."""
-    if isinstance(node, ast.Constant):
-        return node.value
-    if isinstance(node, ast.Tuple | ast.List):
-        items = [_evaluate(item, find) for item in node.elts]
-        return tuple(items) if isinstance(node, ast.Tuple) else items
-    if isinstance(node, ast.Dict):
-        pairs = zip(node.keys, node.values, strict=True)
-        return {_evaluate(key, find): _evaluate(value, find) for key, value in pairs if key is not None}
-    if isinstance(node, ast.UnaryOp):
-        operand = _evaluate(node.operand, find)
-        if not isinstance(operand, int | float):
-            raise UsageError(f"{ast.unparse(node)} is not a number")
-        return -operand if isinstance(node.op, ast.USub) else operand
-    if isinstance(node, ast.Name):
-        if node.id.lower() in _CONSTANTS:
-            return _CONSTANTS[node.id.lower()]
-        return _call(node.id, [], {}, find)
-    assert isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
-    keywords = {str(keyword.arg): _evaluate(keyword.value, find) for keyword in node.keywords}
-    return _call(node.func.id, [_evaluate(argument, find) for argument in node.args], keywords, find)
+    """Return the value of a node that consists of literals and calls of names.
+
+    Raises:
+        _NotAValueError: if the node has other parts, such as the subtraction in CartPole-v1.
+    """
+    match node:
+        case ast.Constant(value):
+            return value
+        case ast.Tuple(items):
+            return tuple(_evaluate(item, find) for item in items)
+        case ast.List(items):
+            return [_evaluate(item, find) for item in items]
+        case ast.Dict(keys, values) if None not in keys:  # None stands for `**`
+            pairs = zip(keys, values, strict=True)
+            return {_evaluate(key, find): _evaluate(value, find) for key, value in pairs if key is not None}
+        case ast.UnaryOp(ast.USub() | ast.UAdd() as sign, ast.Constant() | ast.Name() as operand):
+            number = _evaluate(operand, find)
+            if not isinstance(number, int | float):
+                raise UsageError(f"{ast.unparse(node)} is not a number")
+            return -number if isinstance(sign, ast.USub) else number
+        case ast.Name(name):
+            return _CONSTANTS[name.lower()] if name.lower() in _CONSTANTS else _call(name, [], {}, find)
+        case ast.Call(ast.Name(name), arguments, keywords) if all(keyword.arg for keyword in keywords):
+            options = {str(keyword.arg): _evaluate(keyword.value, find) for keyword in keywords}
+            return _call(name, [_evaluate(argument, find) for argument in arguments], options, find)
+    raise _NotAValueError
 
 
 def _call(name: str, arguments: list[Any], keywords: dict[str, Any], find: Callable[[str], Any]) -> Any:

@@ -46,7 +46,7 @@ class Actor:
         forward_fields: the shapes of the fields that `forward` returns beside the output, by name.
         fields: further fields `[N, ...]` of the actions that `choose_actions` returned last, by name. The memory stores
             them with the transitions.
-        searches: whether it steps copies of the environments, which must then be in this process.
+        searches: whether the actor steps copies of the environments, which must then be in this process.
         start: the state of the policy before the first step of an episode, `[...]` by name; empty without a state.
         worker_explorers: a policy or noise for each worker process, the first of which is `explorer`; empty if each
             worker has a copy of `explorer`.
@@ -124,7 +124,7 @@ class Actor:
 
         Args:
             observations: encoded observations, `[N, ...]`.
-            step: environment steps so far; exploration may depend on it.
+            step: environment steps so far; exploration may depend on these steps.
             explorer: the policy or the noise to explore with; None to act without exploration.
             mask: the legal actions, bool `[N, A]`; None if all are legal.
             state: the state of the policy, `[N, ...]` by name.
@@ -169,7 +169,7 @@ class Actor:
         return values, state
 
     def network_inputs(self, observations: np.ndarray) -> np.ndarray:
-        """Return encoded observations `[N, ...]` as networks receive them: normalized, in their dtype."""
+        """Return encoded observations `[N, ...]` as networks receive observations: normalized, in the networks' dtype."""
         if self.normalizers is not None:
             observations = self.normalizers.normalize_observation(observations)
         return observations if observations.dtype == self.dtype else observations.astype(self.dtype)
@@ -187,7 +187,7 @@ class Actor:
             self._reset_noise(lane)
 
     def mark_stale(self) -> None:
-        """Fetch the weights again before the next forward pass; call it if they changed outside of an update."""
+        """Fetch the weights again before the next forward pass; call this if weights changed outside of an update."""
         self.forward.stale = True
 
 
@@ -195,7 +195,8 @@ def split_fields(values: np.ndarray, shapes: Mapping[str, tuple[int, ...]]) -> t
     """Split outputs `[N, W + ...]` with fields as their last columns into outputs `[N, W]` and fields `[N, ...]`."""
     if not shapes:
         return values, {}
-    fields, end = {}, values.shape[1]
+    fields = {}
+    end = values.shape[1]
     for name in sorted(shapes, reverse=True):
         start = end - math.prod(shapes[name])
         fields[name] = values[:, start:end].reshape(len(values), *shapes[name])

@@ -14,7 +14,8 @@ import numpy as np
 from noterl.acting.search import Array, Evaluate, SearchResult, Tree, masked_softmax
 
 # The paper's scale of action values, for values in [0, 1]: (VISITS + largest visit count) * SCALE.
-VISITS, SCALE = 50, 0.1
+VISITS = 50
+SCALE = 0.1
 
 # The paper's number of actions that the root considers.
 CONSIDERED = 16
@@ -23,7 +24,7 @@ CONSIDERED = 16
 class GumbelTree(Tree):
     """The search trees of B states, with Gumbel noise instead of Dirichlet noise at the root.
 
-    The root samples up to 16 actions without replacement, and halves their number while it visits them equally often.
+    The root samples up to 16 actions without replacement, and halves the number while all are visited equally often.
     A node below chooses the action whose visits lag most behind the improved policy, the softmax of the logits plus the
     scaled action values. An action without visits has a mean of the node's value and the values of visited actions.
 
@@ -50,7 +51,7 @@ class GumbelTree(Tree):
         shape = (self.count, self.actions)
         self.noise: np.ndarray = np.zeros(shape) if generator is None else generator.gumbel(size=shape)
         legal = np.count_nonzero(self.blocked[self.roots] == 0, axis=1)
-        tables = [visit_sequence(each, simulations) for each in range(CONSIDERED + 1)]
+        tables = [visit_sequence(count, simulations) for count in range(CONSIDERED + 1)]
         self.sequences: np.ndarray = np.array(tables)[np.minimum(legal, CONSIDERED)]  # [B, simulations]
         self._simulated = 0
 
@@ -89,8 +90,11 @@ class GumbelTree(Tree):
         return np.log(np.maximum(self.priors[nodes], 1e-300))
 
     def _scaled_values(self, nodes: Array) -> Array:
-        visits, priors, signs = self.visits[nodes], self.priors[nodes], self.signs[nodes]
-        visited, count = visits > 0, visits.sum(axis=1, keepdims=True)
+        visits = self.visits[nodes]
+        priors = self.priors[nodes]
+        signs = self.signs[nodes]
+        visited = visits > 0
+        count = visits.sum(axis=1, keepdims=True)
         value = signs * self.totals[nodes] / np.maximum(visits, 1.0)
         share = np.where(visited, priors, 0.0).sum(axis=1, keepdims=True)
         mean = np.where(visited, priors * value, 0.0).sum(axis=1, keepdims=True) / np.maximum(share, 1e-300)
@@ -114,11 +118,13 @@ def visit_sequence(actions: int, simulations: int) -> list[int]:
     """
     if actions <= 1:
         return list(range(simulations))
-    rounds, visits, sequence = math.ceil(math.log2(actions)), [0] * actions, list[int]()
+    rounds = math.ceil(math.log2(actions))
+    visits = [0] * actions
+    sequence = list[int]()
     left = actions
     while len(sequence) < simulations:
         for _ in range(max(1, simulations // (rounds * left))):
             sequence += visits[:left]
-            visits[:left] = [each + 1 for each in visits[:left]]
+            visits[:left] = [count + 1 for count in visits[:left]]
         left = max(2, left // 2)
     return sequence[:simulations]

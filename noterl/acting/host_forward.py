@@ -51,7 +51,7 @@ class HostForward:
         networks: the agent's networks; the NumPy copy is made from one of them, or from one for each agent of `joint`.
         hyperparameters: the agent's hyperparameters, which the forward pass might use.
         trained: the variables that updates train.
-        shape: of one observation as networks receive it.
+        shape: of one observation as networks receive observations.
         dtype: of observations as networks receive them.
         joint: how several agents share the forward pass; None for one agent.
         start: the state of the policy before the first step of an episode, `[...]` by name; empty without a state.
@@ -105,7 +105,7 @@ class HostForward:
         ]
 
     def outdate(self, make: Callable[[], HostForward]) -> None:
-        """Make the forward pass again at its next call, because an attribute that `forward` reads has changed."""
+        """Make the forward pass again at the next call, because an attribute that `forward` reads has changed."""
 
         def compiled(inputs: Any) -> Any:
             vars(self).update(vars(make()))
@@ -115,7 +115,7 @@ class HostForward:
         self.program, self.compiled, self.report = None, compiled, []
 
     def __call__(self, observations: Any, noise: np.random.Generator | None = None) -> np.ndarray:
-        """Return the output for observations `[N, ...]`, with noise in the weights if there is a generator for it."""
+        """Return the output for observations `[N, ...]`, with noise in the weights if there is a generator."""
         if self.program is None:
             return self.compiled(observations) if noise is None else self._compiled_with_noise(observations, noise)
         weights = self.weights()
@@ -199,7 +199,7 @@ class HostForward:
         return next(filter(None, map(self._accepted, described)), None)
 
     def _accepted(self, described: tuple[Step, list[Any]] | None, width: int | None = None) -> Step | None:
-        """Return a NumPy function if it is small enough and gives the first `width` outputs; otherwise None."""
+        """Return a NumPy function that is small enough and gives the first `width` outputs; otherwise None."""
         if described is None:
             return None
         program, self._variables = described
@@ -227,9 +227,10 @@ class HostForward:
         from noterl import networks
         from noterl.backends import keras
 
-        rng, fetch = np.random.default_rng(1), self._backend.fetch
-        found = networks.unique(part for one in self.networks for part in networks.variables(one))
-        saved = [(variable, fetch(variable)) for variable in found if keras.backend.is_float_dtype(variable.dtype)]
+        rng = np.random.default_rng(1)
+        fetch = self._backend.fetch
+        variables = networks.unique(part for network in self.networks for part in networks.variables(network))
+        saved = [(variable, fetch(variable)) for variable in variables if keras.backend.is_float_dtype(variable.dtype)]
         before = [(number, float(number)) for number in self.hyperparameters]
         try:
             for variable, value in saved:

@@ -72,7 +72,8 @@ def describe_recurrent(network: Any, shape: tuple[int, ...], dtype: Any, state: 
 
     if dtype != np.float32 or any(value.dtype != np.float32 or value.ndim != 1 for value in state.values()):
         return None
-    graph, size = Graph(), math.prod(shape)
+    graph = Graph()
+    size = math.prod(shape)
     whole = graph.add("input", name="observation", shape=(size,), dtype=dtype)
     ends = np.cumsum([size, *(value.size for value in state.values())]).tolist()
     places = [graph.add("columns", whole, start=a, stop=b) for a, b in zip([0, *ends], ends, strict=False)]

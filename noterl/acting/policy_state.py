@@ -32,7 +32,7 @@ def read_spec(state_spec: Any, owner: str) -> dict[str, tuple[tuple[int, ...], n
 
 
 def _entry(entry: Any) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
-    """Return an entry of a `state_spec` as (shape, dtype), or None if it is neither a shape nor such a pair."""
+    """Return an entry of a `state_spec` as (shape, dtype), or None for anything but a shape or such a pair."""
     has_dtype = isinstance(entry, tuple) and len(entry) == 2 and isinstance(entry[0], tuple)
     shape, dtype = entry if has_dtype else (entry, np.float32)
     if not isinstance(shape, tuple) or not all(type(size) is int and size >= 0 for size in shape):
@@ -139,9 +139,10 @@ def as_rows(observations: np.ndarray, state: State, names: Iterable[str]) -> np.
 
 
 def from_rows(rows: np.ndarray, widths: Mapping[str, int]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Return the output and the state in rows that hold both, the state last; the widths are those of its parts."""
+    """Return the output and the state in rows that hold both, the state last; with the widths of the state's parts."""
     place = rows.shape[1] - sum(widths.values())
-    output, state = rows[:, :place], {}
+    output = rows[:, :place]
+    state = {}
     for name, width in widths.items():
         state[name] = rows[:, place : place + width]
         place += width

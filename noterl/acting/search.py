@@ -38,7 +38,7 @@ class Tree:
     actions. In a game of two players, the Q of an action without visits is 0. For one player, values have no natural
     bounds: Q is scaled to [0, 1] (Schrittwieser et al., 2020, equation 5), and an action without visits has the node's
     own value. The bounds are the smallest and largest return that a simulation has given to any action of the tree;
-    the paper takes those of Q, the means of these returns.
+    the paper takes the smallest and largest Q, the means of these returns.
 
     Args:
         game: a `noterl.envs.games.Game`, whose functions simulate moves.
@@ -101,13 +101,15 @@ class Tree:
 
     def result(self) -> SearchResult:
         """Return the visit shares and values of the roots."""
-        visits, totals = self.visits[self.roots], self.totals[self.roots]
+        visits = self.visits[self.roots]
+        totals = self.totals[self.roots]
         count = visits.sum(axis=1)
         return SearchResult(visits / count[:, None], self.signs[self.roots, 0] * totals.sum(axis=1) / count)
 
     def scores(self, nodes: Array) -> Array:
         """Return the score of each action in nodes `[n]`, `[n, A]`; -inf for illegal actions."""
-        visits, signs = self.visits[nodes], self.signs[nodes]
+        visits = self.visits[nodes]
+        signs = self.signs[nodes]
         value = self.totals[nodes] / np.maximum(visits, 1.0)
         if self.game.players == 1:
             value = self._scaled(nodes, np.where(visits > 0, value, self.values[nodes, None]))
@@ -118,11 +120,13 @@ class Tree:
         trees = nodes // self.size
         low, high = self.low[trees, None], self.high[trees, None]
         width = high - low
-        known = width > 0
-        return np.where(known, np.clip((value - low) / np.where(known, width, 1.0), 0.0, 1.0), 0.0)
+        has_width = width > 0
+        return np.where(has_width, np.clip((value - low) / np.where(has_width, width, 1.0), 0.0, 1.0), 0.0)
 
     def _simulate(self) -> None:
-        nodes, path, leaves = self.roots, [], []
+        nodes = self.roots
+        path = []
+        leaves = []
         gained = np.zeros(self.count)  # by tree: the first player's value of the leaf, then of the edges above it
         while len(nodes):
             actions = self.scores(nodes).argmax(axis=1)
@@ -153,7 +157,7 @@ class Tree:
         return self.values[nodes]
 
     def _open(self, nodes: Array, states: Array) -> None:
-        """Set the states of nodes `[n]`, and evaluate them in one forward pass."""
+        """Set the states of nodes `[n]`, and evaluate the nodes in one forward pass."""
         game = self.game
         logits, values = self.evaluate(game.observe(states))
         legal = game.legal_actions(states)
@@ -164,7 +168,7 @@ class Tree:
         self.values[nodes] = self.signs[nodes, 0] * values
 
     def _back_up(self, path: list[tuple[Array, Array]], gained: Array) -> None:
-        """Add the values of the leaves to all edges above them, discounted, with the rewards on the way."""
+        """Add the values of the leaves to all edges above the leaves, discounted, with the rewards on the way."""
         for nodes, actions in reversed(path):
             trees = nodes // self.size
             value = self.rewards[nodes, actions] + self.discount * gained[trees]

@@ -48,7 +48,7 @@ class SearchSettings:
 class SearchActor(Actor):
     """Chooses training actions by a search from the states of all lanes, in lockstep.
 
-    `act` does not search: it returns the most probable legal action.
+    `act` does not search and returns the most probable legal action.
 
     Attributes:
         settings: how to search.
@@ -107,7 +107,8 @@ class SearchActor(Actor):
         state: State = NO_STATE,
     ) -> tuple[np.ndarray, State]:
         """Search from all lanes and return the training actions `[N]`; also before `learning_starts`."""
-        settings, generator = self.settings, self.explorer.generator
+        settings = self.settings
+        generator = self.explorer.generator
         assert self._lanes is not None, "attach comes first"
         game = self.game_of(self._lanes.source)
         states = self._states(game, self._lanes)
@@ -130,7 +131,8 @@ class SearchActor(Actor):
 
     def _tree(self, game: Game, states: np.ndarray, simulations: int, *, explore: bool) -> Tree:
         """Return the trees of states `[N, ...]` after all simulations, with noise at the roots if `explore`."""
-        settings, generator = self.settings, self.explorer.generator
+        settings = self.settings
+        generator = self.explorer.generator
         options: dict[str, Any] = {"simulations": simulations, "discount": float(settings.discount)}
         if settings.gumbel:
             options["generator"] = generator if explore else None
@@ -153,7 +155,8 @@ class SearchActor(Actor):
             padding = np.zeros((rows - count, *observations.shape[1:]), observations.dtype)
             observations = np.concatenate([observations, padding])
         outputs = self.outputs(observations)[0][:count]
-        logits, value = outputs[:, :-1], outputs[:, -1].astype(np.float64)
+        logits = outputs[:, :-1]
+        value = outputs[:, -1].astype(np.float64)
         return logits, np.tanh(value) if game.players == 2 else value / (1.0 - float(self.settings.discount))
 
     def select(

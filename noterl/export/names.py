@@ -1,4 +1,4 @@
-"""The names of the formats and the endings of their files; this module imports no backend."""
+"""The names of the formats and the endings of the files; this module imports no backend."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ FORMAT_NAMES = tuple(ENDINGS)
 
 
 def export_path(path: str | os.PathLike[str], format: str) -> Path:
-    """Return the path of the file or folder of a format; the ending is added if it is missing.
+    """Return the path of the file or folder of a format; a missing ending is added.
 
     Raises:
-        ValueError: if the format is unknown, `path` is not a path, or it has the ending of another format.
+        ValueError: if the format is unknown, `path` is not a path, or `path` has the ending of another format.
     """
-    own = ENDINGS[check_word("format", format, FORMAT_NAMES)]
+    endings_of_format = ENDINGS[check_word("format", format, FORMAT_NAMES)]
     target = Path(checked_path(path))
-    if target.suffix in own:
-        return target.with_suffix(own[0])
+    if target.suffix in endings_of_format:
+        return target.with_suffix(endings_of_format[0])
     others = [name for name, endings in ENDINGS.items() if target.suffix in endings]
     if others:
         raise ValueError(
             f"path must have the ending of format={format!r} or none, got {str(path)!r}: "
             f"{' or '.join(f'format={name!r}' for name in others)} writes such a file"
         )
-    return target.with_name(target.name + own[0]) if own else target
+    return target.with_name(target.name + endings_of_format[0]) if endings_of_format else target

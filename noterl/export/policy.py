@@ -22,10 +22,13 @@ from noterl.normalization import CLIP, EPSILON, Normalizers
 from noterl.types import STATE
 
 # The outputs of a policy. With a memory, its state is an input, and the next state an output.
-ACTION, OUTPUTS, NEXT_STATE = "action", "outputs", "next_state."
+ACTION = "action"
+OUTPUTS = "outputs"
+NEXT_STATE = "next_state."
 
 # Number of random observations for which an export is compared with the agent; images are larger.
-_PROBES, _IMAGE_PROBES = 256, 32
+_PROBES = 256
+_IMAGE_PROBES = 32
 
 
 @dataclass(frozen=True)
@@ -139,7 +142,7 @@ def make_policy(name: str, networks: Iterable[Any], actor: Any, encoder: Observa
 
 
 def _add_network(graph: Graph, network: Any, start: int, state: dict[str, np.ndarray]) -> int:
-    """Add a network, and the inputs and outputs of its state; return the position of its output.
+    """Add a network, and the inputs and outputs of the state; return the position of the network's output.
 
     Raises:
         ValueError: if an operation is not supported.
@@ -161,7 +164,7 @@ def _state_probes(start: dict[str, np.ndarray], count: int) -> dict[str, np.ndar
 
 
 class Input(NamedTuple):
-    """An input of a policy: its name, its keys in an observation, and its space."""
+    """An input of a policy: the name, the keys in an observation, and the space."""
 
     name: str
     keys: tuple[str, ...]
@@ -169,7 +172,7 @@ class Input(NamedTuple):
 
 
 def inputs_of(encoder: ObservationEncoder) -> list[Input]:
-    """Return the inputs: "observation", or the parts of a Dict, named by their keys, joined by dots.
+    """Return the inputs: "observation", or the parts of a Dict, named by the keys, joined by dots.
 
     Letters of the keys that Python and the frameworks do not allow in names are replaced by underscores.
     """
@@ -215,18 +218,18 @@ def _add_inputs(graph: Graph, encoder: ObservationEncoder) -> int:
     return encoded[0] if len(encoded) == 1 else graph.add("concatenate", encoded)
 
 
-def _add_normalization(graph: Graph, normalizers: Any, x: int) -> int:
+def _add_normalization(graph: Graph, normalizers: Any, place: int) -> int:
     statistics = normalizers.observation if isinstance(normalizers, Normalizers) else None
     if statistics is None:
-        return x
+        return place
     # The agent subtracts in float64. The difference to the first float32 is exact near the mean.
     mean = statistics.mean.astype(np.float32)
     mean_rest = (statistics.mean - mean).astype(np.float32)
     deviation = np.sqrt(statistics.variance + EPSILON).astype(np.float32)
-    return graph.add("normalize", x, mean=mean, mean_rest=mean_rest, deviation=deviation, bound=CLIP)
+    return graph.add("normalize", place, mean=mean, mean_rest=mean_rest, deviation=deviation, bound=CLIP)
 
 
-def _add_head(graph: Graph, head: Head, x: int) -> int:
+def _add_head(graph: Graph, head: Head, place: int) -> int:
     """Add the operations that convert outputs into actions.
 
     Raises:
@@ -237,21 +240,19 @@ def _add_head(graph: Graph, head: Head, x: int) -> int:
     if isinstance(head, Q | Categorical):
         sizes = _choices(head)
         if isinstance(head, PolicyValue):
-            x = graph.add("columns", x, start=0, stop=sum(sizes))
-        return graph.add("argmax", x, sizes=sizes, shape=shape)
+            place = graph.add("columns", place, start=0, stop=sum(sizes))
+        return graph.add("argmax", place, sizes=sizes, shape=shape)
     if isinstance(head, Bernoulli):
-        return graph.add("positive", x, shape=shape)
+        return graph.add("positive", place, shape=shape)
     if not isinstance(head, Gaussian | Deterministic | SquashedGaussian):
         raise ValueError(f"policies with the head {type(head).__name__} cannot be exported")
     low, high = (np.asarray(side, np.float32) for side in (space.low, space.high))
     size = int(np.prod(shape))
     if head.width == 2:
-        x = graph.add("columns", x, start=0, stop=size)
-    if isinstance(head, Gaussian):
-        return graph.add("clip", graph.add("reshape", x, target_shape=shape), low=low, high=high)
-    x = graph.add("tanh", x)
-    x = graph.add("affine", x, scale=head.half, offset=head.center)
-    return graph.add("clip", graph.add("reshape", x, target_shape=shape), low=low, high=high)
+        place = graph.add("columns", place, start=0, stop=size)
+    if not isinstance(head, Gaussian):
+        place = graph.add("affine", graph.add("tanh", place), scale=head.half, offset=head.center)
+    return graph.add("clip", graph.add("reshape", place, target_shape=shape), low=low, high=high)
 
 
 def _choices(head: Any) -> tuple[int, ...]:
@@ -259,7 +260,7 @@ def _choices(head: Any) -> tuple[int, ...]:
 
 
 def _is_clear(head: Head, outputs: np.ndarray, tolerance: np.ndarray) -> np.ndarray:
-    """Return for each choice of each row whether its margin exceeds twice the tolerance, `[N, choices]`."""
+    """Return for each choice of each row whether the margin exceeds twice the tolerance, `[N, choices]`."""
     if isinstance(head, Bernoulli):
         return np.abs(outputs) > tolerance
     columns = []

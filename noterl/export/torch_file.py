@@ -1,4 +1,4 @@
-"""The format "torch": a Python file with a `torch.nn.Module`, and a `.pt` file with its weights."""
+"""The format "torch": a Python file with a `torch.nn.Module`, and a `.pt` file with the weights."""
 
 from __future__ import annotations
 

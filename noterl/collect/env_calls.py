@@ -11,8 +11,6 @@ from noterl.envs.wrappers.classic import layers
 # The training calls these itself; a call in between would break its episodes.
 _REFUSED = ("reset", "step", "close")
 
-_MISSING = object()
-
 
 class BadCallError(ValueError):
     """Raised if an environment does not have the method or the attribute; nothing was called."""
@@ -52,23 +50,23 @@ class EnvCall(NamedTuple):
             BadCallError: if there is none, or it is a method and the call reads an attribute, or the reverse.
         """
         stack = list(layers(environment))
-        values = (getattr(layer, self.name, _MISSING) for layer in stack)
-        found = next((value for value in values if value is not _MISSING), _MISSING)
-        if found is _MISSING:
+        owner = next((layer for layer in stack if hasattr(layer, self.name)), None)
+        if owner is None:
             names = {name for layer in stack for name in dir(layer) if not name.startswith("_")}
             near = difflib.get_close_matches(self.name, names, 1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise BadCallError(f"{self}: the environment {stack[-1]!r} has no attribute {self.name!r}{hint}")
-        if self.args is not None and not callable(found):
+        attribute = getattr(owner, self.name)
+        if self.args is not None and not callable(attribute):
             raise BadCallError(f"{self}: {self.name!r} of the environment is not a method; use env_get to read it")
-        if self.args is None and callable(found):
+        if self.args is None and callable(attribute):
             raise BadCallError(f"{self}: {self.name!r} of the environment is a method; use env_call to call it")
-        return found
+        return attribute
 
     def run(self, environment: Any) -> Any:
         """Return the result of one environment."""
-        found = self.check_found(environment)
-        return found if self.args is None else found(*self.args, **self.kwargs)
+        attribute = self.check_found(environment)
+        return attribute if self.args is None else attribute(*self.args, **self.kwargs)
 
 
 def call_all(

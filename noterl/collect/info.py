@@ -140,17 +140,10 @@ def info_of_lane(
             raise ValueError(
                 f"env: info[{name!r}] must hold a value of each of the {num_envs} environments, got {values!r:.80}"
             )
-        if info.get(f"_{name}", _ALL)[lane]:
+        has_value = info.get(f"_{name}")
+        if has_value is None or has_value[lane]:
             found[name] = values[lane]
     return found
-
-
-class _All:
-    def __getitem__(self, lane: int) -> bool:
-        return True
-
-
-_ALL = _All()
 
 
 def number_of(key: str, value: Any) -> float:

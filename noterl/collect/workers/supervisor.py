@@ -108,16 +108,10 @@ class Supervisor:
 
     def _show_last_warnings(self) -> None:
         """Show the warnings that workers have sent while they closed their environments."""
+        self._is_closing = True  # an error or an end of a worker is no failure any more
         while pipes := self._pipes.wait(0.0):
             for pipe in pipes:
-                try:
-                    message = pipe.recv_bytes()
-                except (EOFError, OSError):
-                    self._pipes.remove(pipe)
-                    continue
-                kind, *values = (None,) if message == WAKE else pickle.loads(message)
-                if kind == "warning":
-                    self._warn(self._pipes.owners[pipe].job.index, *values)
+                self._handle_message(self._pipes.owners[pipe])
 
     def _warn(self, index: int, category: str, message: str) -> None:
         """Show a warning of a worker."""

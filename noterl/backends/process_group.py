@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any
 
 import numpy as np
 
@@ -45,3 +47,11 @@ class ProcessGroup(ABC):
         size = max(64, 1 << (longest - 1).bit_length())  # few sizes, because TensorFlow and JAX compile each
         rows = self.exchange(np.frombuffer(message.ljust(size, b"\0"), np.int32))
         return [row.tobytes()[:length] for row, length in zip(rows, lengths, strict=True)]
+
+
+def settle(future: Future[Any], function: Callable[[], Any]) -> None:
+    """Call a function, and set its result or its error as the result of a future, for a thread that waits."""
+    try:
+        future.set_result(function())
+    except BaseException as error:
+        future.set_exception(error)

@@ -8,6 +8,7 @@ import os
 import queue
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
 from functools import cache
 from typing import Any, TypeVar, cast
 
@@ -17,7 +18,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from noterl.backends.meeting import choose_loopback_interface, is_loopback, meet
-from noterl.backends.process_group import ConnectionLost, ProcessGroup
+from noterl.backends.process_group import ConnectionLost, ProcessGroup, settle
 from noterl.backends.replicas import averaging, means_by_dtype
 
 T = TypeVar("T")
@@ -216,51 +217,36 @@ class Processes(ProcessGroup):
 
 
 class _Thread:
-    """A thread that calls functions, so that its user can stop waiting for one that does not return."""
+    """A thread that calls functions, so that the caller can stop waiting for a function that does not return."""
 
     def __init__(self) -> None:
-        self._calls: queue.SimpleQueue[tuple[Callable[[], Any], queue.SimpleQueue]] = queue.SimpleQueue()
-        self._is_idle = threading.Event()
-        self._is_idle.set()
+        self._calls: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = queue.SimpleQueue()
+        self._awaited: Future[Any] | None = None
         threading.Thread(target=self._work, daemon=True).start()
         atexit.register(self._leave)
 
     def _work(self) -> None:
         while True:
-            function, results = self._calls.get()
-            try:
-                answer: tuple[Any, BaseException | None] = function(), None
-            except BaseException as error:
-                answer = None, error
-            del function
-            self._is_idle.set()
-            results.put(answer)
-            del answer, results
+            settle(*self._calls.get())
 
     def run(self, function: Callable[[], T], check: Callable[[], None]) -> T:
-        """Return `function()`; while it runs, call `check` each second, which may raise an error."""
-        results: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
-        self._is_idle.clear()
-        self._calls.put((function, results))
-        while True:
-            try:
-                result, error = results.get(timeout=_CHECK_SECONDS)
-            except queue.Empty:
-                check()
-                continue
-            if error is not None:
-                raise error
-            return cast(T, result)
+        """Return `function()`; while the function runs, call `check` each second, which may raise an error."""
+        future = self._awaited = Future[Any]()
+        self._calls.put((future, function))
+        while not wait([future], _CHECK_SECONDS).done:
+            check()
+        self._awaited = None  # the result may hold all weights
+        return cast(T, future.result())
 
     def _leave(self) -> None:
         """Wait for a function that still waits for another process; Python cannot end while it does.
 
         It fails when that process ends, and that process ends when both have left the run.
         """
-        if not self._is_idle.is_set():
+        if self._awaited is not None:
             with contextlib.suppress(RuntimeError):
                 jax.distributed.shutdown()
-            self._is_idle.wait(_HEARTBEAT_SECONDS)
+            wait([self._awaited], _HEARTBEAT_SECONDS)
 
 
 def _check_version() -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import cache
@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 from noterl.backends.common import GroupResult, Program, Rows
 from noterl.backends.meeting import choose_loopback_interface, is_loopback, listener
-from noterl.backends.process_group import ConnectionLost, ProcessGroup
+from noterl.backends.process_group import ConnectionLost, ProcessGroup, settle
 from noterl.backends.replicas import averaging, means_by_dtype
 
 # Processes must start within this time of each other. Later, a process waits for the others as long as their
@@ -240,22 +240,11 @@ def _within(seconds: float, function: Callable[[], Any]) -> Any:
     Raises:
         TimeoutError: if it does not return in time. Its thread then waits until the process ends.
     """
-    results: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
-
-    def run() -> None:
-        try:
-            results.put((function(), None))
-        except BaseException as error:
-            results.put((None, error))
-
-    threading.Thread(target=run, daemon=True).start()
-    try:
-        result, error = results.get(timeout=seconds + 1)
-    except queue.Empty:
-        raise TimeoutError(f"no answer within {seconds} seconds") from None
-    if error is not None:
-        raise error
-    return result
+    future: Future[Any] = Future()
+    threading.Thread(target=settle, args=(future, function), daemon=True).start()
+    if not wait([future], seconds + 1).done:
+        raise TimeoutError(f"no answer within {seconds} seconds")
+    return future.result()
 
 
 def _is_of_connection(error: RuntimeError) -> bool:

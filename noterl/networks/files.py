@@ -6,6 +6,7 @@ Nothing in a file is evaluated, imported or unpickled.
 from __future__ import annotations
 
 import configparser
+import contextlib
 import os
 import re
 import tomllib
@@ -17,20 +18,11 @@ from noterl.networks.description import NetworkDescription, Origin
 from noterl.networks.keras_files import read_keras_archive, read_keras_json
 from noterl.utils.budget import Budget, current, parse
 from noterl.utils.files import FileError, Keys, user_path
-from noterl.utils.words import explain_name
 
 ENDINGS = (".toml", ".cfg", ".json", ".keras")
 
-_TRUE = ("1", "true", "yes", "on")
-_FALSE = ("0", "false", "no", "off")
-
 # Characters of a line in which a key is looked for. The time of the search grows with their square.
 _LONGEST_LINE = 200
-_CFG_KEYS = {
-    "convolutional": ("filters", "size", "stride", "activation", "initializer", "gain", "common", "output"),
-    "flatten": ("common",),
-    "dense": ("units", "activation", "initializer", "gain", "common", "output"),
-}
 
 
 def read_network(path: str | os.PathLike[str]) -> Any:
@@ -109,100 +101,114 @@ def read_cfg(path: Path) -> NetworkDescription:
         place = str(path) if line is None else f"{path}, line {line}"
         reason = " ".join(str(error).split())
         raise ValueError(f"network: {place}: {reason}") from None
-    lines = _lines_of_cfg(text)
-    sections = [_Section(str(path), name, dict(parser[name]), lines) for name in parser.sections()]
-    if not sections:
+    if not parser.sections():
         raise ValueError(f"network: {path} has no sections, such as [dense-1]")
-    found: dict[Keys, Any] = {}
-    document = _arrange(sections, str(path), found)
-    return NetworkDescription.from_file(document, Origin(str(path), _lines_of_document(found)))
+    reader = _CfgReader(str(path), parser, _lines_of_cfg(text))
+    return NetworkDescription.from_file(reader.document(), Origin(str(path), reader.lines))
 
 
-class _Section:
-    """One section of a `.cfg` file: a layer."""
+class _CfgReader:
+    """Converts the sections of a `.cfg` file, each of which is a layer, into the document of a description.
 
-    def __init__(self, path: str, name: str, options: Mapping[str, str], lines: Mapping[Keys, int]) -> None:
-        self.path, self.name, self.keys, self.lines = path, name, list(options), lines
-        kind = name.partition("-")[0].strip().lower()
-        if kind not in _CFG_KEYS:
-            raise self.error(None, f"unknown section [{name}]: {explain_name(kind, _CFG_KEYS)}")
-        for key in options:
-            if key not in _CFG_KEYS[kind]:
-                raise self.error(key, f"unknown key {key!r}: {explain_name(key, _CFG_KEYS[kind])}")
-        self.is_common = self._flag(options, "common")
-        self.is_output = self._flag(options, "output") or (kind == "dense" and "units" not in options)
-        if self.is_output and kind != "dense":
-            raise self.error("output", "an output must be a dense layer")
-        self.layer: dict[str, Any] = {"layer": "convolution" if kind == "convolutional" else kind}
-        for key, value in options.items():
-            if key not in ("common", "output"):
-                self.layer[key] = self._number(key, value) if key in _NUMBERS else value.strip()
-        if kind != "flatten":
-            self.layer.setdefault("initializer", "glorot_uniform")  # Keras's default, which xagents uses
+    Names of layers and keys are checked by the description.
 
-    def error(self, key: str | None, text: str) -> ValueError:
-        """Return an error about a key, or about the section."""
-        line = self.lines.get((self.name, key) if key else (self.name,), self.lines.get((self.name,), 0))
-        return ValueError(f"network: {self.path}, line {line}: {text}")
+    Args:
+        path: of the file.
+        parser: holds the sections.
+        cfg_lines: the lines of `(section,)` and `(section, key)`.
 
-    def lines_of(self, place: Keys) -> dict[Keys, int]:
-        """Return the lines of this section and its keys, for its place in the document."""
-        keys = {(*place, key): self.lines.get((self.name, key)) for key in self.keys}
-        return {place: self.lines[(self.name,)], **{name: line for name, line in keys.items() if line is not None}}
+    Attributes:
+        lines: the lines of the tables and keys of the document.
+    """
 
-    def _flag(self, options: Mapping[str, str], key: str) -> bool:
-        value = options.get(key, "0").strip().lower()
-        if value not in (*_TRUE, *_FALSE):
-            raise self.error(key, f"{key} must be 1 or 0, got {value!r}")
-        return value in _TRUE
+    def __init__(self, path: str, parser: configparser.ConfigParser, cfg_lines: Mapping[Keys, int]) -> None:
+        self._path = path
+        self._parser = parser
+        self._cfg_lines = cfg_lines
+        self.lines: dict[Keys, int] = {}
 
-    def _number(self, key: str, value: str) -> int | float:
+    def document(self) -> dict[str, Any]:
+        """Return the document."""
+        sections = self._parser.sections()
+        ends = [index for index, section in enumerate(sections) if self._is_output(section)]
+        if len(ends) > 2:
+            raise self._error(
+                sections[ends[2]], "output", "a file has at most two outputs, of the actor and the critic"
+            )
+        if ends and ends[-1] != len(sections) - 1:
+            section = sections[ends[-1] + 1]
+            raise self._error(section, "", f"[{section}] follows the last output")
+        if len(ends) < 2:
+            return self._table((), sections)
+        common = [index for index, section in enumerate(sections) if self._flag(section, "common")]
+        if len(common) != 1 or common[0] >= ends[0]:
+            text = "with two outputs, exactly one layer before them must have common=1: the last one that they share"
+            raise self._error(sections[common[1] if len(common) > 1 else ends[0]], "common", text)
+        first = common[0] + 1
+        return {
+            **self._table((), sections[:first]),
+            "shared": True,
+            "actor": self._table(("actor",), sections[first : ends[0] + 1]),
+            "critic": self._table(("critic",), sections[ends[0] + 1 :]),
+        }
+
+    def _table(self, place: Keys, sections: Sequence[str]) -> dict[str, Any]:
+        """Return the layers and the outputs of some sections, and add their lines at this place of the document."""
+        layers: list[dict[str, Any]] = []
+        table: dict[str, Any] = {"layers": layers}
+        for section in sections:
+            layer = self._layer(section)
+            if self._is_output(section):
+                keys: Keys = (*place, "output")
+                table["output"] = {key: value for key, value in layer.items() if key != "layer"}
+            else:
+                keys = (*place, "layers", len(layers))
+                layers.append(layer)
+            own_lines = ((names[1:], line) for names, line in self._cfg_lines.items() if names[0] == section)
+            self.lines |= {(*keys, *names): line for names, line in own_lines}
+        return table
+
+    def _layer(self, section: str) -> dict[str, Any]:
+        name = _layer_name(section)
+        options = {key: _number(value) for key, value in self._parser[section].items() if key not in _FLAGS}
+        # Keras's default, which xagents uses.
+        default = {"initializer": "glorot_uniform"} if name in ("dense", "convolution") else {}
+        return {"layer": name, **default, **options}
+
+    def _is_output(self, section: str) -> bool:
+        is_dense = _layer_name(section) == "dense"
+        is_marked = self._flag(section, "output")
+        if is_marked and not is_dense:
+            raise self._error(section, "output", "an output must be a dense layer")
+        # Without units, a layer is an output; with an unknown key, `units` may be misspelled.
+        return is_marked or (is_dense and self._parser[section].keys() <= _OUTPUT_KEYS)
+
+    def _flag(self, section: str, key: str) -> bool:
         try:
-            return _NUMBERS[key](value)
+            return self._parser.getboolean(section, key, fallback=False)
         except ValueError:
-            raise self.error(key, f"{key} must be a number, got {value!r}") from None
+            raise self._error(section, key, f"{key} must be 1 or 0, got {self._parser[section][key]!r}") from None
+
+    def _error(self, section: str, key: str, text: str) -> ValueError:
+        """Return an error about a key, or about the section."""
+        line = self._cfg_lines.get((section, key), self._cfg_lines.get((section,), 0))
+        return ValueError(f"network: {self._path}, line {line}: {text}")
 
 
-_NUMBERS: dict[str, Any] = {"filters": int, "size": int, "stride": int, "units": int, "gain": float}
+_FLAGS = ("common", "output")
+_OUTPUT_KEYS = {*_FLAGS, "activation", "initializer", "gain"}
 
 
-def _arrange(sections: Sequence[_Section], path: str, places: dict[Keys, Any]) -> dict[str, Any]:
-    """Return the document of a `.cfg` file, and add the section of each place in it to `places`."""
-    ends = [index for index, section in enumerate(sections) if section.is_output]
-    if len(ends) > 2:
-        raise sections[ends[2]].error("output", "a file has at most two outputs, of the actor and of the critic")
-    if ends and ends[-1] != len(sections) - 1:
-        raise sections[ends[-1] + 1].error(None, f"[{sections[ends[-1] + 1].name}] follows the last output")
-    if len(ends) < 2:
-        document = _layers_of(sections[: ends[0]] if ends else sections, (), places)
-        return {**document, **(_output_of(sections[ends[0]], (), places) if ends else {})}
-    common = [index for index, section in enumerate(sections) if section.is_common]
-    if len(common) != 1 or common[0] > ends[0]:
-        text = "with two outputs, exactly one layer before them must have common=1: the last one that they share"
-        raise sections[common[1] if len(common) > 1 else ends[0]].error("common", text)
-    first = common[0] + 1
-    document = {**_layers_of(sections[:first], (), places), "shared": True}
-    for role, start, end in (("actor", first, ends[0]), ("critic", ends[0] + 1, ends[1])):
-        own = _layers_of(sections[start:end], (role,), places)
-        document[role] = {**own, **_output_of(sections[end], (role,), places)}
-    return document
+def _layer_name(section: str) -> str:
+    return section.partition("-")[0].strip().lower().replace("convolutional", "convolution")
 
 
-def _layers_of(sections: Sequence[_Section], place: Keys, places: dict[Keys, Any]) -> dict[str, Any]:
-    places.update({(*place, "layers", index): section for index, section in enumerate(sections)})
-    return {"layers": [section.layer for section in sections]}
-
-
-def _output_of(section: _Section, place: Keys, places: dict[Keys, Any]) -> dict[str, Any]:
-    places[(*place, "output")] = section
-    return {"output": {key: value for key, value in section.layer.items() if key != "layer"}}
-
-
-def _lines_of_document(places: Mapping[Keys, _Section]) -> dict[Keys, int]:
-    found: dict[Keys, int] = {}
-    for place, section in places.items():
-        found |= section.lines_of(place)
-    return found
+def _number(text: str) -> int | float | str:
+    """Return the number that a text is, or the text."""
+    for convert in (int, float):
+        with contextlib.suppress(ValueError):
+            return convert(text)
+    return text
 
 
 def _lines_of_cfg(text: str) -> dict[Keys, int]:

@@ -69,25 +69,9 @@ _here = Path(__file__).parent
 if not (_here / "callbacks").is_dir():
     __path__.append(str(_here.parent))
 
-_AGENTS = (
-    *(
-        "a2c",
-        "acer",
-        "alphazero",
-        "c51",
-        "ddpg",
-        "dqn",
-        "iqn",
-        "maddpg",
-        "ppo",
-        "pqn",
-        "qrdqn",
-        "rainbow",
-        "sac",
-        "td3",
-    ),
-    *("tqc", "trpo"),
-)
+_VALUE_AGENTS = ("c51", "dqn", "iqn", "pqn", "qrdqn", "rainbow")
+_ACTOR_AGENTS = ("a2c", "acer", "alphazero", "ddpg", "maddpg", "ppo", "sac", "td3", "tqc", "trpo")
+_AGENTS = (*_ACTOR_AGENTS, *_VALUE_AGENTS)
 register_modules(*(f"noterl.agents.{name}" for name in _AGENTS))
 register_modules(
     *("noterl.envs.games", "noterl.policies", "noterl.noise", "noterl.replay", "noterl.schedules"),

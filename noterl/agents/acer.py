@@ -12,12 +12,11 @@ are bootstrapped from the value of their true last observation.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from noterl import losses, networks
 from noterl.agent import Defaults
-from noterl.agents.actor_critic import masks
+from noterl.agents.actor_critic import ActorCriticOptions, masks
 from noterl.agents.continuous_acer import ContinuousACER
 from noterl.backends import keras, ops
 from noterl.hyperparameters import Hyperparameter
@@ -98,26 +97,9 @@ class ACER(ContinuousACER):
         value_coefficient: float | Schedule = 0.5,
         epsilon: float = 1e-6,
         dueling_samples: int = 5,
-        hidden: Sequence[int] = (64, 64),
-        network: Any = None,
-        shared: bool | None = None,
-        activation: str = "tanh",
-        log_std: float = 0.0,
-        seed: int | None = None,
-        normalize_observation: bool = False,
-        normalize_reward: bool = False,
+        **options: Unpack[ActorCriticOptions],
     ) -> None:
-        super().__init__(
-            env,
-            hidden=hidden,
-            network=network,
-            shared=shared,
-            activation=activation,
-            log_std=log_std,
-            seed=seed,
-            normalize_observation=normalize_observation,
-            normalize_reward=normalize_reward,
-        )
+        super().__init__(env, **options)
         self.average_actor: Any = networks.clone(self.actor)
         self.rollout_steps: int = check_positive("rollout_steps", rollout_steps)
         self.replay_starts: int = check_int("replay_starts", replay_starts, least=0)

@@ -180,20 +180,11 @@ class TRPO(ActorCritic):
         if self.normalize_advantage:
             advantage = losses.normalize(rows.extra["advantage"], rows.weight)
             rows = rows._replace(extra={**rows.extra, "advantage": advantage})
-        rules = natural_gradient.TrustRegion(
-            target_kl=self.target_kl,
-            kl_tolerance=self.kl_tolerance,
-            cg_iterations=self.cg_iterations,
-            cg_residual_tolerance=self.cg_residual_tolerance,
-            cg_damping=self.cg_damping,
-            line_search_steps=self.line_search_steps,
-            line_search_shrink=self.line_search_shrink,
-        )
         metrics = natural_gradient.step(
             lambda: self.surrogate(rows),
             lambda: self.surrogate(fisher_rows)[1],
             networks.trainable_variables(self.actor),
-            rules,
+            self,
         )
         entropy = losses.masked_mean(self.head.entropy(rows.extra["outputs"]), rows.weight)
         return {**metrics, "entropy": entropy}

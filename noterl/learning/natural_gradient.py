@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from noterl import backends
 from noterl.backends import ops
@@ -21,8 +21,8 @@ Tensor = Any
 Product = Callable[[Tensor], Tensor]
 
 
-class TrustRegion(NamedTuple):
-    """Rules of a step; numbers may be hyperparameters.
+class TrustRegion(Protocol):
+    """Rules of a step, such as an agent with these attributes; numbers may be hyperparameters.
 
     Attributes:
         target_kl: the divergence for which the longest step is scaled, to second order.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import keras
@@ -17,7 +18,7 @@ from tests.support.reference_trpo import solve
 from tests.support.representatives import representatives
 from tests.support.rollouts import fetched
 
-RULES = natural_gradient.TrustRegion(
+RULES = SimpleNamespace(
     target_kl=0.01,
     kl_tolerance=1.0,
     cg_iterations=10,
@@ -166,7 +167,7 @@ class TestSteps:
                 lambda: policy.evaluate(observations),
                 lambda: policy.divergence(observations),
                 policy.variables,
-                RULES._replace(**rules),
+                SimpleNamespace(**{**vars(RULES), **rules}),
             )
 
         found = compiled(run, policy.variables, policy.observations)

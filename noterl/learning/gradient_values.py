@@ -49,7 +49,7 @@ class GradientValues:
         if batch is None:
             return None
         try:
-            found = self._gradients(map_arrays(_first, batch))
+            found = self._gradients(map_arrays(lambda array: array[0], batch))
         except NonFiniteError:
             return None
         gradients = {name: backends.current().fetch(value) for name, value in found.items()}
@@ -57,10 +57,6 @@ class GradientValues:
             name: value.transpose(self._axes[name]) if name in self._axes else value
             for name, value in gradients.items()
         }
-
-
-def _first(array: Any) -> Any:
-    return array[0]
 
 
 def _gradients(learner: Learner, names: Mapping[int, str], batch: Batch) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
@@ -19,9 +19,6 @@ from noterl.replay import Replay, Sample
 from noterl.replay.sequences import Sequences
 from noterl.types import Batch
 from noterl.utils.checks import check_int, check_number
-
-if TYPE_CHECKING:
-    pass
 
 
 class SequenceLearner(StoredRolloutLearner):

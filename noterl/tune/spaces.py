@@ -6,6 +6,7 @@ gradients are clipped, the noise of actions, and the initial standard deviation 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from noterl.policies import LinearEpsGreedyPolicy
@@ -17,11 +18,13 @@ _TINY = (64,)
 _SMALL = (64, 64)
 _MEDIUM = (256, 256)
 _BIG = (400, 300)
-_ON_POLICY = {
+_A2C = {
     "gamma": OneMinus(0.0001, 0.03),
     "gae_lambda": OneMinus(0.0001, 0.1),
     "optimizer": Float(1e-5, 2e-3, log=True),
     "entropy_coefficient": Float(1e-8, 0.1, log=True),
+    "rollout_steps": Choice(32, 64, 128, 256, 512, 1024, 2048),
+    "hidden": Choice(_SMALL, _MEDIUM),
     "activation": Choice("tanh", "relu"),
 }
 _OFF_POLICY = {
@@ -33,29 +36,46 @@ _OFF_POLICY = {
     "hidden": Choice(_SMALL, _MEDIUM, _BIG),
 }
 
-
-def a2c(trial: Any, steps: int) -> dict[str, Any]:
-    """Return the hyperparameters of A2C."""
-    rollouts = Choice(32, 64, 128, 256, 512, 1024, 2048)
-    return sample({**_ON_POLICY, "rollout_steps": rollouts, "hidden": Choice(_SMALL, _MEDIUM)}, trial)
-
-
-def ppo(trial: Any, steps: int) -> dict[str, Any]:
-    """Return the hyperparameters of PPO; a minibatch is at most a rollout of one environment."""
-    ranges = {
-        "rollout_steps": Choice(32, 64, 128, 256, 512, 1024, 2048),
+_TD3 = {**_OFF_POLICY, "batch_size": Choice(16, 32, 64, 100, 128, 256, 512, 1024, 2048)}
+_SAC = {
+    **_OFF_POLICY,
+    "batch_size": Choice(16, 32, 64, 128, 256, 512, 1024, 2048),
+    "learning_starts": Choice(0, 1_000, 10_000, 20_000),
+}
+_DQN = {
+    "gamma": _GAMMA,
+    "optimizer": Float(1e-5, 1.0, log=True),
+    "batch_size": Choice(16, 32, 64, 100, 128, 256, 512),
+    "replay": Choice(10_000, 50_000, 100_000, 1_000_000),
+    "target_update": Choice(1, 1_000, 5_000, 10_000, 15_000, 20_000),
+    "learning_starts": Choice(0, 1_000, 5_000, 10_000, 20_000),
+    "update_every": Choice(1, 4, 8, 16, 128, 256, 1_000),
+    "hidden": Choice(_TINY, _SMALL, _MEDIUM),
+}
+# For each algorithm, the ranges; other values are constants.
+_RANGES: dict[str, dict[str, Any]] = {
+    **dict.fromkeys(("C51", "DQN", "IQN", "Rainbow"), _DQN),
+    **dict.fromkeys(("DDPG", "TD3"), _TD3),
+    "A2C": _A2C,
+    "PPO": {
+        **_A2C,
         "batch_size": Choice(32, 64, 128, 256, 512),
         "clip": Choice(0.1, 0.2, 0.3, 0.4),
         "epochs": Choice(1, 5, 10, 20),
         "hidden": Choice(_TINY, _SMALL, _MEDIUM),
-    }
-    values = sample({**_ON_POLICY, **ranges}, trial)
-    return {**values, "batch_size": min(values["batch_size"], values["rollout_steps"])}
-
-
-def trpo(trial: Any, steps: int) -> dict[str, Any]:
-    """Return the hyperparameters of TRPO."""
-    ranges = {
+    },
+    "PQN": {
+        "gamma": _GAMMA,
+        "optimizer": Float(1e-5, 1e-2, log=True),
+        "q_lambda": Float(0.0, 1.0),
+        "rollout_steps": Choice(8, 16, 32, 64, 128),
+        "epochs": Choice(1, 2, 4, 8),
+        "hidden": Choice(_SMALL, (128, 128), _MEDIUM),
+    },
+    "QRDQN": {**_DQN, "quantiles": Int(5, 200)},
+    "SAC": _SAC,
+    "TQC": {**_SAC, "quantiles": 25, "drop": Int(0, 24)},
+    "TRPO": {
         "rollout_steps": Choice(8, 16, 32, 64, 128, 256, 512, 1024, 2048),
         "batch_size": Choice(8, 16, 32, 64, 128, 256, 512),
         "gamma": _GAMMA,
@@ -66,81 +86,27 @@ def trpo(trial: Any, steps: int) -> dict[str, Any]:
         "gae_lambda": Choice(0.8, 0.9, 0.92, 0.95, 0.98, 0.99, 1.0),
         "hidden": Choice(_SMALL, _MEDIUM),
         "activation": Choice("tanh", "relu"),
-    }
-    values = sample(ranges, trial)
-    return {**values, "batch_size": min(values["batch_size"], values["rollout_steps"])}
-
-
-def dqn(trial: Any, steps: int) -> dict[str, Any]:
-    """Return the hyperparameters of DQN; epsilon falls during up to half of the `steps` of a trial."""
-    ranges = {
-        "gamma": _GAMMA,
-        "optimizer": Float(1e-5, 1.0, log=True),
-        "batch_size": Choice(16, 32, 64, 100, 128, 256, 512),
-        "replay": Choice(10_000, 50_000, 100_000, 1_000_000),
-        "target_update": Choice(1, 1_000, 5_000, 10_000, 15_000, 20_000),
-        "learning_starts": Choice(0, 1_000, 5_000, 10_000, 20_000),
-        "update_every": Choice(1, 4, 8, 16, 128, 256, 1_000),
-        "hidden": Choice(_TINY, _SMALL, _MEDIUM),
-    }
-    values = sample(ranges, trial)
-    final = Float(0.0, 0.2).suggest(trial, "exploration_final_eps")
-    fraction = Float(0.0, 0.5).suggest(trial, "exploration_fraction")
-    subsample = Choice(1, 2, 4, 8).suggest(trial, "subsample_steps")
-    # rl-zoo3's `subsample_steps` is the number of steps for each update.
-    values["updates"] = max(values["update_every"] // subsample, 1)
-    values["policy"] = LinearEpsGreedyPolicy(1.0, final, max(1, round(fraction * steps)))
-    return values
-
-
-def sac(trial: Any, steps: int) -> dict[str, Any]:
-    """Return the hyperparameters of SAC, with one update for each step."""
-    ranges = {
-        "batch_size": Choice(16, 32, 64, 128, 256, 512, 1024, 2048),
-        "learning_starts": Choice(0, 1_000, 10_000, 20_000),
-    }
-    return _one_update_per_step(sample({**_OFF_POLICY, **ranges}, trial))
-
-
-def td3(trial: Any, steps: int) -> dict[str, Any]:
-    """Return the hyperparameters of TD3 and DDPG, with one update for each step."""
-    ranges = {"batch_size": Choice(16, 32, 64, 100, 128, 256, 512, 1024, 2048)}
-    return _one_update_per_step(sample({**_OFF_POLICY, **ranges}, trial))
-
-
-def qrdqn(trial: Any, steps: int) -> dict[str, Any]:
-    """Return the hyperparameters of QRDQN: as for DQN, and the number of quantiles."""
-    return {**dqn(trial, steps), "quantiles": Int(5, 200).suggest(trial, "quantiles")}
-
-
-def pqn(trial: Any, steps: int) -> dict[str, Any]:
-    """Return the hyperparameters of PQN."""
-    ranges = {
-        "gamma": _GAMMA,
-        "optimizer": Float(1e-5, 1e-2, log=True),
-        "q_lambda": Float(0.0, 1.0),
-        "rollout_steps": Choice(8, 16, 32, 64, 128),
-        "epochs": Choice(1, 2, 4, 8),
-        "hidden": Choice(_SMALL, (128, 128), _MEDIUM),
-    }
-    return sample(ranges, trial)
-
-
-def tqc(trial: Any, steps: int) -> dict[str, Any]:
-    """Return the hyperparameters of TQC: as for SAC, and the quantiles that a target leaves out."""
-    return {**sac(trial, steps), "quantiles": 25, "drop": Int(0, 24).suggest(trial, "drop")}
-
-
-def rainbow(trial: Any, steps: int) -> dict[str, Any]:
-    """Return the hyperparameters of DQN for Rainbow, without a policy, because the layers explore."""
-    return {name: value for name, value in dqn(trial, steps).items() if name != "policy"}
-
-
-SPACES = {
-    **{"A2C": a2c, "DDPG": td3, "PPO": ppo, "PQN": pqn, "SAC": sac, "TD3": td3, "TQC": tqc, "TRPO": trpo},
-    **{"C51": dqn, "DQN": dqn, "IQN": dqn, "QRDQN": qrdqn, "Rainbow": rainbow},
+    },
 }
 
 
-def _one_update_per_step(values: dict[str, Any]) -> dict[str, Any]:
-    return {**values, "updates": values["update_every"]}
+def _suggest(name: str, trial: Any, steps: int) -> dict[str, Any]:
+    """Return the hyperparameters of an algorithm for a trial of so many environment steps."""
+    values = sample(_RANGES[name], trial)
+    if {"batch_size", "rollout_steps"} <= values.keys():
+        # A minibatch is at most a rollout of one environment.
+        values["batch_size"] = min(values["batch_size"], values["rollout_steps"])
+    if name in ("DDPG", "SAC", "TD3", "TQC"):
+        values["updates"] = values["update_every"]  # one update for each step
+    if _RANGES[name].items() >= _DQN.items():
+        final = Float(0.0, 0.2).suggest(trial, "exploration_final_eps")
+        fraction = Float(0.0, 0.5).suggest(trial, "exploration_fraction")
+        # rl-zoo3's `subsample_steps` is the number of steps for each update.
+        subsample = Choice(1, 2, 4, 8).suggest(trial, "subsample_steps")
+        values["updates"] = max(values["update_every"] // subsample, 1)
+        if name != "Rainbow":  # whose layers explore
+            values["policy"] = LinearEpsGreedyPolicy(1.0, final, max(1, round(fraction * steps)))
+    return values
+
+
+SPACES = {name: partial(_suggest, name) for name in _RANGES}

@@ -20,18 +20,19 @@ def _optional_non_negative(name: str, value: Any) -> float | None:
     return None if value is None else non_negative(name, value)
 
 
+def _floats(name: str, value: Any, *axes: str) -> NDArray[np.float64]:
+    numbers = np.array(value)
+    if numbers.ndim != len(axes) or numbers.dtype.kind != "f" or not np.isfinite(numbers).all():
+        raise ValueError(f"{name} must be finite floats, [{', '.join(axes)}], got {value!r}")
+    return numbers.astype(np.float64)
+
+
 def _lane_states(name: str, value: Any) -> NDArray[np.float64]:
-    states = np.array(value)
-    if states.ndim != 2 or states.dtype.kind != "f" or not np.isfinite(states).all():
-        raise ValueError(f"{name} must be finite floats, [lanes, size], got {value!r}")
-    return states.astype(np.float64)
+    return _floats(name, value, "lanes", "size")
 
 
 def _sequences(name: str, value: Any) -> NDArray[np.float64]:
-    sequences = np.array(value)
-    if sequences.ndim != 3 or sequences.dtype.kind != "f" or not np.isfinite(sequences).all():
-        raise ValueError(f"{name} must be finite floats, [lanes, length, size], got {value!r}")
-    return sequences.astype(np.float64)
+    return _floats(name, value, "lanes", "length", "size")
 
 
 def _positions(name: str, value: Any) -> NDArray[np.int64]:

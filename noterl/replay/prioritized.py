@@ -100,8 +100,6 @@ class Prioritized(Sampler):
     part. A new transition has the largest score so far. The loss's feedback of `td_error` updates the scores. The
     weights (N P)^-beta, divided by the largest of the batch, correct the bias of the expected gradient.
 
-    `alpha` and `beta` can be changed during training.
-
     Args:
         alpha: exponent of the scores: 0 samples uniformly, 1 in proportion to the score.
         beta: how much of the bias is corrected: 0 nothing, 1 all.
@@ -110,6 +108,10 @@ class Prioritized(Sampler):
         beta_steps: number of environment steps (stored transitions) in which `beta` rises linearly to 1; None keeps it
             constant. In the paper it rises until the end of training, but then two calls of `fit(n)` would differ from
             `fit(2 n)`.
+
+    Attributes:
+        alpha: exponent of the scores. Can be changed during training.
+        beta: how much of the bias is corrected initially. Can be changed during training.
 
     Raises:
         ValueError: if an argument is out of range.
@@ -132,7 +134,8 @@ class Prioritized(Sampler):
         score: Score | None = None,
         beta_steps: int | None = None,
     ) -> None:
-        self.alpha, self.beta = alpha, beta
+        self.alpha: float = alpha
+        self.beta: float = beta
         self.beta_steps: int | None = None if beta_steps is None else check_count("beta_steps", beta_steps)
         if score is not None and not isinstance(score, Score):
             raise ValueError(f"score must be a noterl.replay.Score such as RatioScore(), or None, got {score!r}")
@@ -142,30 +145,16 @@ class Prioritized(Sampler):
         self._largest: float | None = None  # of all scores from feedback
         self._version = _NO_TREE
 
-    @property
-    def alpha(self) -> float:
-        """Exponent of the scores. Can be changed during training."""
-        return self._alpha
-
-    @alpha.setter
-    def alpha(self, value: float) -> None:
-        self._alpha = check_number("alpha", value, low=0, high=1)
-
-    @property
-    def beta(self) -> float:
-        """How much of the bias is corrected initially. Can be changed during training."""
-        return self._beta
-
-    @beta.setter
-    def beta(self, value: float) -> None:
-        self._beta = check_number("beta", value, low=0, high=1)
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Assign an attribute; `alpha` and `beta` must be numbers from 0 to 1."""
+        super().__setattr__(name, check_number(name, value, low=0, high=1) if name in self.settable else value)
 
     @property
     def current_beta(self) -> float:
         """How much of the bias is corrected now: `beta`, or more if `beta_steps` is set."""
         if self.beta_steps is None:
-            return self._beta
-        return self._beta + (1 - self._beta) * min(1.0, self.storage.count / self.beta_steps)
+            return self.beta
+        return self.beta + (1 - self.beta) * min(1.0, self.storage.count / self.beta_steps)
 
     def bind(self, storage: Ring) -> None:
         """Use a storage from now on, and allocate the scores and the tree.
@@ -224,7 +213,7 @@ class Prioritized(Sampler):
         """Return the scores of the stored transitions (oldest first), the largest score so far, and the exponents."""
         self._synchronized()
         scores = self._scores.take(self.storage.stored_indices())
-        return {"scores": scores, "largest": self._largest, "alpha": self._alpha, "beta": self._beta}
+        return {"scores": scores, "largest": self._largest, "alpha": self.alpha, "beta": self.beta}
 
     def check_state(self, state: Mapping[str, Any], length: int) -> None:
         """Check a state before `set_state`.
@@ -249,7 +238,7 @@ class Prioritized(Sampler):
     def _synchronized(self) -> SumTree:
         """Update the tree to the stored transitions and the current exponent, and return it."""
         storage, before, tree = self.storage, self._version, self._tree
-        now = _TreeVersion(storage.begin, storage.count, storage.epoch, storage.mask_version, self._alpha)
+        now = _TreeVersion(storage.begin, storage.count, storage.epoch, storage.mask_version, self.alpha)
         if now == before:
             return tree
         self._version = now
@@ -275,4 +264,4 @@ class Prioritized(Sampler):
 
     def _priorities(self, scores: Array) -> Array:
         """Return (score + 1e-7)^alpha, float64; each result depends only on its own score."""
-        return np.power(scores.astype(np.float64) + SMALLEST, self._alpha)
+        return np.power(scores.astype(np.float64) + SMALLEST, self.alpha)

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from time import perf_counter
 from typing import Any
 
-from noterl.callback import LOGGER, AgentView, Callback
+from noterl.callback import LOGGER, Callback
 from noterl.types import Logs
 from noterl.utils.checks import check_positive
 
@@ -16,7 +16,46 @@ from noterl.utils.checks import check_positive
 INTERVAL = 10.0
 
 
-class EpisodePrinter(Callback):
+class FitCounter(Callback):
+    """Base of the callbacks that show the progress of `fit`: it counts, and prints a line at the end.
+
+    Args:
+        recent: the number of episodes whose mean reward the last line holds.
+    """
+
+    order = LOGGER
+
+    def __init__(self, recent: int) -> None:
+        self._recent: deque[float] = deque(maxlen=recent)
+        self._finished = 0
+        self._first_episode = 0
+
+    def on_train_begin(self, logs: Logs) -> None:
+        """Start the counts of this fit."""
+        self._recent.clear()
+        self._finished = 0
+        self._first_step = self.agent.steps
+        self._first_update = self.agent.updates
+        self._first_episode = self.agent.episodes
+        self._started = perf_counter()
+
+    def on_train_end(self, logs: Logs) -> None:
+        """Print why the fit ended, and what it did."""
+        seconds = perf_counter() - self._started
+        steps = self.agent.steps - self._first_step
+        reason = None if self.agent.history is None else self.agent.history.stop_reason
+        parts = [
+            f"fit ended{f' ({reason})' if reason else ''}: {self._finished:,} episodes",
+            f"{steps:,} steps",
+            f"{self.agent.updates - self._first_update:,} updates in {seconds:.1f} s",
+            f"{steps / max(seconds, 1e-9):,.0f} steps/s",
+        ]
+        if self._recent:
+            parts.append(f"mean reward {mean(self._recent):.2f} over the last {len(self._recent)}")
+        print(", ".join(parts), flush=True)
+
+
+class EpisodePrinter(FitCounter):
     """Print a line every `every` finished episodes, and at least every 10 seconds.
 
     The line holds all finished episodes and steps of the agent, mean reward since the last line, loss, and steps per
@@ -36,25 +75,18 @@ class EpisodePrinter(Callback):
     episode 1 | steps 2 | reward 2.00 | 4 steps/s
     """
 
-    order = LOGGER
-
     def __init__(self, every: int = 10) -> None:
         self._every = check_positive("every", every)
+        super().__init__(self._every)
         self._rewards: list[float] = []  # since the last line
-        self._recent: deque[float] = deque(maxlen=self._every)
-        self._finished = self._first_episode = 0
         self._last_line = (0, 0.0)  # steps and time at the last line
         self._next_line = math.inf  # when a line is due even if no episode ends
 
     def on_train_begin(self, logs: Logs) -> None:
-        """Start the counts of this fit."""
+        """Start the counts of this fit, and the time until the first line."""
+        super().on_train_begin(logs)
         self._rewards.clear()
-        self._recent.clear()
-        self._finished = 0
-        self._first_step, self._first_update = self.agent.steps, self.agent.updates
-        self._first_episode = self.agent.episodes
         self._last_line = (self.agent.steps, 0.0)
-        self._started = perf_counter()
         self._next_line = self._started + INTERVAL
 
     def on_episode_end(self, episode: int, logs: Logs) -> None:
@@ -72,16 +104,11 @@ class EpisodePrinter(Callback):
         if perf_counter() >= self._next_line:
             self._print_line(self.agent.steps, perf_counter() - self._started)
 
-    def on_train_end(self, logs: Logs) -> None:
-        """Print the line that summarizes the fit."""
-        steps, updates = self.agent.steps - self._first_step, self.agent.updates - self._first_update
-        print_summary(self.agent, (self._finished, steps, updates), perf_counter() - self._started, self._recent)
-
     def _print_line(self, steps: int, seconds: float, loss: float | None = None) -> None:
         rate = (steps - self._last_line[0]) / max(seconds - self._last_line[1], 1e-9)
         parts: list[Any] = [f"episode {self._first_episode + self._finished}", f"steps {steps}"]
         if self._rewards:
-            parts.append(f"reward {_mean(self._rewards):.2f}")
+            parts.append(f"reward {mean(self._rewards):.2f}")
         if loss is not None:
             parts.append(f"loss {loss:.4g}")
         print(" | ".join([*parts, f"{rate:,.0f} steps/s"]), flush=True)
@@ -91,27 +118,6 @@ class EpisodePrinter(Callback):
             self._next_line = perf_counter() + INTERVAL
 
 
-def print_summary(agent: AgentView, counts: tuple[int, int, int], seconds: float, recent: Collection[float]) -> None:
-    """Print why `fit` ended, and what it did.
-
-    Args:
-        agent: the agent that has trained.
-        counts: the episodes, steps and updates of this `fit`.
-        seconds: the duration.
-        recent: the rewards of the last episodes.
-    """
-    episodes, steps, updates = counts
-    reason = None if agent.history is None else agent.history.stop_reason
-    parts = [
-        f"fit ended{f' ({reason})' if reason else ''}: {episodes:,} episodes",
-        f"{steps:,} steps",
-        f"{updates:,} updates in {seconds:.1f} s",
-        f"{steps / max(seconds, 1e-9):,.0f} steps/s",
-    ]
-    if recent:
-        parts.append(f"mean reward {_mean(recent):.2f} over the last {len(recent)}")
-    print(", ".join(parts), flush=True)
-
-
-def _mean(values: Any) -> float:
+def mean(values: Collection[float]) -> float:
+    """Return the mean of rewards."""
     return math.fsum(values) / len(values)

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import math
-from collections import deque
 from time import perf_counter
 from typing import Any
 
 from tqdm import tqdm
 
-from noterl.callback import LOGGER, Callback
 from noterl.training.console import can_show_progress_bar, progress_bar
-from noterl.training.episode_printer import print_summary
+from noterl.training.episode_printer import FitCounter, mean
 from noterl.types import Logs
 
 # Seconds between two refreshes. A refresh takes a third of a millisecond.
 _INTERVAL = 0.25
 
 
-class ProgressBar(Callback):
+class ProgressBar(FitCounter):
     """Show the number of the agent's episodes, reward, loss, steps per second, the time left and where the time goes.
 
     The reward is the mean over the last ten finished episodes; the loss is that of the last one. The time since the
@@ -38,24 +35,20 @@ class ProgressBar(Callback):
     >>> bar = ProgressBar(episodes=10)
     """
 
-    order = LOGGER
-
     def __init__(self, episodes: int | None = None, steps: int | None = None, *, always: bool = False) -> None:
+        super().__init__(recent=10)
         self.always = always
         self._unit, self._total = ("step", steps) if steps is not None else ("episode", episodes)
         self._bar: Any = None
-        self._recent: deque[float] = deque(maxlen=10)
-        self._finished = self._first_episode = 0
         self._loss: float | None = None
         self._overlap: list[str] = []  # what the logs of the last episode hold about workers with overlap
 
     def on_train_begin(self, logs: Logs) -> None:
-        """Open the bar."""
-        self._first_step, self._started, self._finished = self.agent.steps, perf_counter(), 0
-        self._first_episode, self._first_update = self.agent.episodes, self.agent.updates
-        self._recent.clear()
-        self._loss, self._overlap = None, []
-        self._shown = self._started
+        """Start the counts of this fit, and open the bar."""
+        super().on_train_begin(logs)
+        self._loss = None
+        self._overlap = []
+        self._shown = perf_counter()
         if not (self.always or can_show_progress_bar()):
             return
         self._bar = progress_bar(
@@ -92,8 +85,7 @@ class ProgressBar(Callback):
             self._show()
             self._bar.close()
             self._bar = None
-            steps, updates = self.agent.steps - self._first_step, self.agent.updates - self._first_update
-            print_summary(self.agent, (self._finished, steps, updates), perf_counter() - self._started, self._recent)
+            super().on_train_end(logs)
 
     def _move(self) -> None:
         count = self.agent.steps - self._first_step if self._unit == "step" else self._finished
@@ -112,11 +104,10 @@ class ProgressBar(Callback):
         if "workers" in clock:  # the time in which the loop waited for them
             shares["workers"] = clock["workers"]
         self._bar.set_description_str(f"episode {self._first_episode + self._finished} ", refresh=False)
-        reward = f"{math.fsum(self._recent) / len(self._recent):.1f}" if self._recent else "-"
+        reward = f"reward {mean(self._recent):.1f}" if self._recent else "reward -"
         rate = f"{(self.agent.steps - self._first_step) / seconds:,.0f} steps/s"
         split = " ".join(f"{name} {share / seconds:.0%}" for name, share in shares.items())
         loss = [] if self._loss is None else [f"loss {self._loss:.3g}"]
-        reward = f"reward {reward}"
         values = [reward, *loss, rate]
         self._set_widest([[*values, *self._overlap, split], [*values, split], values, [reward, rate], [reward]])
         self._bar.refresh()

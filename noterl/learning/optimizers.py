@@ -351,35 +351,82 @@ class DeferredOptimizer:
             self.set_state(state, layout)
 
     def get_state(self, layout: Layout, *, allocate: bool = True) -> dict[str, Any]:
-        """Return the state; see the function `get_state`.
+        """Return the state; slots have the layout that Keras has for their variables.
 
         Args:
             layout: the layout of the variables in memory.
             allocate: whether an optimizer without slots is built, for their initial values. If False, its state is
                 incomplete: only `set_state` accepts it.
         """
+        optimizer = self.optimizer
+        if _is_torch(optimizer):
+            return _torch_state(optimizer)
         if allocate and not self.is_built and self._kept is None:
             self.build(layout)
-        state = get_state(self.optimizer, layout)
+        assign_rules(optimizer)
+        fetch = backends.current().fetch
+        scalars = [fetch(variable) for variable in _scalars(optimizer)]
+        slots = None
         if self._kept is not None:
-            scalars = [*state["scalars"], *self._kept["scalars"][len(state["scalars"]) :]]
-            return {**state, "scalars": scalars, "slots": self._kept["slots"]}
-        return state if self.is_built else {**state, "slots": None}
+            scalars += self._kept["scalars"][len(scalars) :]
+            slots = self._kept["slots"]
+        elif self.is_built:
+            slots = {
+                name: [fetch(slot).transpose(axes) for slot, axes in found]
+                for name, found in _slots(optimizer, layout).items()
+            }
+        return {"class": type(optimizer).__name__, "scalars": scalars, "slots": slots, "rules": _rules(optimizer)}
 
     def check_state(self, state: dict[str, Any], layout: Layout) -> None:
-        """Check that `set_state` can restore this state; see the function `check_state`."""
-        built = self.optimizer if self.is_built else _without_slots(self.optimizer, self._variables)
-        check_state(built, state, layout)
+        """Check that `set_state` can restore this state. For a torch optimizer, the slots' shapes are not checked.
+
+        Raises:
+            ValueError: if it is the state of another optimizer, or of other variables.
+        """
+        optimizer = self.optimizer if self.is_built else _without_slots(self.optimizer, self._variables)
+        if _is_torch(optimizer) != ("torch" in state):
+            theirs, ours = ("torch.optim", "Keras") if "torch" in state else ("Keras", "torch.optim")
+            raise ValueError(
+                f"the state belongs to an optimizer of {theirs}, and this agent has one of {ours}: call "
+                "compile(optimizer=...) first, as the program did that saved it"
+            )
+        saved, kind = state.get("torch", state)["class"], type(optimizer).__name__
+        if saved != kind:
+            raise ValueError(f"the state belongs to the optimizer {saved!r}, but the agent has {kind}")
+        if _is_torch(optimizer):
+            return
+        schema = {
+            "class": Constant(kind),
+            "scalars": [Array(shape=variable.shape) for variable in _scalars(optimizer)],
+            "slots": {
+                name: [Array(slot.dtype, [slot.shape[axis] for axis in axes]) for slot, axes in found]
+                for name, found in _slots(optimizer, layout).items()
+            },
+            "rules": dict.fromkeys(_rules(optimizer), float),
+        }
+        check(state, schema, f"the state of the optimizer {kind}")
+        if any(np.any(value < 0) for value in state["scalars"] if value.dtype.kind == "i"):
+            raise ValueError(f"the state of the optimizer {kind}: its count of updates must be at least 0")
 
     def set_state(self, state: dict[str, Any], layout: Layout) -> None:
         """Restore what `get_state` returned; call `check_state` first."""
-        if self.is_built:
-            set_state(self.optimizer, state, layout)
-            self._kept = None
+        optimizer = self.optimizer
+        if _is_torch(optimizer):
+            _set_torch_state(optimizer, state)
             return
-        self._kept = None if state["slots"] is None else state
-        count = len(_scalars(self.optimizer))  # the others exist from `build` on
-        set_state(self.optimizer, {**state, "scalars": state["scalars"][:count], "slots": {}}, layout)
+        assign_rules(optimizer)
+        self._kept = None if self.is_built or state["slots"] is None else state
+        if self.is_built:
+            for name, found in _slots(optimizer, layout).items():
+                for (slot, axes), value in zip(found, state["slots"][name], strict=True):
+                    slot.assign(np.transpose(value, np.argsort(axes)))
+        # An optimizer that is not built has only some of the scalars.
+        for variable, value in zip(_scalars(optimizer), state["scalars"], strict=self.is_built):
+            # TensorFlow counts updates in int64, the others in int32.
+            is_count = value.dtype.kind == "i"
+            variable.assign(np.minimum(value.astype(np.int64), np.iinfo(variable.dtype).max) if is_count else value)
+        for rule, value in state["rules"].items():
+            set_rule(optimizer, rule, value)
 
 
 def _without_slots(
@@ -395,72 +442,6 @@ def _without_slots(
 
     WithoutSlots.__name__ = type(optimizer).__name__  # which `check_state` compares
     return build(copy_without_state(optimizer, WithoutSlots), variables)
-
-
-def get_state(optimizer: Any, layout: Layout) -> dict[str, Any]:
-    """Return the optimizer's state; slots have the layout that Keras has for their variables.
-
-    Args:
-        optimizer: a built optimizer.
-        layout: the layout of the variables in memory.
-    """
-    if _is_torch(optimizer):
-        return _torch_state(optimizer)
-    assign_rules(optimizer)
-    fetch = backends.current().fetch
-    slots = {
-        name: [fetch(slot).transpose(axes) for slot, axes in found] for name, found in _slots(optimizer, layout).items()
-    }
-    scalars = [fetch(variable) for variable in _scalars(optimizer)]
-    return {"class": type(optimizer).__name__, "scalars": scalars, "slots": slots, "rules": _rules(optimizer)}
-
-
-def check_state(optimizer: Any, state: dict[str, Any], layout: Layout) -> None:
-    """Check that `set_state` can restore this state. For a torch optimizer, the shapes of the slots are not checked.
-
-    Raises:
-        ValueError: if it is the state of another optimizer, or of other variables.
-    """
-    if _is_torch(optimizer) != ("torch" in state):
-        theirs, ours = ("torch.optim", "Keras") if "torch" in state else ("Keras", "torch.optim")
-        raise ValueError(
-            f"the state belongs to an optimizer of {theirs}, and this agent has one of {ours}: call "
-            "compile(optimizer=...) first, as the program did that saved it"
-        )
-    saved, kind = state.get("torch", state)["class"], type(optimizer).__name__
-    if saved != kind:
-        raise ValueError(f"the state belongs to the optimizer {saved!r}, but the agent has {kind}")
-    if _is_torch(optimizer):
-        return
-    schema = {
-        "class": Constant(kind),
-        "scalars": [Array(shape=variable.shape) for variable in _scalars(optimizer)],
-        "slots": {
-            name: [Array(slot.dtype, [slot.shape[axis] for axis in axes]) for slot, axes in found]
-            for name, found in _slots(optimizer, layout).items()
-        },
-        "rules": dict.fromkeys(_rules(optimizer), float),
-    }
-    check(state, schema, f"the state of the optimizer {kind}")
-    if any(np.any(value < 0) for value in state["scalars"] if value.dtype.kind == "i"):
-        raise ValueError(f"the state of the optimizer {kind}: its count of updates must be at least 0")
-
-
-def set_state(optimizer: Any, state: dict[str, Any], layout: Layout) -> None:
-    """Restore what `get_state` returned; call `check_state` first."""
-    if _is_torch(optimizer):
-        _set_torch_state(optimizer, state)
-        return
-    assign_rules(optimizer)
-    for name, found in _slots(optimizer, layout).items():
-        for (slot, axes), value in zip(found, state["slots"][name], strict=True):
-            slot.assign(np.transpose(value, np.argsort(axes)))
-    for variable, value in zip(_scalars(optimizer), state["scalars"], strict=True):
-        # TensorFlow counts updates in int64, the others in int32.
-        is_count = value.dtype.kind == "i"
-        variable.assign(np.minimum(value.astype(np.int64), np.iinfo(variable.dtype).max) if is_count else value)
-    for rule, value in state["rules"].items():
-        set_rule(optimizer, rule, value)
 
 
 def variables(optimizer: Any) -> list[keras.Variable]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy as python_copy
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -17,7 +18,7 @@ from noterl.backends.interface import Modules
 from noterl.hyperparameters import Hyperparameter
 from noterl.networks.description import HiddenLayers, NetworkDescription
 from noterl.networks.keras_layers import keras_network
-from noterl.networks.size_limit import NetworkSizeError
+from noterl.networks.size_limit import NetworkSizeError, plan_weights
 from noterl.utils.checks import probability
 
 Network = Any
@@ -305,6 +306,15 @@ def get_weights(network: Network) -> list[np.ndarray]:
     if is_module(network):
         return native_modules().get_weights(network)
     return [backends.current().fetch(variable) for variable in variables(network)]
+
+
+def recipe(network: Network) -> tuple[Any, tuple[int, ...]] | None:
+    """Return the plan and the inputs' shape that a network was built from; None if none, or layers were replaced."""
+    built = getattr(network, "noterl_recipe", None)
+    if built is None:
+        return None
+    sizes = sorted(math.prod(variable.shape) for variable in variables(network))
+    return built if sizes == sorted(weight.size for weight in plan_weights(*built)) else None
 
 
 def set_weights(network: Network, weights: Sequence[np.ndarray]) -> None:

@@ -23,7 +23,7 @@ from noterl.networks.description import HiddenLayers
 from noterl.networks.initializers import initial_weights
 from noterl.networks.keras_layers import keras_network
 from noterl.networks.layers import ACTIVATION_TABLE, ACTIVATIONS
-from noterl.networks.size_limit import claim, plan_sizes
+from noterl.networks.size_limit import claim, plan_weights
 from noterl.random import network_generator
 from noterl.utils.checks import check_bool, check_word, finite, non_negative, probability
 
@@ -464,12 +464,13 @@ def _hidden_gain(gain: float | None) -> float | None:
 
 def _build(plan: tuple, shape: tuple[int, ...]) -> Network:
     """Build the network of a plan on this backend, with weights from the agent's generator."""
-    claim(plan_sizes(plan, shape))
+    weights = list(plan_weights(plan, shape))
+    claim(weight.size for weight in weights)
     modules = backends.current().capabilities.get("modules")
     # The names of torch's classes are arguments, because backends lie on a floor below networks.
     names = {name: activation.torch for name, activation in ACTIVATION_TABLE.items()}
     network = keras_network(plan, shape) if modules is None else modules.build(plan, shape, names)
-    set_weights(network, initial_weights(plan, get_weights(network), network_generator()))
+    set_weights(network, initial_weights(weights, get_weights(network), network_generator()))
     network.noterl_recipe = (plan, shape)
     return network
 

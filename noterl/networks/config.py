@@ -10,13 +10,11 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from noterl.backends import keras
-from noterl.networks.access import get_weights, is_module, is_network, variables
+from noterl.networks.access import is_module, is_network, recipe, variables
 from noterl.networks.builders import build_plan
 from noterl.networks.layers import ACTIVATION_TABLE, LAYER_TABLE
-from noterl.networks.size_limit import NetworkSizeError, claim, plan_sizes
+from noterl.networks.size_limit import NetworkSizeError, claim
 from noterl.registry import Configurable, register
 from noterl.utils.budget import LIMITS, Budget
 
@@ -80,8 +78,9 @@ def _stored(value: Any) -> Any:
         return type(value)(map(_stored, value))
     if not is_network(value):
         return value
-    plan, shape = getattr(value, "noterl_recipe", (None, ()))
-    if plan is not None and sorted(plan_sizes(plan, shape)) == sorted(map(np.size, get_weights(value))):
+    built = recipe(value)
+    if built is not None:
+        plan, shape = built
         return StoredNetwork("plan", [int(length) for length in shape], _untracked(plan))
     return (None if is_module(value) else describe(value)) or value
 

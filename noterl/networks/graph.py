@@ -10,13 +10,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from noterl import backends
-from noterl.networks.access import is_module, keras_layout, stacked_layers, variables
+from noterl.networks.access import is_module, keras_layout, recipe, stacked_layers, variables
 from noterl.networks.config import connections, layer_arguments
 from noterl.networks.distributions import Distribution, ImplicitQuantiles
 from noterl.networks.layers import ACTIVATION_TABLE, LAYER_TABLE, NORM_EPSILON, TORCH_DEFAULTS, num_values, stacks
 from noterl.networks.noisy import NoisyNetwork
 from noterl.networks.recurrent import Cell, RecurrentNetwork
-from noterl.networks.size_limit import plan_sizes
 
 Array = np.ndarray[Any, Any]
 
@@ -150,12 +149,9 @@ def add_network(graph: Graph, network: Any, inputs: int) -> int:
     Raises:
         UnsupportedNetworkError: if an operation is not supported.
     """
-    plan, shape = getattr(network, "noterl_recipe", (None, ()))
-    if plan is not None:
-        weights = _weights_of(network)
-        # Layers of the network may have been replaced since it was built.
-        if sorted(plan_sizes(plan, shape)) == sorted(int(np.prod(weight.shape)) for weight in weights):
-            return _add_plan(graph, plan, inputs, iter(weights))
+    built = recipe(network)
+    if built is not None:
+        return _add_plan(graph, built[0], inputs, iter(_weights_of(network)))
     if isinstance(network, NoisyNetwork):
         return _add_noisy(graph, network, inputs)
     if isinstance(network, Distribution | ImplicitQuantiles):

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from noterl.networks.layers import PLAN_LAYERS, stacks
+from noterl.networks.size_limit import PlanWeight
 
 
 def initial_weights(
-    plan: tuple[Any, ...], weights: Sequence[np.ndarray], generator: np.random.Generator
+    plan: Iterable[PlanWeight], weights: Sequence[np.ndarray], generator: np.random.Generator
 ) -> list[np.ndarray]:
     """Return initial weights for the network of a plan, with the shapes of `weights`.
 
@@ -21,12 +20,12 @@ def initial_weights(
     """
     initial: list[np.ndarray] = []
     fan_in = 1
-    roles = iter([role for stack in stacks(plan) for role in _roles(stack)])
+    planned = iter(plan)
     for weight in weights:
         if weight.dtype.kind != "f":  # the state of a dropout's generator
             initial.append(weight)
             continue
-        role, value = next(roles)
+        _, role, value = next(planned)
         if role == "constant":
             initial.append(np.full_like(weight, value))
             continue
@@ -42,24 +41,6 @@ def initial_weights(
                 glorot_uniform(weight.shape, generator) if is_glorot else orthogonal(weight.shape, value, generator)
             )
     return initial
-
-
-def _roles(layers: Sequence[tuple]) -> list[tuple[str, Any]]:
-    """Return for each weight of a plan's layers its role and value: of a kernel or bias the gain, or a constant."""
-    roles: list[tuple[str, Any]] = []
-    for layer, *values in layers:
-        arguments = dict(zip(PLAN_LAYERS[layer], values, strict=False))
-        if layer == "encoders":
-            roles += [role for _, _, inner in arguments["plans"] for role in _roles(inner)]
-        elif layer == "residual":
-            roles += _roles(arguments["layers"])
-        elif "gain" in PLAN_LAYERS[layer]:
-            roles += [("kernel", arguments.get("gain")), ("bias", arguments.get("gain"))]
-        elif layer == "layer_norm":
-            roles += [("constant", 1.0), ("constant", 0.0)]
-        elif layer == "log_std":
-            roles.append(("constant", arguments["value"]))
-    return roles
 
 
 def orthogonal(shape: tuple[int, ...], gain: float, generator: np.random.Generator) -> np.ndarray:

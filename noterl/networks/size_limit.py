@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from noterl.networks.layers import stacks
+from noterl.networks.layers import PLAN_LAYERS, stacks
 from noterl.utils import budget
 from noterl.utils.files import FileError
 
@@ -62,36 +62,54 @@ def claim(sizes: Iterable[int], own: budget.Budget | None = None) -> None:
         limit.spend("arrays of weights")
 
 
-def plan_sizes(plan: tuple[Any, ...], shape: tuple[int, ...]) -> Iterator[int]:
-    """Yield the number of values in each weight of a plan, which `noterl.networks.builders` describes.
+class PlanWeight(NamedTuple):
+    """One weight of a plan.
+
+    Attributes:
+        size: the number of its values.
+        role: "kernel", "bias" or "constant".
+        value: the initial value of a constant; for the others, the gain of the layer.
+    """
+
+    size: int
+    role: str
+    value: Any
+
+
+def plan_weights(plan: tuple[Any, ...], shape: tuple[int, ...]) -> Iterator[PlanWeight]:
+    """Yield the weights of a plan, which `noterl.networks.builders` describes.
 
     Args:
         plan: the plan of the network.
         shape: the shape of its inputs.
     """
     first, *streams = stacks(plan)
-    yield from _stack_sizes(first, shape)
+    yield from _stack_weights(first, shape)
     features = _output_shape(first or [("flatten",)], shape)
     for stream in streams:
-        yield from _stack_sizes(stream, features)
+        yield from _stack_weights(stream, features)
 
 
-def _stack_sizes(layers: Iterable[tuple], shape: tuple[int, ...]) -> Iterator[int]:
+def _stack_weights(layers: Iterable[tuple], shape: tuple[int, ...]) -> Iterator[PlanWeight]:
     for layer in layers:
         kind, *rest = layer
         if kind == "encoders":
             for start, stop, inner in rest[0]:
-                yield from _stack_sizes(inner, (stop - start,))
+                yield from _stack_weights(inner, (stop - start,))
         elif kind == "residual":
             if _output_shape(rest[0], shape) != shape:
                 raise ValueError(f"a residual block must have {shape} units, as the layer before, got {rest[0]!r:.200}")
-            yield from _stack_sizes(rest[0], shape)
+            yield from _stack_weights(rest[0], shape)
         elif kind in ("dense", "convolution"):
             window = rest[1] ** 2 if kind == "convolution" else 1
-            yield window * shape[-1] * rest[0]
-            yield rest[0]
-        elif kind in ("log_std", "layer_norm"):
-            yield from [shape[-1]] * (1 if kind == "log_std" else 2)
+            gain = dict(zip(PLAN_LAYERS[kind], rest, strict=False)).get("gain")
+            yield PlanWeight(window * shape[-1] * rest[0], "kernel", gain)
+            yield PlanWeight(rest[0], "bias", gain)
+        elif kind == "log_std":
+            yield PlanWeight(shape[-1], "constant", rest[0])
+        elif kind == "layer_norm":
+            yield PlanWeight(shape[-1], "constant", 1.0)
+            yield PlanWeight(shape[-1], "constant", 0.0)
         shape = _output_shape([layer], shape)
 
 

@@ -16,7 +16,7 @@ from gymnasium import spaces
 import noterl
 from noterl import networks, saving
 from noterl.networks.builders import cell_layer
-from noterl.networks.size_limit import plan_sizes, size_limit
+from noterl.networks.size_limit import plan_weights, size_limit
 from noterl.saving import Description, FileError
 from noterl.utils import codec
 from tests.support.states import assert_same_state, one_lane
@@ -199,4 +199,4 @@ def test_limit_counts_all_networks_of_the_block() -> None:
         with pytest.raises(FileError, match="larger networks"):
             networks.mlp(300, [300, 300], 1)
     networks.mlp(300, [300, 300], 1)
-    assert list(plan_sizes(("sequential", [("dense", 2, "relu", None)]), (3,))) == [6, 2]
+    assert [weight.size for weight in plan_weights(("sequential", [("dense", 2, "relu", None)]), (3,))] == [6, 2]

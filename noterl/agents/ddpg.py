@@ -25,8 +25,44 @@ from noterl.schedules import Schedule
 from noterl.types import Batch
 
 
+class DeterministicActor(Agent):
+    """Base of agents with a deterministic actor, for Box actions with finite bounds."""
+
+    memory: str = "replay"
+    head: Any = heads.Deterministic()
+    action_spaces: tuple[str, ...] = ("Box",)
+    optimizer_names: tuple[str, ...] = ("actor", "critic")
+    gamma: Hyperparameter
+    actor: networks.Network
+
+    def build_actor(self, actor: Any, hidden: Any) -> networks.Network:
+        """Return your own actor, or the default one if it is None or a description."""
+        space = self.spaces.network_space
+        return networks.network_or_default(
+            actor,
+            hidden,
+            lambda layers: networks.default_network(space, layers, self.action_size),
+            self.observation_shape,
+        )
+
+    def defaults(self) -> Defaults:
+        """Return the settings of the baseline of Fujimoto et al. (2018), with their later batch size."""
+        return Defaults(
+            learning_rate=1e-3,
+            capacity=1_000_000,
+            batch_size=256,
+            learning_starts=1_000,
+            target_update=0.005,
+            noise=GaussianWhiteNoiseProcess(sigma=0.1, size=self.action_size),
+        )
+
+    def forward(self, observation: Any) -> Any:
+        """Return the actions before the tanh, `[B, A]`."""
+        return self.actor(observation)
+
+
 @register
-class DDPG(Agent):
+class DDPG(DeterministicActor):
     """Deterministic actor and one critic, for Box actions with finite bounds.
 
     Actions are scaled to [-1, 1]. The critic receives scaled actions, and noise is added to scaled actions. A `noise`
@@ -54,12 +90,6 @@ class DDPG(Agent):
     10
     """
 
-    memory: str = "replay"
-    head: Any = heads.Deterministic()
-    action_spaces: tuple[str, ...] = ("Box",)
-    optimizer_names: tuple[str, ...] = ("actor", "critic")
-    gamma: Hyperparameter
-
     def __init__(
         self,
         env: Any,
@@ -72,31 +102,14 @@ class DDPG(Agent):
         super().__init__(env, **options)
         space, outputs = self.spaces.network_space, self.action_size
         actor, critic = networks.split_networks(network, "actor", "critic")
-        shape, joint = self.observation_shape, (self.observation_size + outputs,)
-        self.actor: networks.Network = networks.network_or_default(
-            actor, hidden, lambda layers: networks.default_network(space, layers, outputs), shape
-        )
+        self.actor = self.build_actor(actor, hidden)
+        joint = (self.observation_size + outputs,)
         self.critic: networks.Network = networks.network_or_default(
             critic, hidden, lambda layers: networks.default_critic(space, layers, outputs), joint
         )
         self.target_actor: networks.Network = networks.clone(self.actor)
         self.target_critic: networks.Network = networks.clone(self.critic)
         self.gamma = self.hyperparameter("gamma", gamma, minimum=0.0, maximum=1.0)
-
-    def defaults(self) -> Defaults:
-        """Return the settings of the baseline of Fujimoto et al. (2018), with their later batch size."""
-        return Defaults(
-            learning_rate=1e-3,
-            capacity=1_000_000,
-            batch_size=256,
-            learning_starts=1_000,
-            target_update=0.005,
-            noise=GaussianWhiteNoiseProcess(sigma=0.1, size=self.action_size),
-        )
-
-    def forward(self, observation: Any) -> Any:
-        """Return the actions before the tanh, `[B, A]`."""
-        return self.actor(observation)
 
     def value(self, observation: Any) -> Any:
         """Return the critic's values `[B]` of the actor's actions."""

@@ -12,20 +12,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Unpack
 
-from noterl import heads, losses, networks
+from noterl import losses, networks
 from noterl.agent import Defaults
+from noterl.agents.ddpg import DeterministicActor
 from noterl.agents.ensemble import CriticEnsemble, EnsembleOptions
 from noterl.backends import ops
 from noterl.hyperparameters import Hyperparameter
 from noterl.networks.critics import q_values
-from noterl.noise import GaussianWhiteNoiseProcess
 from noterl.registry import register
 from noterl.schedules import Schedule
 from noterl.types import Batch
 
 
 @register
-class TD3(CriticEnsemble):
+class TD3(DeterministicActor, CriticEnsemble):
     """Deterministic actor and two or more critics, for Box actions with finite bounds.
 
     Actions are scaled to [-1, 1]. The critics receive scaled actions, and noise is added to scaled actions. A `noise`
@@ -65,10 +65,6 @@ class TD3(CriticEnsemble):
     10
     """
 
-    head: Any = heads.Deterministic()
-    action_spaces: tuple[str, ...] = ("Box",)
-    optimizer_names: tuple[str, ...] = ("actor", "critic")
-    gamma: Hyperparameter
     target_noise: Hyperparameter
     target_noise_clip: Hyperparameter
 
@@ -87,15 +83,12 @@ class TD3(CriticEnsemble):
         super().__init__(env, policy_delay=policy_delay, **options)
         space, outputs = self.spaces.network_space, self.action_size
         actor, critics = self.split_networks(network)
-        shape, joint = self.observation_shape, (self.observation_size + outputs,)
-        self.actor: networks.Network = networks.network_or_default(
-            actor, hidden, lambda layers: networks.default_network(space, layers, outputs), shape
-        )
+        self.actor = self.build_actor(actor, hidden)
 
         def build(layers: Any) -> networks.Network:
             return networks.default_critic(space, layers, outputs, **self.critic_norm)
 
-        self.build_ensemble(critics, hidden, build, joint)
+        self.build_ensemble(critics, hidden, build, (self.observation_size + outputs,))
         self.target_actor: networks.Network = networks.clone(self.actor)
         self.gamma = self.hyperparameter("gamma", gamma, minimum=0.0, maximum=1.0)
         self.target_noise = self.hyperparameter("target_noise", target_noise, minimum=0.0)
@@ -105,18 +98,7 @@ class TD3(CriticEnsemble):
 
     def defaults(self) -> Defaults:
         """Return the settings of the authors' later code, but with 1,000 random steps."""
-        return Defaults(
-            learning_rate=3e-4,
-            capacity=1_000_000,
-            batch_size=256,
-            learning_starts=1_000,
-            target_update=0.005,
-            noise=GaussianWhiteNoiseProcess(sigma=0.1, size=self.action_size),
-        )
-
-    def forward(self, observation: Any) -> Any:
-        """Return the actions before the tanh, `[B, A]`."""
-        return self.actor(observation)
+        return super().defaults()._replace(learning_rate=3e-4)
 
     def value(self, observation: Any) -> Any:
         """Return the first critic's values `[B]` of the actor's actions."""

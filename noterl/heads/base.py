@@ -90,7 +90,9 @@ class Head:
         """
         is_box_of_ints = isinstance(action_space, spaces.Box) and action_space.dtype.kind != "f"
         if is_box_of_ints or not isinstance(action_space, self.kinds):
-            kinds = " or ".join("Box of floats" if kind is spaces.Box else kind.__name__ for kind in self.kinds)
+            kinds = " or ".join(
+                "Box of floats" if accepted is spaces.Box else accepted.__name__ for accepted in self.kinds
+            )
             raise ValueError(f"env: the head {type(self).__name__} takes {kinds} action spaces, got {action_space}")
         bound = copy.copy(self)
         bound.action_space = action_space
@@ -115,7 +117,7 @@ class Head:
     def sample_actions(self, values: Any, numbers: Any) -> Any:
         """Return actions `[B, ...]` for outputs `[B, ...]`, as tensors, from random numbers `[B, num_sampled]`.
 
-        Their distribution is that of `explore` with a plain `Explorer`.
+        The distribution is the same as in `explore` with a plain `Explorer`.
         """
         raise NotImplementedError(f"{type(self).__name__} must define sample_actions(values, numbers)")
 

@@ -1,7 +1,8 @@
 """Heads for bounded continuous actions: a tanh squashes the network's output, which is then scaled to the bounds.
 
-The scaled action lies in [-1, 1] in every dimension, whatever the bounds are. Noise is added to it, critics receive it,
-and log-probabilities are densities of it. `batch.action` holds the environment's action; `Bounded.scale` converts it.
+The scaled action lies in [-1, 1] in every dimension, whatever the bounds are. Noise is added to the scaled action,
+critics receive it, and log-probabilities are densities of scaled actions. `batch.action` holds the environment's
+action, which `Bounded.scale` converts.
 """
 
 from __future__ import annotations

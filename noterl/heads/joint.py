@@ -32,7 +32,7 @@ class Joint(Head):
         """Return a copy of this head for the Tuple of the agents' action spaces.
 
         Raises:
-            ValueError: for another space, or if an agent's head does not accept its space.
+            ValueError: for another space, or if an agent's head does not accept the agent's space.
         """
         bound: Any = super().bind(action_space)
         bound.parts = tuple(
@@ -40,7 +40,8 @@ class Joint(Head):
             for space in bound.action_space
         )
         continuous = [isinstance(part, Deterministic) for part in bound.parts]
-        bound.takes_noise, bound.samples = any(continuous), not any(continuous)
+        bound.takes_noise = any(continuous)
+        bound.samples = not bound.takes_noise
         all_discrete = all(isinstance(space, spaces.Discrete) for space in bound.action_space)
         bound.acts_on = ("logits",) if all_discrete else ()
         return bound
@@ -51,13 +52,13 @@ class Joint(Head):
         return sum(part.size for part in self.parts if isinstance(part, Deterministic))
 
     def check_values(self, values: np.ndarray) -> None:
-        """Raise a ValueError if outputs `[N, ...]` of an agent have values that its head does not accept."""
-        for part, own in self._split(values):
-            part.check_values(own)
+        """Raise a ValueError if outputs `[N, ...]` of an agent have values that the agent's head does not accept."""
+        for part, outputs in self._split(values):
+            part.check_values(outputs)
 
     def deterministic(self, values: np.ndarray) -> np.ndarray:
         """Return every agent's best actions `[N, W]`."""
-        return self._join([part.deterministic(own) for part, own in self._split(values)])
+        return self._join([part.deterministic(outputs) for part, outputs in self._split(values)])
 
     def explore(self, values: np.ndarray, explorer: Explorer, step: int) -> np.ndarray:
         """Return the training actions `[N, W]`."""
@@ -66,12 +67,12 @@ class Joint(Head):
             explorer.update_schedules(step)
             noise = explorer.sample(len(values))
         actions = []
-        for part, own in self._split(values):
+        for part, outputs in self._split(values):
             if isinstance(part, Deterministic):
-                actions.append(part.add_noise(own, noise[:, : part.size]))
+                actions.append(part.add_noise(outputs, noise[:, : part.size]))
                 noise = noise[:, part.size :]
             else:
-                actions.append(part.explore(own, explorer, step))
+                actions.append(part.explore(outputs, explorer, step))
         return self._join(actions)
 
     def random(self, count: int, generator: np.random.Generator) -> np.ndarray:

@@ -16,7 +16,7 @@ Tensor = Any
 class PolicyValue(Categorical):
     """Outputs `[N, A + 1]` are the logits of a Discrete space, then the value of the observation.
 
-    Actions are those of `Categorical`; the value does not affect them.
+    Actions are chosen as by `Categorical`; the value does not affect the actions.
     """
 
     outputs = "a logit for each action, then a value"

@@ -22,8 +22,18 @@ _TINY = 1e-7
 _LEGAL_SCALE = 1e20
 
 
-class Categorical(Head):
-    """Outputs are logits `[N, A]` of a Discrete space, or those of all parts of a MultiDiscrete space side by side.
+class Stochastic(Head):
+    """Base of the heads of a distribution with log-probabilities."""
+
+    samples = True
+
+    def cloning_loss(self, values: Tensor, action: Tensor) -> Tensor:
+        """Return the negative log-likelihood `[B]` of an expert's actions `[B, ...]`, a cross entropy for choices."""
+        return -self.log_prob(values, action)
+
+
+class Categorical(Stochastic):
+    """Outputs are logits `[N, A]` of a Discrete space, or of all parts of a MultiDiscrete space, side by side.
 
     In a Discrete space, a policy on logits can explore. Without a policy, actions are sampled from the softmax.
 
@@ -34,7 +44,6 @@ class Categorical(Head):
     kinds: ClassVar[tuple[type, ...]] = (spaces.Discrete, spaces.MultiDiscrete)
     outputs = "a logit for each choice"
     acts_on: tuple[str, ...] = ("logits",)
-    samples = True
     output_activation = "softmax"
     sampled_from: str = "uniform"
     takes_mask = True
@@ -51,7 +60,8 @@ class Categorical(Head):
             bound.counts = (int(action_space.n),)
         else:
             nvec = bound.action_space.nvec
-            bound.counts, bound.acts_on = tuple(map(int, nvec.reshape(-1))), ()
+            bound.counts = tuple(map(int, nvec.reshape(-1)))
+            bound.acts_on = ()
         return bound
 
     def deterministic(self, values: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
@@ -78,8 +88,8 @@ class Categorical(Head):
         if mask is None:
             return super().random(count, generator)
         uniform = generator.random((count, len(self.counts)))
-        parts = enumerate(split(mask, self.counts))
-        return self._join([legal_choice(part, uniform[:, column]) for column, part in parts])
+        columns = enumerate(split(mask, self.counts))
+        return self._join([legal_choice(part, uniform[:, column]) for column, part in columns])
 
     def masked(self, values: Tensor, mask: Tensor) -> Tensor:
         """Return the outputs `[B, A]` in which choices outside of the mask have the probability 0."""
@@ -101,12 +111,8 @@ class Categorical(Head):
         from noterl import losses
 
         choices = self._choices(action)
-        parts = self._log_policies(values)
-        return sum(losses.take(part, choices[:, column]) for column, part in enumerate(parts))
-
-    def cloning_loss(self, values: Tensor, action: Tensor) -> Tensor:
-        """Return the cross entropy `[B]` of an expert's actions `[B, ...]`."""
-        return -self.log_prob(values, action)
+        log_policies = self._log_policies(values)
+        return sum(losses.take(part, choices[:, column]) for column, part in enumerate(log_policies))
 
     def entropy(self, values: Tensor) -> Tensor:
         """Return the entropy `[B]` of the policy with outputs `[B, A]`, in nats, summed over the parts."""
@@ -118,21 +124,21 @@ class Categorical(Head):
         return sum(ops.sum(ops.exp(before) * (before - after), axis=-1) for before, after in pairs)
 
     def one_hot(self, action: Tensor) -> Tensor:
-        """Return actions `[B, ...]` as float32 one-hot vectors `[B, A]`, those of the parts side by side."""
+        """Return actions `[B, ...]` as float32 one-hot vectors `[B, A]`, with the parts side by side."""
         choices = self._choices(action)
-        parts = [_one_hot(choices[:, column], count) for column, count in enumerate(self.counts)]
-        return ops.concatenate(parts, axis=-1)
+        vectors = [_one_hot(choices[:, column], count) for column, count in enumerate(self.counts)]
+        return ops.concatenate(vectors, axis=-1)
 
     def greedy(self, values: Tensor) -> Tensor:
         """Return the most probable actions `[B, A]` under logits `[B, A]`, one-hot, without a gradient."""
-        parts = zip(split(values, self.counts), self.counts, strict=True)
-        return ops.concatenate([_one_hot(ops.argmax(part, axis=-1), count) for part, count in parts], axis=-1)
+        pairs = zip(split(values, self.counts), self.counts, strict=True)
+        return ops.concatenate([_one_hot(ops.argmax(part, axis=-1), count) for part, count in pairs], axis=-1)
 
     def straight_through(self, values: Tensor, uniform: Tensor, temperature: Any = 1.0) -> Tensor:
         """Return one-hot samples `[B, A]` of the softmax of logits `[B, A]`, through which gradients flow.
 
         The straight-through Gumbel-softmax estimator (Jang, Gu and Poole, 2017, section 2.2). The forward value is the
-        one-hot vector of `argmax(logits + g)`. The gradient is that of the softmax of `(logits + g) / temperature`,
+        one-hot vector of `argmax(logits + g)`. The gradient is the one of the softmax of `(logits + g) / temperature`,
         with Gumbel noise `g = -log(-log(u))`.
 
         Args:
@@ -141,14 +147,14 @@ class Categorical(Head):
             temperature: of the softmax, above 0.
         """
         perturbed = self._perturbed(values, uniform)
-        parts = split(perturbed, self.counts)
-        soft = ops.concatenate([ops.softmax(part / temperature, axis=-1) for part in parts], axis=-1)
+        logits = split(perturbed, self.counts)
+        soft = ops.concatenate([ops.softmax(part / temperature, axis=-1) for part in logits], axis=-1)
         return ops.stop_gradient(self.greedy(perturbed) - soft) + soft
 
     def log_policy(self, values: Tensor) -> Tensor:
         """Return the log-probabilities `[B, A]` of all choices under outputs `[B, A]`, the parts side by side."""
-        parts = self._log_policies(values)
-        return parts[0] if len(parts) == 1 else ops.concatenate(parts, axis=-1)
+        log_policies = self._log_policies(values)
+        return log_policies[0] if len(log_policies) == 1 else ops.concatenate(log_policies, axis=-1)
 
     def check_values(self, values: np.ndarray) -> None:
         """Raise a ValueError if the outputs `[N, A]` are probabilities."""
@@ -221,7 +227,7 @@ class Probabilities(Categorical):
         return np.where(mask, np.maximum(part, _TINY), 0.0)  # the same probabilities as in losses
 
 
-class Bernoulli(Head):
+class Bernoulli(Stochastic):
     """Outputs are logits `[N, A]` of a MultiBinary space: each value of an action is 1 with its sigmoid as probability.
 
     Values are independent of each other.
@@ -229,7 +235,6 @@ class Bernoulli(Head):
 
     kinds: ClassVar[tuple[type, ...]] = (spaces.MultiBinary,)
     outputs = "a logit for each value of an action"
-    samples = True
     sampled_from: str = "uniform"
 
     def deterministic(self, values: np.ndarray) -> np.ndarray:
@@ -253,10 +258,6 @@ class Bernoulli(Head):
         # log sigmoid(x) = -softplus(-x) for 1, and log sigmoid(-x) for 0.
         return -ops.sum(ops.softplus((1.0 - 2.0 * chosen) * values), axis=-1)
 
-    def cloning_loss(self, values: Tensor, action: Tensor) -> Tensor:
-        """Return the cross entropy `[B]` of an expert's actions `[B, ...]`."""
-        return -self.log_prob(values, action)
-
     def entropy(self, values: Tensor) -> Tensor:
         """Return the entropy `[B]` of outputs `[B, A]`, in nats, summed over the values."""
         return ops.sum(ops.softplus(values) - values * ops.sigmoid(values), axis=-1)
@@ -270,18 +271,17 @@ class Bernoulli(Head):
         return chosen.reshape(-1, *space.shape).astype(space.dtype)
 
 
-class Gaussian(Head):
+class Gaussian(Stochastic):
     """Outputs `[N, 2 A]` are the means of an action's values, then the logarithms of their standard deviations.
 
     Samples may exceed the bounds of the space; the environment receives clipped actions. Rollouts and sequences hold
     the samples, of which `log_prob` is the density. A memory of single transitions (`memory="replay"`) holds the
-    clipped actions, as the environment received them: `log_prob` of one at a bound is not the density of the sample.
+    clipped actions, as the environment received them: `log_prob` of an action at a bound is not the sample's density.
     """
 
     kinds: ClassVar[tuple[type, ...]] = (spaces.Box,)
     outputs = "the means and then the logarithms of the standard deviations"
     width = 2
-    samples = True
     sampled_from: str = "normal"
 
     def deterministic(self, values: np.ndarray) -> np.ndarray:
@@ -309,17 +309,14 @@ class Gaussian(Head):
         error = (ops.reshape(action, (-1, mean.shape[1])) - mean) * ops.exp(-log_std)
         return -ops.sum(0.5 * ops.square(error) + log_std + HALF_LOG_2_PI, axis=-1)
 
-    def cloning_loss(self, values: Tensor, action: Tensor) -> Tensor:
-        """Return the negative log-likelihood `[B]` of an expert's actions `[B, ...]`."""
-        return -self.log_prob(values, action)
-
     def entropy(self, values: Tensor) -> Tensor:
         """Return the differential entropy `[B]` of outputs `[B, 2 A]`, in nats."""
         return ops.sum(halves(values)[1] + 0.5 * math.log(2 * math.pi * math.e), axis=-1)
 
     def kl_divergence(self, old: Tensor, new: Tensor) -> Tensor:
         """Return KL(old, new) `[B]` of the distributions with outputs `[B, 2 A]`, in nats."""
-        (old_mean, old_log_std), (mean, log_std) = halves(old), halves(new)
+        old_mean, old_log_std = halves(old)
+        mean, log_std = halves(new)
         variances = ops.exp(2.0 * (old_log_std - log_std))
         error = (old_mean - mean) * ops.exp(-log_std)
         return ops.sum(log_std - old_log_std + 0.5 * (variances + ops.square(error) - 1.0), axis=-1)
@@ -339,7 +336,8 @@ class Gaussian(Head):
         `(m - m_old) / s^2` for a mean m, and `1 - (s_old^2 + (m - m_old)^2) / s^2` for the logarithm of a standard
         deviation s.
         """
-        (old_mean, old_log_std), (mean, log_std) = halves(old), halves(new)
+        old_mean, old_log_std = halves(old)
+        mean, log_std = halves(new)
         error = (mean - old_mean) * ops.exp(-log_std)
         variances = ops.exp(2.0 * (old_log_std - log_std))
         return ops.concatenate([error * ops.exp(-log_std), 1.0 - variances - ops.square(error)], axis=-1)

@@ -3,10 +3,10 @@
 Paper: Mnih et al., "Asynchronous methods for deep reinforcement learning", 2016, algorithm S3, with synchronous
 environments.
 
-Differs: if `gae_lambda` is below 1, as by default, advantages are those of Schulman et al. (2016), equation 16. With 1,
-they are the paper's n-step returns minus the value. Rollouts are longer, because the default is one environment (see
-benchmarks/first_programs.py). RMSProp's epsilon is inside the root in Keras and outside in Stable-Baselines3, whose
-1e-5 is therefore 1e-10 here.
+Differs: if `gae_lambda` is below 1, as by default, advantages follow Schulman et al. (2016), equation 16. With 1,
+advantages are the paper's n-step returns minus the value. Rollouts are longer, because the default is one environment
+(see benchmarks/first_programs.py). RMSProp's epsilon is inside the root in Keras and outside in Stable-Baselines3,
+whose 1e-5 is therefore 1e-10 here.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from noterl.utils.checks import check_bool, check_positive
 class A2C(RecurrentActorCritic):
     """Advantage actor-critic for Discrete, MultiDiscrete, MultiBinary and Box actions, on vectors and images.
 
-    It makes one update on each rollout of all environments. The default optimizer is RMSProp with
+    Each rollout of all environments gives one update. The default optimizer is RMSProp with
     `global_clipnorm=0.5`; `compile(optimizer="adam")` replaces it.
 
     Args:
@@ -99,8 +99,11 @@ class A2C(RecurrentActorCritic):
 
     def combined_loss(self, batch: Batch) -> tuple[Any, dict[str, Any]]:
         """Return the combined loss of policy, values and entropy, and its metrics."""
-        values, state_values, batch = self.policy_outputs(batch), self.values(batch), self._as_rows(batch)
-        advantage, weight = batch.extra["advantage"], batch.weight
+        values = self.policy_outputs(batch)
+        state_values = self.values(batch)
+        batch = self._as_rows(batch)
+        advantage = batch.extra["advantage"]
+        weight = batch.weight
         if self.normalize_advantage:
             advantage = losses.normalize(advantage, weight)
         policy = -losses.masked_mean(self.head.log_prob(values, batch.action) * advantage, weight)

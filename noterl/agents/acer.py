@@ -4,10 +4,10 @@ Paper: Wang et al., "Sample efficient actor-critic with experience replay", 2017
 5), truncated importance weights with the correction of their bias (equation 9), and the trust region around an average
 policy (equation 12). `continuous_acer` has section 5, for Box actions.
 
-Differs: as in Stable-Baselines 2, the gradient that the trust region limits includes that of the entropy, with a weight
-of 0.01. There is one learner for all environments instead of one for each, and networks have separate trunks unless
+Differs: as in Stable-Baselines 2, the gradient that the trust region limits includes the entropy's, with a weight of
+0.01. There is one learner for all environments instead of one for each, and networks have separate trunks unless
 observations are images. Sequences start at any stored step, not only at the first one of a rollout. Truncated episodes
-are bootstrapped from the value of their true last observation.
+are bootstrapped from the value of the true last observation.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from noterl.utils.checks import check_int, check_positive, positive
 class ACER(ContinuousACER):
     """Actor-critic with experience replay for Discrete and Box actions, on vectors and images.
 
-    After each rollout of all environments, it makes one update on it, and then Poisson(`replay_ratio`) updates on
-    sequences from a replay memory of rollouts. For Discrete actions, the critic returns Q for all actions; the value of
-    an observation is their mean under the policy. For Box actions, the critic returns the value V, and a third network
+    After each rollout of all environments, the agent makes one update on the rollout, and then Poisson(`replay_ratio`)
+    updates on sequences from a replay memory of rollouts. For Discrete actions, the critic returns Q for all actions;
+    the value of an observation is their mean under the policy. For Box actions, the critic returns the value V, and a third network
     the advantage A: `Q(s, a) = V(s) + A(s, a) - mean of A(s, u)` over actions u of the policy (section 5). The default
     optimizer is RMSProp with `global_clipnorm=10`. After each update, the weights of the average policy become
     `(1 - tau) * average + tau * policy`, with `compile(target_update=tau)`, 0.01 by default.
@@ -123,7 +123,7 @@ class ACER(ContinuousACER):
     def policy_and_values(self, observation: Any, mask: Any = None) -> tuple[Any, Any]:
         """Return the log-probabilities and the values Q of all actions, `[B, A]` each.
 
-        `mask` `[B, A]` is that of legal actions; None if all are.
+        `mask` `[B, A]` marks legal actions; None if all are.
         """
         outputs = self.actor(observation)
         outputs, q = outputs if self.critic is None else (outputs, self.critic(observation))
@@ -155,15 +155,17 @@ class ACER(ContinuousACER):
         return {"behavior": losses.map_rows(policy, rollout.observation, *masks(rollout))}
 
     def combined_loss(self, batch: Batch) -> tuple[Any, dict[str, Any]]:
-        """Return a loss for sequences `[T, N, ...]` whose gradient is that of algorithm 2, and its metrics.
+        """Return a loss for sequences `[T, N, ...]` with the gradient of algorithm 2, and metrics.
 
         The value of this loss has no meaning: the gradient for the probabilities is given, not derived. The metric
         `loss` is the value of the objective that the gradient belongs to where the trust region does not change it.
         """
-        weight, stop = batch.weight, ops.stop_gradient
+        weight = batch.weight
+        stop = ops.stop_gradient
         legal = masks(batch)
         log_policy, q = losses.map_rows(self.policy_and_values, batch.observation, *legal)  # [T, N, A]
-        policy, taken_q = ops.exp(log_policy), losses.take(q, batch.action)
+        policy = ops.exp(log_policy)
+        taken_q = losses.take(q, batch.action)
         average = losses.map_rows(self.average_policy, batch.observation, *legal)
         coefficients, target = self.coefficients_and_targets(batch, stop(policy), stop(q))
         gradient, limited = self.policy_gradient(stop(log_policy), coefficients, stop(average))
@@ -189,14 +191,17 @@ class ACER(ContinuousACER):
 
         `policy` and `q` are `[T, N, A]`, without gradients.
         """
-        behavior, action = batch.extra["behavior"], batch.action
+        behavior = batch.extra["behavior"]
+        action = batch.action
         value = ops.sum(policy * q, axis=-1)  # [T, N]
         next_value = losses.map_rows(self.value, batch.next_observation, *masks(batch, "next_action_mask"))
         ratio = losses.take(policy / (behavior + self.epsilon), action)
-        taken_q, continues = losses.take(q, action), batch.extra["continues"]
+        taken_q = losses.take(q, action)
+        continues = batch.extra["continues"]
         target = losses.retrace(batch.reward, batch.discount, taken_q, next_value, ratio, continues)
         taken = losses.map_rows(self.head.one_hot, action)
-        advantages, bound = q - ops.expand_dims(value, -1), ops.convert_to_tensor(self.truncation)
+        advantages = q - ops.expand_dims(value, -1)
+        bound = ops.convert_to_tensor(self.truncation)
         coefficients = losses.truncated_importance(
             policy, behavior, taken, target - value, advantages, bound, self.epsilon
         )

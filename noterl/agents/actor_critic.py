@@ -68,7 +68,7 @@ class ActorCritic(Agent):
     def build_networks(
         self, network: Any, hidden: Sequence[int], shared: bool | None, activation: str, log_std: float
     ) -> None:
-        """Set the head and build the networks; the arguments are those of the constructor."""
+        """Set the head and build the networks; arguments as in the constructor."""
         continuous = isinstance(self.action_space, spaces.Box)
         actor, critic, *others = networks.split_networks(network, *self.network_roles, shareable=shared is not False)
         if self.head is None:
@@ -88,8 +88,8 @@ class ActorCritic(Agent):
             if not shared:
                 return build(layers, width, gain=1.0)
             described = isinstance(actor, networks.HiddenLayers) and isinstance(layers, networks.HiddenLayers)
-            parts = {"hidden": layers, "own_layers": actor.num_own} if described else {}
-            return networks.share_trunk(self.actor, width, gain=1.0, **parts)
+            options = {"hidden": layers, "own_layers": actor.num_own} if described else {}
+            return networks.share_trunk(self.actor, width, gain=1.0, **options)
 
         shape = self.observation_shape
         self.actor: networks.Network = networks.network_or_default(
@@ -115,12 +115,12 @@ class ActorCritic(Agent):
 
     def _shares(self, actor: Any, critic: Any) -> bool:
         """Return whether actor and critic share layers by default: for images, or if a description says so."""
-        parts = [part for part in (actor, critic) if isinstance(part, networks.HiddenLayers)]
-        if not parts:
+        layers = [network for network in (actor, critic) if isinstance(network, networks.HiddenLayers)]
+        if not layers:
             return self.is_image and actor is None
-        if len({id(part.description) for part in parts}) > 1 or len(parts) == 1 or not parts[0].is_shareable:
+        if len({id(own.description) for own in layers}) > 1 or len(layers) == 1 or not layers[0].is_shareable:
             return False
-        described = parts[0].description.shared
+        described = layers[0].description.shared
         return self.is_image if described is None else described
 
     def _default_head(self, actor: Any) -> heads.Head:

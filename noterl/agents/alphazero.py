@@ -39,7 +39,7 @@ class AlphaZero(Agent):
     """AlphaZero for games of two players, and for environments of one player that can be restored.
 
     In training, each action is chosen by a search from the environment's state. All lanes search in lockstep: a
-    simulation is one forward pass for all of them, so use many lanes, such as `fit(num_envs=64)`. In a game of two
+    simulation is one forward pass for all lanes, so use many, such as `fit(num_envs=64)`. In a game of two
     players, the agent plays both sides, and `reward` in the logs is the first player's result. `act` and `evaluate` do
     not search; they use the network's most probable legal action. `search` searches.
 
@@ -66,8 +66,8 @@ class AlphaZero(Agent):
         l2: the weight of the sum of all squared weights in the loss. Can be changed during training.
         hidden: units of each hidden layer for vector observations; images use the network of Mnih et al. (2015).
         network: the path of a network file, or your own network `[B, observation] -> [B, actions + 1]`: logits, then
-            the value. For two players, the value is the tanh of this output. For one, it is this output divided by `1 -
-            gamma`.
+            the value. For two players, the value is the tanh of this output. For one, the value is this output divided
+            by `1 - gamma`.
         normalize_observation: see `noterl.Agent`.
         seed: see `noterl.Agent`.
 
@@ -84,9 +84,11 @@ class AlphaZero(Agent):
     ((9,), True)
     """
 
-    memory, head = "replay", heads.PolicyValue()
+    memory = "replay"
+    head = heads.PolicyValue()
     action_spaces: tuple[str, ...] = ("Discrete",)
-    actor_fields, searches = ("visit_shares",), True
+    actor_fields = ("visit_shares",)
+    searches = True
     gamma: Hyperparameter
     c_puct: Hyperparameter
     l2: Hyperparameter
@@ -113,7 +115,8 @@ class AlphaZero(Agent):
         if options.get("normalize_reward"):
             raise ValueError("normalize_reward must be False, because a search adds up the environment's rewards")
         self.simulations, self.gumbel = check_positive("simulations", simulations), check_bool("gumbel", gumbel)
-        game, size = self.spaces.source.game, self.action_size
+        game = self.spaces.source.game
+        size = self.action_size
         self.players: int = 1 if game is None else game.players
         self.longest: int = 32 if game is None else game.max_length  # moves until a value is bootstrapped
         self.extra_spec: dict[str, Any] = {"visit_shares": ((size,), np.float32)}
@@ -166,7 +169,7 @@ class AlphaZero(Agent):
     def value_target(self, batch: Batch) -> Any:
         """Return the targets `[B]` of `values`: the outcome for the player to move, without a gradient.
 
-        The batch's reward is the first player's, summed over `n_step` moves. If the game goes on after them, the value
+        The batch's reward is the first player's, summed over `n_step` moves. If the game goes on after these, the value
         of the next observation is added.
         """
         following = self.values(self.network(batch.next_observation))
@@ -183,7 +186,7 @@ class AlphaZero(Agent):
         error = self.value_target(batch) - self.values(outputs)
         policy_loss = losses.weighted_mean(cross_entropy, batch.weight)
         value_loss = losses.weighted_mean(ops.square(error), batch.weight)
-        squares = sum(ops.sum(ops.square(one)) for one in networks.trainable_tensors(self.network))
+        squares = sum(ops.sum(ops.square(weights)) for weights in networks.trainable_tensors(self.network))
         metrics = {"policy_loss": policy_loss, "value_loss": value_loss, "td_error": error}
         return policy_loss + value_loss + self.l2 * squares, metrics
 
@@ -215,7 +218,8 @@ class AlphaZero(Agent):
         actor.mark_stale()
         game: Any = actor.game_of(self.spaces.source)  # type: ignore[attr-defined]
         if self.players == 1:
-            states, single = game.root(state, self._parts.act_generator, action_mask), True
+            states = game.root(state, self._parts.act_generator, action_mask)
+            single = True
         elif action_mask is not None:
             raise ValueError(f"action_mask must be None, because the game has legal_actions, got {action_mask!r}")
         else:

@@ -2,7 +2,7 @@
 
 Paper: Bellemare, Dabney and Munos, "A distributional perspective on reinforcement learning" (2017), algorithm 1.
 
-Differs: optimizer, n-step returns and schedule are those of `DQN`. The paper's 51 atoms on ±10 are for the clipped
+Differs: optimizer, n-step returns and schedule as in `DQN`. The paper's 51 atoms on ±10 are for the clipped
 rewards of Atari games; on vectors, 101 atoms are on ±100.
 """
 
@@ -24,12 +24,13 @@ from noterl.types import Batch
 from noterl.utils.checks import check_int, increasing_pair
 
 # If updates clip more than this share of the targets' probability, for as many updates, the agent warns.
-_MOST_CLIPPED, _CLIPPED_UPDATES = 0.01, 1_000
+_MOST_CLIPPED = 0.01
+_CLIPPED_UPDATES = 1_000
 
 
 @register
 class C51(DistributionalDQN):
-    """Probabilities of a fixed support of each action's return, for Discrete actions; it acts on the mean.
+    """Probabilities of a fixed support of each action's return, for Discrete actions; the agent acts on the mean.
 
     The feedback for the memory is the Kullback-Leibler divergence of the target from the prediction.
 
@@ -37,7 +38,7 @@ class C51(DistributionalDQN):
         env: see `noterl.Agent`.
         atoms: the number of values of the support, at least 2; by default 101, or 51 for images.
         support: the lowest and the highest return; by default (-100, 100), or (-10, 10) for images. The metric
-            `clipped` is the share of the probability that targets have beyond it.
+            `clipped` is the share of the probability that targets have beyond the support.
         double: see `DQN`.
         **options: see `DQN`. A `network` of your own returns logits, `[B, observation] -> [B, atoms * actions]`.
 

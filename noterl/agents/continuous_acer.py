@@ -56,7 +56,8 @@ class ContinuousACER(ActorCritic):
     def build_others(self, others: list[Any], hidden: Sequence[int], activation: str) -> None:
         """Build the advantage network for Box actions."""
         if others:
-            space, size = self.spaces.network_space, self.action_size
+            space = self.spaces.network_space
+            size = self.action_size
             self.advantage = networks.network_or_default(
                 others[0],
                 hidden,
@@ -69,13 +70,14 @@ class ContinuousACER(ActorCritic):
         return super()._trained_networks if self.is_discrete else [*super()._trained_networks, self.advantage]
 
     def average_outputs(self, observation: Any) -> Any:
-        """Return the outputs of the average actor, those that `forward` returns for the actor."""
+        """Return the outputs of the average actor, as `forward` returns for the actor."""
         outputs = self.average_actor(observation)
         return outputs[0] if self.critic is None else outputs
 
     def advantages(self, observation: Any, actions: Any) -> Any:
         """Return the advantages `[B, m]` of m actions for each observation, `[B, m, A]`, not centered yet."""
-        count, flat = actions.shape[1], (-1, self.observation_size)
+        count = actions.shape[1]
+        flat = (-1, self.observation_size)
         rows = ops.expand_dims(ops.reshape(ops.cast(observation, "float32"), flat), 1)
         repeated = ops.reshape(ops.repeat(rows, count, axis=1), flat)
         space: Any = self.action_space
@@ -100,13 +102,15 @@ class ContinuousACER(ActorCritic):
         """
         outputs = self.actor(observation)
         outputs, value = outputs if self.critic is None else (outputs, self.critic(observation))
-        fixed, size = ops.stop_gradient(outputs), self.action_size
+        fixed = ops.stop_gradient(outputs)
+        size = self.action_size
         mean, deviation = (ops.expand_dims(half, 1) for half in (fixed[:, :size], ops.exp(fixed[:, size:])))
         samples = mean + deviation * noise  # [B, 1 + n, A]
-        taken, sampled = ops.reshape(ops.cast(action, "float32"), (-1, size)), samples[:, 0]
+        taken = ops.reshape(ops.cast(action, "float32"), (-1, size))
+        sampled = samples[:, 0]
         weights = (
-            losses.importance_weight(self.head.log_prob(fixed, each), self.head.log_prob(behavior, each))
-            for each in (taken, sampled)
+            losses.importance_weight(self.head.log_prob(fixed, actions), self.head.log_prob(behavior, actions))
+            for actions in (taken, sampled)
         )
         advantages = self.advantages(observation, ops.concatenate([taken[:, None], samples], axis=1))
         value = scalar_values(value)
@@ -114,11 +118,13 @@ class ContinuousACER(ActorCritic):
         return outputs, sampled, *weights, value, q[:, 0], q[:, 1]
 
     def continuous_loss(self, batch: Batch) -> tuple[Any, dict[str, Any]]:
-        """Return a loss for sequences `[T, N, ...]` whose gradient is that of algorithm 3, and its metrics.
+        """Return a loss for sequences `[T, N, ...]` with the gradient of algorithm 3, and metrics.
 
-        As that of `combined_loss`, the value of this loss has no meaning.
+        As in `combined_loss`, the value of this loss has no meaning.
         """
-        weight, stop, head = batch.weight, ops.stop_gradient, self.head
+        weight = batch.weight
+        stop = ops.stop_gradient
+        head = self.head
         outputs, sampled, ratio, sampled_ratio, value, q, sampled_q = losses.map_rows(
             self.policy_and_dueling_values,
             batch.observation,
@@ -126,9 +132,11 @@ class ContinuousACER(ActorCritic):
             batch.extra["behavior"],
             batch.extra["noise"],
         )
-        fixed, average = stop(outputs), stop(losses.map_rows(self.average_outputs, batch.observation))
+        fixed = stop(outputs)
+        average = stop(losses.map_rows(self.average_outputs, batch.observation))
         target, opc = self.continuous_targets(batch, ratio, stop(q))
-        baseline, bound = stop(value), ops.convert_to_tensor(self.truncation)
+        baseline = stop(value)
+        bound = ops.convert_to_tensor(self.truncation)
         coefficient = ops.minimum(ratio, bound) * (opc - baseline)
         correction = ops.relu(1.0 - bound / sampled_ratio) * (stop(sampled_q) - baseline)
         taken = losses.map_rows(head.log_prob_gradient, fixed, batch.action)
@@ -157,21 +165,21 @@ class ContinuousACER(ActorCritic):
     def continuous_targets(self, batch: Batch, ratio: Any, q: Any) -> tuple[Any, Any]:
         """Return the Retrace targets `[T, N]` with coefficients `min(1, ratio^(1/A))`, and those with coefficients 1.
 
-        `ratio` and `q` are those of the actions taken, `[T, N]`, without gradients.
+        `ratio` and `q` belong to the actions taken, `[T, N]`, without gradients.
         """
         next_value = ops.stop_gradient(losses.map_rows(self.value, batch.next_observation))
-        known = batch.reward, batch.discount, q, next_value
+        arguments = batch.reward, batch.discount, q, next_value
         powers = ops.power(ratio, 1.0 / self.action_size), ops.ones_like(ratio)
-        target, opc = (losses.retrace(*known, each, batch.extra["continues"]) for each in powers)
+        target, opc = (losses.retrace(*arguments, power, batch.extra["continues"]) for power in powers)
         return target, opc
 
     def continuous_gradient(self, gradient: Any, outputs: Any, average: Any) -> tuple[Any, Any]:
         """Return the gradient for the outputs `[T, N, 2 A]`, and whether the trust region changed it `[T, N]`.
 
         Args:
-            gradient: of equation 14, without that of the entropy, `[T, N, 2 A]`.
+            gradient: of equation 14, without the one of the entropy, `[T, N, 2 A]`.
             outputs: means and log standard deviations, `[T, N, 2 A]`.
-            average: those of the average policy, `[T, N, 2 A]`.
+            average: outputs of the average policy, `[T, N, 2 A]`.
         """
         size = self.action_size
         of_entropy = np.repeat(

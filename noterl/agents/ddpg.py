@@ -5,7 +5,7 @@ Paper: Lillicrap et al., "Continuous control with deep reinforcement learning" (
 Differs: white noise instead of an Ornstein-Uhlenbeck process, in which Fujimoto et al. (2018) found no benefit. For the
 paper's noise, pass `noise=noterl.noise.OrnsteinUhlenbeckProcess(theta=0.15, sigma=0.2, size=...)`. No batch
 normalization, no weight decay, and the same initialization for every layer. Learning rate and Polyak's coefficient are
-those of Fujimoto et al.'s experiments. The batch size is that of their later code, as in Stable-Baselines3. Training
+from Fujimoto et al.'s experiments. The batch size is from the authors' later code, as in Stable-Baselines3. Training
 starts with 1,000 random steps.
 """
 
@@ -46,7 +46,7 @@ class DeterministicActor(Agent):
         )
 
     def defaults(self) -> Defaults:
-        """Return the settings of the baseline of Fujimoto et al. (2018), with their later batch size."""
+        """Return the settings of the baseline of Fujimoto et al. (2018), with the authors' later batch size."""
         return Defaults(
             learning_rate=1e-3,
             capacity=1_000_000,
@@ -100,7 +100,8 @@ class DDPG(DeterministicActor):
         **options: Unpack[AgentOptions],
     ) -> None:
         super().__init__(env, **options)
-        space, outputs = self.spaces.network_space, self.action_size
+        space = self.spaces.network_space
+        outputs = self.action_size
         actor, critic = networks.split_networks(network, "actor", "critic")
         self.actor = self.build_actor(actor, hidden)
         joint = (self.observation_size + outputs,)

@@ -1,9 +1,9 @@
 """The base class of QRDQN, C51 and IQN: Q-learning with the distribution of each action's return.
 
 Paper: Bellemare, Dabney and Munos, "A distributional perspective on reinforcement learning" (2017), section 3.3: the
-best next action is that of the largest mean.
+best next action has the largest mean.
 
-Differs: the settings are those of `DQN`, with the targets of the Nature paper (`double=False`).
+Differs: the settings of `DQN`, with the targets of the Nature paper (`double=False`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class DistributionalDQN(DQN):
     Args:
         env: see `noterl.Agent`.
         double: see `DQN`.
-        **options: see `DQN`; `loss` and those of a memory are refused.
+        **options: see `DQN`; `loss` and options of a memory are refused.
 
     Raises:
         ValueError: if the space is not supported, or an argument is not one of the allowed values.
@@ -44,7 +44,8 @@ class DistributionalDQN(DQN):
 
     def build_q(self, network: Any, hidden: Any, dueling: bool) -> networks.Network:
         """Return the network of distributions; your own returns `[B, Z A]`, all actions of an atom first."""
-        space, num_atoms = self.spaces.network_space, self.num_atoms
+        space = self.spaces.network_space
+        num_atoms = self.num_atoms
 
         def build(layers: Any) -> networks.Network:
             outputs = num_atoms * self.action_size
@@ -84,5 +85,5 @@ class DistributionalDQN(DQN):
 
 
 def take_atoms(atoms: Any, action: Any) -> Any:
-    """Return the atoms `[B, Z]` of actions `[B]`, from those of all actions, `[B, Z, A]`."""
+    """Return the atoms `[B, Z]` of actions `[B]`, from the atoms of all actions, `[B, Z, A]`."""
     return losses.take(atoms, ops.expand_dims(action, -1))

@@ -10,7 +10,7 @@ et al., "Dueling network architectures" (2016), equation 9.
 stored states and burn-in.
 
 Differs: Adam instead of RMSProp, as in Stable-Baselines3 and CleanRL, and `double=True` by default. For vector
-observations, the network is a multi-layer perceptron. The defaults for them were tuned on small tasks and use 3-step
+observations, the network is a multi-layer perceptron. The defaults were tuned on small tasks and use 3-step
 returns (benchmarks/first_programs.py). Rewards and gradients are not clipped: the Huber loss bounds the gradient of the
 error, as the paper's clipping does. With a memory, values are not rescaled, and there is one actor.
 """
@@ -137,7 +137,7 @@ class DQN(Agent):
         self.gamma = self.hyperparameter("gamma", gamma, minimum=0.0, maximum=1.0)
 
     def build_q(self, network: Any, hidden: Any, dueling: bool) -> networks.Network:
-        """Return the network of action values without a memory; the arguments are those of the constructor."""
+        """Return the network of action values without a memory; arguments as in the constructor."""
         if self.noisy:
             return networks.NoisyNetwork(self.spaces.network_space, hidden, self.action_size, int(dueling))
 
@@ -149,8 +149,8 @@ class DQN(Agent):
     def defaults(self) -> Defaults:
         """Return the default settings.
 
-        For images, they are the Nature paper's, with the learning rate of Stable-Baselines3. For vectors, they were
-        tuned on small tasks.
+        For images, the settings are the Nature paper's, with the learning rate of Stable-Baselines3. For vectors, the
+        settings were tuned on small tasks.
         """
         defaults = Defaults(
             # Rainbow's epsilon is 1.5e-4. With Keras's 1e-7, the greedy return on CartPole reaches 500 and then drops.
@@ -192,7 +192,8 @@ class DQN(Agent):
             return self.sequence_loss(batch)
         noise, selecting, target = self.noises(batch)
         q = losses.take(self.q(batch.observation, *noise), batch.action)  # [B]
-        next_q, target_q = self.q(batch.next_observation, *selecting), self.target_q(batch.next_observation, *target)
+        next_q = self.q(batch.next_observation, *selecting)
+        target_q = self.target_q(batch.next_observation, *target)
         next_value = self.next_value(batch, next_q, target_q)
         td_error = q - losses.td_target(batch.reward, batch.discount, next_value)
         return losses.weighted_mean(self.error_loss(td_error), batch.weight), {"td_error": td_error}
@@ -205,13 +206,15 @@ class DQN(Agent):
 
     def sequence_loss(self, batch: Batch) -> tuple[Any, dict[str, Any]]:
         """Return the mean loss and the errors of sequences, `[T, S]`; both networks start from the stored states."""
-        state, starts = batch.extra["state"], batch.extra["starts"]
+        state = batch.extra["state"]
+        starts = batch.extra["starts"]
         q, states = networks.unroll(self.q, batch.observation, state, starts, self.burn_in)  # [T, S, A]
         _, target_states = networks.unroll(self.target_q, batch.observation, state, starts)
         next_q, _ = networks.step(self.q, batch.next_observation, states)
         target_q, _ = networks.step(self.target_q, batch.next_observation, target_states)
         next_value = self.next_value(batch, next_q, target_q)
-        continues, n_step = batch.extra["continues"], self.replay.n_step
+        continues = batch.extra["continues"]
+        n_step = self.replay.n_step
         target = losses.n_step_target(batch.reward, batch.discount, next_value, continues, n_step)
         td_error = losses.take(q, batch.action) - target
         return losses.sequence_mean(self.error_loss(td_error), batch.weight), {"td_error": td_error}

@@ -4,7 +4,7 @@ Paper: Chen et al., "Randomized ensembled double Q-learning: learning fast witho
 `critics_in_target` is smaller than `critics`: targets are the minimum of random critics, and the actor maximizes the
 mean of all. The settings of REDQ are on the page of SAC.
 
-Differs: each row of a batch has its own random critics; in the paper, they are the same for all rows.
+Differs: each row of a batch has its own random critics; in the paper, all rows have the same critics.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class CriticEnsemble(Agent):
         critics: the number of critics.
         critics_in_target: the number of random critics whose minimum a target takes; by default all. With fewer, the
             actor maximizes the mean of all critics.
-        critic_hidden: units of each hidden layer of the critics; by default those of the actor.
+        critic_hidden: units of each hidden layer of the critics; by default as in the actor.
         layer_norm: whether the hidden layers of the critics normalize their values; see `networks.mlp`.
         dropout: the share of the critics' hidden values that is 0 in each update; not in targets.
         policy_delay: number of critic updates for each update of the actor.
@@ -107,7 +107,7 @@ class CriticEnsemble(Agent):
         self.target_critics: list[networks.Network] = [networks.clone(critic) for critic in self.critics]
 
     def target_value(self, values: Sequence[Any], batch: Batch) -> Any:
-        """Return the minimum of the critics' values, `[B, ...]` each, or that of `critics_in_target` random ones."""
+        """Return the minimum of the critics' values, `[B, ...]` each, or of `critics_in_target` random critics."""
         if not self.has_random_critics:
             return reduce(ops.minimum, values)
         numbers = ops.reshape(batch.extra["critic_choice"], (-1, self.num_critics))
@@ -128,7 +128,7 @@ class CriticEnsemble(Agent):
         return network.batch_features(batch, state, self.burn_in, following=bool(prefix)), network.parts["output"]
 
     def mean_over_rows(self, values: Any, batch: Batch) -> Any:
-        """Return the mean over rows `[B]`, or over those of sequences that count."""
+        """Return the mean over rows `[B]`, or over the rows of sequences that count."""
         counts = ops.reshape(ops.cast(batch.weight > 0, "float32"), (-1,))
         return losses.masked_mean(values, counts) if self.state_spec else ops.mean(values)
 

@@ -3,8 +3,8 @@
 Paper: Dabney et al., "Implicit quantile networks for distributional reinforcement learning" (2018), equations 3 and 4,
 with the risk-neutral policy.
 
-Differs: optimizer, n-step returns and schedule are those of `DQN`. The policy's fractions are the midpoints of equal
-intervals instead of random numbers, so that evaluation and exported policies repeat. For images, the product is that of
+Differs: optimizer, n-step returns and schedule as in `DQN`. The policy's fractions are the midpoints of equal
+intervals instead of random numbers, so that evaluation and exported policies repeat. For images, the product is with
 the outputs of the 512 units, and another 512 units follow.
 """
 
@@ -25,14 +25,14 @@ from noterl.utils.checks import check_positive
 
 @register
 class IQN(DistributionalDQN):
-    """Quantiles of each action's return at random fractions, for Discrete actions; it acts on their mean.
+    """Quantiles of each action's return at random fractions, for Discrete actions; the agent acts on the mean.
 
     The feedback for the memory is the absolute difference of the means of quantiles and target.
 
     Args:
         env: see `noterl.Agent`.
         fractions: the number of random fractions of a loss, for the prediction and for the target.
-        acting_fractions: the number of fractions on whose mean it acts.
+        acting_fractions: the number of fractions on whose mean the agent acts.
         double: see `DQN`.
         **options: see `DQN`. All hidden layers but the last come before the fractions. A `network` of your own is that
             part, `[B, observation] -> [B, features]`; a ReLU follows.
@@ -66,7 +66,8 @@ class IQN(DistributionalDQN):
         """Return the network of implicit quantiles."""
         if dueling or self.noisy:
             raise ValueError("dueling and noisy must be False for IQN, whose paper has neither")
-        space, units = self.spaces.network_space, (512,) if self.is_image else check_hidden(hidden)
+        space = self.spaces.network_space
+        units = (512,) if self.is_image else check_hidden(hidden)
         before = units[:-1] or units
 
         def build(layers: Any) -> networks.Network:

@@ -174,8 +174,10 @@ class MADDPG(MultiAgent):
 
     def td_errors(self, batch: Batch) -> list[Tensor]:
         """Return each critic's temporal-difference error `[B]`, 0 if its agent is absent."""
-        present, remaining = batch.extra["present"], batch.extra["remaining"]
-        actions, next_actions = self._taken_actions(batch), self._target_actions(batch)
+        present = batch.extra["present"]
+        remaining = batch.extra["remaining"]
+        actions = self._taken_actions(batch)
+        next_actions = self._target_actions(batch)
         errors = []
         for agent, (reward, discount) in enumerate(zip(batch.reward, batch.discount, strict=True)):
             next_q = self._q(self.target_critics, agent, batch.next_observation, next_actions, remaining)
@@ -189,7 +191,8 @@ class MADDPG(MultiAgent):
 
     def actor_losses(self, batch: Batch) -> list[Tensor]:
         """Return each agent's loss (equation 5); its own action comes from its actor, the others from the batch."""
-        present, actions = batch.extra["present"], self._taken_actions(batch)
+        present = batch.extra["present"]
+        actions = self._taken_actions(batch)
         gumbel: Any = batch.extra.get("gumbel")
         agent_losses = []
         for agent, part in enumerate(self.head.parts):
@@ -208,8 +211,8 @@ class MADDPG(MultiAgent):
 
     def update_target(self) -> None:
         """Update the target networks."""
-        sources, targets = [*self.actors, *self.critics], [*self.target_actors, *self.target_critics]
-        for network, target in zip(sources, targets, strict=True):
+        targets = [*self.target_actors, *self.target_critics]
+        for network, target in zip([*self.actors, *self.critics], targets, strict=True):
             networks.copy(network, target)
 
     def _taken_actions(self, batch: Batch) -> list[Tensor]:
@@ -241,10 +244,10 @@ class MADDPG(MultiAgent):
         """Return the value `[B]` that one agent's critic predicts; the inputs of absent agents are set to zero."""
         ones = [1.0] * len(self.names)
         kinds = ((observations, self.observation_size, self.scales), (actions, self.action_size, ones))
-        parts = [
+        inputs = [
             ops.multiply(ops.reshape(ops.cast(values[other], "float32"), (-1, sizes[other])), scales[other])
             * present[other][:, None]
             for values, sizes, scales in kinds
             for other in self.inputs[agent]
         ]
-        return scalar_values(critics[self.critic_of[agent]](ops.concatenate(parts, axis=-1)))
+        return scalar_values(critics[self.critic_of[agent]](ops.concatenate(inputs, axis=-1)))

@@ -8,7 +8,7 @@ Differs: as in Stable-Baselines3, advantages are normalized within each minibatc
 and the value loss is the squared error without a factor of 0.5. Advantages are divided by the standard deviation of the
 population, not of the sample. If the divergence exceeds 1.5 times `target_kl`, this update is undone and no other
 update is made on the rollout. An incomplete last minibatch of an epoch is filled with randomly chosen rows; in
-Stable-Baselines3 it is shorter. Truncated episodes are bootstrapped from the value of their true last observation;
+Stable-Baselines3 it is shorter. Truncated episodes are bootstrapped from the value of the true last observation;
 Stable-Baselines3 adds that value to the reward.
 """
 
@@ -31,7 +31,7 @@ from noterl.utils.checks import check_bool, check_positive
 class PPO(RecurrentActorCritic):
     """Proximal policy optimization for Discrete, MultiDiscrete, MultiBinary and Box actions, on vectors and images.
 
-    The default optimizer is Adam with `global_clipnorm=0.5`. If you pass your own optimizer, it must clip gradients
+    The default optimizer is Adam with `global_clipnorm=0.5`. Your own optimizer must clip gradients
     itself. An optimizer of `torch.optim` can do this in a hook (`register_step_pre_hook`).
 
     With `compile(replay=...)`, rollouts are stored in a replay memory with their log-probabilities and advantages, and
@@ -42,8 +42,8 @@ class PPO(RecurrentActorCritic):
     Args:
         env: see `noterl.Agent`.
         gamma: discount factor, 0 to 1; near 1 for long tasks. Can be changed during training.
-        gae_lambda: 0 gives one-step advantages; 1 gives those of whole rollouts, with less bias and more variance. Can
-            be changed during training.
+        gae_lambda: 0 gives one-step advantages; 1 gives advantages of whole rollouts, with less bias and more variance.
+            Can be changed during training.
         rollout_steps: steps of each environment between updates.
         epochs: passes over each rollout.
         clip: the change of the probability ratio beyond which the gradient is zero. Can be changed during training.
@@ -125,15 +125,17 @@ class PPO(RecurrentActorCritic):
         self.target_kl = None if target_kl is None else self.hyperparameter("target_kl", target_kl, minimum=0.0)
 
     def defaults(self) -> Defaults:
-        """Return Stable-Baselines3's settings for vectors, and those of the paper's appendix for images."""
+        """Return Stable-Baselines3's settings for vectors, and the paper's appendix for images."""
         rate = 2.5e-4 if self.is_image else 3e-4
         size = 256 if self.is_image else 64
         return Defaults(batch_size=size, optimizer=keras.optimizers.Adam(rate, epsilon=1e-5, global_clipnorm=0.5))
 
     def policy_loss(self, batch: Batch) -> tuple[Any, dict[str, Any]]:
         """Return the clipped surrogate minus the weighted entropy, and its metrics."""
-        values, batch = self.policy_outputs(batch), self._as_rows(batch)
-        log_prob, old = self.head.log_prob(values, batch.action), batch.extra["log_prob"]
+        values = self.policy_outputs(batch)
+        batch = self._as_rows(batch)
+        log_prob = self.head.log_prob(values, batch.action)
+        old = batch.extra["log_prob"]
         advantage = batch.extra["advantage"]
         if self.normalize_advantage:
             advantage = losses.normalize(advantage, batch.weight)
@@ -152,8 +154,10 @@ class PPO(RecurrentActorCritic):
 
     def value_loss(self, batch: Batch) -> tuple[Any, dict[str, Any]]:
         """Return the weighted error of the values, and its metrics."""
-        value, batch = self.values(batch), self._as_rows(batch)
-        old, target = batch.extra["value"], batch.extra["target"]
+        value = self.values(batch)
+        batch = self._as_rows(batch)
+        old = batch.extra["value"]
+        target = batch.extra["target"]
         error = losses.masked_mean(losses.value_error(value, target, old, self.value_clip), batch.weight)
         return self.value_coefficient * error, {"value_loss": error, "td_error": target - value}
 
@@ -170,7 +174,8 @@ class PPO(RecurrentActorCritic):
         else:
             policy, policy_metrics = self.minimize(self.policy_loss, self.actor, "actor", batch)
             value, value_metrics = self.minimize(self.value_loss, self.critic, "critic", batch)
-            loss, metrics = policy + value, {**policy_metrics, **value_metrics}
+            loss = policy + value
+            metrics = {**policy_metrics, **value_metrics}
         feedback = {name: metrics.pop(name) for name in ("ratio", "td_error")}
         return {"loss": loss, **metrics}, feedback
 

@@ -3,7 +3,7 @@
 Paper: Gallici et al., "Simplifying deep temporal difference learning" (2025), algorithm 1, with its Q(lambda) returns.
 
 Differs: a truncated episode is bootstrapped from its true last observation. For images, the dense layer after the
-convolutions is normalized, and the convolutions are not. Learning rate, epochs and lambda are those of CleanRL.
+convolutions is normalized, and the convolutions are not. Learning rate, epochs and lambda are from CleanRL.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Paper: Dabney et al., "Distributional reinforcement learning with quantile regression" (2018), algorithm 1, with the
 quantile Huber loss of equation 10 (kappa = 1).
 
-Differs: optimizer, n-step returns and schedule are those of `DQN`. 50 quantiles on vectors, the paper's 200 on images.
+Differs: optimizer, n-step returns and schedule as in `DQN`. 50 quantiles on vectors, the paper's 200 on images.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from noterl.utils.checks import check_positive
 
 @register
 class QRDQN(DistributionalDQN):
-    """Quantiles of each action's return, for Discrete actions; it acts on their mean.
+    """Quantiles of each action's return, for Discrete actions; the agent acts on the mean.
 
     The feedback for the memory is the absolute difference of the means of quantiles and target.
 

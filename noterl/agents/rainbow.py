@@ -3,7 +3,7 @@
 Paper: Hessel et al., "Rainbow: combining improvements in deep reinforcement learning" (2018), section "The integrated
 agent".
 
-Differs: on vectors, optimizer and schedule are those of `DQN`. The exponent beta of the importance weights stays at the
+Differs: on vectors, optimizer and schedule as in `DQN`. The exponent beta of the importance weights stays at the
 paper's initial 0.4.
 """
 

@@ -1,7 +1,7 @@
 """The base class of PPO and A2C: an actor-critic whose networks may have a memory.
 
 Paper: Kapturowski et al., "Recurrent experience replay in distributed reinforcement learning", 2019, section 3: updates
-on sequences start from the state that was stored while acting. Here the sequences are those of a rollout.
+on sequences start from the state that was stored while acting. Here the sequences come from a rollout.
 
 Differs: the memory is reset within a sequence where an episode starts, so sequences have one length and need no
 padding. The critic has a memory of its own, whose state before each row `prepare` computes from the whole rollout.
@@ -93,7 +93,7 @@ class RecurrentActorCritic(ActorCritic):
         if not self.state_spec:
             return super().policy_outputs(batch)
         outputs, _ = networks.unroll(self.actor, batch.observation, batch.extra["state"], batch.extra["starts"])
-        mask = [losses.rows_of(each) for each in masks(batch)] or [None]
+        mask = [losses.rows_of(mask_rows) for mask_rows in masks(batch)] or [None]
         return self.head.masked(losses.rows_of(outputs), *mask)
 
     def values(self, batch: Batch) -> Any:
@@ -105,7 +105,7 @@ class RecurrentActorCritic(ActorCritic):
         return scalar_values(losses.rows_of(values))
 
     def _as_rows(self, batch: Batch) -> Batch:
-        """Return a batch as rows `[B, ...]`: those of sequences `[T, S, ...]`, or the batch itself."""
+        """Return a batch as rows `[B, ...]`: of sequences `[T, S, ...]`, or the batch itself."""
         if not self.state_spec:
             return batch
         extra = {name: value for name, value in batch.extra.items() if name != "state"}
@@ -119,7 +119,8 @@ class RecurrentActorCritic(ActorCritic):
         """
         if not self.state_spec:
             return super().prepare(rollout)
-        extra, starts = rollout.extra, rollout.extra["starts"]
+        extra = rollout.extra
+        starts = rollout.extra["starts"]
         outputs, _ = networks.unroll(self.actor, rollout.observation, extra["state"], starts)
         outputs = losses.map_rows(self.head.masked, outputs, *masks(rollout)) if masks(rollout) else outputs
         log_prob = losses.map_rows(self.head.log_prob, outputs, rollout.action)
@@ -127,7 +128,8 @@ class RecurrentActorCritic(ActorCritic):
         value, after = networks.unroll(self.critic, rollout.observation, state, starts)
         # The return of a truncated episode is bootstrapped from its true last observation.
         next_value, _ = networks.step(self.critic, rollout.next_observation, after)
-        value, next_value = value[..., 0], next_value[..., 0]
+        value = value[..., 0]
+        next_value = next_value[..., 0]
         prepared = self._with_advantages(rollout, value, next_value, log_prob)
         if self.learner_state_spec:
             prepared["learner_state"] = {name: values[-1] for name, values in after.items()}

@@ -46,8 +46,9 @@ class SAC(CriticEnsemble):
         gamma: discount factor, 0 to 1. Can be changed during training.
         temperature: weight of the entropy, at least 0; higher makes the policy more random. "auto" learns it. A number
             or schedule sets it, and a number can be changed during training.
-        initial_temperature: the initial value of a learned temperature, above 0. For small rewards, such as those of
-            `normalize_reward`, use about 0.01. With 1, the entropy outweighs them for tens of thousands of updates.
+        initial_temperature: the initial value of a learned temperature, above 0. For small rewards, such as with
+            `normalize_reward`, use about 0.01. With 1, the entropy outweighs the rewards for tens of thousands of
+            updates.
         target_entropy: the entropy of the policy that a learned temperature maintains. The default is minus the number
             of values in an action, or 0.98 times the maximum entropy for Discrete actions.
         recurrent: "gru", "lstm" or a function `inputs -> cell` for networks with a memory; see `DQN`.
@@ -58,7 +59,7 @@ class SAC(CriticEnsemble):
         critics: the number of critics.
         critics_in_target: the number of random critics whose minimum a target takes; by default all. With fewer, the
             actor maximizes the mean of all critics; otherwise their minimum.
-        critic_hidden: units of each hidden layer of the critics; by default those of the actor.
+        critic_hidden: units of each hidden layer of the critics; by default as in the actor.
         layer_norm: whether the hidden layers of the critics normalize their values.
         dropout: the share of the critics' hidden values that is 0 in each update; not in targets.
         normalize_observation: see `noterl.Agent`.
@@ -106,7 +107,8 @@ class SAC(CriticEnsemble):
         self.head: Any = (heads.Categorical() if self.discrete else heads.SquashedGaussian()).bind(self.action_space)
         noise = () if self.discrete else ("noise", "next_noise")
         self.random_spec: Any = {**dict.fromkeys(noise, ((size,), "normal")), **self.choice_spec}
-        space, outputs = self.spaces.network_space, size if self.discrete else 2 * size
+        space = self.spaces.network_space
+        outputs = size if self.discrete else 2 * size
         actor, critics = self.split_networks(network)
         networks.check_memory(recurrent, network, sequence_length=sequence_length, burn_in=burn_in or None)
         self.sequence_length: int | None = sequence_length

@@ -3,7 +3,7 @@
 Paper: Fujimoto, van Hoof and Meger, "Addressing function approximation error in actor-critic methods" (2018),
 algorithm 1.
 
-Differs: learning rate and network are those of the authors' later code (256x256, 3e-4). Training starts with 1,000
+Differs: learning rate and network are from the authors' later code (256x256, 3e-4). Training starts with 1,000
 random steps in all tasks. The last of each `policy_delay` updates also updates the actor and the targets.
 """
 
@@ -46,7 +46,7 @@ class TD3(DeterministicActor, CriticEnsemble):
         critics: the number of critics.
         critics_in_target: the number of random critics whose minimum a target takes; by default all. With fewer, the
             actor maximizes the mean of all critics; otherwise the first one.
-        critic_hidden: units of each hidden layer of the critics; by default those of the actor.
+        critic_hidden: units of each hidden layer of the critics; by default as in the actor.
         layer_norm: whether the hidden layers of the critics normalize their values.
         dropout: the share of the critics' hidden values that is 0 in each update; not in targets.
         normalize_observation: see `noterl.Agent`.
@@ -81,7 +81,8 @@ class TD3(DeterministicActor, CriticEnsemble):
         **options: Unpack[EnsembleOptions],
     ) -> None:
         super().__init__(env, policy_delay=policy_delay, **options)
-        space, outputs = self.spaces.network_space, self.action_size
+        space = self.spaces.network_space
+        outputs = self.action_size
         actor, critics = self.split_networks(network)
         self.actor = self.build_actor(actor, hidden)
 

@@ -3,7 +3,7 @@
 Paper: Kuznetsov et al., "Controlling overestimation bias with truncated mixture of continuous distributional quantile
 critics" (2020), algorithm 1.
 
-Differs: the hidden layers of the critics are those of SAC, (256, 256); the paper has three of 512 units. As in the
+Differs: the critics have the hidden layers of SAC, (256, 256); the paper has three of 512 units. As in the
 authors' code, the loss is the mean over the critics, and over the quantiles of each.
 """
 
@@ -83,7 +83,8 @@ class TQC(SAC):
         quantiles, log_probability = self._evaluate(self.target_critics, self.truncated, batch, "next_")
         soft_value = quantiles - ops.expand_dims(self.entropy_weight() * log_probability, 1)
         target = losses.td_target(batch.reward[:, None], batch.discount[:, None], soft_value)  # [B, N (M - drop)]
-        taken, fractions = self._taken_values(batch), ops.convert_to_tensor(self.fractions)
+        taken = self._taken_values(batch)
+        fractions = ops.convert_to_tensor(self.fractions)
         error = sum(losses.quantile_huber(quantiles, target, fractions) for quantiles in taken)
         loss = losses.weighted_mean(error / (len(taken) * self.critic_outputs), batch.weight)
         differences = [ops.mean(quantiles, axis=1) - ops.mean(target, axis=1) for quantiles in taken]

@@ -4,7 +4,7 @@ Paper: Schulman et al., "Trust region policy optimization", 2015: the surrogate 
 the step of appendix C. Advantages: Schulman et al., "High-dimensional continuous control using generalized advantage
 estimation", 2016, equation 16.
 
-Differs: states are those of single rollouts (the paper's single path). As in the TRPO of Stable-Baselines3 Contrib, the
+Differs: states come from single rollouts (the paper's single path). As in the TRPO of Stable-Baselines3 Contrib, the
 Fisher matrix is damped, advantages are normalized over the rollout, and values are fitted by minibatches of Adam. The
 divergence is KL(old, new) as in the paper, summed over the values of an action. Stable-Baselines3 Contrib limits
 KL(new, old) in the line search, and averages it over the values of Box and MultiBinary actions. Advantages are divided
@@ -36,14 +36,14 @@ class TRPO(ActorCritic):
     """Trust region policy optimization for Discrete, MultiDiscrete, MultiBinary and Box actions, on vectors and images.
 
     After each rollout, the policy makes one natural-gradient step within a trust region. The critic is then fitted to
-    the value targets in several epochs of minibatches. Actor and critic share no layers. The only optimizer is that of
-    the critic.
+    the value targets in several epochs of minibatches. Actor and critic share no layers. The only optimizer
+    is for the critic.
 
     Args:
         env: see `noterl.Agent`.
         gamma: discount factor, 0 to 1; near 1 for long tasks. Can be changed during training.
-        gae_lambda: 0 gives one-step advantages; 1 gives those of whole rollouts, with less bias and more variance. Can
-            be changed during training.
+        gae_lambda: 0 gives one-step advantages; 1 gives advantages of whole rollouts, with less bias and more variance.
+            Can be changed during training.
         rollout_steps: steps of each environment between updates.
         epochs: passes of the critic over each rollout.
         target_kl: the KL divergence of the longest step. Can be changed during training.
@@ -54,8 +54,8 @@ class TRPO(ActorCritic):
             changed during training.
         cg_residual_tolerance: the conjugate gradients end earlier if the squared norm of the residual is at most this.
             Can be changed during training.
-        line_search_steps: the most steps that the line search tries. If it accepts none, the policy does not change.
-        line_search_shrink: each step that it tries is this multiple of the one before, 0 to 1. Can be changed during
+        line_search_steps: the most steps that the line search tries. If none is accepted, the policy does not change.
+        line_search_shrink: each step that is tried is this multiple of the one before, 0 to 1. Can be changed during
             training.
         fisher_stride: Fisher-vector products use every n-th step of a rollout; higher saves time.
         entropy_coefficient: weight of the entropy in the objective; higher explores more. Can be changed during
@@ -154,7 +154,8 @@ class TRPO(ActorCritic):
         Args:
             rows: with the fields `outputs` (the head's input before the step), `log_prob` and `advantage` in `extra`.
         """
-        old, weight = rows.extra, rows.weight
+        old = rows.extra
+        weight = rows.weight
         outputs = self.outputs(rows.observation, old.get("action_mask"))
         ratio = ops.exp(self.head.log_prob(outputs, rows.action) - old["log_prob"])
         gain = losses.masked_mean(ratio * old["advantage"], weight)

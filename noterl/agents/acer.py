@@ -33,10 +33,10 @@ class ACER(ContinuousACER):
 
     After each rollout of all environments, the agent makes one update on the rollout, and then Poisson(`replay_ratio`)
     updates on sequences from a replay memory of rollouts. For Discrete actions, the critic returns Q for all actions;
-    the value of an observation is their mean under the policy. For Box actions, the critic returns the value V, and a third network
-    the advantage A: `Q(s, a) = V(s) + A(s, a) - mean of A(s, u)` over actions u of the policy (section 5). The default
-    optimizer is RMSProp with `global_clipnorm=10`. After each update, the weights of the average policy become
-    `(1 - tau) * average + tau * policy`, with `compile(target_update=tau)`, 0.01 by default.
+    the value of an observation is their mean under the policy. For Box actions, the critic returns the value V, and a
+    third network the advantage A: `Q(s, a) = V(s) + A(s, a) - mean of A(s, u)` over actions u of the policy (section
+    5). The default optimizer is RMSProp with `global_clipnorm=10`. After each update, the weights of the average policy
+    become `(1 - tau) * average + tau * policy`, with `compile(target_update=tau)`, 0.01 by default.
 
     Args:
         env: see `noterl.Agent`.

@@ -27,6 +27,10 @@ class Stochastic(Head):
 
     samples = True
 
+    def log_prob(self, values: Tensor, action: Tensor) -> Tensor:
+        """Return the log-probability or log-density `[B]` of actions `[B, ...]` under outputs `[B, A]`."""
+        raise NotImplementedError(f"{type(self).__name__} must define log_prob(values, action)")
+
     def cloning_loss(self, values: Tensor, action: Tensor) -> Tensor:
         """Return the negative log-likelihood `[B]` of an expert's actions `[B, ...]`, a cross entropy for choices."""
         return -self.log_prob(values, action)
@@ -59,8 +63,7 @@ class Categorical(Stochastic):
         if isinstance(action_space, spaces.Discrete):
             bound.counts = (int(action_space.n),)
         else:
-            nvec = bound.action_space.nvec
-            bound.counts = tuple(map(int, nvec.reshape(-1)))
+            bound.counts = tuple(map(int, bound.action_space.nvec.reshape(-1)))
             bound.acts_on = ()
         return bound
 

@@ -207,7 +207,8 @@ def example_batch(algorithm: Algorithm, forward_fields: Iterable[str]) -> Batch:
     For a replay agent with a state, these are two sequences.
     """
     is_rollout = algorithm.memory != "replay"
-    leading: tuple[int, ...] = (2, 1) if is_rollout else (2,)
+    rows: tuple[int, ...] = (2, 1) if is_rollout else (2,)
+    leading = rows
     if algorithm.state_spec and not is_rollout:
         leading = 2, sequence_spec(algorithm).length
 
@@ -228,19 +229,17 @@ def example_batch(algorithm: Algorithm, forward_fields: Iterable[str]) -> Batch:
         return Batch(observation, action, each, observation, each, number, zeros((), np.int32), extra)
     if is_rollout:
         extra.update(continues=number, ended=number)
-    if algorithm.state_spec and not is_rollout:
-        extra.update(continues=number, starts=number)
-        extra["state"] = {name: _zeros((2, *value.shape), value.dtype) for name, value in start_of(algorithm).items()}
-        return Batch(observation, action, number, observation, number, number, _zeros((2,), np.int32), extra)
     if algorithm.state_spec:
-        extra.update(starts=number)
-        extra["state"] = {name: zeros(value.shape, value.dtype) for name, value in start_of(algorithm).items()}
-        extra["learner_state"] = {
-            name: _zeros((1, *shape), dtype) for name, (shape, dtype) in learner_state_of(algorithm).items()
-        }
-    batch = Batch(observation, action, number, observation, number, number, zeros((), np.int32), extra)
+        extra.update(continues=number, starts=number)
+        start = start_of(algorithm)
+        extra["state"] = {name: _zeros((*rows, *value.shape), value.dtype) for name, value in start.items()}
+    batch = Batch(observation, action, number, observation, number, number, _zeros(rows, np.int32), extra)
+    if not is_rollout:
+        return batch
     if algorithm.memory == "sequences":
         return prepared(algorithm, batch)
-    if algorithm.state_spec:
-        return without_learner_state(cut_prepared(algorithm, batch, 2))[0]
-    return flatten_prepared(algorithm, batch) if is_rollout else batch
+    if not algorithm.state_spec:
+        return flatten_prepared(algorithm, batch)
+    spec = learner_state_of(algorithm)
+    extra["learner_state"] = {name: _zeros((1, *shape), dtype) for name, (shape, dtype) in spec.items()}
+    return without_learner_state(cut_prepared(algorithm, batch, 2))[0]

@@ -247,12 +247,23 @@ def rollouts_per_call(learner: RolloutLearner, updates: int) -> int:
     """
     if learner.steps_per_execution != "auto":
         return max(1, int(learner.steps_per_execution) // updates)
-    rollout, rows = learner.rollout, learner.num_rows
+    # A row passes the networks once to act and twice in `prepare`.
+    return max(1, round(SECONDS / estimate(learner, learner.rollout.length, learner.num_rows, 3, updates)))
+
+
+def estimate(learner: Learner, rounds: int, steps: int, passes: int, updates: float) -> float:
+    """Return the seconds of collecting and learning.
+
+    Args:
+        learner: the learner.
+        rounds: rounds of all lanes.
+        steps: environment steps in them.
+        passes: how often each step passes the networks before the updates.
+        updates: gradient updates; a row of a batch passes the networks three times, with the gradients.
+    """
     weights = sum(math.prod(variable.shape) for variable in learner.algorithm.trained_variables())
-    # A row passes the networks once to act, twice in `prepare`, and three times in each epoch, with the gradients.
-    products = weights * (rows * 3 + 3 * updates * learner.batch_size)
-    seconds = PER_ROUND * rollout.length + PER_STEP * rows + PER_UPDATE * updates + PER_PRODUCT * products
-    return max(1, round(SECONDS / seconds))
+    products = weights * (passes * steps + 3 * updates * learner.batch_size)
+    return PER_ROUND * rounds + PER_STEP * steps + PER_UPDATE * updates + PER_PRODUCT * products
 
 
 def scheduled(learner: Learner) -> list[tuple[Any, Schedule]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -170,10 +169,7 @@ def rounds_per_call(learner: ReplayLearner, num_envs: int) -> int:
     if learner.steps_per_execution != "auto":
         rounds = int(int(learner.steps_per_execution) / updates)
     else:
-        weights = sum(math.prod(variable.shape) for variable in learner.algorithm.trained_variables())
-        products = weights * (num_envs + 3 * updates * learner.batch_size)
-        seconds = device.PER_ROUND + device.PER_STEP * num_envs + device.PER_UPDATE * updates
-        rounds = round(device.SECONDS / (seconds + device.PER_PRODUCT * products))
+        rounds = round(device.SECONDS / device.estimate(learner, 1, num_envs, 1, updates))
     return max(1, min(rounds, MOST_STEPS // num_envs))
 
 

@@ -145,17 +145,12 @@ class Session:
             ValueError: if `env` is not an environment, or its spaces differ from the agent's; if `vectorize` is set,
                 and there is no vector environment for it.
         """
-        source = self._find_source(env)
+        source = self._source
+        if env is not None and not _is_same(env, self._env):
+            if self._other is None or not _is_same(env, self._other[0]):
+                self._other = (env, resolve_like(env, source))
+            source = self._other[1]
         return source.vectorized() if vectorize else source
-
-    def _find_source(self, env: Any) -> envs.EnvSource:
-        if env is None or _is_same(env, self._env):
-            return self._source
-        if self._other is not None and _is_same(env, self._other[0]):
-            return self._other[1]
-        source = resolve_like(env, self._source)
-        self._other = (env, source)
-        return source
 
     def open(
         self,

@@ -71,9 +71,12 @@ class UpdateSchedule:
                 f"together; got {name}={updates} and batch_size={self.batch_size}"
             )
 
-    def limit_updates(self, most: int) -> None:
-        """Reduce the number of updates of a group to `most`, as a setting of `compile`."""
-        self.updates = self.compiled["updates"] = min(int(self.updates), most)
+    def keep_ratio(self, default_every: int | str) -> None:
+        """Reduce the default of `updates`, so that a smaller `update_every` does not raise the updates per step."""
+        updates = self.updates
+        every = self.update_every
+        if not isinstance(updates, str) and not isinstance(every, str) and not isinstance(default_every, str):
+            self.updates = self.compiled["updates"] = min(updates, max(1, updates * every // default_every))
 
     def changes(self) -> dict[str, Any]:
         """Return what was set during training, by name."""

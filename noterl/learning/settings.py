@@ -278,7 +278,7 @@ def _schedule_of_replay(
             f"{arguments['target_update']!r}"
         )
     if "updates" not in arguments:
-        _limit_updates(schedule, default_every)
+        schedule.keep_ratio(default_every)
     _warn_of_many_updates(schedule)
     if isinstance(schedule.batch_size, str):
         raise ValueError("batch_size must be an int for an agent that learns from a replay memory, got 'rollout'")
@@ -342,13 +342,6 @@ def _default_replay(defaults: Defaults, algorithm: Algorithm, learns_rewards: bo
             stacklevel=2,
         )
     return _replay_of(fitting, defaults, algorithm, learns_rewards)
-
-
-def _limit_updates(schedule: UpdateSchedule, default_every: int | str) -> None:
-    """Reduce the default of `updates`, so that a smaller `update_every` does not raise the updates per step."""
-    updates, every = schedule.updates, schedule.update_every
-    if not isinstance(updates, str) and not isinstance(every, str) and not isinstance(default_every, str):
-        schedule.limit_updates(max(1, updates * every // default_every))
 
 
 def _warn_of_many_updates(schedule: UpdateSchedule) -> None:

@@ -493,8 +493,7 @@ class BaseAgent(Algorithm):
         Raises:
             ValueError: if the weights do not fit or are not finite; the agent is then unchanged.
         """
-        largest = agent_state.largest_weights(self)
-        arrays = saving.read_weights(path, largest)
+        arrays = saving.read_weights(path, agent_state.largest_weights(self))
         shared = agent_state.shared_weights(self)
         arrays = {**{name: arrays[first] for name, first in shared.items() if first in arrays}, **arrays}
         self.set_weights(arrays, allow_nonfinite=allow_nonfinite)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -269,14 +270,11 @@ class Discriminator:
     def replace_reward(self, batch: Batch) -> Batch:
         """Return a batch `[B, ...]` or `[T, N, ...]` with the weighted sum of both rewards."""
         settings = self.settings
-        own = self.reward if len(batch.reward.shape) == 1 else self._rollout_reward
+        own = self.reward if len(batch.reward.shape) == 1 else partial(losses.map_rows, self.reward)
         reward = settings.weight * own(batch.observation, batch.action)
         if settings.environment_weight:
             reward = reward + settings.environment_weight * batch.reward
         return batch._replace(reward=reward)
-
-    def _rollout_reward(self, observation: Tensor, action: Tensor) -> Tensor:
-        return losses.map_rows(self.reward, observation, action)
 
     # State
 

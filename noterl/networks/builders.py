@@ -200,14 +200,8 @@ def default_network(
     if isinstance(hidden, HiddenLayers):
         return _described(hidden, encoder, outputs, dueling, gain, log_std)
     if is_image_shape(shape):
-        scale = pixel_scale(encoder.space)
-        options: dict[str, Any] = {
-            "gain": gain,
-            "log_std": log_std,
-            "scale": scale,
-            "layer_norm": norm.get("layer_norm", False),
-        }
-        return nature_cnn(shape, outputs, dueling=dueling, **options)
+        options: dict[str, Any] = {"gain": gain, "log_std": log_std, "layer_norm": norm.get("layer_norm", False)}
+        return nature_cnn(shape, outputs, dueling=dueling, scale=pixel_scale(encoder.space), **options)
     parts = _parts(encoder)
     for part in parts:
         _warn_if_flattened(part.space)

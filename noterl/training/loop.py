@@ -288,8 +288,7 @@ class Loop:
 
     def learn(self, updates: int) -> None:
         """Run a group of updates."""
-        learner = self.learner
-        learner.updater.update_schedules(self.counters.steps)
+        self.learner.updater.update_schedules(self.counters.steps)
         self.lanes.before_updates(updates)
         self.runner.run(updates)
 

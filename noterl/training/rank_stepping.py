@@ -169,8 +169,7 @@ class RankStepping(Stepping):
         self.loop.clock["learn"] += perf_counter() - started
         self._follow_chief(table[:, _READY + 1 :])
         self._agreed_every = self.learner.schedule.update_every
-        counters = self.counters
-        counters.steps = self._agreed_steps = self._agreed_steps + int(table[:, _STEPS].sum())
+        self.counters.steps = self._agreed_steps = self._agreed_steps + int(table[:, _STEPS].sum())
         self._count_episodes(table)
         self._own_steps, self._own_episodes = 0, -len(self.over)  # those in `_over` are counted already
         if table[:, _STOP].any():
@@ -221,8 +220,7 @@ class RankStepping(Stepping):
 
     def end_episode(self) -> None:
         """Count the next episode that is over, fire its end, and keep its logs for the chief."""
-        lane = self.over[0]
-        number = self.lanes.ledger.numbers[lane]
+        number = self.lanes.ledger.numbers[self.over[0]]
         self._own_episodes += 1
         super().end_episode()
         if self._rank:

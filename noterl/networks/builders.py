@@ -182,7 +182,7 @@ def default_network(
             convolutions receive the images and whose other layers follow.
         outputs: the number of outputs.
         activation: of the hidden layers, unless the observations are images or layers are described.
-        dueling: whether the network has a value and an advantage stream. A number is that of the values of the value
+        dueling: whether the network has a value and an advantage stream. A number counts the values of the value
             stream, each for as many outputs as there are actions.
         gain: as in `mlp`; a dueling network ignores the gain.
         log_std: as in `mlp`; a dueling network has no log standard deviations.
@@ -202,14 +202,14 @@ def default_network(
     if is_image_shape(shape):
         options: dict[str, Any] = {"gain": gain, "log_std": log_std, "layer_norm": norm.get("layer_norm", False)}
         return nature_cnn(shape, outputs, dueling=dueling, scale=pixel_scale(encoder.space), **options)
-    parts = _parts(encoder)
-    for part in parts:
+    sections = _parts(encoder)
+    for part in sections:
         _warn_if_flattened(part.space)
     if encoder.is_identity:
         scale = pixel_scale(encoder.space)
         first = [] if scale is None else [("scale", scale)]
     else:
-        first = _encoders(parts, 256, None if dueling else _hidden_gain(gain))
+        first = _encoders(sections, 256, None if dueling else _hidden_gain(gain))
     layers = _hidden_layers(hidden, activation, None if dueling else _hidden_gain(gain), **norm)
     return _dense_network(first, shape, layers, outputs, gain, log_std, dueling)
 
@@ -302,19 +302,20 @@ def default_critic(
         dropout: as in `mlp`; not for layers of a description.
     """
     encoders = list(map(ObservationEncoder, [space] if isinstance(space, spaces.Space) else space))
-    parts: list[Part] = []
+    sections: list[Part] = []
     size = 0
     for encoder in encoders:
         columns = [slice(size + part.columns.start, size + part.columns.stop) for part in _parts(encoder)]
-        parts += [part._replace(columns=place) for part, place in zip(_parts(encoder), columns, strict=True)]
+        sections += [part._replace(columns=place) for part, place in zip(_parts(encoder), columns, strict=True)]
         size += int(np.prod(encoder.space.shape))
     units = 512 if len(encoders) == 1 and encoders[0].is_identity else 256
-    parts.append(Part((), None, slice(size, size + actions)))
+    sections.append(Part((), None, slice(size, size + actions)))
     if isinstance(hidden, HiddenLayers):
         hidden_gain = _hidden_gain(gain)
-        layers = [*_encoders(parts, units, hidden_gain, hidden), *hidden.dense(hidden_gain), hidden.last(outputs, gain)]
+        first = _encoders(sections, units, hidden_gain, hidden)
+        layers = [*first, *hidden.dense(hidden_gain), hidden.last(outputs, gain)]
         return _build(("sequential", layers), (size + actions,))
-    first = _encoders(parts, units, _hidden_gain(gain))
+    first = _encoders(sections, units, _hidden_gain(gain))
     dense = _hidden_layers(hidden, activation, _hidden_gain(gain), layer_norm, dropout)
     return _dense_network(first, size + actions, dense, outputs, gain)
 
@@ -578,7 +579,8 @@ def _hidden_layer(units: int, activation: str, gain: float | None, norm: tuple[b
         gain: of the dense layer.
         norm: whether its values are normalized, and the share of them that is dropped before.
     """
-    layer_norm, dropout = check_bool("layer_norm", norm[0]), probability("dropout", norm[1])
+    layer_norm = check_bool("layer_norm", norm[0])
+    dropout = probability("dropout", norm[1])
     if not layer_norm and not dropout:
         return [("dense", units, activation, gain)]
     layers: list[tuple] = [("dense", units, "linear", gain)]

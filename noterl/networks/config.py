@@ -69,8 +69,8 @@ def _networks_in(value: Any) -> Iterator[Any]:
     if is_network(value):
         yield value
     elif type(value) in (list, tuple):
-        for each in value:
-            yield from _networks_in(each)
+        for element in value:
+            yield from _networks_in(element)
 
 
 def _stored(value: Any) -> Any:
@@ -161,12 +161,12 @@ def layer_arguments(layer: Any) -> dict[str, Any] | None:
 def _plain(value: Any) -> Any:
     if isinstance(value, keras.random.SeedGenerator):
         return value._initial_seed
-    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
+    return [_plain(element) for element in value] if isinstance(value, list | tuple) else value
 
 
 def _is_plain(value: Any) -> bool:
     if isinstance(value, list):
-        return all(type(each) in (int, float) for each in value)
+        return all(type(element) in (int, float) for element in value)
     return value is None or type(value) in (bool, int, float, str)
 
 
@@ -230,10 +230,10 @@ def _make_layer(name: Any, arguments: Any) -> Any:
 
 def _weights(layer: Any, shape: tuple[int, ...]) -> list[int]:
     """Return the number of values in each weight that a layer adds for inputs of this shape."""
-    kind = type(layer).__name__
-    if kind == "Dense":
+    name = type(layer).__name__
+    if name == "Dense":
         return [shape[-1] * layer.units, layer.units]
-    if kind in ("Conv1D", "Conv2D"):
+    if name in ("Conv1D", "Conv2D"):
         channels = shape[-1] if layer.data_format == "channels_last" else shape[0]
         return [math.prod(layer.kernel_size) * channels * layer.filters, layer.filters]
-    return [4 * math.prod(shape)] if kind in ("BatchNormalization", "LayerNormalization") else []
+    return [4 * math.prod(shape)] if name in ("BatchNormalization", "LayerNormalization") else []

@@ -122,8 +122,8 @@ class NetworkDescription(Configurable):
         for name in _ROLES:
             if name in self.document and name not in roles:
                 raise self.error((name,), f"there is no network {name!r}: {explain_name(name, dict.fromkeys(roles))}")
-        own = self.document.get(role)
-        if own is None and not self.document.get("layers"):
+        table = self.document.get(role)
+        if table is None and not self.document.get("layers"):
             return None
         return HiddenLayers(self, role)
 

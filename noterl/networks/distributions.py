@@ -45,7 +45,7 @@ class Distribution(Composite):
         self.support: np.ndarray | None = support
 
     def __call__(self, observation: Tensor, *noise: Tensor) -> Tensor:
-        """Return the action values `[B, A]`; the noise is that of a `NoisyNetwork`."""
+        """Return the action values `[B, A]`; `noise` as in a `NoisyNetwork`."""
         return self.mean(self.atoms(observation, *noise))
 
     def atoms(self, observation: Tensor, *noise: Tensor) -> Tensor:
@@ -108,7 +108,8 @@ class ImplicitQuantiles(Composite):
 
     def _quantiles(self, features: Tensor, cosines: Tensor) -> Tensor:
         """Return the quantiles for the cosines of fractions, `[Z, NUM_COSINES]` or `[B, Z, NUM_COSINES]`."""
-        size, count = features.shape[-1], cosines.shape[-2]
+        size = features.shape[-1]
+        count = cosines.shape[-2]
         embedding = ops.relu(self.parts["fractions"](ops.reshape(cosines, (-1, NUM_COSINES))))
         embedding = ops.reshape(embedding, (*((-1,) if len(cosines.shape) == 3 else ()), count, size))
         product = ops.reshape(ops.expand_dims(features, 1) * embedding, (-1, size))

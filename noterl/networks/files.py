@@ -64,7 +64,7 @@ def resolve_network(network: Any) -> Any:
         FileError: if a saved agent is loaded, whose file holds a path.
     """
     if isinstance(network, list | tuple):
-        return type(network)([resolve_network(each) for each in network])
+        return type(network)([resolve_network(element) for element in network])
     if not isinstance(network, str | os.PathLike):
         return network
     if current():  # a saved agent holds its networks, so only a manipulated file has a path
@@ -78,8 +78,8 @@ def read_toml(path: Path) -> NetworkDescription:
     try:
         document = parse(content, tomllib.loads, form="TOML")
     except tomllib.TOMLDecodeError as error:
-        found = re.fullmatch(r"(.*) \(at (line \d+), column \d+\)", str(error))
-        place, reason = (str(path), str(error)) if found is None else (f"{path}, {found[2]}", found[1])
+        match = re.fullmatch(r"(.*) \(at (line \d+), column \d+\)", str(error))
+        place, reason = (str(path), str(error)) if match is None else (f"{path}, {match[2]}", match[1])
         raise ValueError(f"network: {place}: {reason}") from None
     except ValueError as error:
         raise ValueError(f"network: {path}: {error}") from None
@@ -213,21 +213,21 @@ def _number(text: str) -> int | float | str:
 
 def _lines_of_cfg(text: str) -> dict[Keys, int]:
     """Return the lines of `(section,)` and `(section, key)`."""
-    found: dict[Keys, int] = {}
+    lines: dict[Keys, int] = {}
     section = ""
     for number, whole in enumerate(text.splitlines(), 1):
         line = whole[:_LONGEST_LINE]
         if header := re.match(r"\s*\[(.+)\]", line):
             section = header[1]
-            found.setdefault((section,), number)
+            lines.setdefault((section,), number)
         elif key := re.match(r"\s*([^#;=:\s][^=:]*?)\s*[=:]", line):
-            found.setdefault((section, key[1].lower()), number)
-    return found
+            lines.setdefault((section, key[1].lower()), number)
+    return lines
 
 
 def _lines_of_toml(text: str) -> dict[Keys, int]:
     """Return the lines of tables and keys. Keys of inline tables have the line of the table."""
-    found: dict[Keys, int] = {}
+    lines: dict[Keys, int] = {}
     counts: dict[Keys, int] = {}
     table: Keys = ()
     for number, whole in enumerate(text.splitlines(), 1):
@@ -235,15 +235,15 @@ def _lines_of_toml(text: str) -> dict[Keys, int]:
         if header := re.match(r"\s*(\[\[?)\s*([^\[\]]+?)\s*\]", line):
             table = _names(header[2])
             for end in range(1, len(table)):
-                found.setdefault(table[:end], number)
+                lines.setdefault(table[:end], number)
             if header[1] == "[[":
                 index = counts[table] = counts.get(table, -1) + 1
-                found.setdefault(table, number)
+                lines.setdefault(table, number)
                 table = (*table, index)
-            found[table] = number
+            lines[table] = number
         elif key := re.match(r"\s*([\w.\-\"' ]+?)\s*=", line):
-            found.setdefault((*table, *_names(key[1])), number)
-    return found
+            lines.setdefault((*table, *_names(key[1])), number)
+    return lines
 
 
 def _names(text: str) -> Keys:

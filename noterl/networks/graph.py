@@ -257,14 +257,14 @@ def _add_noisy(graph: Graph, network: NoisyNetwork, inputs: int) -> int:
     features = add_network(graph, network.parts["trunk"], inputs)
     results = []
     for names in network.streams():
-        x = features
+        node = features
         for layer, name in enumerate(names):
             mu, sigma, *noise = (network.parts[f"{name}_{part}"] for part in ("mu", "sigma", "inputs", "outputs"))
-            x = graph.activate("relu", x) if layer else x
-            before, after = (graph.add("fixed", x, values=Weight(variable, (0,))) for variable in noise)
-            deviation = add_network(graph, sigma, graph.add("multiply", (x, before)))
-            x = graph.add("add", (add_network(graph, mu, x), graph.add("multiply", (deviation, after))))
-        results.append(x)
+            node = graph.activate("relu", node) if layer else node
+            before, after = (graph.add("fixed", node, values=Weight(variable, (0,))) for variable in noise)
+            deviation = add_network(graph, sigma, graph.add("multiply", (node, before)))
+            node = graph.add("add", (add_network(graph, mu, node), graph.add("multiply", (deviation, after))))
+        results.append(node)
     if len(results) == 1:
         return results[0]
     value, advantage = results
@@ -289,30 +289,30 @@ def _add_plan(graph: Graph, plan: tuple, inputs: int, weights: Iterator[Weight])
     return _add_centered(graph, value, advantage, num_values(plan))
 
 
-def _add_stack(graph: Graph, layers: Sequence[tuple], x: int, weights: Iterator[Weight]) -> int:
+def _add_stack(graph: Graph, layers: Sequence[tuple], node: int, weights: Iterator[Weight]) -> int:
     for layer in layers:
         match layer:
             case ("dense", _, activation, *_):
-                dense = graph.add("dense", x, kernel=next(weights), bias=next(weights))
-                x = graph.activate(activation, dense)
+                dense = graph.add("dense", node, kernel=next(weights), bias=next(weights))
+                node = graph.activate(activation, dense)
             case ("convolution", _, _, stride, activation, *_):
                 strides = (stride, stride)
-                convolution = graph.add("convolution", x, kernel=next(weights), bias=next(weights), strides=strides)
-                x = graph.activate(activation, convolution)
+                convolution = graph.add("convolution", node, kernel=next(weights), bias=next(weights), strides=strides)
+                node = graph.activate(activation, convolution)
             case ("encoders", plans):
-                columns = [(graph.add("columns", x, start=start, stop=stop), inner) for start, stop, inner in plans]
-                x = graph.add("concatenate", [_add_stack(graph, inner, place, weights) for place, inner in columns])
+                columns = [(graph.add("columns", node, start=start, stop=stop), inner) for start, stop, inner in plans]
+                node = graph.add("concatenate", [_add_stack(graph, inner, place, weights) for place, inner in columns])
             case ("scale", factor):
-                x = graph.add("rescale", x, scale=float(factor), offset=0.0)
+                node = graph.add("rescale", node, scale=float(factor), offset=0.0)
             case ("rearrange", axes, shape):
-                x = graph.add("rearrange", x, axes=tuple(axes), shape=tuple(shape))
+                node = graph.add("rearrange", node, axes=tuple(axes), shape=tuple(shape))
             case ("log_std", _):
-                x = graph.add("append", x, values=next(weights))
+                node = graph.add("append", node, values=next(weights))
             case ("flatten",):
-                x = graph.add("flatten", x)
+                node = graph.add("flatten", node)
             case _:
-                x = _add_between(graph, layer, x, weights)
-    return x
+                node = _add_between(graph, layer, node, weights)
+    return node
 
 
 def _add_between(graph: Graph, layer: tuple, x: int, weights: Iterator[Weight]) -> int:
@@ -327,7 +327,7 @@ def _add_between(graph: Graph, layer: tuple, x: int, weights: Iterator[Weight]) 
     return x  # the policy acts without dropout
 
 
-def _add_modules(graph: Graph, network: Any, x: int) -> int:
+def _add_modules(graph: Graph, network: Any, position: int) -> int:
     """Add a stack of torch modules."""
     layers = stacked_layers(network)
     if not layers:
@@ -337,14 +337,14 @@ def _add_modules(graph: Graph, network: Any, x: int) -> int:
         if not type(layer).__module__.startswith("torch.nn."):
             raise UnsupportedNetworkError(f"the module {name} is not one of torch.nn")
         if name == "Linear":
-            x = graph.add("dense", x, **_kernel_and_bias(_weights_of(layer)))
+            position = graph.add("dense", position, **_kernel_and_bias(_weights_of(layer)))
         elif name == "Flatten" and layer.start_dim == 1 and layer.end_dim == -1:
-            x = graph.add("flatten", x)
+            position = graph.add("flatten", position)
         elif name in _TORCH_ACTIVATIONS and all(getattr(layer, key, value) == value for key, value in TORCH_DEFAULTS):
-            x = graph.activate(_TORCH_ACTIVATIONS[name], x)
+            position = graph.activate(_TORCH_ACTIVATIONS[name], position)
         elif name != "Dropout":
             raise UnsupportedNetworkError(f"the module {name} is not supported")
-    return x
+    return position
 
 
 def _add_keras_layer(graph: Graph, layer: Any, inputs: list[int]) -> int:

@@ -31,7 +31,8 @@ _INITIALIZERS = (
 # Arguments of layers that do not change what an agent computes.
 _IGNORED = ("name", "dtype", "batch_shape", "seed")
 
-_CONFIG, _WEIGHTS = "config.json", "model.weights.h5"
+_CONFIG = "config.json"
+_WEIGHTS = "model.weights.h5"
 
 # A model may need so many more weights than its file holds, because the weights of normalization are overestimated.
 _SPARE_VALUES = 2**23
@@ -101,7 +102,8 @@ class _Reader:
     """
 
     def __init__(self, place: str, content: bytes) -> None:
-        self.place, self.content = place, content
+        self.place = place
+        self.content = content
         self.initializers: dict[int, dict[str, Any]] = {}
 
     def model(self) -> Any:
@@ -124,17 +126,18 @@ class _Reader:
             raise ValueError(f"network: {self.place}: {error}") from error
 
     def _stored(self, document: Any) -> StoredNetwork:
-        kind = document["class_name"]
-        if kind not in ("Sequential", "Functional", "Model"):
-            self._fail(kind, f"the model must be Sequential or Functional, got {kind!r:.80}")
+        model_class = document["class_name"]
+        if model_class not in ("Sequential", "Functional", "Model"):
+            self._fail(model_class, f"the model must be Sequential or Functional, got {model_class!r:.80}")
         config = document["config"]
-        return self._sequential(config) if kind == "Sequential" else self._functional(config)
+        return self._sequential(config) if model_class == "Sequential" else self._functional(config)
 
     def _sequential(self, config: Mapping[str, Any]) -> StoredNetwork:
         layers = config["layers"]
         shape = config.get("build_input_shape")
         if layers and layers[0]["class_name"] == "InputLayer":
-            shape, layers = _shape_of(layers[0]), layers[1:]
+            shape = _shape_of(layers[0])
+            layers = layers[1:]
         if not shape:
             self._fail("layers", "the model has no shape of inputs: add keras.Input before you write the file")
         stored = [[*self._layer(layer, index), [index - 1]] for index, layer in enumerate(layers)]
@@ -153,7 +156,7 @@ class _Reader:
         outputs = config["output_layers"]
         outputs = [outputs] if isinstance(outputs[0], str) else outputs
         return StoredNetwork(
-            "Functional", tuple(_shape_of(starts[0])[1:]), stored, [places[each[0]] for each in outputs]
+            "Functional", tuple(_shape_of(starts[0])[1:]), stored, [places[output[0]] for output in outputs]
         )
 
     def _inputs(self, layer: Mapping[str, Any]) -> list[str]:
@@ -168,16 +171,17 @@ class _Reader:
         if options or len(arguments) != 1:
             self._fail(layer["name"], f"the layer {layer['name']!r} is called with further arguments")
         tensors = arguments[0] if isinstance(arguments[0], list) else [arguments[0]]
-        found = [tensor["config"]["keras_history"] for tensor in tensors]
-        if any(history[1:] != [0, 0] for history in found):
+        histories = [tensor["config"]["keras_history"] for tensor in tensors]
+        if any(history[1:] != [0, 0] for history in histories):
             self._fail(layer["name"], f"the layer {layer['name']!r} receives one of several outputs of a layer")
-        return [history[0] for history in found]
+        return [history[0] for history in histories]
 
     def _layer(self, layer: Mapping[str, Any], index: int) -> tuple[str, dict[str, Any]]:
         """Return the class and the arguments of a layer, and keep its initializers."""
-        name, config = layer["class_name"], layer["config"]
-        own = layer.get("module", "keras.layers") in ("keras.layers", "keras.src.layers")
-        if layer.get("registered_name") not in (None, name) or not own or name not in LAYER_TABLE:
+        name = layer["class_name"]
+        config = layer["config"]
+        is_of_keras = layer.get("module", "keras.layers") in ("keras.layers", "keras.src.layers")
+        if layer.get("registered_name") not in (None, name) or not is_of_keras or name not in LAYER_TABLE:
             self._fail(name, f"a file cannot hold the layer {name!r:.80}: {explain_name(str(name), LAYER_TABLE)}")
         self._check_dtype(config.get("dtype"), name)
         arguments: dict[str, Any] = {}
@@ -193,10 +197,11 @@ class _Reader:
 
     def _initializer(self, value: Any) -> Any:
         value = {"class_name": value, "config": {}} if isinstance(value, str) else value
-        name, config = value["class_name"], value["config"]
+        name = value["class_name"]
+        config = value["config"]
         if value.get("registered_name") not in (None, name) or name not in _INITIALIZERS:
             self._fail(name, f"unknown initializer {name!r:.80}: {explain_name(str(name), _INITIALIZERS)}")
-        if not all(each is None or type(each) in (bool, int, float, str) for each in config.values()):
+        if not all(entry is None or type(entry) in (bool, int, float, str) for entry in config.values()):
             self._fail(name, f"the initializer {name} has the arguments {config!r:.120}")
         return getattr(keras.initializers, name)(**config)
 

@@ -35,8 +35,8 @@ def keras_network(plan: tuple[Any, ...], shape: tuple[int, ...]) -> keras.Model:
     first, *streams = stacks(plan)
     network = stack(shape, first or [("flatten",)])
     if streams:
-        parts = (stack(network.output_shape[1:], layers) for layers in streams)
-        network = Dueling(network, *parts, values=num_values(plan))
+        branches = (stack(network.output_shape[1:], layers) for layers in streams)
+        network = Dueling(network, *branches, values=num_values(plan))
         network(np.zeros((1, *shape), "float32"))
     for layer in created:
         if hasattr(layer, "kernel_initializer"):  # a network that is rebuilt from its config must not be all zeros
@@ -85,19 +85,20 @@ class Dueling(keras.Model):
 
     def get_config(self) -> dict[str, Any]:
         """Return the configurations of the three parts, and the number of values."""
-        parts = {name: keras.saving.serialize_keras_object(getattr(self, name)) for name in _DUELING_PARTS}
-        return {**parts, "values": self.values}
+        networks = {name: keras.saving.serialize_keras_object(getattr(self, name)) for name in _DUELING_PARTS}
+        return {**networks, "values": self.values}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Dueling:
         """Build a network from what `get_config` returned."""
-        parts = (keras.saving.deserialize_keras_object(config[name]) for name in _DUELING_PARTS)
-        return cls(*parts, values=config["values"])
+        networks = (keras.saving.deserialize_keras_object(config[name]) for name in _DUELING_PARTS)
+        return cls(*networks, values=config["values"])
 
     def call(self, observation: Any) -> Any:
         """Return the Q values `[B, A]`, or the atoms of their distributions, `[B, Z A]`."""
         features = self.trunk(observation)
-        value, advantage = self.value(features), self.advantage(features)
+        value = self.value(features)
+        advantage = self.advantage(features)
         if self.values == 1:
             return value + advantage - keras.ops.mean(advantage, axis=-1, keepdims=True)
         atoms = keras.ops.reshape(advantage, (-1, self.values, advantage.shape[-1] // self.values))

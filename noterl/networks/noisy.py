@@ -76,9 +76,10 @@ class NoisyNetwork(Composite):
         """
         features = self.parts["trunk"](observation)
         results: list[Tensor] = []
-        place, sizes = 0, iter(self._sizes)
+        place = 0
+        sizes = iter(self._sizes)
         for names in self.streams():
-            x = features
+            row = features
             for layer, name in enumerate(names):
                 inputs, outputs = next(sizes)
                 if noise is None:
@@ -86,12 +87,12 @@ class NoisyNetwork(Composite):
                 else:
                     sides = [_scaled(noise[place : place + inputs]), _scaled(noise[place + inputs :][:outputs])]
                 place += inputs + outputs
-                x = ops.relu(x) if layer else x
-                x = self.parts[f"{name}_mu"](x) + self.parts[f"{name}_sigma"](x * sides[0]) * sides[1]
-            results.append(x)
+                row = ops.relu(row) if layer else row
+                row = self.parts[f"{name}_mu"](row) + self.parts[f"{name}_sigma"](row * sides[0]) * sides[1]
+            results.append(row)
         if not self.num_values:
             return results[0]
-        value, advantage = (ops.reshape(x, (-1, self.num_values, x.shape[-1] // self.num_values)) for x in results)
+        value, advantage = (ops.reshape(q, (-1, self.num_values, q.shape[-1] // self.num_values)) for q in results)
         centered = value + advantage - ops.mean(advantage, axis=-1, keepdims=True)
         return ops.reshape(centered, (-1, results[1].shape[-1]))
 

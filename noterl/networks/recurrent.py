@@ -263,7 +263,7 @@ def check_memory(recurrent: Any, network: Any, **arguments: Any) -> None:
 
 
 def refuse_options(agent: Any, options: Mapping[str, Any], **reasons: str) -> None:
-    """Refuse options of a base class, and those of a memory, in an agent that learns from single transitions.
+    """Refuse options of a base class, and options of a memory, in an agent that learns from single transitions.
 
     Args:
         agent: the agent, for the error message.

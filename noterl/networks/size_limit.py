@@ -32,8 +32,8 @@ def size_limit(variables: Any) -> AbstractContextManager[None]:
     Args:
         variables: the entry "variables" of a saved state, which may be malformed.
     """
-    lists = [each for each in variables.values() if isinstance(each, list)] if isinstance(variables, dict) else []
-    weights = [weight for each in lists for weight in each if isinstance(weight, np.ndarray)]
+    lists = [group for group in variables.values() if isinstance(group, list)] if isinstance(variables, dict) else []
+    weights = [weight for group in lists for weight in group if isinstance(weight, np.ndarray)]
     limits = {
         "weights": 2 * sum(weight.size for weight in weights) + _SPARE_VALUES,
         "arrays of weights": 2 * len(weights) + _SPARE_ARRAYS,
@@ -92,21 +92,21 @@ def plan_weights(plan: tuple[Any, ...], shape: tuple[int, ...]) -> Iterator[Plan
 
 def _stack_weights(layers: Iterable[tuple], shape: tuple[int, ...]) -> Iterator[PlanWeight]:
     for layer in layers:
-        kind, *rest = layer
+        kind, *args = layer
         if kind == "encoders":
-            for start, stop, inner in rest[0]:
+            for start, stop, inner in args[0]:
                 yield from _stack_weights(inner, (stop - start,))
         elif kind == "residual":
-            if _output_shape(rest[0], shape) != shape:
-                raise ValueError(f"a residual block must have {shape} units, as the layer before, got {rest[0]!r:.200}")
-            yield from _stack_weights(rest[0], shape)
+            if _output_shape(args[0], shape) != shape:
+                raise ValueError(f"a residual block must have {shape} units, as the layer before, got {args[0]!r:.200}")
+            yield from _stack_weights(args[0], shape)
         elif kind in ("dense", "convolution"):
-            window = rest[1] ** 2 if kind == "convolution" else 1
-            gain = dict(zip(PLAN_LAYERS[kind], rest, strict=False)).get("gain")
-            yield PlanWeight(window * shape[-1] * rest[0], "kernel", gain)
-            yield PlanWeight(rest[0], "bias", gain)
+            window = args[1] ** 2 if kind == "convolution" else 1
+            gain = dict(zip(PLAN_LAYERS[kind], args, strict=False)).get("gain")
+            yield PlanWeight(window * shape[-1] * args[0], "kernel", gain)
+            yield PlanWeight(args[0], "bias", gain)
         elif kind == "log_std":
-            yield PlanWeight(shape[-1], "constant", rest[0])
+            yield PlanWeight(shape[-1], "constant", args[0])
         elif kind == "layer_norm":
             yield PlanWeight(shape[-1], "constant", 1.0)
             yield PlanWeight(shape[-1], "constant", 0.0)
@@ -114,19 +114,19 @@ def _stack_weights(layers: Iterable[tuple], shape: tuple[int, ...]) -> Iterator[
 
 
 def _output_shape(layers: Iterable[tuple], shape: tuple[int, ...]) -> tuple[int, ...]:
-    for kind, *rest in layers:
-        if kind == "dense":
-            shape = (*shape[:-1], rest[0])
-        elif kind == "convolution":
-            filters, size, stride, *_ = rest
+    for layer, *args in layers:
+        if layer == "dense":
+            shape = (*shape[:-1], args[0])
+        elif layer == "convolution":
+            filters, size, stride, *_ = args
             shape = (*((side - size) // stride + 1 for side in shape[:2]), filters)
-        elif kind == "encoders":
-            parts = [_output_shape(inner or [("flatten",)], (stop - start,)) for start, stop, inner in rest[0]]
-            shape = (sum(part[-1] for part in parts),)
-        elif kind == "rearrange":
-            shape = rest[1]
-        elif kind == "flatten":
+        elif layer == "encoders":
+            outputs = [_output_shape(inner or [("flatten",)], (stop - start,)) for start, stop, inner in args[0]]
+            shape = (sum(part[-1] for part in outputs),)
+        elif layer == "rearrange":
+            shape = args[1]
+        elif layer == "flatten":
             shape = (math.prod(shape),)
-        elif kind == "log_std":
+        elif layer == "log_std":
             shape = (*shape[:-1], 2 * shape[-1])
     return shape

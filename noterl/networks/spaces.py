@@ -1,4 +1,4 @@
-"""The spaces of an agent: its environment's, and those of the observations that its networks receive."""
+"""The spaces of an agent: its environment's, and the spaces of the observations that networks receive."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Spaces:
         observation_space: of the environments; for several agents, a Tuple.
         action_space: of the environments; for several agents, a Tuple.
         network_shape: the shape of an observation as networks receive it; for several agents, a tuple of shapes.
-        is_image: whether observations, or those of some agent, are images that `noterl.networks.nature_cnn` accepts.
+        is_image: whether observations, at least of one agent, are images that `noterl.networks.nature_cnn` accepts.
         network_dtype: the dtype of the observations that networks receive: uint8 is kept, all others become float32.
     """
 

@@ -1,6 +1,6 @@
 """Train agents with and without the callbacks that adapt to effective sample size, each with its defaults.
 
-    python benchmarks/adapting_defaults.py cartpole-dqn --seeds 10
+    python -m benchmarks.adapting_defaults cartpole-dqn --seeds 10
 
 All variants of a task have the same seeds, and a prioritized memory, because the effective sample size of a uniform one
 is constant. The score of a run is the mean return of the greedy policy over 20 episodes after training. Each run is a
@@ -20,15 +20,12 @@ from typing import Any
 
 import numpy as np
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
-
-from benchmarks import stats  # noqa: E402
-from benchmarks.evaluation import FIRST_SEED, print_json, versions  # noqa: E402
-from benchmarks.first_programs import EPISODES, PACKAGES  # noqa: E402
-from benchmarks.processes import RESULTS, execute, machine, store, variables  # noqa: E402
-from benchmarks.report import adapting_defaults_table  # noqa: E402
-from benchmarks.summaries import mean_returns  # noqa: E402
+from benchmarks import stats
+from benchmarks.evaluation import FIRST_SEED, print_json, versions
+from benchmarks.first_programs import EPISODES, PACKAGES
+from benchmarks.processes import RESULTS, execute, machine, store, variables
+from benchmarks.report import adapting_defaults_table
+from benchmarks.summaries import mean_returns
 
 FOLDER = RESULTS / "adapting_defaults"
 BASELINE = "without"

@@ -7,7 +7,7 @@ steps. The bare program is a loop in PyTorch on ale-py's vector environment, wit
 begin in the episode before. Each run is a process of its own; the participants run in turn. The ratio is noterl's time
 per update divided by the other's, without the first 2,000 steps; steps between updates are included. The bar is 1 for
 Stable-Baselines3, and 1.1 for the bare program of the same framework (benchmarks/limit.py has those of the others).
-The result is stored in benchmarks/results/speed/ if all participants made at least 5,000 steps: 750 timed updates.
+The result is stored in benchmarks/results/atari/ if all participants made at least 5,000 steps: 750 timed updates.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from benchmarks.evaluation import versions
 from benchmarks.processes import RESULTS, ROOT, execute, machine, store, variables, warn_if_busy
 from benchmarks.summaries import summarize_pairs
 
-RESULT = RESULTS / "speed" / "atari.json"
+RESULT = RESULTS / "atari" / "atari.json"
 STEPS = 5_000
 PARTICIPANTS = ("noterl-torch", "noterl-jax", "noterl-tensorflow", "bare", "sb3")
 BARS = {"bare": 1.1, "sb3": 1.0}

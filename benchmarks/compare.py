@@ -1,10 +1,10 @@
 """Train a task with noterl and its peers in alternating runs, and compare speed and return.
 
-    python benchmarks/compare.py cartpole-dqn --backends tensorflow jax torch --peers sb3 sbx --seeds 5
+    python -m benchmarks.compare cartpole-dqn --backends tensorflow jax torch --peers sb3 sbx --seeds 5
 
 Each run is a process of its own. `make peers` creates the peers' environment. benchmarks/README.md explains the result,
-which is printed and stored in benchmarks/results/. The backends "jax-warm" and "tensorflow-warm" have a compilation
-cache, which a run before the others fills; all others compile in each run.
+which is printed and stored in benchmarks/results/compare/. The backends "jax-warm" and "tensorflow-warm" have a
+compilation cache, which a run before the others fills; all others compile in each run.
 """
 
 from __future__ import annotations
@@ -18,13 +18,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
-
-from benchmarks.processes import (  # noqa: E402
+from benchmarks.processes import (
     BACKENDS,
     PEERS,
     RESULTS,
+    ROOT,
     WARM,
     command,
     execute,
@@ -32,9 +30,9 @@ from benchmarks.processes import (  # noqa: E402
     store,
     warn_if_busy,
 )
-from benchmarks.report import speed_section  # noqa: E402
-from benchmarks.summaries import summarize_speed  # noqa: E402
-from benchmarks.tasks import TASKS  # noqa: E402
+from benchmarks.report import speed_section
+from benchmarks.summaries import summarize_speed
+from benchmarks.tasks import TASKS
 
 
 def run_order(backends: list[str], peers: list[str], seed: int) -> list[str]:
@@ -93,7 +91,7 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--peers", nargs="*", choices=PEERS, default=list(PEERS))
     parser.add_argument("--seeds", type=int, default=5, help="runs of each participant; bars and outcomes need five")
     parser.add_argument("--steps", type=int, help="fewer environment steps; stored only with --output")
-    parser.add_argument("--output", type=Path, help="file of the result (default: results/TASK.json)")
+    parser.add_argument("--output", type=Path, help="file of the result (default: results/compare/TASK.json)")
     parser.add_argument("--peer-python", default=str(ROOT / ".venv-peers" / "bin" / "python"))
     arguments = parser.parse_args(words)
     if arguments.seeds < 1 or (arguments.steps is not None and arguments.steps < 1):
@@ -109,7 +107,7 @@ def main(words: list[str] | None = None) -> None:
     arguments = parse(words)
     result = compare(arguments)
     print(speed_section(result))
-    default = RESULTS / f"{arguments.task}.json" if arguments.steps is None else None
+    default = RESULTS / "compare" / f"{arguments.task}.json" if arguments.steps is None else None
     if path := arguments.output or default:
         store(result, path)
         print(f"\nstored in {path}")

@@ -11,7 +11,7 @@
 - `population`: seconds of a population against its single runs one after another, with and without the start.
 
 A bar is met if every seed meets it, or if the lower end of the 90 % interval over pairs meets it. The result is stored
-in benchmarks/results/speed/device.json if all parts run with at least five pairs.
+in benchmarks/results/device/device.json if all parts run with at least five pairs.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from benchmarks import stats
 from benchmarks.evaluation import versions
 from benchmarks.processes import RESULTS, machine, store, warn_if_busy
 
-RESULT = RESULTS / "speed" / "device.json"
+RESULT = RESULTS / "device" / "device.json"
 SOLVE_BAR, LANES_BAR, BARE_BAR, POPULATION_BAR = 2.0, 300_000.0, 0.8, 0.5
 STEPS, LANES = 61_440, 16  # of `solve`: 120 rollouts at most
 REPLAY_LANES = 4  # of `dqn` and `sac`

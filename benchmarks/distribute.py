@@ -1,7 +1,7 @@
 """Measure the strategies of `fit`: equivalence with one device, learning, the overhead of one replica, and a model.
 
-    PYTHONPATH=. .venv/bin/python benchmarks/distribute.py --seeds 3 --pairs 5
-    PYTHONPATH=. .venv/bin/python benchmarks/distribute.py --parts model
+    PYTHONPATH=. .venv/bin/python -m benchmarks.distribute --seeds 3 --pairs 5
+    PYTHONPATH=. .venv/bin/python -m benchmarks.distribute --parts model
 
 `equivalence` compares two replicas with one device on the same global batches (tests/support/replica_equivalence.py):
 200 updates in float64, 10 in float32. `learning` trains on CartPole-v1 until the mean of 20 evaluation episodes is at
@@ -26,12 +26,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
-
-from benchmarks import scaling_model  # noqa: E402
-from benchmarks.processes import RESULTS, machine, store, warn_if_busy  # noqa: E402
-from benchmarks.summaries import summarize_pairs  # noqa: E402
+from benchmarks import scaling_model
+from benchmarks.processes import RESULTS, ROOT, machine, store, warn_if_busy
+from benchmarks.summaries import summarize_pairs
 
 FOLDER = RESULTS / "distribute"
 BAR = 1.3

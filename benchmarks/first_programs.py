@@ -1,6 +1,6 @@
 """Train agents with all defaults, as a new user's first program does, and show what the greedy policies reach.
 
-    python benchmarks/first_programs.py cartpole-dqn
+    python -m benchmarks.first_programs cartpole-dqn
 
 A run is `agent = noterl.DQN("CartPole-v1", seed=seed)` and `agent.fit(steps=50_000)` in a process of its own. Its score
 is the mean return of `agent.evaluate(episodes=20)`. Each run is stored in benchmarks/results/first_programs/ when it
@@ -21,14 +21,11 @@ from typing import Any
 
 import numpy as np
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
-
-from benchmarks import stats  # noqa: E402
-from benchmarks.evaluation import FIRST_SEED, print_json, versions  # noqa: E402
-from benchmarks.processes import BACKENDS, RESULTS, execute, machine, store, variables  # noqa: E402
-from benchmarks.report import first_programs_table  # noqa: E402
-from benchmarks.summaries import mean_returns  # noqa: E402
+from benchmarks import stats
+from benchmarks.evaluation import FIRST_SEED, print_json, versions
+from benchmarks.processes import BACKENDS, RESULTS, execute, machine, store, variables
+from benchmarks.report import first_programs_table
+from benchmarks.summaries import mean_returns
 
 FOLDER = RESULTS / "first_programs"
 EPISODES = 20

@@ -1,6 +1,6 @@
 """Behavior cloning and GAIL from five demonstrations of CartPole, Pendulum and Acrobot.
 
-    KERAS_BACKEND=jax python benchmarks/imitation.py --tasks CartPole Pendulum --seeds 5
+    KERAS_BACKEND=jax python -m benchmarks.imitation --tasks CartPole Pendulum --seeds 5
 
 One expert is trained for each task. Each seed records five other episodes of it. On Pendulum, "BC with noise" clones
 five episodes that were recorded with noise in the executed actions, `record(noise=)`. The score of an agent is its mean
@@ -13,27 +13,23 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+import gymnasium
+import keras
+import numpy as np
 
-import gymnasium  # noqa: E402
-import keras  # noqa: E402
-import numpy as np  # noqa: E402
-
-import noterl  # noqa: E402  (before Keras, so that it chooses the backend)
-from benchmarks.evaluation import EPISODES, evaluate, versions  # noqa: E402
-from benchmarks.processes import RESULTS, machine, store  # noqa: E402
-from benchmarks.report import markdown_table  # noqa: E402
-from noterl.imitation import GAIL, Demonstrations, record  # noqa: E402
-from noterl.noise import NoiseProcess, OrnsteinUhlenbeckProcess  # noqa: E402
-from noterl.schedules import Linear  # noqa: E402
+import noterl  # before Keras, so that it chooses the backend
+from benchmarks.evaluation import EPISODES, evaluate, versions
+from benchmarks.processes import RESULTS, machine, store
+from benchmarks.report import markdown_table
+from noterl.imitation import GAIL, Demonstrations, record
+from noterl.noise import NoiseProcess, OrnsteinUhlenbeckProcess
+from noterl.schedules import Linear
 
 DEMONSTRATIONS = 5
 STORED = RESULTS / "imitation" / "imitation.json"

@@ -1,10 +1,10 @@
 """Kill a training script at random moments, restart it each time, and compare its last state with an uninterrupted run.
 
-    KERAS_BACKEND=jax .venv/bin/python benchmarks/kill_resume.py --kills 20 --num-envs 1 4
+    KERAS_BACKEND=jax .venv/bin/python -m benchmarks.kill_resume --kills 20 --num-envs 1 4
 
 Each run is a process of its own that ends by SIGKILL; the last one finishes. The delay of the kill counts in turn from
 the first step, often while the updates are compiled, and from the first update. The states must be equal bit for bit.
-The result is stored in results/kill_resume.json, with an entry for each backend and number of environments.
+The result is stored in results/kill_resume/, with an entry for each backend and number of environments.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "benchmarks" / "results" / "kill_resume.json"
+RESULTS = ROOT / "benchmarks" / "results" / "kill_resume" / "kill_resume.json"
 STEPS = 20_000
 
 # Trains a small DQN on CartPole; prints "step" after the first new step and "update" after the first new update.

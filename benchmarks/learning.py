@@ -1,7 +1,7 @@
 """Train a task with several seeds and compare what was learned with its goals and its peers.
 
-    python benchmarks/learning.py cartpole-ppo
-    KERAS_BACKEND=jax python benchmarks/learning.py cliffwalk
+    python -m benchmarks.learning cartpole-ppo
+    KERAS_BACKEND=jax python -m benchmarks.learning cliffwalk
 
 The tasks are those of benchmarks/tasks.py with goals or peers, the modules of benchmarks/learning_tasks/, and those of
 benchmarks/memory_tasks.py. The table is printed; result and figure are stored in benchmarks/results/learning/. The
@@ -15,20 +15,16 @@ import argparse
 import datetime
 import importlib
 import pkgutil
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
-
-from benchmarks import learning_tasks  # noqa: E402
-from benchmarks.evaluation import versions  # noqa: E402
-from benchmarks.memory_tasks import MEMORY_TASKS  # noqa: E402
-from benchmarks.processes import machine, store  # noqa: E402
-from benchmarks.tasks import TASKS as TRAINING_TASKS  # noqa: E402
-from benchmarks.training_task import LEARNING_RESULTS, TrainingTask  # noqa: E402
+from benchmarks import learning_tasks
+from benchmarks.evaluation import versions
+from benchmarks.memory_tasks import MEMORY_TASKS
+from benchmarks.processes import machine, store
+from benchmarks.tasks import TASKS as TRAINING_TASKS
+from benchmarks.training_task import LEARNING_RESULTS, TrainingTask
 
 MODULES = [*sorted(module.name for module in pkgutil.iter_modules(learning_tasks.__path__)), *MEMORY_TASKS]
 TASKS = [*(name for name, task in TRAINING_TASKS.items() if task.learning is not None), *MODULES]

@@ -1,6 +1,6 @@
 """Train at the learning rate that `LRFinder` suggests from the loss, and at the rates of a grid.
 
-    KERAS_BACKEND=jax python benchmarks/learning_rates.py dqn-cartpole ppo-acrobot
+    KERAS_BACKEND=jax python -m benchmarks.learning_rates dqn-cartpole ppo-acrobot
 
 `LRFinder.find(metric="loss", updates=300, start_lr=1e-5)` suggests a rate for each seed. The score of a rate is the
 mean return in the last quarter of a short training, which varies less than that of the last greedy policy. The share
@@ -23,13 +23,10 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
-
-from benchmarks.evaluation import FIRST_SEED, versions  # noqa: E402
-from benchmarks.first_programs import EPISODES, PACKAGES  # noqa: E402
-from benchmarks.processes import RESULTS, machine, store  # noqa: E402
-from benchmarks.report import learning_rates_table  # noqa: E402
+from benchmarks.evaluation import FIRST_SEED, versions
+from benchmarks.first_programs import EPISODES, PACKAGES
+from benchmarks.processes import RESULTS, machine, store
+from benchmarks.report import learning_rates_table
 
 FOLDER = RESULTS / "learning_rates"
 GRID = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)

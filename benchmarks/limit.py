@@ -1,7 +1,7 @@
 """Measure updates beside a bare program of the same framework, and beside the machine's matrix products.
 
-    OMP_NUM_THREADS=2 python benchmarks/limit.py --backend jax
-    OMP_NUM_THREADS=1 python benchmarks/limit.py --backend torch --cases dqn sac --blocks 5
+    OMP_NUM_THREADS=2 python -m benchmarks.limit --backend jax
+    OMP_NUM_THREADS=1 python -m benchmarks.limit --backend torch --cases dqn sac --blocks 5
 
 A bare program (`benchmarks/bare/`) makes the same update and nothing else: it has no logs, no check for finite numbers
 and no report of weights. On JAX and TensorFlow it is one compiled loop over a group of updates (for images, a call for
@@ -33,13 +33,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
-
-from benchmarks.evaluation import versions  # noqa: E402
-from benchmarks.processes import RESULTS, machine, store, warn_if_busy  # noqa: E402
-from benchmarks.report import limit_table  # noqa: E402
-from benchmarks.summaries import summarize_pairs  # noqa: E402
+from benchmarks.evaluation import versions
+from benchmarks.processes import RESULTS, machine, store, warn_if_busy
+from benchmarks.report import limit_table
+from benchmarks.summaries import summarize_pairs
 
 BACKENDS = ("jax", "torch", "tensorflow")
 BLOCKS, SECONDS, BAR = 15, 0.25, 1.1

@@ -1,9 +1,10 @@
 """Compare speed and scores of recurrent PPO with RecurrentPPO of Stable-Baselines3 Contrib, in alternating runs.
 
-    python benchmarks/memory_speed.py cartpole --backend jax --pairs 5 --steps 100000 --out result.json
+    python -m benchmarks.memory_speed cartpole --backend jax --pairs 5 --steps 100000 --out result.json
 
 Both train with the settings of `peers/ppo_lstm.py`, an LSTM of 64 in actor and critic, and the same seed. Each run is a
-process of its own. `make peers` creates the peers' environment. "after 10 %" leaves the first tenth of the steps out.
+process of its own with one thread. `make peers` creates the peers' environment. "after 10 %" leaves the first tenth of
+the steps out.
 """
 
 from __future__ import annotations
@@ -14,14 +15,17 @@ import time
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
-
-from benchmarks import stats  # noqa: E402
-from benchmarks.evaluation import print_json  # noqa: E402
-from benchmarks.processes import BACKENDS, execute, machine, store, variables, warn_if_busy  # noqa: E402
+from benchmarks import stats
+from benchmarks.evaluation import print_json
+from benchmarks.processes import BACKENDS, ROOT, execute, machine, store, variables, warn_if_busy
 
 TASKS = {"cartpole": "memory-cartpole-ppo", "pendulum": "memory-pendulum-ppo"}
+# Of PyTorch and NumPy, TensorFlow, and XLA on the CPU, in this order.
+ONE_THREAD = {
+    "OMP_NUM_THREADS": "1",
+    "TF_NUM_INTRAOP_THREADS": "1",
+    "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
+}
 SPEEDS = {"whole run": "steps_per_second", "after 10 %": "steady_steps_per_second"}
 
 
@@ -63,7 +67,7 @@ def run_pair(arguments: argparse.Namespace, seed: int) -> dict[str, dict[str, An
         "contrib": ([arguments.peer_python, "-m", "benchmarks.peers.ppo_lstm", *words], None),
     }
     order = list(commands) if seed % 2 == 0 else list(reversed(commands))
-    return {name: execute(commands[name][0], variables(commands[name][1])) for name in order}
+    return {name: execute(commands[name][0], {**variables(commands[name][1]), **ONE_THREAD}) for name in order}
 
 
 def compare(pairs: list[dict[str, dict[str, Any]]]) -> dict[str, Any]:

@@ -151,82 +151,72 @@ class MemoryTask:
         return figure
 
 
-def adam(rate: Any) -> Any:
-    return keras.optimizers.Adam(rate, epsilon=1e-5, global_clipnorm=0.5)
-
-
 def memory_options(memory: str | None, **options: Any) -> dict[str, Any]:
     """Return the arguments of a memory; none without one."""
     return {} if memory is None else {"recurrent": memory, **options}
 
 
+def ppo(
+    env: Any,
+    memory: str | None,
+    seed: int,
+    rate: Any,
+    batch_size: int,
+    *,
+    sequence_length: int | None = None,
+    **options: Any,
+) -> noterl.PPO:
+    """Return compiled PPO with Adam as rl-zoo3 has it.
+
+    Args:
+        env: the environment.
+        memory: the cell, or None.
+        seed: of the agent.
+        rate: learning rate, or its schedule.
+        batch_size: steps of a minibatch.
+        sequence_length: steps of a sequence; None for the default. Only with a memory.
+        options: further arguments of `noterl.PPO`.
+    """
+    agent = noterl.PPO(env, seed=seed, **memory_options(memory, sequence_length=sequence_length), **options)
+    agent.compile(keras.optimizers.Adam(rate, epsilon=1e-5, global_clipnorm=0.5), batch_size=batch_size)
+    return agent
+
+
 def cartpole_ppo(memory: str | None, seed: int, steps: int) -> noterl.PPO:
     """Return PPO with rl-zoo3's `ppo_lstm` settings of CartPoleNoVel-v1, and a cell of 64 units."""
-    agent = noterl.PPO(
-        hidden_cartpole,
-        gamma=0.98,
-        gae_lambda=0.8,
-        rollout_steps=32,
-        epochs=20,
-        clip=Linear(0.2, 0.0, steps),
-        activation="tanh",
-        seed=seed,
-        **memory_options(memory, sequence_length=32),
-    )
-    agent.compile(adam(Linear(1e-3, 0.0, steps)), batch_size=256)
-    return agent
+    options = {"gamma": 0.98, "gae_lambda": 0.8, "rollout_steps": 32, "epochs": 20, "activation": "tanh"}
+    options["clip"] = Linear(0.2, 0.0, steps)
+    return ppo(hidden_cartpole, memory, seed, Linear(1e-3, 0.0, steps), 256, sequence_length=32, **options)
 
 
 def pendulum_ppo(memory: str | None, seed: int, steps: int) -> noterl.PPO:
     """Return PPO with rl-zoo3's `ppo_lstm` settings of PendulumNoVel-v1, without gSDE."""
-    agent = noterl.PPO(
-        hidden_pendulum,
-        gamma=0.9,
-        gae_lambda=0.95,
-        rollout_steps=1_024,
-        epochs=10,
-        activation="tanh",
-        seed=seed,
-        **memory_options(memory, sequence_length=64),
-    )
-    agent.compile(adam(1e-3), batch_size=128)
-    return agent
+    options = {"gamma": 0.9, "gae_lambda": 0.95, "rollout_steps": 1_024, "epochs": 10, "activation": "tanh"}
+    return ppo(hidden_pendulum, memory, seed, 1e-3, 128, sequence_length=64, **options)
 
 
 def repeat_ppo(memory: str | None, seed: int, steps: int) -> noterl.PPO:
     """Return PPO for RepeatPrevious, on the device with JAX."""
     on_jax = keras.backend.backend() == "jax"
-    agent = noterl.PPO(
-        envs.functional_repeat_previous(4) if on_jax else lambda: envs.RepeatPrevious(4),
-        gamma=0.99,
-        rollout_steps=64,
-        epochs=4,
-        entropy_coefficient=0.01,
-        seed=seed,
-        **memory_options(memory),
-    )
-    agent.compile(adam(1e-3), batch_size=512)
-    return agent
+    env = envs.functional_repeat_previous(4) if on_jax else lambda: envs.RepeatPrevious(4)
+    options = {"gamma": 0.99, "rollout_steps": 64, "epochs": 4, "entropy_coefficient": 0.01}
+    return ppo(env, memory, seed, 1e-3, 512, **options)
+
+
+def maze_ppo(memory: str | None, seed: int, steps: int) -> noterl.PPO:
+    options = {"gamma": 0.98, "rollout_steps": 128, "epochs": 4, "entropy_coefficient": 0.05}
+    return ppo(lambda: envs.TMaze(20), memory, seed, 1e-3, 512, sequence_length=64, **options)
+
+
+def masked_ppo(memory: str | None, seed: int, steps: int) -> noterl.PPO:
+    options = {"gamma": 0.95, "rollout_steps": 64, "epochs": 4, "entropy_coefficient": 0.01}
+    return ppo(MaskedRecall, memory, seed, 1e-3, 256, **options)
 
 
 def repeat_dqn(memory: str | None, seed: int, steps: int) -> noterl.DQN:
     agent = noterl.DQN(lambda: envs.RepeatPrevious(4), gamma=0.9, seed=seed, **memory_options(memory))
     policy = LinearEpsGreedyPolicy(1.0, 0.02, steps=max(1, steps // 4))
     agent.compile(keras.optimizers.Adam(1e-3), policy=policy, learning_starts=1_000, update_every=8)
-    return agent
-
-
-def maze_ppo(memory: str | None, seed: int, steps: int) -> noterl.PPO:
-    agent = noterl.PPO(
-        lambda: envs.TMaze(20),
-        gamma=0.98,
-        rollout_steps=128,
-        epochs=4,
-        entropy_coefficient=0.05,
-        seed=seed,
-        **memory_options(memory, sequence_length=64),
-    )
-    agent.compile(adam(1e-3), batch_size=512)
     return agent
 
 
@@ -239,20 +229,6 @@ def cartpole_dqn(memory: str | None, seed: int, steps: int) -> noterl.DQN:
 def pendulum_sac(memory: str | None, seed: int, steps: int) -> noterl.SAC:
     agent = noterl.SAC(hidden_pendulum, gamma=0.98, seed=seed, **memory_options(memory, burn_in=8))
     agent.compile()
-    return agent
-
-
-def masked_ppo(memory: str | None, seed: int, steps: int) -> noterl.PPO:
-    agent = noterl.PPO(
-        MaskedRecall,
-        gamma=0.95,
-        rollout_steps=64,
-        epochs=4,
-        entropy_coefficient=0.01,
-        seed=seed,
-        **memory_options(memory),
-    )
-    agent.compile(adam(1e-3), batch_size=256)
     return agent
 
 

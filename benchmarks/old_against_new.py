@@ -1,7 +1,7 @@
 """Compare the speed of two versions of noterl in alternating runs of short tasks.
 
-    python benchmarks/old_against_new.py v0.1 --backend jax --pairs 15
-    python benchmarks/old_against_new.py ../old-checkout HEAD --backend torch --tasks pendulum-sac --out result.json
+    python -m benchmarks.old_against_new v0.1 --backend jax --pairs 15
+    python -m benchmarks.old_against_new ../old-checkout HEAD --backend torch --tasks pendulum-sac --out result.json
 
 Each version is a folder with a checkout, or a git revision, which is checked out in a temporary git worktree. The new
 version is this checkout by default. Both run in processes of this interpreter, with this checkout's tasks and clock.
@@ -22,11 +22,8 @@ from typing import Any
 
 import numpy as np
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
-
-from benchmarks import report, stats  # noqa: E402
-from benchmarks.processes import BACKENDS, execute, machine, store, warn_if_busy  # noqa: E402
+from benchmarks import report, stats
+from benchmarks.processes import BACKENDS, ROOT, execute, machine, store, warn_if_busy
 
 # Environment steps of the short runs: a few seconds each on two cores, compilation included.
 STEPS = {"cartpole-dqn": 15_000, "cartpole-ppo": 30_000, "pendulum-sac": 1_500}

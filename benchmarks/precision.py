@@ -1,6 +1,6 @@
 """Measure updates in bfloat16 beside updates in float32, for SAC and TD3 with 256 and 1,024 units.
 
-    python benchmarks/precision.py --backend torch
+    python -m benchmarks.precision --backend torch
 
 Both sides run in one process, in blocks that alternate. The ratio is the time in bfloat16 divided by that in float32.
 It depends on the processor: some have instructions for products in bfloat16. The result is stored in
@@ -12,19 +12,15 @@ from __future__ import annotations
 import argparse
 import datetime
 import os
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
-
-from benchmarks.evaluation import versions  # noqa: E402
-from benchmarks.limit import BACKENDS, BLOCKS, CASES, SECONDS, THREADS, Case, alternate, make_ours, prepare  # noqa: E402
-from benchmarks.processes import RESULTS, machine, store, warn_if_busy  # noqa: E402
-from benchmarks.report import precision_table  # noqa: E402
-from benchmarks.summaries import summarize_pairs  # noqa: E402
+from benchmarks.evaluation import versions
+from benchmarks.limit import BACKENDS, BLOCKS, CASES, SECONDS, THREADS, Case, alternate, make_ours, prepare
+from benchmarks.processes import RESULTS, machine, store, warn_if_busy
+from benchmarks.report import precision_table
+from benchmarks.summaries import summarize_pairs
 
 FOLDER = RESULTS / "precision"
 SIZED: dict[str, Case] = {

@@ -1,12 +1,12 @@
 """Compare the replay memory with its bars and with cpprb: prioritized sampling, adding, uniform sampling, hindsight.
 
-    make peers; PYTHONPATH=. KERAS_BACKEND=jax .venv-peers/bin/python benchmarks/replay.py
+    make peers; PYTHONPATH=. KERAS_BACKEND=jax .venv-peers/bin/python -m benchmarks.replay
 
 All parts run in one process. The two sides of a comparison alternate, pair by pair. A ratio is our time divided by the
 other: the median over pairs, with its 90 % interval; a bar is met if the upper end is within it. Times are medians in
 microseconds. The part `agent` trains DQN on CartPole-v1 with rl-zoo3's settings and either sampler; it includes the
 environment and the updates. The part `prefetch` shows when gathering batches ahead is faster. The result is printed. It
-is stored in benchmarks/results/speed/ if all parts ran with at least five pairs. `--without-numba` hides numba.
+is stored in benchmarks/results/replay/ if all parts ran with at least five pairs. `--without-numba` hides numba.
 """
 
 from __future__ import annotations
@@ -24,19 +24,16 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+from benchmarks import stats
+from benchmarks.evaluation import versions
+from benchmarks.processes import RESULTS, machine, store, warn_if_busy
+from benchmarks.report import replay_table
+from benchmarks.summaries import summarize_pairs
+from benchmarks.tasks import TASKS
+from noterl.envs import BitFlip
+from noterl.replay import Hindsight, Prioritized, Replay, Uniform, sum_tree
 
-from benchmarks import stats  # noqa: E402
-from benchmarks.evaluation import versions  # noqa: E402
-from benchmarks.processes import RESULTS, machine, store, warn_if_busy  # noqa: E402
-from benchmarks.report import replay_table  # noqa: E402
-from benchmarks.summaries import summarize_pairs  # noqa: E402
-from benchmarks.tasks import TASKS  # noqa: E402
-from noterl.envs import BitFlip  # noqa: E402
-from noterl.replay import Hindsight, Prioritized, Replay, Uniform, sum_tree  # noqa: E402
-
-RESULT = RESULTS / "speed" / "replay.json"
+RESULT = RESULTS / "replay" / "replay.json"
 CAPACITY = 1_000_000
 CARTPOLE = spaces.Box(-10.0, 10.0, (4,), np.float32), spaces.Discrete(2)
 ATARI = spaces.Box(0, 255, (84, 84, 4), np.uint8), spaces.Discrete(18)

@@ -48,17 +48,17 @@ NAMES = {
 
 def speed_tables(results: Path = RESULTS) -> str:
     """Return all comparisons of speed: a section for each task of `compare.py`, and one for the replay memory."""
-    sections = [f"### {result['task']}\n\n{speed_section(result)}" for result in _results(results)]
-    for path in sorted((results / "speed").glob("replay*.json")):
+    sections = [f"### {result['task']}\n\n{speed_section(result)}" for result in _results(results / "compare")]
+    for path in sorted((results / "replay").glob("replay*.json")):
         result = json.loads(path.read_text())
         numba = "with numba" if result["numba"] else "without numba"
         head = f"### Replay memory, {numba}\n\n{result['pairs']} pairs, times in microseconds, {_where(result)}"
         sections.append(f"{head}\n\n{replay_table(result)}")
-    path = results / "speed" / "atari.json"
+    path = results / "atari" / "atari.json"
     if path.exists():
         result = json.loads(path.read_text())
         sections.append(f"### Atari Pong\n\nMilliseconds per update, {_where(result)}\n\n{atari_table(result)}")
-    path = results / "speed" / "solve.json"
+    path = results / "solve" / "solve.json"
     if path.exists():
         result = json.loads(path.read_text())
         head = "### Whole programs until CartPole is solved"
@@ -184,7 +184,7 @@ TABLES = (
 
 def readme_tables(results: Path = RESULTS) -> str:
     """Return the short tables of the README: the fastest backend beside its peers, and at most ten learning tasks."""
-    tables = [short_speed_table(_results(results)), short_learning_table(_results(results / "learning"))]
+    tables = [short_speed_table(_results(results / "compare")), short_learning_table(_results(results / "learning"))]
     return _joined([table for table in tables if table])
 
 

@@ -1,12 +1,12 @@
 """Measure whole programs: from `python script.py` to a CartPole that PPO has solved, beside Stable-Baselines3 and SBX.
 
-    python benchmarks/solve.py --seeds 10
+    python -m benchmarks.solve --seeds 10
 
 All sides train with the settings of rl-zoo3 and play 10 episodes without exploration every 5,000 steps. Training ends
 when their mean return is at least 475. The time is that of the process: imports, compilation, training and evaluation.
 noterl's compilation cache is warm, as in a user's second run: a first run of each backend, which is not timed, fills
 it. The peers keep no such cache. Runs alternate, and each seed is a pair. Only JAX has bars; the result is stored
-in benchmarks/results/speed/solve.json if all participants run with at least five seeds.
+in benchmarks/results/solve/solve.json if all participants run with at least five seeds.
 """
 
 from __future__ import annotations
@@ -17,18 +17,14 @@ import json
 import sys
 import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+from benchmarks.evaluation import FIRST_SEED, print_json
+from benchmarks.processes import RESULTS, ROOT, execute, machine, store, variables, warn_if_busy
+from benchmarks.summaries import summarize_pairs
+from benchmarks.tasks import TASKS
 
-from benchmarks.evaluation import FIRST_SEED, print_json  # noqa: E402
-from benchmarks.processes import RESULTS, execute, machine, store, variables, warn_if_busy  # noqa: E402
-from benchmarks.summaries import summarize_pairs  # noqa: E402
-from benchmarks.tasks import TASKS  # noqa: E402
-
-RESULT = RESULTS / "speed" / "solve.json"
+RESULT = RESULTS / "solve" / "solve.json"
 TASK = TASKS["cartpole-ppo"]
 GOAL, EVERY, EPISODES = 475.0, 5_000, 10
 PARTICIPANTS = ("noterl-jax", "noterl-tensorflow", "noterl-torch", "sb3", "sbx")

@@ -1,6 +1,6 @@
 """Measure how long a program takes to start: imports, and the time from `fit` to the first update.
 
-    python benchmarks/start.py --repeats 5
+    python -m benchmarks.start --repeats 5
 
 Each run is a process of its own. The runs of a repeat share a new folder of the compilation cache: the first one finds
 it empty ("cold"), the second one finds the programs of the first ("warm"). The tasks are the agent of `make demo`, and
@@ -10,13 +10,13 @@ result is stored in benchmarks/results/start/, one file for each backend.
 JAX and TensorFlow compile before the first update. PyTorch begins with eager updates, and traces the loss later; the
 time that this takes is "later".
 
-    python benchmarks/start.py --load --before ../older torch
+    python -m benchmarks.start --load --before ../older torch
 
 measures instead how long a saved agent takes to be loaded and to choose its first action, and how much memory that
 takes: a DQN with 50,000 of 200,000 transitions of 376 numbers. `--before` is a checkout of an older commit, whose runs
 alternate with those of this one. The result is stored in benchmarks/results/start/load/.
 
-    python benchmarks/start.py --whole --before a249a9f2 --repeats 11
+    python -m benchmarks.start --whole --before a249a9f2 --repeats 11
 
 measures whole processes, from their start to their end: import noterl, and train PPO for four updates. The runs of both
 commits alternate, and all but the first, which is not measured, find their programs in the compilation cache. The
@@ -36,14 +36,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
-
-from benchmarks import stats  # noqa: E402
-from benchmarks.evaluation import print_json, versions  # noqa: E402
-from benchmarks.old_against_new import checkout  # noqa: E402
-from benchmarks.processes import RESULTS, execute, machine, store, variables, warn_if_busy  # noqa: E402
-from benchmarks.report import load_table, start_table, whole_table  # noqa: E402
+from benchmarks import stats
+from benchmarks.evaluation import print_json, versions
+from benchmarks.old_against_new import checkout
+from benchmarks.processes import RESULTS, ROOT, execute, machine, store, variables, warn_if_busy
+from benchmarks.report import load_table, start_table, whole_table
 
 FOLDER = RESULTS / "start"
 TASKS = ("demo", "ppo", "dqn")

@@ -1,17 +1,14 @@
-"""Summaries of finished runs; `python -m benchmarks.summaries` computes those in benchmarks/results/ again."""
+"""Summaries of finished runs; `benchmarks/refresh.py` computes those in benchmarks/results/ again."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from benchmarks import stats
-from benchmarks.processes import RESULTS, store
-from benchmarks.tasks import TASKS, Task
+from benchmarks.tasks import Task
 
 
 def summarize_speed(task: Task, runs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -133,66 +130,3 @@ def summarize_rates(ours: Sequence[float], theirs: Sequence[float], bar: float |
     found = summarize_pairs(ours, theirs, bar)
     low = found["ratio"]["low"]
     return {**found, "met": None if bar is None or low is None else low >= bar}
-
-
-def refresh(results: Path = RESULTS) -> None:
-    """Compute the summaries and tables of all results again, from their runs."""
-    from benchmarks.learning import MODULES, load
-
-    for name, task in TASKS.items():
-        for folder, summarize in ((results, summarize_speed), (results / "learning", summarize_learning)):
-            if (path := folder / f"{name}.json").exists():
-                result = json.loads(path.read_text())
-                store({**result, "summary": summarize(task, result["runs"])}, path)
-    for name in MODULES:
-        if (path := results / "learning" / f"{name}.json").exists():
-            result, module = json.loads(path.read_text()), load(name)
-            result["summary"] = module.summarize(result)
-            store({**result, "table": module.table(result).splitlines()}, path)
-    refresh_rows(results / "speed", summarize_pairs)
-    refresh_rows(results / "limit", summarize_pairs)
-    refresh_rows(results / "pool", summarize_rates)
-    refresh_first_programs(results)
-    refresh_adapting_defaults(results)
-    refresh_learning_rates(results)
-
-
-def refresh_rows(folder: Path, summarize: Callable[..., dict[str, Any]]) -> None:
-    """Compute the ratios of all results in a folder again, from the paired runs of each row."""
-    for path in sorted(folder.glob("*.json")):
-        result = json.loads(path.read_text())
-        for row in result["runs"]:
-            if row.get("theirs") is not None:
-                row.update(summarize(**row["runs"], bar=row["bar"]))
-        store(result, path)
-
-
-def refresh_first_programs(results: Path) -> None:
-    """Compute the summaries of `first_programs.py` again."""
-    from benchmarks.first_programs import PROGRAMS, summarize
-
-    for path in sorted((results / "first_programs").glob("*.json")):
-        result = json.loads(path.read_text())
-        store({**result, "summary": summarize(PROGRAMS[path.stem], result["runs"])}, path)
-
-
-def refresh_adapting_defaults(results: Path) -> None:
-    """Compute the summaries of `adapting_defaults.py` again."""
-    from benchmarks.adapting_defaults import TASKS, summarize
-
-    for path in sorted((results / "adapting_defaults").glob("*.json")):
-        result = json.loads(path.read_text())
-        store({**result, "summary": summarize(TASKS[path.stem], result["runs"])}, path)
-
-
-def refresh_learning_rates(results: Path) -> None:
-    """Compute the summaries of `learning_rates.py` again."""
-    from benchmarks.learning_rates import CASES, summarize
-
-    for path in sorted((results / "learning_rates").glob("*.json")):
-        result = json.loads(path.read_text())
-        store({**result, "summary": summarize(CASES[path.stem], result["runs"])}, path)
-
-
-if __name__ == "__main__":
-    refresh()

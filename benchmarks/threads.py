@@ -1,6 +1,6 @@
 """Measure updates with several numbers of threads, alone and beside a program that keeps one core busy.
 
-    python benchmarks/threads.py --repeats 5
+    python -m benchmarks.threads --repeats 5
 
 The cases are those of limit.py. "default" sets no environment variable: noterl chooses on torch, and XLA and TensorFlow
 take all cores. "one" and, on torch, "all" set the number by the variable of the framework. Each run is a process of its
@@ -22,13 +22,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
-
-from benchmarks.evaluation import print_json, versions  # noqa: E402
-from benchmarks.limit import CASES, THREADS, alternate, make_sides  # noqa: E402
-from benchmarks.processes import RESULTS, execute, machine, store, variables, warn_if_busy  # noqa: E402
-from benchmarks.report import threads_table  # noqa: E402
+from benchmarks.evaluation import print_json, versions
+from benchmarks.limit import CASES, THREADS, alternate, make_sides
+from benchmarks.processes import RESULTS, execute, machine, store, variables, warn_if_busy
+from benchmarks.report import threads_table
 
 FOLDER = RESULTS / "threads"
 VARIABLE = {"tensorflow": "TF_NUM_INTRAOP_THREADS", "jax": "NPROC", "torch": "OMP_NUM_THREADS"}
@@ -65,9 +62,8 @@ def busy_core() -> Iterator[None]:
 def run(backend: str, name: str, threads: int | None) -> float:
     """Return the microseconds of an update in a process of its own; `threads` is None for the default."""
     chosen = {} if threads is None else {VARIABLE[backend]: str(threads)}
-    return float(
-        execute([sys.executable, __file__, "--measure", name], {**variables(backend), **chosen})["microseconds"]
-    )
+    words = [sys.executable, "-m", "benchmarks.threads", "--measure", name]
+    return float(execute(words, {**variables(backend), **chosen})["microseconds"])
 
 
 def runs_of(backend: str, names: list[str], repeats: int) -> Iterator[dict[str, Any]]:

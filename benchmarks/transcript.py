@@ -1,6 +1,6 @@
 """Type the commands of a first session into a fresh virtual environment, and record what they print.
 
-    python benchmarks/transcript.py
+    python -m benchmarks.transcript
 
 The environment is made in a temporary folder, and noterl is installed there from this repository. The record, with the
 seconds of each command, is stored in docs/transcript.txt, which the page on the command line shows.

@@ -125,7 +125,7 @@ def draw_learning_curves(folder: Path) -> None:
 
 def speed_results() -> list[Path]:
     """Return the results of compare.py, in the order of the tasks."""
-    return [path for name in report.TASKS if (path := report.RESULTS / f"{name}.json").exists()]
+    return [path for name in report.TASKS if (path := report.RESULTS / "compare" / f"{name}.json").exists()]
 
 
 def draw_examples(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Learning tasks that train in this process, one per module; `python benchmarks/learning.py TASK` runs one.
+"""Learning tasks that train in this process, one per module; `python -m benchmarks.learning TASK` runs one.
 
 A module has
 

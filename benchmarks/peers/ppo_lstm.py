@@ -3,7 +3,7 @@
     .venv-peers/bin/python -m benchmarks.peers.ppo_lstm cartpole 0 100000
 
 The settings are those of rl-zoo3's `ppo_lstm` without gSDE, with an LSTM of 64, as in `benchmarks/memory_tasks.py`. The
-score is the mean return of 100 episodes after training; `curve` holds the seconds after each rollout.
+score is the mean return of 100 episodes after training. `OMP_NUM_THREADS` sets the threads, as for noterl.
 """
 
 from __future__ import annotations
@@ -56,7 +56,6 @@ class Hidden(gymnasium.ObservationWrapper):
 
 def main(task: str, seed: int, steps: int) -> None:
     begun = time.perf_counter()
-    import torch
     from sb3_contrib import RecurrentPPO
     from stable_baselines3.common.callbacks import BaseCallback
     from stable_baselines3.common.env_util import make_vec_env
@@ -78,7 +77,6 @@ def main(task: str, seed: int, steps: int) -> None:
         def _on_rollout_start(self) -> None:
             self.curve.append((self.num_timesteps, time.perf_counter()))
 
-    torch.set_num_threads(1)
     policy = {"lstm_hidden_size": 64}
     environments = make(num_envs, seed)
     model = RecurrentPPO("MlpLstmPolicy", environments, seed=seed, policy_kwargs=policy, device="cpu", **SETTINGS[task])

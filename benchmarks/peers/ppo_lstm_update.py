@@ -22,7 +22,7 @@ from benchmarks.peers.trpo_update import HIDDEN, LANES, PACKAGES, STEPS, Spaces,
 from benchmarks.processes import RESULTS, machine, store
 
 UNITS = 4
-PATH = RESULTS / "ppo_lstm_update.json"
+PATH = RESULTS / "peers" / "ppo_lstm_update.json"
 # Under noterl's names.
 SETTINGS: dict[str, Any] = {
     "gamma": 0.9,

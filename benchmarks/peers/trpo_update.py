@@ -20,7 +20,7 @@ from benchmarks.evaluation import versions
 from benchmarks.processes import RESULTS, machine, store
 
 STEPS, LANES, OBSERVATION, HIDDEN = 32, 2, 3, 5
-PATH = RESULTS / "trpo_update.json"
+PATH = RESULTS / "peers" / "trpo_update.json"
 PACKAGES = ("numpy", "gymnasium", "stable-baselines3", "sb3-contrib", "torch")
 # Under noterl's names.
 SETTINGS: dict[str, Any] = {

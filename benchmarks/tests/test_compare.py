@@ -120,7 +120,7 @@ def test_steps_are_passed_to_all_participants() -> None:
 
 def test_result_is_stored_and_reported(tmp_path: Path) -> None:
     result = compare.compare(arguments("--seeds", "5"), FakeProcesses())
-    path = tmp_path / "cartpole-dqn.json"
+    path = tmp_path / "compare" / "cartpole-dqn.json"
     compare.store(result, path)
     assert json.loads(path.read_text()) == json.loads(json.dumps(result))
 
@@ -182,8 +182,8 @@ def test_bad_arguments_are_refused(words: list[str], capsys: pytest.CaptureFixtu
     assert words[0] in capsys.readouterr().err
 
 
-def test_script_runs_from_any_folder(tmp_path: Path) -> None:
-    words = [sys.executable, str(compare.ROOT / "benchmarks" / "compare.py"), "--help"]
-    result = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+def test_module_runs_from_the_root_of_the_checkout() -> None:
+    words = [sys.executable, "-m", "benchmarks.compare", "--help"]
+    result = subprocess.run(words, cwd=compare.ROOT, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     assert "cartpole-dqn" in result.stdout

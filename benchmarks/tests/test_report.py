@@ -18,7 +18,7 @@ from benchmarks.tests.equal_json import assert_equal_json
 pytestmark = pytest.mark.backend_free
 
 STORED = [
-    *((path, summaries.summarize_speed) for path in sorted(RESULTS.glob("*.json")) if path.stem in TASKS),
+    *((path, summaries.summarize_speed) for path in sorted((RESULTS / "compare").glob("*.json")) if path.stem in TASKS),
     *((path, summaries.summarize_learning) for path in sorted((RESULTS / "learning").glob("*-*.json"))),
 ]
 
@@ -29,7 +29,7 @@ def test_stored_summary_follows_from_the_stored_runs(path: Path, summarize: Any)
     assert_equal_json(summarize(TASKS[result["task"]], result["runs"]), result["summary"])
 
 
-@pytest.mark.parametrize("path", sorted((RESULTS / "speed").glob("replay*.json")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted((RESULTS / "replay").glob("replay*.json")), ids=lambda path: path.name)
 def test_stored_ratios_follow_from_the_stored_times(path: Path) -> None:
     rows = [row for row in json.loads(path.read_text())["runs"] if row["theirs"] is not None]
     assert len(rows) > 5
@@ -38,7 +38,7 @@ def test_stored_ratios_follow_from_the_stored_times(path: Path) -> None:
 
 
 def test_stored_ratios_on_atari_follow_from_the_stored_runs() -> None:
-    result = json.loads((RESULTS / "speed" / "atari.json").read_text())
+    result = json.loads((RESULTS / "atari" / "atari.json").read_text())
     assert result["summary"] == atari.summarize(result["runs"])
     assert report.atari_table(result) in report.speed_tables()
 
@@ -62,8 +62,8 @@ def test_stored_limits_follow_from_the_stored_times() -> None:
 
 def test_tables_hold_every_stored_result() -> None:
     speed, learning = report.speed_tables(), report.learning_tables()
-    for path in RESULTS.glob("*.json"):
-        assert path.stem in ("kill_resume", "ppo_lstm_update", "trpo_update") or f"### {path.stem}\n" in speed
+    for path in (RESULTS / "compare").glob("*.json"):
+        assert f"### {path.stem}\n" in speed
     assert speed.count("### Replay memory") == 2
     for path in (RESULTS / "learning").glob("*.json"):
         assert f"| {path.stem} " in learning or f"### {path.stem}\n" in learning
@@ -71,7 +71,8 @@ def test_tables_hold_every_stored_result() -> None:
 
 def test_readme_tables_are_short() -> None:
     speed, learning = (table.splitlines()[2:] for table in report.readme_tables().strip().split("\n\n"))
-    assert [line.split()[1] for line in speed] == [name for name in TASKS if (RESULTS / f"{name}.json").exists()]
+    compared = {path.stem for path in (RESULTS / "compare").glob("*.json")}
+    assert [line.split()[1] for line in speed] == [name for name in TASKS if name in compared]
     assert 5 <= len(learning) <= 10
     assert set(report.README_TASKS) <= set(TASKS)
     assert all(" to " in line for line in (*speed, *learning))

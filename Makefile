@@ -40,15 +40,27 @@ extras_dev := dev-all
 parts_tensorflow := 'tests/[ab]*' 'tests/[c-h]*' 'tests/[i-s]*' 'tests/[tu]* benchmarks/tests'
 parts_jax := 'tests benchmarks/tests'
 
-.PHONY: demo test test-faults lint type docs format bench peers wheel clean
+.PHONY: demo check test test-faults test-oldest lint type docs format bench peers wheel clean
 .SECONDARY:
 .NOTPARALLEL:
 
 demo: $(VENV)/.installed-$(demo_backend)
 	KERAS_BACKEND=$(demo_backend) $(python) examples/demo.py
 
+# What a change needs before a commit: no test that takes more than five seconds, and few on a backend.
+check: $(VENV)/.installed-torch lint type
+	$(python) $(pytest) --backend-free -m "not slow" $(PYTEST_ARGS)
+	KERAS_BACKEND=torch $(python) $(pytest) -m "fast and not backend_free" $(PYTEST_ARGS)
+
 # Everything that CI runs.
 test: lint type docs test-backend-free $(backends:%=test-%)
+
+# The quick tests with the oldest packages that pyproject.toml allows; all other targets install the newest ones.
+test-oldest:
+	$(PYTHON) -m venv $(VENV)-oldest
+	$(PYTHON) .ci/oldest torch classic-control > $(VENV)-oldest/constraints.txt
+	$(VENV)-oldest/bin/python $(install) --constraint $(VENV)-oldest/constraints.txt --editable '.[torch,classic-control,dev]'
+	KERAS_BACKEND=torch $(VENV)-oldest/bin/python $(pytest) -m "fast and not backend_free" $(PYTEST_ARGS)
 
 test-backend-free: $(VENV)/.installed-dev
 	$(python) $(pytest) --backend-free $(PYTEST_ARGS)

@@ -14,6 +14,7 @@ import random
 import secrets
 import signal
 import tempfile
+import tomllib
 from pathlib import Path
 
 import hypothesis
@@ -24,6 +25,9 @@ BACKENDS = ("tensorflow", "jax", "torch")
 seeds = random.Random()
 # Keras has no backend of this name, so importing Keras raises.
 NO_BACKEND = "none"
+ROOT = Path(__file__).parent
+# Modules that `make check` runs on torch: their number of tests, and the seconds that these took when they were listed.
+FAST = tomllib.loads((ROOT / "tests" / "fast.toml").read_text(encoding="utf-8"))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -55,6 +59,11 @@ def pytest_configure(config: pytest.Config) -> None:
     if "PYTEST_XDIST_WORKER" in os.environ:  # parallel processes share the cores: threads would wait for each other
         os.environ.setdefault("OMP_NUM_THREADS", "1")
         os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
+    # `nohup` ignores SIGHUP, and a shell lets background jobs ignore SIGINT: the tests send both to this process.
+    for name, handler in (("SIGHUP", signal.SIG_DFL), ("SIGINT", signal.default_int_handler)):
+        number = getattr(signal, name, None)
+        if number and signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)
     secrets.randbits = seeds.getrandbits
     hypothesis.settings.register_profile("noterl", deadline=None, derandomize=True, max_examples=50)
     hypothesis.settings.load_profile("noterl")
@@ -72,6 +81,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=[item for item in items if not item.get_closest_marker("backend_free")])
         items[:] = [item for item in items if item.get_closest_marker("backend_free")]
     for item in items:
+        if item.path.is_relative_to(ROOT) and item.path.relative_to(ROOT).as_posix() in FAST:
+            item.add_marker("fast")
         if item.get_closest_marker("backend_free"):
             continue
         names = _backends_of(item)

@@ -12,6 +12,8 @@ from benchmarks import first_programs, report
 from benchmarks.first_programs import PROGRAMS, Program
 from benchmarks.tests.equal_json import assert_equal_json
 
+pytestmark = pytest.mark.backends("torch")
+
 STORED = sorted(first_programs.FOLDER.glob("*.json"))
 
 

@@ -16,6 +16,8 @@ from benchmarks.learning_tasks import cliffwalk
 from benchmarks.tests.equal_json import assert_equal_json
 from noterl.replay import Prioritized, Uniform
 
+pytestmark = pytest.mark.backends("torch")
+
 
 @pytest.mark.parametrize("name", learning.TASKS)
 def test_task_has_the_functions_of_the_runner(name: str, capsys: pytest.CaptureFixture[str]) -> None:

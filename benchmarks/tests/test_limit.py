@@ -62,6 +62,7 @@ def test_bare_program_makes_the_updates_of_noterl(name: str) -> None:
             assert group == "target_q" or np.abs(np.asarray(start) - other).max() > 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("name", ["td3", "ppo"])
 def test_both_sides_and_products_are_measured(name: str) -> None:

@@ -66,6 +66,7 @@ def test_every_part_has_a_title() -> None:
     assert list(pool.PARTS) == list(report.POOL_PARTS)
 
 
+@pytest.mark.slow
 @pytest.mark.backends("torch")
 def test_parts_run_and_incomplete_results_are_not_stored(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]

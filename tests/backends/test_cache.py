@@ -58,6 +58,7 @@ def programs(cache: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in cache.glob("noterl/*/*")}
 
 
+@pytest.mark.slow
 @pytest.mark.backends("jax", "tensorflow")
 def test_second_process_loads_what_is_not_damaged(tmp_path: Path, backend: str) -> None:
     first = train(tmp_path)
@@ -84,6 +85,7 @@ def test_another_seed_and_other_work_before_find_the_same_programs(tmp_path: Pat
     assert programs(tmp_path).keys() == stored.keys()
 
 
+@pytest.mark.slow
 @pytest.mark.backends("jax")
 def test_users_folder_and_zero_are_respected(tmp_path: Path) -> None:
     cache, own = tmp_path / "noterl", tmp_path / "own"

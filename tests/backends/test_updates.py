@@ -321,6 +321,7 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads /proc")
 def test_memory_does_not_grow_with_updates() -> None:
     agent, metrics = small_dqn(), MetricMeans()

@@ -36,6 +36,8 @@ from tests.support.doubles import RaisingEnv
 from tests.support.states import ROOT, assert_same_state, four_lanes, one_lane
 from tests.support.tape import Broken, Tape, broken, rewarded, taped
 
+pytestmark = pytest.mark.backends("torch")
+
 # Trains an agent and prints the name of the run at the first new step. At the end it sleeps, because on a busy machine
 # the parent may kill it late.
 SCRIPT = """
@@ -94,10 +96,11 @@ def kill(directory: Path, name: str, seconds: float) -> None:
         assert line, "the script ended before it was killed"
     time.sleep(seconds)
     process.send_signal(signal.SIGKILL)
-    assert process.wait(60) == -signal.SIGKILL, "the script ended before it was killed"
+    assert process.wait() == -signal.SIGKILL, "the script ended before it was killed"
     process.stdout.close()
 
 
+@pytest.mark.slow
 @pytest.mark.backends("torch")
 @pytest.mark.filterwarnings("ignore:callbacks. ESSAdapt:UserWarning")  # one of the memories has no priorities
 def test_killed_scripts_resume_exactly(tmp_path: Path) -> None:
@@ -141,6 +144,7 @@ def assert_resumed_run_is_exact(path: Path, first_step: int) -> None:
 
 
 class TestResuming:
+    @pytest.mark.backends("tensorflow", "jax", "torch")
     def test_resumed_fit_trains_the_rest_of_its_budget(self, tmp_path: Path) -> None:
         path = tmp_path / "backup.noterl"
         interrupted(path, 57, steps=100)

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.replica_equivalence import assert_equivalent
 
-pytestmark = pytest.mark.backends("jax")
+pytestmark = [pytest.mark.backends("jax"), pytest.mark.slow]
 
 ROOT = Path(__file__).parents[2]
 
@@ -41,7 +41,7 @@ sharding.ShardedProgram._divided = place
 
 from tests.support import replica_equivalence
 
-replica_equivalence.main("data_parallel")
+replica_equivalence.main("data_parallel", updates=40)
 """
 
 

@@ -19,7 +19,7 @@ from tests.support.launching import RANK_RUN, ROOT
 from tests.support.launching import launch as launch_ranks
 from tests.support.replica_equivalence import assert_equivalent
 
-pytestmark = pytest.mark.backends("jax")
+pytestmark = [pytest.mark.backends("jax"), pytest.mark.slow]
 
 _CAPTURED: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 100}
 
@@ -30,7 +30,7 @@ launch = partial(launch_ranks, "data-parallel")
 def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """Return the folder and the output of a run of two processes, in which each has recorded what it did."""
     folder = tmp_path_factory.mktemp("data_parallel")
-    code, output, _ = launch(RANK_RUN, "train,sequences,diverge,follow,remember,equivalence", folder)
+    code, output = launch(RANK_RUN, "train,sequences,diverge,follow,remember,equivalence", folder)
     assert code == 0, output
     return folder, output
 
@@ -73,9 +73,8 @@ def test_two_processes_make_the_updates_of_one_device(run: tuple[Path, str]) -> 
     ],
 )
 def test_faults_end_the_run_everywhere(mode: str, message: str, code: int, tmp_path: Path) -> None:
-    found, output, took = launch(RANK_RUN, mode, tmp_path)
+    found, output = launch(RANK_RUN, mode, tmp_path)
     assert found == code and re.search(message, output), output
-    assert took < 60, "start and import included"
     assert not list(tmp_path.glob("*.json"))
 
 

@@ -17,7 +17,7 @@ from tests.support.launching import EQUIVALENCE, RANK_RUN
 from tests.support.launching import launch as launch_ranks
 from tests.support.replica_equivalence import assert_equivalent
 
-pytestmark = pytest.mark.backends("torch")
+pytestmark = [pytest.mark.backends("torch"), pytest.mark.slow]
 
 launch = partial(launch_ranks, "ddp")
 
@@ -26,7 +26,7 @@ launch = partial(launch_ranks, "ddp")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of eight runs of two processes, in which each of them has recorded what it did."""
     folder = tmp_path_factory.mktemp("ddp")
-    code, output, _ = launch(RANK_RUN, "train,stop,rollouts,sequences,diverge,follow,count,remember", folder)
+    code, output = launch(RANK_RUN, "train,stop,rollouts,sequences,diverge,follow,count,remember", folder)
     assert code == 0, output
     return folder
 
@@ -149,15 +149,14 @@ def test_ranks_follow_what_the_chief_changes_between_updates(folder: Path) -> No
     ],
 )
 def test_faults_end_the_run_everywhere(mode: str, message: str, code: int, tmp_path: Path) -> None:
-    found, output, took = launch(RANK_RUN, mode, tmp_path)
+    found, output = launch(RANK_RUN, mode, tmp_path)
     assert found == code and re.search(message, output), output
-    assert took < 60, "start and import included"
     assert "launch: rank" in output and not list(tmp_path.glob("*.json"))
 
 
 def test_backup_continues_the_run_of_a_killed_rank(tmp_path: Path) -> None:
     assert launch(RANK_RUN, "kill", tmp_path)[0] == 137
-    code, output, _ = launch(RANK_RUN, "resume", tmp_path)
+    code, output = launch(RANK_RUN, "resume", tmp_path)
     assert code == 0, output
     chief, other = recorded(tmp_path, "resume")
     assert 0 < chief["first_step"] < 301
@@ -170,7 +169,7 @@ def test_a_port_in_use_is_an_error(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
-        code, output, _ = launch(RANK_RUN, "train", tmp_path, options=("--port", str(port)))
+        code, output = launch(RANK_RUN, "train", tmp_path, options=("--port", str(port)))
         assert code == 2 and f"--port {port}" in output
 
 
@@ -192,7 +191,7 @@ def test_a_server_of_another_program_is_an_error(monkeypatch: pytest.MonkeyPatch
 
 
 def test_two_ranks_make_the_updates_of_one_device() -> None:
-    code, output, _ = launch(EQUIVALENCE, "ddp")
+    code, output = launch(EQUIVALENCE, "ddp", 40)
     assert code == 0, output
     # On torch, Keras computes some functions of float64 in float32, such as `ops.maximum` of a scalar.
     assert_equivalent(output, float64=1e-6)

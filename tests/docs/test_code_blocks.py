@@ -15,7 +15,7 @@ import subprocess
 import sys
 import textwrap
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,12 +23,16 @@ from typing import Any
 import pytest
 
 import noterl
+from noterl.callback import LambdaCallback
 
 ROOT = Path(__file__).parents[2]
 BACKENDS = ("tensorflow", "jax", "torch")
 DEFAULT_BACKEND = "torch"
 # Training in examples is cut to this many episodes or environment steps; the steps fill the default minibatches.
 SHORT = {"episodes": 2, "steps": 1_100}
+# Updates after which training ends too: for blocks with large networks or many updates for each step. The first number
+# holds once there are two episodes, of which a block may print what they logged.
+UPDATES = 40, 400
 
 FENCE = re.compile(r"^(?P<indent> *)```(?P<info>[^\n`]*)\n(?P<code>.*?)^(?P=indent)``` *$", re.MULTILINE | re.DOTALL)
 BACKENDS_LINE = re.compile(r"(?:^ *% *backends: *([\w, ]+)|<!-- *backends: *([\w, ]+?) *-->)\s*\Z", re.MULTILINE)
@@ -111,6 +115,17 @@ def run_page(page: Path, text: str, backend: str) -> None:
             raise AssertionError(f"{page.name}:{line}: {type(error).__name__}: {error}") from error
 
 
+def stop_after_updates(agent: noterl.Agent) -> LambdaCallback:
+    episodes = agent.episodes + SHORT["episodes"]
+    enough, most = (agent.updates + number for number in UPDATES)
+
+    def stop() -> None:
+        if agent.updates >= (enough if agent.episodes >= episodes else most):
+            agent.stop("enough for a test")
+
+    return LambdaCallback(on_step_end=stop)
+
+
 def shortened(fit: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(fit)
     def short_fit(
@@ -119,18 +134,22 @@ def shortened(fit: Callable[..., Any]) -> Callable[..., Any]:
         episodes: int | None = None,
         *,
         steps: int | None = None,
+        callbacks: Iterable[Any] = (),
         verbose: Any = 0,
         **more: Any,
     ) -> Any:
         episodes = episodes and min(episodes, SHORT["episodes"])
         steps = steps and min(steps, SHORT["steps"])
-        return fit(self, env, episodes, steps=steps, verbose=0, **more)
+        if os.environ["KERAS_BACKEND"] == "torch":  # on JAX, an event of each step would keep training off the device
+            callbacks = [*callbacks, stop_after_updates(self)]
+        return fit(self, env, episodes, steps=steps, callbacks=callbacks, verbose=0, **more)
 
     return short_fit
 
 
 # docs/tips.md trains with a learning rate that makes the loss diverge; acting in NumPy then warns. Which warnings NumPy
 # raises depends on the processor.
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered:RuntimeWarning")
 @pytest.mark.parametrize(
     "page",

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.backends("torch")
+pytestmark = [pytest.mark.backends("torch"), pytest.mark.slow]
 
 ROOT = Path(__file__).parents[2]
 # Pages with Atari games come first.

@@ -30,6 +30,7 @@ def start_thread(target: Any, *arguments: Any, name: str) -> Any:
     return SimpleNamespace(**running), ours
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:fit ended without a gradient update")
 @pytest.mark.parametrize(
     "path", [pytest.param(path, id=path.stem, marks=pytest.mark.backends(backend_of(path))) for path in EXAMPLES]

@@ -12,7 +12,7 @@ from tests.docs.test_code_blocks import ROOT, read_blocks
 from tests.docs.test_commands import commands
 
 # JAX makes their updates fastest: Note_rl's schedule makes about 50,000.
-pytestmark = pytest.mark.backends("jax")
+pytestmark = [pytest.mark.backends("jax"), pytest.mark.slow]
 
 GOALS = {"note_rl": "reward reached 200", "xagents": "reward reached 195"}
 

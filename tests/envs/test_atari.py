@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.isolated import run_cases
 
-pytestmark = pytest.mark.backend_free
+pytestmark = [pytest.mark.backend_free, pytest.mark.slow]
 
 
 @pytest.mark.skipif(importlib.util.find_spec("ale_py") is None, reason="the extra atari is not installed")

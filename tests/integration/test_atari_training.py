@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.isolated import run_cases
 
-pytestmark = pytest.mark.backends("torch")
+pytestmark = [pytest.mark.backends("torch"), pytest.mark.slow]
 
 
 @pytest.mark.parametrize("package", ["ale_py", "envpool"])

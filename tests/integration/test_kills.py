@@ -17,6 +17,7 @@ from tests.support.states import ROOT
 
 # Each process is a fork of this one.
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.backends("torch"),
     pytest.mark.filterwarnings("ignore:observations of the shape .* are flattened:UserWarning"),
     pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork"),

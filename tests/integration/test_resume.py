@@ -94,6 +94,7 @@ def restored(halves: Path) -> Path:
     return halves
 
 
+@pytest.mark.slow
 def test_run_loaded_in_a_new_process_equals_an_uninterrupted_one(whole_run: dict[str, Any], loaded: Path) -> None:
     state = saved_state(loaded / "one-resumed.noterl")
     assert set(state["callbacks"]) == {"EarlyStopping", "Checkpoint"}

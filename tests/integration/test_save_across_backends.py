@@ -18,7 +18,7 @@ from noterl import saving
 from tests.support.doubles import ImageEnv
 from tests.support.states import differences, run_python
 
-pytestmark = pytest.mark.backends("torch")
+pytestmark = [pytest.mark.backends("torch"), pytest.mark.slow]
 
 NAMES = ("vector", "dueling", "dueling image")
 

@@ -16,7 +16,7 @@ from noterl.backends.torch.updates import EAGER_UPDATES  # noqa: E402
 from tests.support.pools import children, descriptors, mapped_bytes, segments  # noqa: E402
 from tests.support.worker_envs import DiscreteWalkEnv  # noqa: E402
 
-pytestmark = pytest.mark.backends("torch")
+pytestmark = [pytest.mark.backends("torch"), pytest.mark.slow]
 
 FITS = int(os.environ.get("NOTERL_FAULT_REPEATS", "6"))
 HEAP_EXTENSION = 132 * 2**10  # bytes

@@ -106,10 +106,11 @@ def test_states_continue_with_another_number_of_workers(
     rounds.check(agent)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "workers"),
     [
-        pytest.param(ppo, 2, marks=pytest.mark.backends("tensorflow", "jax", "torch")),
+        pytest.param(ppo, 2, marks=pytest.mark.backends("jax", "torch")),
         (partial(ppo, MaskedWalk, normalize_observation=True), Workers(2, overlap=True)),
         (dqn, Workers(2, collect=4)),
     ],

@@ -10,11 +10,19 @@ import pytest
 
 from tests.packaging.commands import ROOT, run
 
+# As .gitignore has them.
+WRITTEN = shutil.ignore_patterns(
+    *(".venv*", ".*_cache", "__pycache__", "*.egg-info", "build", "dist", "runs"),
+    *("_build", "_generated", ".benchmarks", ".hypothesis"),
+)
+
 
 @pytest.fixture(scope="session")
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a copy of the files that git tracks."""
+    """Return a copy of the files that git tracks, or, in a source archive, of all that no program has written."""
     home = tmp_path_factory.mktemp("clone")
+    if not (ROOT / ".git").exists():
+        return shutil.copytree(ROOT, home, ignore=WRITTEN, dirs_exist_ok=True)
     listed = run("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", cwd=ROOT)
     assert listed.returncode == 0, listed.stderr
     for name in filter(None, listed.stdout.split("\0")):

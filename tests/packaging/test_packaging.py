@@ -18,7 +18,7 @@ import pytest
 from tests.packaging import first_program
 from tests.packaging.commands import ROOT, run
 
-pytestmark = pytest.mark.backend_free
+pytestmark = [pytest.mark.backend_free, pytest.mark.slow]
 
 # Importing the catalogue must not need a backend. The script prints where the packages were imported from.
 PROBE = """
@@ -140,7 +140,7 @@ def test_import_loads_no_framework(clone: Path) -> None:
     assert (result.returncode, result.stdout.strip()) == (0, "set()"), result.stderr
 
 
-def test_import_takes_less_than_300_ms_on_top_of_numpy(clone: Path) -> None:
-    code = "import numpy, time; start = time.perf_counter(); import noterl; print(time.perf_counter() - start)"
-    seconds = min(float(run(sys.executable, "-c", code, cwd=clone).stdout) for _ in range(5))
-    assert seconds < 0.3
+def test_import_loads_few_modules_on_top_of_numpy(clone: Path) -> None:
+    """Numpy itself loads about 180; `benchmarks/start.py` measures the seconds."""
+    code = "import sys, numpy; before = {*sys.modules}; import noterl; print(len({*sys.modules} - before))"
+    assert 0 < int(run(sys.executable, "-c", code, cwd=clone).stdout) <= 60

@@ -12,7 +12,7 @@ import pytest
 
 from tests.packaging.commands import run
 
-pytestmark = pytest.mark.backend_free
+pytestmark = [pytest.mark.backend_free, pytest.mark.slow]
 
 PROGRAMS = Path(__file__).parent / "user_programs"
 # A file name in the output of both checkers and the line, such as "program.py:7".

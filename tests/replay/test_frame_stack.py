@@ -191,6 +191,7 @@ def test_a_million_atari_stacks_need_at_most_7_5_gigabytes() -> None:
     assert bytes_needed(1_000_000, ATARI, spaces.Discrete(18)) > 28e9
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc")
 def test_a_hundred_thousand_atari_stacks_need_at_most_750_megabytes() -> None:
     gc.collect()

@@ -1,7 +1,7 @@
 """Replicas make the updates of one device: run by `tests/distribute` in processes of its own.
 
-`python -m tests.support.replica_equivalence WORD` compares a strategy with no strategy. Both receive the same global
-batches; each process of the strategy receives its share of the rows.
+`python -m tests.support.replica_equivalence WORD [UPDATES]` compares a strategy with no strategy. Both receive the same
+global batches; each process of the strategy receives its share of the rows.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def report(dtype: str, found: dict[str, float]) -> None:
         print(dtype, found)
 
 
-def main(word: str, names: Iterable[str] = AGENTS) -> None:
+def main(word: str, names: Iterable[str] = AGENTS, updates: int = 200) -> None:
     sys.modules.setdefault("tensorflow", None)  # type: ignore[arg-type]  # Keras imports it to clone float64 networks
     if "SAC" in names:
         report("float32", differences(word, ["SAC"], 10, "float32"))
@@ -172,8 +172,8 @@ def main(word: str, names: Iterable[str] = AGENTS) -> None:
         torch.set_default_dtype(torch.float64)
     # noterl trains in float32 only. In float64, an error in the mathematics cannot hide behind rounding.
     with mock.patch.object(backends, "check_precision"):
-        report("float64", differences(word, names, 200, "float64"))
+        report("float64", differences(word, names, updates, "float64"))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], updates=int(sys.argv[2]) if sys.argv[2:] else 200)

@@ -42,6 +42,7 @@ def test_evaluate_plays_other_episodes_than_the_callback() -> None:
     assert own.results["reward_mean"] == [reported]
 
 
+@pytest.mark.slow
 def test_tune_compares_with_the_defaults_on_other_seeds(tmp_path, capsys: pytest.CaptureFixture[str]) -> None:
     space = {"optimizer": Float(1e-4, 1e-2, log=True), "hidden": (4,)}
     result = tune(

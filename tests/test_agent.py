@@ -22,6 +22,8 @@ from tests.support.doubles import CountingEnv, RandomWalkEnv
 from tests.support.parts import lanes_of, learner_of
 from tests.support.states import assert_same_state
 
+pytestmark = pytest.mark.backends("torch")
+
 
 class WrongSpaceEnv(CountingEnv):
     """An environment with other spaces than those of `CountingEnv`."""
@@ -467,7 +469,7 @@ class TestShortForms:
 
     @pytest.mark.parametrize("capacity", [0, 2.5, True, "big"])
     def test_other_values_for_replay_raise(self, capacity: Any) -> None:
-        with pytest.raises(ValueError, match=r"^replay must be a noterl\.Replay, or its capacity"):
+        with pytest.raises(ValueError, match=r"^replay must"):
             noterl.DQN("CartPole-v1", hidden=(4,)).compile(replay=capacity)
 
     def test_number_for_optimizer_is_the_learning_rate_of_the_default(self) -> None:

@@ -18,6 +18,8 @@ from tests.support.batches import random_batch
 from tests.support.parts import run_updates
 from tests.support.representatives import representatives
 
+pytestmark = pytest.mark.backends("torch")
+
 DISCRETE, BOX = spaces.Discrete(3), spaces.Box(-1.0, 1.0, (2,), np.float32)
 OFF_POLICY = {"SAC": BOX, "TD3": BOX, "DDPG": BOX}
 AGENTS: dict[str, Any] = {"DQN": DISCRETE, "PPO": DISCRETE, "A2C": BOX, "ACER": DISCRETE, **OFF_POLICY}
@@ -47,6 +49,7 @@ def test_images_of_bytes_and_of_floats_get_convolutions(name: str) -> None:
         assert all(networks.get_weights(network)[0].shape == (8, 8, 2, 32) for network in found if has_layers(network))
 
 
+@pytest.mark.backends("tensorflow", "jax", "torch")
 @pytest.mark.parametrize("shape", SHAPES)
 def test_images_of_all_shapes_have_the_same_outputs(shape: tuple[int, ...]) -> None:
     channels = 1 if len(shape) == 2 else 3
@@ -119,6 +122,7 @@ def test_normalized_bytes_are_not_scaled() -> None:
     np.testing.assert_allclose(fetched(agent.q, inputs), fetched(plain, inputs), rtol=1e-5)
 
 
+@pytest.mark.backends("tensorflow", "jax", "torch")
 def test_maddpg_scales_bytes_for_actors_and_critics() -> None:
     def team(space: spaces.Box) -> Any:
         return noterl.MADDPG((spaces.Tuple([space, space]), spaces.Tuple([DISCRETE, BOX])), hidden=(4,), seed=1)

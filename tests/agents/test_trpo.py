@@ -230,6 +230,7 @@ def test_images_have_separate_networks() -> None:
     assert not set(map(id, actor)) & set(map(id, critic)) and len(actor) == len(critic) == 10
 
 
+@pytest.mark.backends("jax", "torch")
 def test_small_convolutional_networks_are_trained() -> None:
     def network(outputs: int) -> Any:
         if keras.backend.backend() == "torch":

@@ -19,6 +19,8 @@ from noterl.callbacks.checkpoint import MANIFEST
 from tests.support.states import assert_same_state, differences
 from tests.support.tape import Recorder, Tape, TapeAgent, rewarded, taped
 
+pytestmark = pytest.mark.backends("torch")
+
 
 class FileAgent(TapeAgent):
     """Its files hold a line of text; the disk is full at the saves with the numbers in `failures`, from 1."""
@@ -220,7 +222,7 @@ class TestMonitor:
         assert names(tmp_path) == ["episode-000001-eval-reward-2.50.noterl"]
 
     def test_unknown_metric_raises(self, tmp_path: Path) -> None:
-        with pytest.raises(ValueError, match=r"monitor: the episode's logs have no 'score'; they have .*reward"):
+        with pytest.raises(ValueError, match=r"monitor: .*'score'"):
             play([0.0], tmp_path, monitor="score")
         assert names(tmp_path) == []
 

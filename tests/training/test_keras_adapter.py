@@ -21,6 +21,8 @@ from noterl.training.keras_adapter import Facade
 from tests.support.representatives import representatives
 from tests.support.tape import Tape, TapeAgent, lines, rewarded, taped
 
+pytestmark = pytest.mark.backends("torch")
+
 
 class KerasRecorder(keras.callbacks.Callback):
     """Writes the events of a Keras callback on a tape."""
@@ -227,6 +229,7 @@ class TestSwapEMAWeights:
         optimizer = keras.optimizers.SGD(0.5, use_ema=True, ema_momentum=0.9)
         return keras_small(optimizer=optimizer, updates=4, **arguments)
 
+    @pytest.mark.backends("tensorflow", "jax", "torch")
     def test_evaluation_uses_the_average_and_training_does_not(self) -> None:
         agent, untouched = self.averaged(), self.averaged()
         recorded: dict[str, Any] = {}
@@ -264,6 +267,7 @@ class TestSwapEMAWeights:
         for ours, mean in zip(get_weights(agent.q), average, strict=True):
             np.testing.assert_allclose(ours, mean, rtol=1e-4, atol=1e-6)
 
+    @pytest.mark.backends("tensorflow", "jax", "torch")
     def test_each_of_several_optimizers_is_averaged(self) -> None:
         agent = noterl.DDPG("Pendulum-v1", hidden=(4,), seed=3)
         agent.compile(keras.optimizers.Adam(1e-2, use_ema=True), replay=500, learning_starts=8, batch_size=4)
@@ -307,6 +311,7 @@ class TestLoggers:
 
 
 class TestLearningRate:
+    @pytest.mark.backends("tensorflow", "jax", "torch")
     def test_learning_rate_schedule_takes_effect(self) -> None:
         agent = small(0.1, updates=4)
         weights: list[np.ndarray] = []
@@ -323,6 +328,7 @@ class TestLearningRate:
         assert agent.updates == sum(4 for step in range(16, agent.steps + 1) if step % 8 == 0)
         assert agent.trace_counts["update"] <= 2
 
+    @pytest.mark.backends("tensorflow", "jax", "torch")
     def test_plateau_reduces_the_rate(self) -> None:
         agent = small(0.5)
         plateau = keras.callbacks.ReduceLROnPlateau("always", mode="max", factor=0.5, patience=2)

@@ -21,6 +21,8 @@ from tests.support.parts import lanes_of, learner_of
 from tests.support.replay_invariants import check_replay
 from tests.support.states import assert_same_state, differences, one_lane, run_python
 
+pytestmark = pytest.mark.backends("torch")
+
 OBSERVATION = np.array([0.02, -0.3, 0.01, 0.4], np.float32)
 BOX, DISCRETE = spaces.Box(-5.0, 5.0, (4,), np.float32), spaces.Discrete(2)
 
@@ -83,6 +85,7 @@ def test_load_restores_compile_arguments(tmp_path: Path) -> None:
     assert_same_state(agent, again)
 
 
+@pytest.mark.backends("tensorflow", "jax", "torch")
 @pytest.mark.parametrize(
     "optimizer", ["sgd", [keras.optimizers.RMSprop(0.1)], {"optimizer": keras.optimizers.SGD(0.3)}]
 )
@@ -260,6 +263,7 @@ def test_loaded_agent_writes_the_same_file(trained: Any, tmp_path: Path) -> None
     assert (tmp_path / "again.noterl").read_bytes() == trained[1].read_bytes()
 
 
+@pytest.mark.backends("tensorflow", "jax", "torch")
 def test_saving_again_writes_the_same_file_and_changes_nothing(trained: Any, tmp_path: Path) -> None:
     before = trained[0].get_state()
     trained[0].save(tmp_path / "again.noterl")
@@ -317,6 +321,7 @@ def test_file_of_another_configuration_raises_and_changes_nothing(mismatch: str,
         assert_same_state(before, agent)
 
 
+@pytest.mark.backends("tensorflow", "jax", "torch")
 def test_weights_file_holds_networks_only(trained: Any, tmp_path: Path) -> None:
     trained[0].save_weights(tmp_path / "w.safetensors")
     names = set(safetensors.numpy.load_file(tmp_path / "w.safetensors"))

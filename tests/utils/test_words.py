@@ -16,6 +16,8 @@ from noterl import migration
 from noterl.callbacks.support.tunables import TUNABLES
 from noterl.utils import words
 
+pytestmark = pytest.mark.backends("torch")
+
 
 def replacements() -> list[str]:
     """Return the replacement of each row of the migration tables."""

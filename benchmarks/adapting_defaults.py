@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import json
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -20,10 +19,10 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import stats
+from benchmarks import stats, study
 from benchmarks.evaluation import FIRST_SEED, print_json, versions
 from benchmarks.first_programs import EPISODES, PACKAGES
-from benchmarks.processes import RESULTS, execute, machine, store, variables
+from benchmarks.processes import RESULTS, execute, machine, variables
 from benchmarks.report import adapting_defaults_table
 from benchmarks.summaries import mean_returns
 
@@ -106,18 +105,21 @@ def train(name: str, variant: str, seed: int) -> dict[str, Any]:
 def run(name: str, seeds: int, folder: Path) -> dict[str, Any]:
     """Do the runs that `folder` does not hold, store each when it ends, and return the result of all."""
     path = folder / f"{name}.json"
-    runs = list(json.loads(path.read_text())["runs"]) if path.exists() else []
-    finished = {(one["variant"], one["seed"]) for one in runs}
-    for seed in range(seeds):
-        for variant in variants():
-            if (variant, seed) in finished:
-                continue
-            words = [sys.executable, "-m", "benchmarks.adapting_defaults", name, "--run", variant, str(seed)]
-            found = execute(words, variables("jax"))
-            runs.append({"variant": variant, "seed": seed, **found, "machine": machine()})
-            print(f"{name}, {variant}, seed {seed}: {np.mean(found['returns']):.1f}", file=sys.stderr, flush=True)
-            store(make_result(name, runs), path)
-    return make_result(name, runs)
+
+    def train_one(key: tuple[str, int]) -> tuple[dict[str, Any], str]:
+        variant, seed = key
+        words = [sys.executable, "-m", "benchmarks.adapting_defaults", name, "--run", variant, str(seed)]
+        one = {"variant": variant, "seed": seed, **execute(words, variables("jax")), "machine": machine()}
+        return one, f"{name}, {variant}, seed {seed}: {np.mean(one['returns']):.1f}"
+
+    return study.complete(
+        study.stored_runs(path),
+        [(variant, seed) for seed in range(seeds) for variant in variants()],
+        key_of=lambda one: (one["variant"], one["seed"]),
+        train=train_one,
+        result_of=lambda runs: make_result(name, runs),
+        path=path,
+    )
 
 
 def make_result(name: str, runs: list[dict[str, Any]]) -> dict[str, Any]:

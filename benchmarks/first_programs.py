@@ -21,9 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import stats
+from benchmarks import stats, study
 from benchmarks.evaluation import FIRST_SEED, print_json, versions
-from benchmarks.processes import BACKENDS, RESULTS, execute, machine, store, variables
+from benchmarks.processes import BACKENDS, RESULTS, execute, machine, variables
 from benchmarks.report import first_programs_table
 from benchmarks.summaries import mean_returns
 
@@ -107,25 +107,25 @@ def command(name: str, backend: str, *more: str) -> tuple[list[str], dict[str, s
 
 def run(name: str, seeds: int, backend: str, folder: Path) -> dict[str, Any]:
     """Do the runs that `folder` does not hold, store each when it ends, and return the result of all."""
-    found = execute(*command(name, backend, "--settings"))
+    defaults = execute(*command(name, backend, "--settings"))
     path = folder / f"{name}.json"
-    runs = stored_runs(path, name, backend, found)
-    result = make_result(name, backend, found, runs)
-    for seed in sorted(set(range(seeds)) - {one["seed"] for one in runs}):
-        runs.append({"seed": seed, **execute(*command(name, backend, "--seed", str(seed))), "machine": machine()})
-        print(f"{name}, seed {seed}: {np.mean(runs[-1]['returns']):.1f}", file=sys.stderr, flush=True)
-        result = make_result(name, backend, found, runs)
-        store(result, path)
-    return result
+    settings_of_runs = (backend, defaults, PROGRAMS[name].steps)
 
+    def is_same(result: dict[str, Any]) -> bool:
+        return (result["backend"], result["settings"], result["steps"]) == settings_of_runs
 
-def stored_runs(path: Path, name: str, backend: str, found: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the stored runs if they are of the same program, defaults and backend."""
-    if not path.exists():
-        return []
-    result = json.loads(path.read_text())
-    same = (result["backend"], result["settings"], result["steps"]) == (backend, found, PROGRAMS[name].steps)
-    return list(result["runs"]) if same else []
+    def train_one(seed: int) -> tuple[dict[str, Any], str]:
+        one = {"seed": seed, **execute(*command(name, backend, "--seed", str(seed))), "machine": machine()}
+        return one, f"{name}, seed {seed}: {np.mean(one['returns']):.1f}"
+
+    return study.complete(
+        study.stored_runs(path, is_same),
+        range(seeds),
+        key_of=lambda one: one["seed"],
+        train=train_one,
+        result_of=lambda runs: make_result(name, backend, defaults, runs),
+        path=path,
+    )
 
 
 def make_result(name: str, backend: str, found: dict[str, Any], runs: list[dict[str, Any]]) -> dict[str, Any]:

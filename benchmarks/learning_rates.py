@@ -14,8 +14,6 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import json
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,9 +21,10 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from benchmarks import study
 from benchmarks.evaluation import FIRST_SEED, versions
 from benchmarks.first_programs import EPISODES, PACKAGES
-from benchmarks.processes import RESULTS, machine, store
+from benchmarks.processes import RESULTS, machine
 from benchmarks.report import learning_rates_table
 
 FOLDER = RESULTS / "learning_rates"
@@ -156,15 +155,21 @@ def run(name: str, seed: int, folder: Path) -> dict[str, Any]:
     """Do the runs of a seed that `folder` does not hold, store each when it ends, and return the result of all."""
     path = folder / f"{name}.json"
     case = CASES[name]
-    runs = list(json.loads(path.read_text())["runs"]) if path.exists() else []
-    done = {(one["seed"], None if "search" in one else one["rate"]) for one in runs}
-    for rate in (None, *GRID):
-        if (seed, rate) not in done:
-            found = search(case, seed) if rate is None else train(case, seed, rate)
-            runs.append({**found, "versions": versions(PACKAGES), "machine": machine()})
-            print(f"{name}, seed {seed}, {found.get('rate')}: {found.get('score')}", file=sys.stderr, flush=True)
-            store(make_result(name, runs), path)
-    return make_result(name, runs)
+
+    def train_one(key: tuple[int, float | None]) -> tuple[dict[str, Any], str]:
+        _, rate = key
+        found = search(case, seed) if rate is None else train(case, seed, rate)
+        one = {**found, "versions": versions(PACKAGES), "machine": machine()}
+        return one, f"{name}, seed {seed}, {found.get('rate')}: {found.get('score')}"
+
+    return study.complete(
+        study.stored_runs(path),
+        [(seed, rate) for rate in (None, *GRID)],
+        key_of=lambda one: (one["seed"], None if "search" in one else one["rate"]),
+        train=train_one,
+        result_of=lambda runs: make_result(name, runs),
+        path=path,
+    )
 
 
 def make_result(name: str, runs: list[dict[str, Any]]) -> dict[str, Any]:

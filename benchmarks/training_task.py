@@ -9,14 +9,14 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks import study
 from benchmarks.evaluation import num_evaluation_episodes
-from benchmarks.processes import BACKENDS, PEERS, RESULTS, ROOT, command, execute, machine, store
+from benchmarks.processes import BACKENDS, PEERS, RESULTS, ROOT, command, execute, machine
 from benchmarks.report import learning_table
 from benchmarks.summaries import summarize_learning
 from benchmarks.tasks import TASKS
@@ -65,27 +65,23 @@ class TrainingTask:
     ) -> dict[str, Any]:
         """Do the runs that `folder` does not hold, store each when it ends, and return the result of all."""
         path = None if folder is None else folder / f"{self.name}.json"
-        runs = [] if repeat or path is None else self.stored_runs(path, steps)
-        finished = {(each["who"], each["seed"]) for each in runs}
-        for seed in range(seeds):
-            for who in (*(f"noterl-{backend}" for backend in backends), *peers):
-                if (who, seed) in finished:
-                    continue
-                run = execute(*command(who, self.name, seed, steps, peer_python, POINTS))
-                runs.append({"who": who, "seed": seed, "machine": machine(), **run})
-                mean = float(np.mean(run["returns"]))
-                print(f"seed {seed} {who}: {mean:.1f} in {run['seconds']:.0f} s", file=sys.stderr, flush=True)
-                if path is not None:
-                    store(self.result(runs, steps), path)
-        return self.result(runs, steps)
-
-    def stored_runs(self, path: Path, steps: int) -> list[dict[str, Any]]:
-        """Return the stored runs if they have these settings."""
-        if not path.exists():
-            return []
-        result = json.loads(path.read_text())
         settings = json.loads(json.dumps(self.settings(steps)))
-        return list(result["runs"]) if result["settings"] == settings else []
+
+        def train_one(key: tuple[str, int]) -> tuple[dict[str, Any], str]:
+            who, seed = key
+            run = execute(*command(who, self.name, seed, steps, peer_python, POINTS))
+            line = f"seed {seed} {who}: {float(np.mean(run['returns'])):.1f} in {run['seconds']:.0f} s"
+            return {"who": who, "seed": seed, "machine": machine(), **run}, line
+
+        participants = (*(f"noterl-{backend}" for backend in backends), *peers)
+        return study.complete(
+            study.stored_runs(None if repeat else path, lambda result: result["settings"] == settings),
+            [(who, seed) for seed in range(seeds) for who in participants],
+            key_of=lambda each: (each["who"], each["seed"]),
+            train=train_one,
+            result_of=lambda runs: self.result(runs, steps),
+            path=path,
+        )
 
     def settings(self, steps: int) -> dict[str, Any]:
         return {

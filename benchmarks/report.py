@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import statistics
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -76,6 +77,13 @@ def learning_tables(results: Path = RESULTS) -> str:
             about = f"{result['seeds']} seeds, {result['backend']}, {_where(result)}"
             sections.append("\n".join([f"### {result['task']}\n\n{about}\n", *result["table"]]))
     return _joined(sections)
+
+
+def algorithm_table(algorithm: str, results: Path = RESULTS) -> str:
+    """Return the table of what an algorithm learned in float32 with its usual networks, for its page."""
+    names = re.compile(rf"[a-z0-9]+-{algorithm}(-[a-z]+)*")
+    stored = [result for result in _results(results / "learning") if names.fullmatch(result["task"])]
+    return learning_table(stored) + "\n"
 
 
 def first_programs_tables(results: Path = RESULTS) -> str:

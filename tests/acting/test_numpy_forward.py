@@ -17,6 +17,8 @@ from tests.support.batches import IMAGE, VECTOR, Corridor, random_batch, small_d
 from tests.support.parts import actor_of, run_updates
 from tests.support.representatives import representatives
 
+pytestmark = pytest.mark.backends("torch")
+
 OBSERVATIONS = np.random.default_rng(0).normal(size=(6, 5)).astype(np.float32)
 
 
@@ -72,6 +74,7 @@ COMPILED = {
 }
 
 
+@pytest.mark.backends("tensorflow", "jax", "torch")
 @pytest.mark.parametrize("stack", IN_NUMPY.values(), ids=IN_NUMPY)
 def test_passed_network_acts_in_numpy(stack: list) -> None:
     agent = small_dqn(network=keras_network(*stack))
@@ -103,6 +106,7 @@ def test_layer_with_the_name_of_a_supported_one_acts_compiled() -> None:
     assert_acts_as_the_network(agent)
 
 
+@pytest.mark.backends("tensorflow", "jax", "torch")
 @pytest.mark.parametrize("hidden", representatives([[8], [8, 6]], [8, 6]))
 @pytest.mark.parametrize("dueling", [False, True])
 def test_default_networks_act_in_numpy(dueling: bool, hidden: list[int]) -> None:
@@ -113,6 +117,7 @@ def test_default_networks_act_in_numpy(dueling: bool, hidden: list[int]) -> None
     assert_acts_as_the_network(agent)
 
 
+@pytest.mark.backends("tensorflow", "jax", "torch")
 def test_images_act_compiled() -> None:
     agent = small_dqn(IMAGE)
     assert not actor_of(agent).forward.in_numpy
@@ -234,6 +239,7 @@ class SetWeights(noterl.Callback):
         networks.set_weights(self.agent.q, weights)
 
 
+@pytest.mark.backends("tensorflow", "jax", "torch")
 def test_acting_uses_current_weights_during_training(monkeypatch, tmp_path) -> None:
     agent = noterl.DQN(lambda: Corridor(), hidden=(8,), seed=1)
     agent.compile(
@@ -273,6 +279,7 @@ def test_weights_set_by_the_user_apply_to_the_next_action() -> None:
         assert agent.act(OBSERVATIONS[0]) == np.argmax(bias)
 
 
+@pytest.mark.backends("tensorflow", "jax", "torch")
 @pytest.mark.parametrize("updates", representatives([1, 3], 3))
 def test_weights_reported_by_updates_equal_the_variables_bit_for_bit(updates: int) -> None:
     agent = small_dqn(hidden=(64,))
@@ -288,6 +295,7 @@ def test_weights_reported_by_updates_equal_the_variables_bit_for_bit(updates: in
             np.testing.assert_array_equal(weights, own)
 
 
+@pytest.mark.backends("tensorflow", "jax", "torch")
 def test_acting_follows_the_statistics_of_a_batch_normalization() -> None:
     agent = small_dqn(network=keras_network(layers.Dense(8), layers.BatchNormalization(momentum=0.5)))
     forward_pass = actor_of(agent).forward

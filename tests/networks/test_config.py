@@ -19,6 +19,8 @@ from noterl.utils import codec
 from tests.support.representatives import representatives
 from tests.support.states import assert_same_state
 
+pytestmark = pytest.mark.backends("torch")
+
 BOX, DISCRETE = spaces.Box(-1.0, 1.0, (4,)), spaces.Discrete(2)
 
 
@@ -66,6 +68,7 @@ def through_codec(value: Any) -> Any:
     return codec.copy(value.get_config())
 
 
+@pytest.mark.backends("tensorflow", "jax", "torch")
 @pytest.mark.parametrize("kind", representatives(MODELS, "Functional"))
 def test_model_is_built_again_with_the_same_outputs(kind: str) -> None:
     model = MODELS[kind]()
@@ -79,6 +82,7 @@ def test_model_is_built_again_with_the_same_outputs(kind: str) -> None:
     assert stored({"network": again})["network"].get_config() == configuration.get_config()
 
 
+@pytest.mark.backends("tensorflow", "jax", "torch")
 @pytest.mark.parametrize(
     "build",
     [
@@ -95,6 +99,7 @@ def test_network_of_the_builders_is_built_again(build: Any) -> None:
     assert shapes[0] == shapes[1]
 
 
+@pytest.mark.backends("tensorflow", "jax", "torch")
 @pytest.mark.parametrize(
     "build", representatives([sequential, functional, lambda: networks.mlp(4, [5], 2)], functional)
 )

@@ -19,6 +19,8 @@ from noterl.registry import register
 from noterl.saving import Arguments
 from tests.support.encoding import decoded, encoded, through_json
 
+pytestmark = pytest.mark.backends("torch")
+
 
 @register
 class SavingTestOptimizer(optimizers.SGD):
@@ -49,6 +51,7 @@ OPTIMIZERS = [
 ]
 
 
+@pytest.mark.backends("tensorflow", "jax", "torch")
 @pytest.mark.parametrize("build", OPTIMIZERS, ids=range(len(OPTIMIZERS)))
 def test_optimizers_come_back_with_their_settings(build: Any) -> None:
     optimizer = build()
@@ -136,7 +139,7 @@ def test_agent_among_the_arguments_imports_no_environment(tmp_path: Path, monkey
     (tmp_path / "saving_test_module.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
     forged = {"hidden": {"$object": ["DQN", {"env": "saving_test_module:CartPole-v1"}]}}
-    with pytest.raises(ValueError, match="hidden: an agent must not be among the arguments"):
+    with pytest.raises(ValueError, match="hidden: an agent must"):
         decoded(forged)
     assert "saving_test_module" not in sys.modules
     spaces = (gymnasium.spaces.Box(-1, 1, (2,)), gymnasium.spaces.Discrete(2))

@@ -185,7 +185,7 @@ class TestErrors:
         assert not children()
 
     def test_worker_that_dies_or_hangs_in_a_call_ends_the_training(self) -> None:
-        for name, settings in (("die", Workers(2, restarts=1)), ("hang", Workers(2, restarts=0, step_timeout=0.3))):
+        for name, settings in (("die", Workers(2, restarts=1)), ("hang", Workers(2, restarts=0, step_timeout=1.0))):
             with (
                 pytest.warns(RuntimeWarning) if settings.restarts else contextlib.nullcontext(),
                 pytest.raises(WorkerError, match=r"SIGKILL|step_timeout"),

@@ -164,7 +164,7 @@ class TestToml:
         networks = getattr(noterl, kind)((VECTOR, BOX), network=tuple(paths), seed=1).networks()
         assert shapes(networks["actor"])[0] == (4, 16)
         assert shapes(networks["critics/0"]) == shapes(networks["critics/1"]) == dense(7, 12, 1)
-        with pytest.raises(ValueError, match=r"network must be the actor, or \(actor, critic, critic\)"):
+        with pytest.raises(ValueError, match="network must"):
             getattr(noterl, kind)((VECTOR, BOX), network=(paths[0], noterl.networks.mlp(7, [8], 1)))
 
     def test_several_agents(self) -> None:
@@ -457,10 +457,15 @@ class TestHostileFiles:
         ],
     )
     def test_text_is_refused_with_the_name_of_the_file(self, name: str, text: str) -> None:
-        start = time.monotonic()
+        sound = write("sound.toml", "".join(DENSE for _ in range(20)))
+        started = time.process_time()
+        for _ in range(10):
+            networks.read_network(sound)
+        ended = time.process_time()
         with pytest.raises(ValueError, match=f"network: {name}"):
             noterl.PPO((VECTOR, DISCRETE), network=write(name, text))
-        assert time.monotonic() - start < 2.0
+        # The dearest text, ten thousand brackets, takes 30 times as long as ten files of twenty layers.
+        assert time.process_time() - ended < 200 * (ended - started)
 
     @pytest.mark.parametrize("units", [10**9, 10**12, 10**30])
     def test_model_with_too_many_weights_is_refused(self, units: int) -> None:
@@ -565,7 +570,7 @@ class TestHostileFiles:
 
     def test_compressed_member_is_refused(self) -> None:
         _rewrite("model.keras", "config.json", lambda content: content + b" " * 2**20, zipfile.ZIP_DEFLATED)
-        with pytest.raises(ValueError, match=r"network: model.keras: config.json must be stored"):
+        with pytest.raises(ValueError, match=r"network: model.keras: config.json must"):
             networks.read_network("model.keras")
 
     def test_weights_of_other_shapes_name_the_file(self) -> None:

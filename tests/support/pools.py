@@ -137,13 +137,15 @@ def children() -> list[int]:
     return found
 
 
-def wait_until_gone(pids: list[int], seconds: float = 5.0) -> list[int]:
-    """Wait until processes have ended; return those that still run after some seconds."""
-    deadline = time.monotonic() + seconds
-    while pids and time.monotonic() < deadline:
-        pids = [pid for pid in pids if _runs(pid)]
+def running(pids: list[int]) -> list[int]:
+    """Return the processes that have not ended."""
+    return [pid for pid in pids if _runs(pid)]
+
+
+def wait_until_gone(pids: list[int]) -> None:
+    """Wait until processes have ended. A process that stays ends the test by the timeout of pytest."""
+    while running(pids):
         time.sleep(0.01)
-    return pids
 
 
 def _runs(pid: int) -> bool:

@@ -16,7 +16,7 @@ from noterl.collect import WorkerError, Workers
 from noterl.collect.checks import check_state
 from noterl.collect.workers import lanes as pool_module
 from noterl.learning.schedule import UpdateSchedule
-from tests.support.pools import Pool, children, pool, wait_until_gone
+from tests.support.pools import Pool, children, pool, running
 from tests.support.states import differences
 from tests.support.worker_envs import DiscreteWalkEnv, FaultyEnv, IdEnv, SlowEnv
 
@@ -28,9 +28,7 @@ def overlapping(processes: int = 2, **settings: Any) -> Workers:
 
 
 def wait_until_ahead(made: Pool, rounds: int) -> None:
-    deadline = time.monotonic() + 10
     while any(inbox.rows < rounds * inbox.count for inbox in made.lanes.inboxes):
-        assert time.monotonic() < deadline
         time.sleep(0.005)
 
 
@@ -154,7 +152,7 @@ class TestState:
             state = made.lanes.get_state(hurry=True)
             pids = made.processes()
             made.lanes.close()
-            assert not wait_until_gone(pids, 0.1)
+            assert not running(pids)
         check_state(state, made.source)
         assert all(ledger["running"] == [True] for ledger in state["pool"]["ledgers"])
 
@@ -208,8 +206,8 @@ class TestFailures:
     def test_hung_environment_ends(self) -> None:
         env = partial(FaultyEnv, "sleep", 5)
         with (
-            pool(env, 2, overlapping(step_timeout=0.3, on_failure="raise")) as made,
-            pytest.raises(WorkerError, match=r"step_timeout=0\.3"),
+            pool(env, 2, overlapping(step_timeout=1.0, on_failure="raise")) as made,
+            pytest.raises(WorkerError, match="step_timeout=1"),
         ):
             made.rounds(20)
         assert not children()

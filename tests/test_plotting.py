@@ -147,7 +147,7 @@ class TestCompare:
 
     @pytest.mark.parametrize("draw", [compare, band])
     def test_unknown_band_raises(self, draw: Any) -> None:
-        with pytest.raises(ValueError, match=r"^band must be 'bootstrap', 'std', 'seeds' or 'quartiles', got 'iqr'"):
+        with pytest.raises(ValueError, match=r"^band must"):
             draw([run([1.0])], band="iqr")
 
     def test_axes_of_the_caller_are_drawn_on(self, tmp_path: Path) -> None:
@@ -259,7 +259,7 @@ def test_dataframe_has_the_columns_of_the_file(tmp_path: Path, monkeypatch: pyte
     assert ",".join(columns) == (tmp_path / "history.csv").read_text().splitlines()[0]
     assert (columns["episode"], columns["reward"]) == ([0, 1], [1.0, 2.0])
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(ImportError, match=r'History\.to_dataframe needs an extra: pip install "noterl\[pandas\]"'):
+    with pytest.raises(ImportError, match=r"History\.to_dataframe.*noterl\[pandas\]"):
         kept.to_dataframe()
 
 

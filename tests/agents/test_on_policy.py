@@ -528,7 +528,7 @@ class TestReplayOfRollouts:
 
     def test_unsupported_replay_raises(self) -> None:
         normalizing = noterl.PPO(lambda: FrameStack(RandomWalkEnv(), 4), normalize_observation=True)
-        with pytest.raises(ValueError, match="replay must have no frame_stack with normalize_observation=True"):
+        with pytest.raises(ValueError, match="replay must"):
             normalizing.compile(replay=noterl.Replay(100, frame_stack=4, stack_axis=-1))
         with pytest.raises(ValueError, match=r"replay .*target_kl"):
             ppo("discrete", target_kl=0.1).compile(replay=noterl.Replay(100))

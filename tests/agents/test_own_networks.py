@@ -225,7 +225,7 @@ def test_updates_and_acting_have_the_same_observations(dtype: str, high: int, on
 def test_long_ints_stay_on_the_host() -> None:
     agent = noterl.DQN(lambda: Integers("int64", 2**40), hidden=(4,), seed=1)
     agent.compile(replay=noterl.Replay(20, on_device=True), batch_size=4)
-    with pytest.raises(ValueError, match="on_device must be False with observations of int64 beyond 32 bits"):
+    with pytest.raises(ValueError, match="on_device must"):
         agent.fit(steps=1, verbose=0)
 
 

@@ -105,9 +105,7 @@ class TestEarlyStopping:
         assert len(history) == 3
 
     def test_unknown_metric_raises(self) -> None:
-        with pytest.raises(
-            ValueError, match=r"monitor: the episode's logs have no 'score'; they have .*length.*reward"
-        ):
+        with pytest.raises(ValueError, match=r"monitor: .*'score'"):
             rewarded([0]).fit(episodes=3, callbacks=[EarlyStopping(1, 3, monitor="score")], verbose=0)
 
     def test_incomplete_episode_is_skipped(self) -> None:

@@ -403,11 +403,11 @@ class TestBadInput:
 
     def test_missing_extra_raises(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(__import__("sys").modules, "pyarrow.parquet", None)
-        with pytest.raises(ImportError, match=r'ParquetLogger needs an extra: pip install "noterl\[parquet\]"'):
+        with pytest.raises(ImportError, match=r"ParquetLogger.*noterl\[parquet\]"):
             ParquetLogger("log.parquet")
 
     def test_unknown_ending_raises(self) -> None:
-        with pytest.raises(ValueError, match=r"path must end in \.csv, \.jsonl, \.json, \.parquet, got 'log\.txt'"):
+        with pytest.raises(ValueError, match="path must"):
             read_columns("log.txt")
 
 

@@ -130,6 +130,6 @@ def test_monitor_before_the_callback_that_adds_its_metric_raises(kind: Any, argu
 def test_evaluation_after_the_monitor_raises_at_the_first_episode() -> None:
     agent = dqn(1)
     callbacks = [EarlyStopping(1, 1, monitor="evaluation_reward_mean"), Evaluate(every=100, episodes=1)]
-    with pytest.raises(ValueError, match="Evaluate adds 'evaluation_reward_mean', so it must come before"):
+    with pytest.raises(ValueError, match="Evaluate adds 'evaluation_reward_mean', so it must"):
         agent.fit(callbacks=callbacks, verbose=0)
     assert agent.episodes == 1

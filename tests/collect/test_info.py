@@ -90,7 +90,7 @@ def test_info_of_a_lane_follows_the_masks() -> None:
 def test_info_of_a_lane_reads_only_the_names(value: Any) -> None:
     info = {"x": np.array([1.0, 2.0]), "other": value}
     assert info_of_lane(info, 1, ("x",), 2, over=False) == {"x": 2.0}
-    with pytest.raises(ValueError, match=r"^env: info\['other'\] must hold a value of each of the 2 environments"):
+    with pytest.raises(ValueError, match=r"^env: info\['other'\] must"):
         info_of_lane(info, 1, ("x", "other"), 2, over=False)
 
 

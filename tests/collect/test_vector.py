@@ -274,7 +274,7 @@ class TestInfo:
 
     def test_value_of_all_environments_cannot_be_logged(self) -> None:
         agent = build(SharedInfo([lambda: CountingEnv(2)] * 2, autoreset_mode=AutoresetMode.NEXT_STEP))
-        with pytest.raises(ValueError, match=r"^env: info\['total'\] must hold a value of each of the 2 environments"):
+        with pytest.raises(ValueError, match=r"^env: info\['total'\] must"):
             agent.fit(episodes=2, info=("total",), verbose=0)
 
 

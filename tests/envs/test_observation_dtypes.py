@@ -116,7 +116,7 @@ NOT_NUMBERS: dict[str, tuple[Any, Any]] = {
 @pytest.mark.parametrize("name", NOT_NUMBERS)
 def test_act_refuses_what_fit_refuses(name: str) -> None:
     space, observation = NOT_NUMBERS[name]
-    with pytest.raises(ValueError, match=r"^observation.* must (fit|be finite|hold numbers|be in)"):
+    with pytest.raises(ValueError, match=r"^observation.* must"):
         agent_of((space, spaces.Discrete(2))).act(observation)
 
 

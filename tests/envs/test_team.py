@@ -107,7 +107,7 @@ class TestLeaving:
         assert env.step(np.zeros(2, np.float32))[1] == 3.0
         assert env.outcome.reward.tolist() == [3.0, 3.0] and env.outcome.earned.tolist() == [1.0, 2.0]
         env.team_reward = lambda rewards, terminations: [1.0, 2.0, 3.0]
-        with pytest.raises(ValueError, match="team_reward must return a number, or one for each of the 2 agents"):
+        with pytest.raises(ValueError, match="team_reward must"):
             env.step(np.zeros(2, np.float32))
 
 
@@ -178,7 +178,7 @@ class TestSources:
             def _observations(self, agents):
                 return {agent: np.zeros(2, np.float32) for agent in agents}
 
-        with pytest.raises(ValueError, match="observation of agent 'first' must have the shape"):
+        with pytest.raises(ValueError, match="observation of agent 'first' must"):
             envs.resolve(Wrong()).make().reset()
 
     def test_pettingzoo_wrapper_is_accepted(self) -> None:

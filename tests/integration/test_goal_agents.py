@@ -142,7 +142,7 @@ class TestGoals:
                 return observation, float(reward), *others
 
         agent = bit_agent(lambda: Column(BITS))
-        with pytest.raises(ValueError, match=r"compute_reward must return one number for each goal, .*\[:, 0\]"):
+        with pytest.raises(ValueError, match="compute_reward must"):
             agent.fit(steps=20, verbose=0)
         assert agent.steps == 0
 

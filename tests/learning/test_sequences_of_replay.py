@@ -141,7 +141,7 @@ def test_memory_that_is_too_small_for_a_sequence_is_refused() -> None:
 
 @pytest.mark.backends("torch")
 def test_batch_of_more_sequences_than_the_memory_holds_is_refused() -> None:
-    with pytest.raises(ValueError, match="batch_size must be at most the number of sequences in the replay memory, 4"):
+    with pytest.raises(ValueError, match="batch_size must"):
         compiled(capacity=16)
 
 

@@ -129,5 +129,5 @@ def test_learner_state_is_checked() -> None:
         def prepare(self, rollout: Any) -> dict[str, Any]:
             return {"wrong": np.zeros_like(rollout.reward)}
 
-    with pytest.raises(ValueError, match="prepare of Forgetful must return learner_state"):
+    with pytest.raises(ValueError, match="prepare of Forgetful must"):
         Forgetful(StepNumberEnv).build()

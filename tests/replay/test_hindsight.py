@@ -219,7 +219,7 @@ class TestRules:
     def test_compute_reward_without_batches_raises(self) -> None:
         goals = played(Hindsight())
         goals.replay.relabel.attach(SimpleNamespace(compute_reward=lambda *_: 0.0))
-        with pytest.raises(ValueError, match=r"compute_reward must take a batch of goals.* shape \(\d+,\), got \(\)"):
+        with pytest.raises(ValueError, match="compute_reward must"):
             sample_batch(goals.replay, 1, 8, gamma=0.5)
 
     def test_compute_terminated_without_batches_is_called_for_each_transition(self) -> None:

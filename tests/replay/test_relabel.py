@@ -62,7 +62,7 @@ def test_feedback_belongs_to_the_sampled_transition() -> None:
 
 
 def test_triplets_raise_for_n_step() -> None:
-    with pytest.raises(ValueError, match=r"n_step must be 1 with relabel=Triplets\(\.\.\.\), got 3"):
+    with pytest.raises(ValueError, match="n_step must"):
         Replay(10, relabel=Triplets(), n_step=3)
     assert Replay(10, relabel=Hindsight(), n_step=3).n_step == 3
 

@@ -263,7 +263,7 @@ def test_extra_spec_must_be_shapes_and_dtypes(entry):
 def test_extra_must_have_the_fields_of_extra_spec():
     replay = built(5, extra_spec={"value": ((), np.float32)})
     for extra in (None, {}, {"values": 1.0}):
-        with pytest.raises(ValueError, match=r"extra must have exactly the fields \['value'\]"):
+        with pytest.raises(ValueError, match="extra must"):
             replay.add(0, np.zeros(3), 0, 0.0, np.zeros(3), False, False, extra)
     assert len(replay) == 0
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
+import runpy
 import secrets
 import shutil
 import tempfile
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -118,7 +118,7 @@ def _write_numpy(policy: Policy, path: Path) -> Function:
     keys = {name: keys for name, keys, _ in inputs_of(policy.encoder) if keys}
     path.write_text(numpy_source(policy.graph, policy.name, keys), encoding="utf-8")
     path.with_suffix(".npz").write_bytes(numpy_weights(policy.graph))
-    return _import_file(path).run
+    return cast(Function, runpy.run_path(str(path))["run"])
 
 
 def _write_torch(policy: Policy, path: Path) -> Function:
@@ -127,7 +127,7 @@ def _write_torch(policy: Policy, path: Path) -> Function:
     path.with_suffix(".pt").write_bytes(torch_weights(policy.graph))
     # On a device of Keras, its default device would receive the weights.
     with torch.device("cpu"):
-        module = _import_file(path).load()
+        module = runpy.run_path(str(path))["load"]()
 
     def run(inputs: Mapping[str, Array]) -> dict[str, Array]:
         with torch.no_grad(), torch.device("cpu"):
@@ -204,15 +204,6 @@ def _rename_value(graph: Any, old: str, new: str) -> None:
             for index, name in enumerate(names):
                 if name == old:
                     names[index] = new
-
-
-def _import_file(path: Path) -> Any:
-    """Return the module in a file that was just written."""
-    spec = importlib.util.spec_from_file_location("exported_policy", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 _ALL = ("tensorflow", "jax", "torch")

@@ -84,11 +84,9 @@ class AlphaZero(Agent):
     ((9,), True)
     """
 
-    memory = "replay"
-    head = heads.PolicyValue()
+    memory, head = "replay", heads.PolicyValue()
     action_spaces: tuple[str, ...] = ("Discrete",)
-    actor_fields = ("visit_shares",)
-    searches = True
+    actor_fields, searches = ("visit_shares",), True
     gamma: Hyperparameter
     c_puct: Hyperparameter
     l2: Hyperparameter
@@ -115,8 +113,7 @@ class AlphaZero(Agent):
         if options.get("normalize_reward"):
             raise ValueError("normalize_reward must be False, because a search adds up the environment's rewards")
         self.simulations, self.gumbel = check_positive("simulations", simulations), check_bool("gumbel", gumbel)
-        game = self.spaces.source.game
-        size = self.action_size
+        game, size = self.spaces.source.game, self.action_size
         self.players: int = 1 if game is None else game.players
         self.longest: int = 32 if game is None else game.max_length  # moves until a value is bootstrapped
         self.extra_spec: dict[str, Any] = {"visit_shares": ((size,), np.float32)}
@@ -218,8 +215,7 @@ class AlphaZero(Agent):
         actor.mark_stale()
         game: Any = actor.game_of(self.spaces.source)  # type: ignore[attr-defined]
         if self.players == 1:
-            states = game.root(state, self._parts.act_generator, action_mask)
-            single = True
+            states, single = game.root(state, self._parts.act_generator, action_mask), True
         elif action_mask is not None:
             raise ValueError(f"action_mask must be None, because the game has legal_actions, got {action_mask!r}")
         else:

@@ -97,7 +97,6 @@ class MADDPG(MultiAgent):
         self.inputs: list[list[int]] = [self._input_order(agent, independent) for agent in range(len(self.names))]
         chosen = self.groups if check_bool("shared", shared) else list(range(len(self.names)))
         actors, critics = networks.split_networks(network, "actor", "critic")
-        sizes = self.action_size
         # Default critics scale pixels themselves.
         inputs = self.spaces.network_space
         scales = [networks.column_scales(space) for space in inputs]
@@ -105,7 +104,7 @@ class MADDPG(MultiAgent):
             factors if isinstance(critics, list | tuple) and (factors != 1).any() else 1.0 for factors in scales
         ]
         self.actors, self.actor_of = self._networks_of(
-            actors, chosen, hidden, lambda i, layers: networks.default_network(inputs[i], layers, sizes[i])
+            actors, chosen, hidden, lambda i, layers: networks.default_network(inputs[i], layers, self.action_size[i])
         )
         self.critics, self.critic_of = self._networks_of(critics, chosen, hidden, self._build_critic)
         self.target_actors: list[networks.Network] = [networks.clone(actor) for actor in self.actors]
@@ -176,8 +175,7 @@ class MADDPG(MultiAgent):
         """Return each critic's temporal-difference error `[B]`, 0 if its agent is absent."""
         present = batch.extra["present"]
         remaining = batch.extra["remaining"]
-        actions = self._taken_actions(batch)
-        next_actions = self._target_actions(batch)
+        actions, next_actions = self._taken_actions(batch), self._target_actions(batch)
         errors = []
         for agent, (reward, discount) in enumerate(zip(batch.reward, batch.discount, strict=True)):
             next_q = self._q(self.target_critics, agent, batch.next_observation, next_actions, remaining)
@@ -242,8 +240,7 @@ class MADDPG(MultiAgent):
         present: Sequence[Tensor],
     ) -> Tensor:
         """Return the value `[B]` that one agent's critic predicts; the inputs of absent agents are set to zero."""
-        ones = [1.0] * len(self.names)
-        kinds = ((observations, self.observation_size, self.scales), (actions, self.action_size, ones))
+        kinds = ((observations, self.observation_size, self.scales), (actions, self.action_size, [1.0] * len(actions)))
         inputs = [
             ops.multiply(ops.reshape(ops.cast(values[other], "float32"), (-1, sizes[other])), scales[other])
             * present[other][:, None]

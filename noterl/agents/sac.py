@@ -47,8 +47,7 @@ class SAC(CriticEnsemble):
         temperature: weight of the entropy, at least 0; higher makes the policy more random. "auto" learns it. A number
             or schedule sets it, and a number can be changed during training.
         initial_temperature: the initial value of a learned temperature, above 0. For small rewards, such as with
-            `normalize_reward`, use about 0.01. With 1, the entropy outweighs the rewards for tens of thousands of
-            updates.
+            `normalize_reward`, use about 0.01. With 1, entropy outweighs the rewards for tens of thousands of updates.
         target_entropy: the entropy of the policy that a learned temperature maintains. The default is minus the number
             of values in an action, or 0.98 times the maximum entropy for Discrete actions.
         recurrent: "gru", "lstm" or a function `inputs -> cell` for networks with a memory; see `DQN`.
@@ -107,8 +106,7 @@ class SAC(CriticEnsemble):
         self.head: Any = (heads.Categorical() if self.discrete else heads.SquashedGaussian()).bind(self.action_space)
         noise = () if self.discrete else ("noise", "next_noise")
         self.random_spec: Any = {**dict.fromkeys(noise, ((size,), "normal")), **self.choice_spec}
-        space = self.spaces.network_space
-        outputs = size if self.discrete else 2 * size
+        space, outputs = self.spaces.network_space, size if self.discrete else 2 * size
         actor, critics = self.split_networks(network)
         networks.check_memory(recurrent, network, sequence_length=sequence_length, burn_in=burn_in or None)
         self.sequence_length: int | None = sequence_length

@@ -35,9 +35,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # `nohup make test` and a job in the background ignore them, and so would the processes that tests interrupt.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     if config.getoption("--backend-free"):
         os.environ["KERAS_BACKEND"] = NO_BACKEND
     elif "KERAS_BACKEND" not in os.environ:

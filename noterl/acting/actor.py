@@ -169,7 +169,7 @@ class Actor:
         return values, state
 
     def network_inputs(self, observations: np.ndarray) -> np.ndarray:
-        """Return encoded observations `[N, ...]` as networks receive observations: normalized, in the networks' dtype."""
+        """Return encoded observations `[N, ...]` as networks receive observations: normalized, in the right dtype."""
         if self.normalizers is not None:
             observations = self.normalizers.normalize_observation(observations)
         return observations if observations.dtype == self.dtype else observations.astype(self.dtype)

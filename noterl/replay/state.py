@@ -16,6 +16,9 @@ from noterl.replay.storage import Storage
 from noterl.saving.arrays import pieces
 from noterl.utils import schema
 
+# The largest numbers in a file: arrays hold them as int64, and training continues to count.
+MOST_TRANSITIONS = 2**62
+
 
 def get_state(storage: Storage) -> dict[str, Any]:
     """Return the stored transitions; each column is a list of views of the storage.
@@ -54,8 +57,8 @@ def check_state(storage: Storage, state: Any, capacity: int) -> None:
     vector = schema.Array(np.int64, (None,))
     expected = {
         "capacity": schema.Constant(capacity),
-        "begin": schema.Int(0),
-        "count": schema.Int(0),
+        "begin": schema.Int(0, MOST_TRANSITIONS),
+        "count": schema.Int(0, MOST_TRANSITIONS),
         "columns": _schema(_layouts(storage)),
         "hidden": vector,
         "distance": vector,

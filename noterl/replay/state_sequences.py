@@ -14,6 +14,7 @@ import numpy as np
 from noterl.replay.columns import Array, ExtraSpec, reshape
 from noterl.replay.returns import gather_transitions
 from noterl.replay.samplers import Sample
+from noterl.replay.state import MOST_TRANSITIONS
 from noterl.replay.storage import Ring, Storage
 from noterl.types import STARTS, STATE, Batch
 from noterl.utils import schema
@@ -202,13 +203,15 @@ class StateSequences(Ring):
 
         part = {"rows": schema.Array(np.int64, (None,)), "starts": bool, "state": states()}
         expected = {
-            "begin": schema.Int(0),
-            "count": schema.Int(0),
+            "begin": schema.Int(0, MOST_TRANSITIONS),
+            "count": schema.Int(0, MOST_TRANSITIONS),
             "rows": schema.Array(np.int64, (None, spec.length)),
             "starts": schema.Array(np.bool_, (None,)),
             "state": states(None),
             "round": dict,
-            "lanes": schema.ListOf({"lane": int, "count": schema.Int(0), "parts": schema.ListOf(part)}),
+            "lanes": schema.ListOf(
+                {"lane": int, "count": schema.Int(0, MOST_TRANSITIONS), "parts": schema.ListOf(part)}
+            ),
         }
         if not isinstance(state, Mapping):
             raise ValueError("state['sequences'] must hold the sequences of an agent with a state")

@@ -97,6 +97,11 @@ DAMAGES = {
     "negative begin": (damage(["begin"], lambda _: -1), r"\['begin'\]"),
     "float count": (damage(["count"], float), r"\['count'\]"),
     "count too large": (damage(["count"], lambda count: count + 1), r"\['count'\]"),
+    # Numbers of transitions are int64 in arrays, and would overflow some transitions later.
+    "count near 2**63": (
+        lambda state: state.update(begin=2**63 - 40, count=2**63 - 20),
+        r"\['begin'\] must be an int of at least 0 and at most",
+    ),
     "column missing": (damage(["columns", "reward"], KeyError), r"\['columns'\] must be a dict with the keys"),
     "columns not a dict": (damage(["columns"], lambda _: [1]), r"\['columns'\]"),
     "column too short": (damage(["columns", "reward"], lambda pieces: pieces[:1]), r"\['reward'\] must have 20 rows"),

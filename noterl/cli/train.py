@@ -28,12 +28,29 @@ from noterl.utils.words import explain_name
 AGENT_FILE = "agent.noterl"
 LOG_FILE = "log.csv"
 
+_EXPECTED = {"--config": "the path of a TOML file", "--import": "the name of a module", "--seeds": "seeds, such as 0-9"}
+
 # The arguments of `fit` that the options of the run replace.
 _NOT_FIT = ("env", "seed", "callbacks")
 
 
 def run(arguments: Sequence[str]) -> None:
     """Run `noterl train`.
+
+    Raises:
+        UsageError: if the command line is wrong.
+    """
+    remaining, seeds = without_flag(arguments, "--seeds")
+    if not seeds:
+        train(*read_options(arguments))
+        return
+    from noterl.cli.seeds import train_seeds
+
+    train_seeds(remaining, seeds[-1])
+
+
+def read_options(arguments: Sequence[str]) -> tuple[str, list[Option], dict[str, Given]]:
+    """Return the agent's name, all options of the command, and the given ones.
 
     Raises:
         UsageError: if the command line is wrong.
@@ -45,14 +62,14 @@ def run(arguments: Sequence[str]) -> None:
     groups = {option.group for option in options} - set(map(callback_group, callback_options.offered()))
     text = (
         f"Train {about(name)}. Callbacks have options too: `noterl callbacks` lists them. --config FILE reads options "
-        "from a TOML file. --import MODULE imports classes of your own first."
+        "from a TOML file. --import MODULE imports classes of your own first. --seeds 0-9 trains once for each seed."
     )
     given_options = parse_options(options, arguments, prog=f"noterl train {name}", description=text, shown=groups)
     if path is not None:
         table.pop("agent", None)
         given_options = merged(parse_table(options, table, path), given_options)
     check_required(options, given_options)
-    train(name, options, {**given_options, "import": Given(modules, modules)} if modules else given_options)
+    return name, options, {**given_options, "import": Given(modules, modules)} if modules else given_options
 
 
 def read_command(command: str, arguments: Sequence[str]) -> tuple[str, list[str], dict[str, Any], str | None]:
@@ -146,7 +163,7 @@ def train(name: str, options: Sequence[Option], given: Mapping[str, Given]) -> P
     run_options = RunOptions(**groups["run"])
     # Drawn here instead of in the agent, because run.toml records it.
     seed = secrets.randbelow(2**31) if run_options.seed is None else run_options.seed
-    folder = _folder(name, run_options)
+    folder = folder_of(name, run_options)
     agent = None
     callbacks = _callbacks(given, folder)
     message = ""
@@ -340,7 +357,7 @@ def _callbacks(given: Mapping[str, Given], folder: Path) -> list[Any]:
     return callbacks
 
 
-def _folder(name: str, own: RunOptions) -> Path:
+def folder_of(name: str, own: RunOptions) -> Path:
     """Return the folder of the run, which does not exist yet or may be overwritten."""
     if own.out is not None:
         folder = user_path(own.out)
@@ -360,7 +377,7 @@ def _comment() -> str:
 
 
 def without_flag(arguments: Sequence[str], flag: str) -> tuple[list[str], list[str]]:
-    """Return the arguments without `--config` or `--import`, and the values of the flag.
+    """Return the arguments without `--config`, `--import` or `--seeds`, and the values of the flag.
 
     Raises:
         UsageError: if no value follows the flag.
@@ -372,8 +389,7 @@ def without_flag(arguments: Sequence[str], flag: str) -> tuple[list[str], list[s
         if argument == flag or argument.startswith(f"{flag}="):
             value = argument.partition("=")[2] or next(iterator, "")
             if not value:
-                expected = "the path of a TOML file" if flag == "--config" else "the name of a module"
-                raise UsageError(f"{flag} must be followed by {expected}")
+                raise UsageError(f"{flag} must be followed by {_EXPECTED[flag]}")
             values.append(value)
         else:
             remaining.append(argument)

@@ -1,0 +1,100 @@
+"""`noterl train --seeds 0-9`: one run for each seed, a table and a figure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from noterl import plotting
+from noterl.cli.catalogue import columns
+from noterl.cli.errors import UsageError
+from noterl.cli.options import Given
+from noterl.cli.train import LOG_FILE, RunOptions, folder_of, read_options, train
+from noterl.training.evaluation import interquartile_mean
+from noterl.utils.tables import read_columns
+
+FIGURE_FILE = "seeds.png"
+LAST_EPISODES = 100  # whose mean return is the score of a run, as `noterl train` prints it
+_RESAMPLES = 2_000
+
+
+def train_seeds(arguments: Sequence[str], text: str) -> None:
+    """Train once for each seed, into `seed-N` below the folder of the command; print a table and draw a figure.
+
+    `{seed}` in an argument is replaced by the seed, such as in `--checkpoint "saved/{seed}"`.
+
+    Args:
+        arguments: of `noterl train`, without `--seeds`.
+        text: the value of `--seeds`.
+
+    Raises:
+        UsageError: if the command line is wrong.
+    """
+    seeds = seeds_of(text)
+    folder = Path()
+    is_quiet = False
+    scores: dict[int, float] = {}
+    for number, seed in enumerate(seeds):
+        name, options, given = read_options([argument.replace("{seed}", str(seed)) for argument in arguments])
+        own = {
+            option.key: given[option.key].value for option in options if option.group == "run" and option.key in given
+        }
+        if number == 0:
+            _check(arguments, given)
+            folder = folder_of(name, RunOptions(**own))
+            is_quiet = bool(own.get("quiet", False))
+        out = str(folder / f"seed-{seed}")
+        train(name, options, {**given, "seed": Given(seed, seed), "out": Given(out, out)})
+        rewards = read_columns(Path(out, LOG_FILE)).get("reward", [])[-LAST_EPISODES:]
+        if rewards:
+            scores[seed] = float(np.mean(rewards))
+    logs = [folder / f"seed-{seed}" / LOG_FILE for seed in scores]
+    if logs:
+        plotting.compare(logs, path=folder / FIGURE_FILE)
+    if not is_quiet:
+        print(columns({f"seed {seed}": f"{score:.2f}" for seed, score in scores.items()}))
+        print(summary_of_scores(list(scores.values())))
+        print(folder / FIGURE_FILE)
+
+
+def seeds_of(text: str) -> list[int]:
+    """Return the seeds of a text such as "0-9" or "1,5,20-22".
+
+    Raises:
+        UsageError: if the text is of another form, or names a seed twice.
+    """
+    seeds: list[int] = []
+    for part in text.split(","):
+        bounds = re.fullmatch(r"(\d{1,10})(?:-(\d{1,10}))?", part.strip())
+        if bounds is None:
+            raise UsageError(f"--seeds must be seeds such as 0-9 or 1,5,20-22, got {text!r}")
+        low = int(bounds[1])
+        high = int(bounds[2] or low)
+        if not low <= high < low + 10_000:
+            raise UsageError(f"--seeds must count upwards, to at most 10,000 seeds, got {part!r}")
+        seeds += range(low, high + 1)
+    if len(set(seeds)) < len(seeds):
+        raise UsageError(f"--seeds must name each seed once, got {text!r}")
+    return seeds
+
+
+def summary_of_scores(scores: Sequence[float]) -> str:
+    """Return the interquartile mean of the scores of runs, with its 95 % bootstrap interval over runs."""
+    if not scores:
+        return "no run has finished an episode"
+    # The same resamples in every call: equal runs have equal intervals.
+    resamples = np.random.default_rng(0).choice(np.asarray(scores), (_RESAMPLES, len(scores)))
+    low, high = np.percentile([interquartile_mean(row) for row in resamples], [2.5, 97.5])
+    middle = interquartile_mean(np.asarray(scores))
+    return f"interquartile mean of {len(scores)} runs {middle:.2f}, 95 % interval {low:.2f} to {high:.2f}"
+
+
+def _check(arguments: Sequence[str], given: dict[str, Given]) -> None:
+    """Raise a UsageError if an option contradicts `--seeds`, which replaces the seed of a TOML file."""
+    if any(argument.partition("=")[0] == "--seed" for argument in arguments):
+        raise UsageError("--seed and --seeds cannot both be given")
+    if any(key.partition(".")[0] == "csv" for key in given):
+        raise UsageError(f"--csv: with --seeds, each run writes {LOG_FILE} into its folder; leave --csv out")

@@ -24,8 +24,8 @@ LIMITS = {"placeholders": 10.0, "fillers": 8.0, "packed": 6.0, "pronouns": 10.0,
 # The packages that keep all of them. The others follow, one at a time.
 PACKAGES = (
     *("callbacks", "noterl/acting", "noterl/agents", "noterl/cli", "noterl/distribute", "noterl/envs"),
-    *("noterl/export", "noterl/finders", "noterl/heads", "noterl/imitation", "noterl/networks", "noterl/presets"),
-    *("noterl/saving", "noterl/tune", "noterl/utils"),
+    *("noterl/export", "noterl/finders", "noterl/heads", "noterl/imitation", "noterl/learning", "noterl/networks"),
+    *("noterl/presets", "noterl/saving", "noterl/tune", "noterl/utils"),
 )
 
 

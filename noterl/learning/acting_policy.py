@@ -20,11 +20,11 @@ class ActingPolicy:
     """The weights and the statistics for normalization with which a rollout is collected.
 
     `prepare` of an agent computes log-probabilities and values with the current networks. If workers collect the
-    rollout while the agent learns, these are not those of the policy that acted. `in_place` restores that policy for
-    the time of `prepare`.
+    rollout while the agent learns, another policy has acted, with older weights. `in_place` restores this policy while
+    `prepare` runs.
 
     Args:
-        algorithm: the agent; its current weights are copied.
+        algorithm: the agent, whose current weights are copied.
     """
 
     def __init__(self, algorithm: Algorithm) -> None:
@@ -35,12 +35,16 @@ class ActingPolicy:
 
     def _networks(self) -> list[tuple[str, Any]]:
         """Return the networks by name, without generators of random numbers, which `prepare` advances."""
-        found = self._algorithm.networks().items()
-        return [(name, each) for name, each in found if not isinstance(each, keras.random.SeedGenerator)]
+        by_name = self._algorithm.networks()
+        return [
+            (name, network) for name, network in by_name.items() if not isinstance(network, keras.random.SeedGenerator)
+        ]
 
     def _current(self) -> dict[str, list[np.ndarray[Any, Any]]]:
-        """Return copies of the current weights; those of torch's networks may be views."""
-        return {name: [np.array(each) for each in networks.get_weights(network)] for name, network in self._networks()}
+        """Return copies of the current weights, because the weights of torch's networks may be views."""
+        return {
+            name: [np.array(weight) for weight in networks.get_weights(network)] for name, network in self._networks()
+        }
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
@@ -59,6 +63,7 @@ class ActingPolicy:
                     "the next rollout meanwhile: set learns_in_prepare = True in the class"
                 )
         finally:
+            # Also after an error, because the agent must keep the weights that it has learned.
             self._set(current)
 
     def _set(self, weights: Mapping[str, Any]) -> None:
@@ -79,21 +84,23 @@ class ActingPolicy:
 
     def get_state(self) -> dict[str, Any]:
         """Return the weights and the statistics."""
-        weights = {name: [np.array(weight) for weight in each] for name, each in self._weights.items()}
+        weights = {name: [np.array(weight) for weight in arrays] for name, arrays in self._weights.items()}
         return {"weights": weights, "statistics": _copies(self._statistics)}
 
     def set_state(self, state: Any) -> None:
         """Restore what `get_state` returned.
 
         Raises:
-            ValueError: if it does not fit the networks; this object is then unchanged.
+            ValueError: if the state does not fit the networks; this object is then unchanged.
         """
         schema = {
-            "weights": {name: [Array(shape=weight.shape) for weight in each] for name, each in self._weights.items()},
+            "weights": {
+                name: [Array(shape=weight.shape) for weight in arrays] for name, arrays in self._weights.items()
+            },
             "statistics": {name: Array(array.dtype, array.shape) for name, array in self._statistics.items()},
         }
         check(state, schema, "the acting policy")
-        self._weights = {name: list(each) for name, each in state["weights"].items()}
+        self._weights = {name: list(weights) for name, weights in state["weights"].items()}
         self._statistics = _copies(state["statistics"])
 
 
@@ -102,9 +109,9 @@ def _copies(arrays: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def _are_equal(first: Mapping[str, list[Any]], second: Mapping[str, list[Any]]) -> bool:
-    """Return whether networks have the same weights; those that are NaN are equal."""
+    """Return whether networks have the same weights; two weights that are NaN are equal."""
     return all(
-        np.array_equal(own, other, equal_nan=True)
+        np.array_equal(weight, other, equal_nan=True)
         for name, weights in first.items()
-        for own, other in zip(weights, second[name], strict=True)
+        for weight, other in zip(weights, second[name], strict=True)
     )

@@ -41,15 +41,17 @@ class Cloning(UpdateSource):
         batch_size: pairs of observation and action in one update.
 
     Attributes:
-        schedule: its `updates` is the number of updates in one group, which is one compiled call.
+        schedule: `schedule.updates` is the number of updates in one group, which is one compiled call.
 
     Raises:
         ValueError: if the policy depends on no trainable variable.
     """
 
     def __init__(self, learner: Learner, data: ExpertData, optimizer: Any, updates: int, batch_size: int) -> None:
-        self._learner, self._data = learner, data
+        self._learner = learner
+        self._data = data
         size = min(updates, LARGEST_CALL, max(1, _LARGEST_GROUP // (batch_size * data.observation[0].nbytes)))
+        # Only the batch size and the size of a group are used.
         self.schedule: UpdateSchedule = UpdateSchedule(
             batch_size=batch_size, learning_starts=0, update_every=1, updates=size, target_update=None
         )
@@ -107,33 +109,40 @@ class Cloning(UpdateSource):
 
     def _batch(self, indices: np.ndarray) -> Batch:
         observation, action = self._data.gather(indices)
+        # `step` reads only observations and actions; the other fields complete the batch.
         none = np.zeros(indices.shape, np.float32)
         return Batch(observation, action, none, none, none, none + 1, indices.astype(np.int32), {})
 
     def _policy_variables(self) -> list[Any]:
-        """Return the variables that change the outputs of `forward`, found by the gradient of random sums of them.
+        """Return the variables that change the outputs of `forward`, found by the gradient of random sums of outputs.
 
         TensorFlow and torch return no gradient for other variables. JAX returns zeros, so a network whose gradients are
         all zero is left out as a whole.
         """
-        learner, pairs = self._learner, list[tuple[Any, Any]]()
+        learner = self._learner
+        pairs = list[tuple[Any, Any]]()
+        # A few observations show which variables have a gradient.
         observation, _ = self._data.gather(np.arange(min(8, len(self._data))))
         trained = learner.algorithm.trained_variables()
 
         def random_sum(observation: Any) -> Any:
             outputs = self._outputs(observation)
+            # Random factors, because a plain sum can be constant, such as the sum of probabilities.
             factors = np.random.default_rng(0).normal(size=tuple(outputs.shape)).astype(np.float32)
             return ops.sum(ops.multiply(outputs, factors))
 
-        tensor, known = ops.convert_to_tensor(observation), learner.updater.find_variables()
-        backends.current().minimize(random_sum, trained, Recorder(pairs), (tensor,), known=known)
-        fetch, found = backends.current().fetch, []
+        tensor = ops.convert_to_tensor(observation)
+        variables = learner.updater.find_variables()
+        backends.current().minimize(random_sum, trained, Recorder(pairs), (tensor,), known=variables)
+        fetch = backends.current().fetch
+        policy_variables: list[Any] = []
         reached = {id(variable) for _, variable in pairs}
         moving = {id(variable) for gradient, variable in pairs if fetch(gradient).any()}
         for network in learner.algorithm.networks().values():
-            own = {id(variable) for variable in networks.trainable_variables(network)}
-            if own & moving:
-                found += [variable for variable in trained if id(variable) in own & reached]
-        if not found:
+            ids = {id(variable) for variable in networks.trainable_variables(network)}
+            # JAX returns zeros for unused variables, so all variables of a network with some gradient are kept.
+            if ids & moving:
+                policy_variables += [variable for variable in trained if id(variable) in ids & reached]
+        if not policy_variables:
             raise ValueError(f"pretrain: forward of {type(learner.algorithm).__name__} depends on nothing to train")
-        return networks.unique(found)
+        return networks.unique(policy_variables)

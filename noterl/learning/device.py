@@ -1,4 +1,4 @@
-"""Rollout learners on the device: which agents run there, their compiled program and its calls."""
+"""Rollout learners on the device: which agents run there, the compiled program of an agent, and the calls."""
 
 from __future__ import annotations
 
@@ -30,13 +30,17 @@ if TYPE_CHECKING:
 
 # Seconds of a call, and what they are estimated from: 2 cores, networks of 32 to 64 units. An estimate, not a
 # measurement at run time, because the same seed must give the same run: a stop takes effect at the end of a call.
-SECONDS, PER_ROUND, PER_STEP, PER_UPDATE, PER_PRODUCT = 0.2, 1e-5, 7e-7, 5e-5, 5e-11
+SECONDS = 0.2
+PER_ROUND = 1e-5
+PER_STEP = 7e-7
+PER_UPDATE = 5e-5
+PER_PRODUCT = 5e-11
 
 
 def rollouts_run_on_device(learner: Any, actor: Any, source: EnvSource) -> bool:
-    """Return whether an agent collects rollouts and learns from them in one compiled call.
+    """Return whether an agent collects rollouts and learns in one compiled call.
 
-    It needs the JAX backend, an environment of pure functions, rollouts that are discarded after their updates, and
+    This needs the JAX backend, an environment of pure functions, rollouts that are discarded after the updates, and
     exploration that compiled calls can compute (see `find_exploration`); on the CPU also a network without
     convolutions. Normalization, a reward model and fields of `forward` are computed on the host; such agents step the
     environment as a vector environment.
@@ -93,7 +97,8 @@ class DeviceRunner(ABC):
 
     def scheduled(self, first_step: int) -> np.ndarray:
         """Return the values of scheduled variables after each iteration, float32 `[C, variables]`."""
-        size, count = self.program.size, self.program.iterations
+        size = self.program.size
+        count = self.program.iterations
         steps = range(first_step + size, first_step + size * count + 1, size)
         values = [[schedule(step) for step in steps] for _, schedule in self._schedules]
         return np.array(values, np.float32).reshape(len(self._schedules), count).T
@@ -105,12 +110,14 @@ class DeviceRunner(ABC):
             carry: that the call returned.
             report: of the call.
             place: `first_step` and `end` of the call.
-            due: the updates after each iteration, `[C]`; those of an iteration that is not complete are not made.
+            due: the updates after each iteration, `[C]`; the updates of an incomplete iteration are not made.
         """
-        size, (first_step, end) = self.program.size, place
+        size = self.program.size
+        first_step, end = place
         end = min(end, int(report.iterations) * size)
         learned = np.flatnonzero(due[: end // size])
         if len(learned):
+            # The host's variables get the values that the last updates of the call have used.
             self.learner.updater.update_schedules(first_step + (int(learned[-1]) + 1) * size)
         ends = np.flatnonzero(report.ended)
         returns, lengths = report.sums.on_host()
@@ -144,8 +151,9 @@ class RolloutRunner(DeviceRunner):
         self._exploration: Exploration = self.program.training.exploration
 
     def scheduled(self, first_step: int) -> np.ndarray:
-        """Return the values of scheduled variables, and after them the settings of each round of the exploration."""
-        values, count = super().scheduled(first_step), self._exploration.num_settings
+        """Return the values of scheduled variables, followed by the exploration's settings of each round."""
+        values = super().scheduled(first_step)
+        count = self._exploration.num_settings
         if not count:
             return values
         steps = range(0, self.program.size * self.program.iterations, self.program.num_envs)
@@ -163,7 +171,7 @@ class RolloutRunner(DeviceRunner):
         return carry, self.events_of(carry, report, end, first_step)
 
     def events_of(self, carry: Carry, report: Report, end: int, first_step: int) -> CallEvents:
-        """Return the events of a call, which may have been made with those of other members of a population."""
+        """Return the events of a call, which may have run together with the calls of other members of a population."""
         due = np.full(self.program.iterations, self.program.num_updates)
         return self.events(carry, report, (first_step, end), due)
 
@@ -180,9 +188,12 @@ def make_training(
         exploration: how actions are chosen.
         stop: whether the update with these logs ends the group.
     """
-    algorithm, updater = learner.algorithm, learner.updater
+    algorithm = learner.algorithm
+    updater = learner.updater
     assert source.functions is not None
+    # A hyperparameter is a variable of the program; a plain number is a constant.
     gamma = algorithm.hyperparameters.get("gamma")
+    # A replay memory stores executed actions; a rollout stores the sampled ones, which have the log-probability.
     stores_executed = learner.rollout is None
 
     def act(observations: Any, numbers: Any, settings: Any, state: dict[str, Any]) -> tuple[Any, Any, dict[str, Any]]:
@@ -216,8 +227,10 @@ def make_program(learner: RolloutLearner, actor: Any, source: EnvSource, members
 
     A call is shorter by the factor `members`.
     """
-    algorithm, rollout = learner.algorithm, learner.rollout
-    head, traced = algorithm.head, learner.updater.traced
+    algorithm = learner.algorithm
+    rollout = learner.rollout
+    head = algorithm.head
+    traced = learner.updater.traced
     exploration = find_exploration(head, actor.explorer)
     assert exploration is not None
     stop = traced(algorithm.stop_epochs) if learner.may_stop else None
@@ -257,7 +270,7 @@ def estimate(learner: Learner, rounds: int, steps: int, passes: int, updates: fl
     Args:
         learner: the learner.
         rounds: rounds of all lanes.
-        steps: environment steps in them.
+        steps: environment steps in these rounds.
         passes: how often each step passes the networks before the updates.
         updates: gradient updates; a row of a batch passes the networks three times, with the gradients.
     """
@@ -267,13 +280,14 @@ def estimate(learner: Learner, rounds: int, steps: int, passes: int, updates: fl
 
 
 def scheduled(learner: Learner) -> list[tuple[Any, Schedule]]:
-    """Return the hyperparameters and learning rates that have a schedule, with it."""
-    found = [(each, each.schedule) for each in learner.algorithm.hyperparameters.values() if each.schedule is not None]
+    """Return the hyperparameters and learning rates that have a schedule, each with this schedule."""
+    hyperparameters = learner.algorithm.hyperparameters.values()
+    pairs = [(variable, variable.schedule) for variable in hyperparameters if variable.schedule is not None]
     for optimizer in learner.optimizers.values():
         schedule = optimizers.schedule_of(optimizer)
         if schedule is not None:
-            found.append((optimizer._learning_rate, schedule))
-    return found
+            pairs.append((optimizer._learning_rate, schedule))
+    return pairs
 
 
 def check_learning_rate(by_name: Mapping[str, Any]) -> None:

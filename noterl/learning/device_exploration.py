@@ -16,14 +16,14 @@ from noterl.policies import AdaptiveEpsGreedyPolicy, EpsGreedyQPolicy, GreedyQPo
 
 
 class Exploration(on_device.Exploration, Protocol):
-    """How actions are chosen in a compiled call; the distribution is that of `Head.explore`."""
+    """How actions are chosen in a compiled call, with the same distribution as by `Head.explore`."""
 
     def settings(self, step: int, passed: int) -> tuple[float, ...]:
         """Return the settings of a round, `[E]`, computed on the host.
 
         Args:
             step: environment steps before the round.
-            passed: those of them since the last `Explorer.skip`.
+            passed: environment steps between the last `Explorer.skip` and the round.
         """
         ...
 
@@ -67,7 +67,10 @@ class EpsilonGreedy:
 
     def select(self, values: Any, numbers: Any, settings: Any) -> Any:
         """Return actions `[N]`; a number below epsilon, divided by epsilon, is again uniform."""
-        number, epsilon, count = numbers[:, 0], settings[0], values.shape[1]
+        number = numbers[:, 0]
+        epsilon = settings[0]
+        count = values.shape[1]
+        # If epsilon is 0, 1e-12 prevents a division by zero, and the result is not used.
         explored = index_of(number / ops.maximum(epsilon, 1e-12), count)
         return ops.where(number < epsilon, explored, ops.cast(ops.argmax(values, axis=-1), "int32"))
 
@@ -84,7 +87,7 @@ class GaussianNoise:
         self.num_sampled: int = noise.size
 
     def settings(self, step: int, passed: int) -> tuple[float, ...]:
-        """Set the schedules of the noise to `step`; return its mean and standard deviation."""
+        """Set the schedules of the noise to `step`; return the mean and standard deviation of the noise."""
         noise = self._noise
         noise.update_schedules(step)
         return noise.mu, noise.sigma_at(noise.n + passed)
@@ -96,18 +99,23 @@ class GaussianNoise:
 
 
 def find_exploration(head: Head, explorer: Explorer) -> Exploration | None:
-    """Return how a head explores with this policy or noise in a compiled call; None if it cannot.
+    """Return how a head explores with this policy or noise in a compiled call; None if a call cannot compute that.
 
     Subclasses of the policies and noises may behave differently, so only the exact types are accepted.
     """
-    kind = type(explorer)
-    if head.sampled_from is not None and kind is Explorer:
+    explorer_class = type(explorer)
+    if head.sampled_from is not None and explorer_class is Explorer:
         return Sampling(head)
     if head.noisy:
         return None
-    if type(head) is Q and kind in (EpsGreedyQPolicy, LinearEpsGreedyPolicy, AdaptiveEpsGreedyPolicy, GreedyQPolicy):
+    if type(head) is Q and explorer_class in (
+        EpsGreedyQPolicy,
+        LinearEpsGreedyPolicy,
+        AdaptiveEpsGreedyPolicy,
+        GreedyQPolicy,
+    ):
         return EpsilonGreedy(explorer)
-    if isinstance(head, Deterministic) and kind is GaussianWhiteNoiseProcess:
+    if isinstance(head, Deterministic) and explorer_class is GaussianWhiteNoiseProcess:
         return GaussianNoise(head, explorer)  # type: ignore[arg-type]
     return None
 

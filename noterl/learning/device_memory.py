@@ -1,8 +1,8 @@
 """A replay memory on the device, which is the agent's memory while its transitions are collected there.
 
-The agent's `Replay` receives the transitions when it is next used, and not before (`Replay.load_later`). If the
-`Replay` has changed since, such as by `drop_oldest` or a `fit` on the host, the device receives its contents before the
-next call.
+The agent's `Replay` receives the transitions at the next use of the `Replay`, and not before (`Replay.load_later`). If
+the `Replay` has changed since, such as by `drop_oldest` or a `fit` on the host, the device receives the contents of the
+`Replay` before the next call.
 """
 
 from __future__ import annotations
@@ -48,16 +48,17 @@ class DeviceMemory:
         self._load = self._add_to_replay  # one object, which is compared
 
     def open(self, position: int, observations: Any) -> np.ndarray | None:
-        """Copy the contents of the `Replay` to the device, unless they are there already.
+        """Copy the contents of the `Replay` to the device, unless the ring holds these contents already.
 
         Args:
             position: the steps that the lanes have taken in the round in progress.
             observations: the current observations of the lanes, as the memory stores them, `[N, ...]`.
 
         Returns:
-            None if the ring holds them already. Otherwise, whether each lane's last transition is `num_envs` insertions
-            before its next one, and its episode goes on, `[N]`.
+            None if the ring holds the contents already. Otherwise, for each lane, whether the last transition is
+            `num_envs` insertions before the next one, and the episode goes on, `[N]`.
         """
+        # A call that failed may have destroyed the ring.
         if self.ring is not None and self._program.is_destroyed(self.ring):
             self.release()
         if self.replay.pending_load is self._load:
@@ -65,7 +66,9 @@ class DeviceMemory:
         storage = self.replay.storage
         if self.ring is None or self._version[1:] != _version(storage)[1:]:
             return self._copy(storage, position, observations)
-        self._version, self._begin = _version(storage), storage.begin  # `drop_oldest` needs no copy
+        # `drop_oldest` changes only the oldest insertion number, so it needs no copy.
+        self._version = _version(storage)
+        self._begin = storage.begin
         return None
 
     def release(self) -> None:
@@ -95,12 +98,16 @@ class DeviceMemory:
         self.replay.load_later(self._load)
 
     def _copy(self, storage: Storage, position: int, observations: Any) -> np.ndarray:
-        program, indices = self._program, storage.stored_indices()
+        program = self._program
+        indices = storage.stored_indices()
         num_envs = program.num_envs
-        self.count, self._begin = storage.count, storage.begin
+        self.count = storage.count
+        self._begin = storage.begin
+        # A round then starts at a multiple of `num_envs`, because a row of the ring holds one round.
         self._offset = (position - self.count) % num_envs
         distance = distances(storage, storage.successor[indices])
-        linked, behind = np.flatnonzero(distance), np.zeros_like(distance)
+        linked = np.flatnonzero(distance)
+        behind = np.zeros_like(distance)
         behind[linked + distance[linked]] = distance[linked]
         rows = {
             "observation": storage.observations(indices),
@@ -130,7 +137,7 @@ class DeviceMemory:
             return False
         after = storage.next_observations(np.array([index]))
         equal: list[bool] = []
-        map_leaves(lambda one, other: equal.append(np.array_equal(one[0], other)), after, observation)
+        map_leaves(lambda stored, current: equal.append(np.array_equal(stored[0], current)), after, observation)
         return all(equal)
 
     def _slots(self, numbers: np.ndarray) -> np.ndarray:
@@ -141,19 +148,22 @@ class DeviceMemory:
     def _add_to_replay(self) -> None:
         """Add the transitions of the calls since the last copy to the `Replay`, in the order of their steps.
 
-        A call that raises, such as one that runs out of memory, has destroyed the ring. Its transitions are then lost.
+        A call that raises, such as one that runs out of memory, has destroyed the ring. The transitions since the last
+        copy are then lost.
         """
         storage = self.replay.storage
         if self._program.is_destroyed(self.ring):
-            lost, self.ring = min(self.count - storage.count, storage.capacity), None
+            lost = min(self.count - storage.count, storage.capacity)
+            self.ring = None
             for lane in range(self._program.num_envs):
-                storage.interrupt(lane)
+                storage.interrupt(lane)  # the next transition does not follow the last stored one
             warnings.warn(
                 f"the call on the device that has failed destroyed the newest {lost} transitions of the replay memory",
                 RuntimeWarning,
                 stacklevel=2,
             )
             return
+        # Only the newest transitions fit, so older ones need not be added first.
         if self.count - storage.count > storage.capacity:
             storage.clear()
             storage.begin = storage.count = self.count - storage.capacity
@@ -165,7 +175,8 @@ class DeviceMemory:
             (slots % self._program.num_envs).tolist(), rows["action"], rows["reward"].tolist(), *ends, strict=True
         )
         for k, (lane, action, reward, terminated, truncated) in enumerate(columns):
-            before, after = at(rows["observation"], k), at(rows["next_observation"], k)
+            before = at(rows["observation"], k)
+            after = at(rows["next_observation"], k)
             storage.add(lane, before, action, reward, after, terminated, truncated)
         self._version = _version(storage)
         self._begin = storage.begin

@@ -1,8 +1,8 @@
 """A copy of a replay memory's observations on the device that makes the updates.
 
-The memory stays on the host: it samples, and computes rewards, discounts and weights. The copy receives the
-observations that were added since the last batch, and gathers those of a batch, so they cross once instead of once for
-each sample.
+The memory stays on the host, where it samples and computes rewards, discounts and weights. The copy receives the
+observations that were added since the last batch, and gathers the observations of a batch. So an observation is
+transferred once instead of once for each sample.
 """
 
 from __future__ import annotations
@@ -21,19 +21,22 @@ CHUNK = 2**25
 
 
 class DeviceObservations:
-    """The observations of a memory in two tables on the device: those of the ring, and the final ones.
+    """The observations of a memory in two tables on the device: one of the ring, one of the final observations.
 
     Args:
         replay: a built memory of Box observations.
-        variable: one that updates use; the tables are on its device.
+        variable: a variable that updates use; the tables are on the device of this variable.
     """
 
     def __init__(self, replay: Replay, variable: Any) -> None:
-        self._replay, self._variable = replay, variable
+        self._replay = replay
+        self._variable = variable
         self._tables = backends.current().capabilities["tables"]
         self._ring: Any = None
         self._final: Any = None
-        self._epoch, self._count = -1, 0  # of the storage, when its observations were last copied
+        # Of the storage, when its observations were last copied. No epoch is -1, so the first call copies everything.
+        self._epoch = -1
+        self._count = 0
 
     def observations(self, indices: Array) -> Any:
         """Return the observations `[n, ...]` as a tensor on the device."""
@@ -50,24 +53,29 @@ class DeviceObservations:
     def _updated(self) -> Storage:
         """Copy what has been added since the last call, and return the storage."""
         storage = self._replay.storage
-        epoch, self._epoch = self._epoch, -1  # if an exception follows, the next call copies everything again
+        epoch = self._epoch
+        self._epoch = -1  # if an exception follows, the next call copies everything again
         try:
             self._copy_since(storage.begin if storage.epoch != epoch else max(self._count, storage.begin), storage)
         except BaseException:
             self._ring = self._final = None  # JAX may have consumed them
             raise
-        self._epoch, self._count = storage.epoch, storage.count
+        self._epoch = storage.epoch
+        self._count = storage.count
         return storage
 
     def _copy_since(self, number: int, storage: Storage) -> None:
         """Copy the observations of the transitions with this insertion number and later ones."""
-        layout, slots = storage.observation_layout, len(storage.final_observations)
+        layout = storage.observation_layout
+        slots = len(storage.final_observations)
         if self._ring is None:
             self._ring = self._new_table(storage, storage.capacity)
         rows = np.arange(number, storage.count) % storage.capacity
         self._ring = self._copied(self._ring, storage.observation, rows, layout)
         if self._final is None or slots != self._final.shape[0]:
-            self._final, rows = self._new_table(storage, slots), storage.stored_indices()
+            # The new table is empty, so it receives the final observations of all stored transitions.
+            self._final = self._new_table(storage, slots)
+            rows = storage.stored_indices()
         successor = storage.successor[rows]
         self._final = self._copied(self._final, storage.final_observations, -1 - successor[successor < 0], layout)
 

@@ -1,4 +1,4 @@
-"""Agents with a replay memory on the device: which of them run there, and their calls."""
+"""Agents with a replay memory on the device: which agents run there, and the compiled calls of an agent."""
 
 from __future__ import annotations
 
@@ -33,17 +33,18 @@ MOST_STEPS = 2**17
 
 
 def replay_runs_on_device(learner: Any, actor: Any, source: EnvSource) -> bool:
-    """Return whether an agent collects into a replay memory on the device, and learns from it there.
+    """Return whether an agent collects into a replay memory on the device, and learns there from this memory.
 
-    It needs the JAX backend, an environment of pure functions, a memory that samples all transitions uniformly, and
-    exploration that compiled calls can compute: see `find_exploration`. Updates must be due by steps, and their number
-    fixed. Normalization, reward models, relabelling, stacks of frames, memories on disk, further stored fields, and
-    networks with convolutions on the CPU stay on the host; such agents step a vector environment.
+    This needs the JAX backend, an environment of pure functions, a memory that samples all transitions uniformly, and
+    exploration that compiled calls can compute: see `find_exploration`. Updates must be due by steps, with a fixed
+    number of updates. Normalization, reward models, relabelling, stacks of frames, memories on disk, further stored
+    fields, and networks with convolutions on the CPU stay on the host; such agents step a vector environment.
     """
     device_programs = backends.current().capabilities.get("device_programs")
     if source.functions is None or device_programs is None or type(learner) is not ReplayLearner:
         return False
-    algorithm, schedule = learner.algorithm, learner.schedule
+    algorithm = learner.algorithm
+    schedule = learner.schedule
     return (
         type(actor) is Actor
         and find_exploration(actor.head, actor.explorer) is not None
@@ -59,7 +60,7 @@ def replay_runs_on_device(learner: Any, actor: Any, source: EnvSource) -> bool:
 
 
 def _is_plain(replay: Replay) -> bool:
-    """Return whether a memory stores single transitions in RAM, and samples all of them uniformly."""
+    """Return whether a memory stores single transitions in RAM, and samples all transitions uniformly."""
     config = replay.get_config()
     others = [config.get(name) for name in ("relabel", "frame_stack", "memmap")]
     return type(replay) is Replay and type(replay.sampler) is Uniform and others == [None, None, None]
@@ -100,11 +101,15 @@ class ReplayRunner(DeviceRunner):
 
     def call(self, carry: Carry, begin: int, end: int, first_step: int) -> tuple[Carry, CallEvents]:
         """Make a call."""
-        learner, memory, program = self.learner, self.memory, self.program
+        learner = self.learner
+        memory = self.memory
+        program = self.program
         linked = memory.open(begin, carry.observations)
+        # After a copy, the program needs the links between the lanes' last transitions and the next ones.
         if linked is not None:
             carry = carry._replace(memory=linked)
         plan = self._plan(begin, end, first_step)
+        # The position within the periods of updates and of hard copies.
         number = learner.algorithm.updates % (learner.algorithm.update_period * (program.copy_every or 1))
         place = Place(memory.row(begin), begin, end, number)
         carry, ring, report = program(carry, memory.ring, memory.table, place, plan)
@@ -114,13 +119,18 @@ class ReplayRunner(DeviceRunner):
         return carry, events
 
     def _plan(self, begin: int, end: int, first_step: int) -> Plan:
-        """Return the plan of a call; nothing is due after a round that it does not complete."""
-        learner, memory, size, rounds = self.learner, self.memory, self.program.size, self.program.iterations
+        """Return the plan of a call; nothing is due after a round that the call does not complete."""
+        learner = self.learner
+        memory = self.memory
+        size = self.program.size
+        rounds = self.program.iterations
         random, updates, copies, recent, older, first = (np.zeros(rounds, np.int32) for _ in range(6))
         settings = np.zeros((rounds, self._exploration.num_settings), np.float32)
         for t in range(-(-end // size)):
-            before, after = first_step + t * size, first_step + (t + 1) * size
+            before = first_step + t * size
+            after = first_step + (t + 1) * size
             settings[t] = self._exploration.settings(before, t * size)
+            # Actions are random until `learning_starts`, as the actor chooses them on the host.
             random[t] = min(max(self.actor.learning_starts - before, 0), size)
             if (t + 1) * size <= end:
                 recent[t], older[t], first[t] = memory.sampleable(memory.count - begin + (t + 1) * size)
@@ -129,7 +139,8 @@ class ReplayRunner(DeviceRunner):
 
     def _skip(self, first_step: int, rounds: int) -> None:
         """Advance the exploration on the host by these rounds."""
-        explorer, size = self.actor.explorer, self.program.size
+        explorer = self.actor.explorer
+        size = self.program.size
         if rounds:
             explorer.update_schedules(first_step + (rounds - 1) * size)
             explorer.skip(rounds * size)
@@ -137,7 +148,8 @@ class ReplayRunner(DeviceRunner):
 
 def _make_program(learner: ReplayLearner, exploration: Exploration, source: EnvSource, num_envs: int) -> ReplayProgram:
     """Return the program of a learner for a number of lanes."""
-    algorithm, space = learner.algorithm, learner.algorithm.action_space
+    algorithm = learner.algorithm
+    space = learner.algorithm.action_space
     schedule: Any = learner.schedule
     layout = observation_layout(source.observation_space)
     rounds = rounds_per_call(learner, num_envs)

@@ -27,8 +27,9 @@ def runs_on_device(learner: Learner, actor: Actor, source: EnvSource) -> bool:
 
 
 def find_runner(learner: Any, actor: Actor, source: EnvSource, num_envs: int) -> DeviceRunner:
-    """Return the runner of a learner for a number of lanes; it is made once for the same sizes and constants."""
-    algorithm, schedule = learner.algorithm, learner.schedule
+    """Return the runner of a learner for a number of lanes; the same sizes and constants give the same runner."""
+    algorithm = learner.algorithm
+    schedule = learner.schedule
     # A plain number `self.gamma` is a constant of the program.
     gamma = None if "gamma" in algorithm.hyperparameters else discount_factor(algorithm)
     learner.updater.check_constants()
@@ -39,9 +40,11 @@ def find_runner(learner: Any, actor: Actor, source: EnvSource, num_envs: int) ->
         key += schedule.update_every, schedule.updates, schedule.hard_copy_updates
     if learner.device_runner is None or learner.device_runner_key != key:
         if learner.device_runner is not None:
+            # The memory on the host receives the transitions before the new runner copies the memory.
             learner.device_runner.release()
         is_rollout = isinstance(learner, RolloutLearner)
         runner = RolloutRunner(learner, actor, source) if is_rollout else ReplayRunner(learner, actor, source, num_envs)
-        learner.device_runner, learner.device_runner_key = runner, key
-    found: DeviceRunner = learner.device_runner
-    return found
+        learner.device_runner = runner
+        learner.device_runner_key = key
+    current: DeviceRunner = learner.device_runner
+    return current

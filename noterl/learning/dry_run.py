@@ -62,7 +62,8 @@ def sequence_spec(algorithm: Algorithm) -> SequenceSpec:
         ValueError: if `sequence_length`, `burn_in` or `state_every` is not allowed.
     """
     default = SEQUENCE_LENGTH if algorithm.sequence_length is None else algorithm.sequence_length
-    length, burn_in = check_int("sequence_length", default), check_int("burn_in", algorithm.burn_in, least=0)
+    length = check_int("sequence_length", default)
+    burn_in = check_int("burn_in", algorithm.burn_in, least=0)
     every = max(1, length // 2) if algorithm.state_every is None else algorithm.state_every
     state = {name: (value.shape, value.dtype) for name, value in start_of(algorithm).items()}
     return SequenceSpec(burn_in + length, burn_in, check_int("state_every", every), state)
@@ -96,17 +97,17 @@ def find_trained(algorithm: Algorithm, by_name: Mapping[str, Any]) -> list[Any]:
 def find_forward_fields(
     algorithm: Algorithm, jit_compile: bool | str, start: Mapping[str, np.ndarray]
 ) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the fields that `forward` returns beside its output, by name.
+    """Return the shapes of the fields that `forward` returns beside the output, by name.
 
     Args:
         algorithm: the agent.
-        jit_compile: as `Agent.compile` takes it.
+        jit_compile: the argument of `Agent.compile`.
         start: the state of the policy before the first step of an episode, `[...]` by name.
 
     Raises:
         ValueError: if `forward` returns a tuple, but not the fields that `extra_spec` declares.
     """
-    found: dict[str, tuple[int, ...]] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
 
     def call() -> None:
         observation = _zeros((2, *algorithm.spaces.encoder.space.shape), algorithm.observation_dtype)
@@ -115,19 +116,19 @@ def find_forward_fields(
             *_, fields = algorithm._output_state_and_fields(observation, state)
         else:
             _, fields = algorithm._output_and_fields(observation)
-        found.update({name: tuple(value.shape[1:]) for name, value in fields.items()})
+        shapes.update({name: tuple(value.shape[1:]) for name, value in fields.items()})
 
     if algorithm.extra_spec:
         with naming_network(algorithm):
             backends.current().dry_run(call, algorithm._variables(), jit_compile)
-    return found
+    return shapes
 
 
 def run_update(updater: Updater, forward_fields: FieldShapes) -> Sequence[Returned]:
     """Run `update` on zeros for each index within `update_period`; the weights do not change.
 
     Args:
-        updater: of the agent; it records the variables that `minimize` receives.
+        updater: of the agent; records the variables that `minimize` receives.
         forward_fields: the shapes of the fields that `forward` returns, by name.
 
     Returns:
@@ -149,7 +150,9 @@ def check_networks(updater: Updater) -> None:
     Raises:
         ValueError: if a network of the user does not fit; the message names the argument `network`.
     """
-    updater.trained, updater.recorded = updater.algorithm.trained_variables(), {}
+    # `Learner.declare` sets these for a compiled agent.
+    updater.trained = updater.algorithm.trained_variables()
+    updater.recorded = {}
     run_update(updater, {})
 
 
@@ -161,9 +164,10 @@ def _call_updates(updater: Updater, forward_fields: FieldShapes, returned: list[
         outputs, _ = algorithm._forward_with_state((observations, state))
     else:
         outputs = algorithm._joint_forward(observations)
-    rows, *rest = outputs.shape
+    rows, *axes = outputs.shape
+    # The fields of `forward` are the last columns of the outputs; the head checks the others.
     added = sum(math.prod(shape) for shape in forward_fields.values())
-    algorithm.head.check((rows, *rest[:-1], rest[-1] - added) if added else (rows, *rest))
+    algorithm.head.check((rows, *axes[:-1], axes[-1] - added) if added else (rows, *axes))
     for index in range(algorithm.update_period):
         logs, feedback = updater.call(example_batch(algorithm, forward_fields), index)
         bad = [name for name in logs if not isinstance(name, str)]
@@ -216,7 +220,8 @@ def example_batch(algorithm: Algorithm, forward_fields: Iterable[str]) -> Batch:
         return _zeros((*leading, *shape), dtype)
 
     spaces = algorithm.spaces
-    observation, number = zeros(spaces.encoder.space.shape, spaces.network_dtype), zeros((), np.float32)
+    observation = zeros(spaces.encoder.space.shape, spaces.network_dtype)
+    number = zeros((), np.float32)
     layout = action_layout(spaces.source.action_space)
     action = zeros(layout.shape, layout.batch_dtype)
     extra = {name: zeros(shape, np.float32) for name, (shape, _) in algorithm.random_spec.items()}
@@ -224,9 +229,9 @@ def example_batch(algorithm: Algorithm, forward_fields: Iterable[str]) -> Batch:
     fields = extra_layout(stored_fields(algorithm, names))
     extra.update({name: zeros(leaf.shape, leaf.batch_dtype) for name, leaf in fields.items()})
     if spaces.team is not None:
-        each = zeros((len(spaces.team),), np.float32)
-        extra.update(present=each, remaining=each)
-        return Batch(observation, action, each, observation, each, number, zeros((), np.int32), extra)
+        per_agent = zeros((len(spaces.team),), np.float32)
+        extra.update(present=per_agent, remaining=per_agent)
+        return Batch(observation, action, per_agent, observation, per_agent, number, zeros((), np.int32), extra)
     if is_rollout:
         extra.update(continues=number, ended=number)
     if algorithm.state_spec:

@@ -1,4 +1,4 @@
-"""Rows of demonstrations in the form of an agent's batches, and their sampling."""
+"""Rows of demonstrations in the form of an agent's batches, and the sampling of these rows."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ class ExpertData:
         check_demonstrations(data)
         if algorithm.multi_agent:
             raise ValueError(f"demonstrations are of one agent, but {type(algorithm).__name__} has several")
-        ours, theirs = algorithm.observation_space, data.observation_space
+        ours = algorithm.observation_space
+        theirs = data.observation_space
         if not same_layout(ours, theirs):
             raise ValueError(f"demonstrations must have the agent's observation_space, {ours}, got {theirs}")
         if algorithm.action_space != data.action_space:
@@ -54,8 +55,10 @@ class ExpertData:
         return (generator.random(shape) * len(self)).astype(np.int64)
 
     def gather(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the observations, normalized as the agent normalizes them now, and the actions of these rows."""
-        observation, normalizers = self.observation[indices], self._algorithm.spaces.normalizers
+        """Return the observations of these rows, normalized by the agent's current statistics, and the actions."""
+        observation = self.observation[indices]
+        normalizers = self._algorithm.spaces.normalizers
+        # Normalized when gathered, because the statistics change during training.
         if normalizers is not None:
             observation = normalizers.normalize_observation(observation)
         return observation, self.action[indices]
@@ -65,7 +68,7 @@ def check_demonstrations(data: Any) -> ActionData:
     """Return the demonstrations unchanged.
 
     Raises:
-        ValueError: if they are not demonstrations.
+        ValueError: if `data` are not demonstrations.
     """
     if not isinstance(data, ActionData) or isinstance(data, type):
         raise ValueError(f"demonstrations must be a noterl.imitation.Demonstrations, got {data!r:.80}")

@@ -23,7 +23,7 @@ from noterl.types import Batch, map_arrays
 
 
 class Spread(NamedTuple):
-    """Statistics of K gradients g_k with D elements each, on batches of one size; G is their mean.
+    """Statistics of K gradients g_k with D elements each, on batches of one size; G is the mean of the g_k.
 
     Attributes:
         samples: K.
@@ -55,14 +55,14 @@ class Spread(NamedTuple):
 
     @property
     def transition_variance(self) -> float:
-        """`variance` for independent samples, times B: it does not depend on the size of the batches."""
+        """`variance` for independent samples, times B, which does not depend on the size of the batches."""
         return self.batch_size * self.variance / self.correction
 
     def signal_and_noise(self) -> tuple[float, float]:
         """Return unbiased estimates of |E g|^2 and of the trace of the covariance of one transition's gradient.
 
         McCandlish et al. (2018), appendix A.1, with batches of B (the mean of |g_k|^2) and of K B (|G|^2). The trace is
-        divided by `correction`, which leaves the estimate of |E g|^2 as it is.
+        divided by `correction`, which leaves the estimate of |E g|^2 unchanged.
         """
         small = self.mean_square + self.squares / self.samples
         large_size = self.samples * self.batch_size
@@ -72,11 +72,12 @@ class Spread(NamedTuple):
 
 
 class GradientNoise:
-    """Measures the spread of an agent's gradients over batches that are sampled as for its updates.
+    """Measures the spread of an agent's gradients over batches that are sampled as for the agent's updates.
 
-    A measurement does not change the agent. If an update has several optimizers, the gradients of all of them are
-    included, and none is applied in between. If an agent learns from rollouts without a replay memory, the batches are
-    minibatches of the last rollout, of at most half of it. The weights are then those after its updates.
+    A measurement does not change the agent. If an update has several optimizers, the gradients of all optimizers
+    are included, and no gradient is applied in between. If an agent learns from rollouts without a replay memory, the
+    batches are minibatches of the last rollout, of at most half of this rollout. The weights are then the weights after
+    the updates on this rollout.
 
     Args:
         learner: the agent's learner, which is built.
@@ -86,11 +87,12 @@ class GradientNoise:
         ValueError: if a rollout is a single transition, so that there are no minibatches to compare.
 
     Attributes:
-        generator: samples the batches. It is seeded by the agent's seed but is not one of the agent's generators.
+        generator: samples the batches. Seeded by the agent's seed, but separate from the agent's generators.
     """
 
     def __init__(self, learner: Learner, samples: int) -> None:
-        self._learner, self._samples = learner, samples
+        self._learner = learner
+        self._samples = samples
         if self._population() < 2:
             raise ValueError(
                 f"gradient noise compares minibatches, but a rollout of {type(learner.algorithm).__name__} has "
@@ -102,7 +104,7 @@ class GradientNoise:
     def __call__(self) -> Spread | None:
         """Return the spread; None if there are no data at this step.
 
-        If a loss is not finite, the result is None on torch. On TensorFlow and JAX it holds NaN or infinity.
+        If a loss is not finite, the result is None on torch. On TensorFlow and JAX the spread holds NaN or infinity.
         """
         batch = noise_batch(self._learner, self._samples, self.generator)
         if batch is None:
@@ -123,7 +125,7 @@ class GradientNoise:
 
 
 def compile_measurement(learner: Learner, function: Callable[[Batch], Any], name: str) -> Callable[[Batch], Any]:
-    """Return a compiled function of a batch that computes gradients; its traces are counted under the name."""
+    """Return a compiled function of a batch that computes gradients; traces are counted under this name."""
     algorithm = learner.algorithm
     return algorithm._reads.renewed(
         lambda: backends.current().compile_call(
@@ -132,6 +134,7 @@ def compile_measurement(learner: Learner, function: Callable[[Batch], Any], name
             jit_compile=learner.jit_compile,
             on_trace=learner.updater.trace_counter(name),
             training=True,
+            # Not from the agent's generator, because a measurement must not change later updates.
             torch_seed=lambda advance: algorithm.updates,
             recording=algorithm._reads.recording,
         )
@@ -139,7 +142,7 @@ def compile_measurement(learner: Learner, function: Callable[[Batch], Any], name
 
 
 def noise_batch(learner: Any, samples: int, generator: np.random.Generator) -> Batch | None:
-    """Return batches `[K, B, ...]` that are sampled like those of updates; None if there are no data yet.
+    """Return batches `[K, B, ...]` that are sampled like the batches of updates; None if there are no data yet.
 
     Args:
         learner: the agent's learner, which is built.
@@ -157,8 +160,9 @@ def noise_batch(learner: Any, samples: int, generator: np.random.Generator) -> B
 
 
 def _sample(learner: Any, samples: int, generator: np.random.Generator) -> Sample | None:
-    """Sample the memory; None until `learning_starts`, or while it holds less than a batch."""
-    replay, size = learner.replay, learner.batch_size
+    """Sample the memory; None until `learning_starts`, or while the memory holds less than a batch."""
+    replay = learner.replay
+    size = learner.batch_size
     if isinstance(learner, SequenceLearner):
         if not size or not replay.num_sampleable(1):
             return None
@@ -170,13 +174,14 @@ def _sample(learner: Any, samples: int, generator: np.random.Generator) -> Sampl
 
 
 def _of_rollout(learner: RolloutLearner, samples: int, generator: np.random.Generator) -> Batch | None:
-    """Return minibatches of the last rollout; None unless the agent has learned from it at this step.
+    """Return minibatches of the last rollout; None unless the agent has learned from this rollout at this step.
 
-    They hold at most half of the rollout, because batches of the whole rollout would all be equal.
+    The minibatches hold at most half of the rollout, because batches of the whole rollout would all be equal.
     """
     if learner.prepared_rows is None or not learner.rollout.is_full:
         return None
-    fetch, count = backends.current().fetch, learner.num_rows
+    fetch = backends.current().fetch
+    count = learner.num_rows
     size = min(learner.share, count // 2)
     indices = np.stack([generator.permutation(count)[:size] for _ in range(samples)])
     batch: Batch = map_arrays(lambda array: fetch(array)[indices], learner.prepared_rows)
@@ -203,14 +208,15 @@ def gradients_of(learner: Learner, batch: Batch) -> list[Any]:
 
 def recorded(learner: Learner, batch: Batch) -> dict[str, list[tuple[Any, Any]]]:
     """Return the gradients of the last update of a period with their variables, by optimizer."""
-    found: dict[str, list[tuple[Any, Any]]] = {name: [] for name in learner.optimizers}
-    learner.updater.record(batch, {name: Recorder(pairs) for name, pairs in found.items()})
-    return found
+    by_optimizer: dict[str, list[tuple[Any, Any]]] = {name: [] for name in learner.optimizers}
+    learner.updater.record(batch, {name: Recorder(pairs) for name, pairs in by_optimizer.items()})
+    return by_optimizer
 
 
 def _spread(learner: Learner, batches: Batch) -> tuple[Any, Any, int]:
     """Return `squares`, `mean_square` and `size` of `Spread` for batches `[K, B, ...]`, by Welford's algorithm."""
-    ops, isolated = keras.ops, backends.current().isolated
+    ops = keras.ops
+    isolated = backends.current().isolated
 
     def gradients(k: Any) -> list[Any]:
         batch = keras.tree.map_structure(lambda array: array[k], batches)
@@ -218,11 +224,12 @@ def _spread(learner: Learner, batches: Batch) -> tuple[Any, Any, int]:
 
     def add(k: Any, carry: tuple[list[Any], Any]) -> tuple[list[Any], Any]:
         mean, squares = carry
-        found = gradients(k)
-        before = [gradient - center for gradient, center in zip(found, mean, strict=True)]
+        new = gradients(k)
+        before = [gradient - center for gradient, center in zip(new, mean, strict=True)]
         mean = [center + delta / ops.cast(k + 1, delta.dtype) for center, delta in zip(mean, before, strict=True)]
-        after = [gradient - center for gradient, center in zip(found, mean, strict=True)]
-        squares = squares + sum(ops.sum(one * other) for one, other in zip(before, after, strict=True))
+        after = [gradient - center for gradient, center in zip(new, mean, strict=True)]
+        # The difference to the old mean times the difference to the new mean, which rounds less than a sum of squares.
+        squares = squares + sum(ops.sum(first * second) for first, second in zip(before, after, strict=True))
         return mean, squares
 
     mean, squares = ops.fori_loop(1, batches.reward.shape[0], add, (gradients(0), ops.zeros(())))

@@ -18,17 +18,18 @@ from noterl.types import Batch, map_arrays
 
 
 class GradientValues:
-    """Returns the gradients on a batch that is sampled as for the agent's updates; it does not change the agent.
+    """Returns the gradients on a batch that is sampled as for the agent's updates, without changing the agent.
 
     Args:
         learner: the agent's learner, which is built.
 
     Attributes:
-        generator: samples the batches. It is seeded by the agent's seed but is not one of the agent's generators.
+        generator: samples the batches. Seeded by the agent's seed, but separate from the agent's generators.
     """
 
     def __init__(self, learner: Learner) -> None:
-        self._learner, named = learner, learner.algorithm.networks()
+        self._learner = learner
+        named = learner.algorithm.networks()
         self._names = {
             id(variable): f"{name}/{position:03d}"
             for name, network in named.items()
@@ -42,17 +43,17 @@ class GradientValues:
     def __call__(self) -> dict[str, np.ndarray] | None:
         """Return the gradients by the names of `Agent.get_weights`; None if there are no data at this step.
 
-        A weight that is not among those has the name "<optimizer>/<position>". On torch, the result is None if a loss
+        A weight without such a name has the name "<optimizer>/<position>". On torch, the result is None if a loss
         is not finite.
         """
         batch = noise_batch(self._learner, 1, self.generator)
         if batch is None:
             return None
         try:
-            found = self._gradients(map_arrays(lambda array: array[0], batch))
+            tensors = self._gradients(map_arrays(lambda array: array[0], batch))
         except NonFiniteError:
             return None
-        gradients = {name: backends.current().fetch(value) for name, value in found.items()}
+        gradients = {name: backends.current().fetch(value) for name, value in tensors.items()}
         return {
             name: value.transpose(self._axes[name]) if name in self._axes else value
             for name, value in gradients.items()
@@ -60,8 +61,8 @@ class GradientValues:
 
 
 def _gradients(learner: Learner, names: Mapping[int, str], batch: Batch) -> dict[str, Any]:
-    found = {}
+    by_name = {}
     for optimizer, pairs in backends.current().isolated(lambda: recorded(learner, batch), learner.variables).items():
         for position, (gradient, variable) in enumerate(pairs):
-            found[names.get(id(variable), f"{optimizer}/{position:03d}")] = gradient
-    return found
+            by_name[names.get(id(variable), f"{optimizer}/{position:03d}")] = gradient
+    return by_name

@@ -9,27 +9,27 @@ from noterl.types import InfoSpec
 
 
 def store_info(learner: Learner, spec: InfoSpec) -> None:
-    """Store further fields of `info` from now on, and compile the updates again, which then receive them.
+    """Store further fields of `info` from now on, and compile the updates again, which then receive these fields.
 
     Transitions that are stored already get the defaults.
     """
-    both = {**spec, **{f"next_{name}": entry for name, entry in spec.items()}}
+    with_next = {**spec, **{f"next_{name}": entry for name, entry in spec.items()}}
     for memory in (learner.rollout, learner.replay):
         if memory is not None:
-            memory.add_fields(both)
+            memory.add_fields(with_next)
     set_info_spec(learner, {**learner.info_spec, **spec})
 
 
 def remove_info(learner: Learner, names: Collection[str]) -> None:
-    """Remove fields of `info` from the memories, and compile the updates again, which then do not receive them."""
+    """Remove fields of `info` from the memories, and compile the updates again without these fields."""
     for memory in (learner.rollout, learner.replay):
         if memory is not None:
-            memory.remove_fields([each for name in names for each in (name, f"next_{name}")])
+            memory.remove_fields([field for name in names for field in (name, f"next_{name}")])
     set_info_spec(learner, {name: entry for name, entry in learner.info_spec.items() if name not in names})
 
 
 def set_info_spec(learner: Learner, spec: InfoSpec) -> None:
-    """Set the fields of `info` that the memories hold; if the updates are compiled, compile them again."""
+    """Set the fields of `info` that the memories hold; compiled updates are compiled again."""
     learner.info_spec = dict(spec)
     learner.algorithm.info_spec = dict(spec)
     if learner.is_built:

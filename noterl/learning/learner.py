@@ -1,7 +1,7 @@
 """The learning half of an agent: memory, schedule, optimizers and compiled programs.
 
-The loop uses `add` and `due`. Its `UpdateRunner` uses `call_size`, `sample`, `batches` and `update`.
-`ReplayLearner`, `RolloutLearner`, `ReplayedRolloutLearner` and `SequenceLearner` implement it.
+The loop uses `add` and `due`. The loop's `UpdateRunner` uses `call_size`, `sample`, `batches` and `update`.
+`ReplayLearner`, `RolloutLearner`, `ReplayedRolloutLearner` and `SequenceLearner` implement `Learner`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ LARGEST_CALL = 256
 
 
 class Learner(UpdateSource):
-    """Base of the learners; `Agent.compile` makes one, and `Agent.fit` and `Agent.build` build it.
+    """Base of the learners; `Agent.compile` makes a learner, and `Agent.fit` and `Agent.build` build the learner.
 
     A state can be restored after `declare`. Nothing is allocated before `build`.
 
@@ -52,21 +52,21 @@ class Learner(UpdateSource):
         replay: the replay memory; None for an agent that discards each rollout.
         rollout: the rollout in progress; None for an agent that learns from a replay memory.
         updater: makes the gradient updates.
-        reward_model: replaces the rewards of updates; None for those of the environment.
-        optimizers: optimizers by name; they are built after `build`.
-        deferred: the same optimizers with their variables, after `declare`.
+        reward_model: replaces the rewards of updates; None for the environment's rewards.
+        optimizers: optimizers by name, which are built after `build`.
+        deferred: the same optimizers, each with the variables that it trains, after `declare`.
         variables: every variable of networks, hyperparameters and optimizers, without duplicates; before `build`,
-            those of optimizers are missing.
+            the variables of optimizers are missing.
         trainable: the ids of the variables that could be trained when the learner was declared.
         is_declared: whether the layouts of the memory and the variables of each optimizer are known.
         is_built: whether the memory is allocated, and optimizers and programs are built.
-        forward_fields: the shapes of the fields that `forward` returns beside its output, by name.
+        forward_fields: the shapes of the fields that `forward` returns beside the output, by name.
         info_spec: the fields of `info` that the memory stores; see `Algorithm.info_spec`.
         memory: the part that batches are sampled from, and that receives feedback: the replay memory or the rollout.
         strategy: how devices or processes share updates; `use` sets it.
         report: variables whose weights each call of updates returns, for acting.
-        merge_statistics: merges the statistics of the normalizers with those of other processes, or None.
-        acting_policy: the policy that collects the rollout, if the weights have changed since it was begun; else None.
+        merge_statistics: merges the statistics of the normalizers with the statistics of other processes, or None.
+        acting_policy: the policy that collects the rollout, if the weights have changed since its begin; else None.
     """
 
     replay: Replay | None = None
@@ -144,7 +144,7 @@ class Learner(UpdateSource):
         self.is_declared = True
 
     def build(self) -> None:
-        """Allocate the memory and the slots of the optimizers, and restore the state that was kept for them.
+        """Allocate the memory and the slots of the optimizers, and restore the state that was kept for these slots.
 
         Raises:
             ValueError: if the memory needs more bytes than are available.
@@ -152,7 +152,7 @@ class Learner(UpdateSource):
         self.build_memory()
         layout = networks.keras_layout(self.algorithm.networks().values())
         for deferred in self.deferred.values():
-            deferred.build(layout)
+            deferred.build(layout)  # needs the layout to restore slots, which files hold in Keras's layout
         if self.reward_model is not None:
             self.reward_model.build()
         self.variables = self.updater.variables = self.updater.find_variables()
@@ -171,7 +171,8 @@ class Learner(UpdateSource):
         """Compile the updates for another strategy; the state of the agent does not change."""
         if strategy is self.strategy:
             return
-        before, self.strategy = self.strategy, strategy
+        before = self.strategy
+        self.strategy = strategy
         try:
             self.compile_updates()
         except BaseException:  # the strategy does not support the agent
@@ -196,18 +197,18 @@ class Learner(UpdateSource):
         self._version = self.algorithm._reads.version
 
     def _follow_attributes(self) -> None:
-        """Compile the updates again if an attribute of the agent that they have read has changed."""
+        """Compile the updates again if an attribute of the agent that the updates have read has changed."""
         if self.algorithm._reads.check() != self._version:
             self.compile_updates()
 
     # The protocol of the loop
 
     def attach(self, source: EnvSource, num_envs: int, processes: int = 1) -> None:
-        """Check that the memory fits the environments of a `fit`, before they are opened.
+        """Check that the memory fits the environments of a `fit`, before `fit` opens the environments.
 
         Args:
             source: the environments.
-            num_envs: their number in each process.
+            num_envs: the number of environments in each process.
             processes: the number of processes that learn together.
 
         Raises:
@@ -232,13 +233,13 @@ class Learner(UpdateSource):
     @property
     @abstractmethod
     def ready(self) -> float:
-        """Transitions that can be sampled for an update; those of a rollout, once it is complete."""
+        """Transitions that can be sampled for an update; the transitions of a rollout, once the rollout is complete."""
 
     @property
     def actor_fields(self) -> dict[str, tuple[int, ...]]:
         """The shapes of the further fields that the actor returns with actions, by name."""
-        own = self.algorithm.actor_fields
-        return {**self.forward_fields, **{name: tuple(self.algorithm.extra_spec[name][0]) for name in own}}
+        names = self.algorithm.actor_fields
+        return {**self.forward_fields, **{name: tuple(self.algorithm.extra_spec[name][0]) for name in names}}
 
     @property
     def rounds_left(self) -> int | None:
@@ -265,11 +266,11 @@ class Learner(UpdateSource):
         """Discard the rollout in progress."""
 
     def discard_old_rollout(self) -> bool:
-        """Discard the rollout in progress if the current policy has not begun it; return whether it is discarded."""
+        """Discard the rollout in progress if another policy has begun it; return whether this was so."""
         return False
 
     def begin_round(self, observations: np.ndarray, actions: np.ndarray, fields: Mapping[str, np.ndarray]) -> None:
-        """Called with the observations, actions and further fields `[N, ...]` of all lanes before they step."""
+        """Called with the observations, actions and further fields `[N, ...]` of all lanes before the lanes step."""
 
     def end_round(self) -> None:
         """Called when all lanes have stepped."""
@@ -280,7 +281,7 @@ class Learner(UpdateSource):
 
     @abstractmethod
     def interrupt(self, lane: int) -> None:
-        """End a lane's episode in the memory: its next transition does not follow from its last one."""
+        """End a lane's episode in the memory: the lane's next transition does not follow from the last one."""
 
     @abstractmethod
     def due(self, before: int, after: int, ended: int, ready: float | None = None) -> Due:
@@ -288,15 +289,16 @@ class Learner(UpdateSource):
 
         Args:
             before: environment steps before this tick of the loop.
-            after: environment steps after it.
-            ended: episodes that ended in it.
-            ready: the property `ready` that counts; by default that of this learner. If several processes learn
-                together, it is the sum over them.
+            after: environment steps after this tick.
+            ended: episodes that ended in this tick.
+            ready: the property `ready` that counts; by default the property of this learner. If several processes learn
+                together, `ready` is the sum over these processes.
         """
 
     def update(self, batch: Any, count: int) -> GroupResult:
         """Make the first `count` updates of `batch` in one compiled call."""
         algorithm = self.algorithm
+        # Arrays and dicts can change without an assignment, so they are compared before each call.
         if algorithm._reads.version != self._version or algorithm._reads.in_place:
             self._follow_attributes()
         if isinstance(batch, Batch):  # the rows of a rollout need no random numbers, and hold demonstrations already

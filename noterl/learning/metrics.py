@@ -12,8 +12,8 @@ from noterl.learning.update import NO_VALUE
 class MetricMeans:
     """The mean of each scalar that updates log, since the last call of `take`.
 
-    Values are fetched from the device when they are read, or after 1,000 calls of `add`. An update that logs NaN, or
-    does not log a metric, is left out of its mean.
+    Values are fetched from the device at the next read, or after 1,000 calls of `add`. An update that logs NaN, or
+    does not log a metric, is left out of the mean of this metric.
     """
 
     def __init__(self) -> None:
@@ -24,12 +24,14 @@ class MetricMeans:
     def add(self, logs: Mapping[str, Any], count: int) -> None:
         """Add the values of the first `count` updates of a call, `[K]` by name; other arrays are ignored."""
         self._pending.append((logs, count))
+        # A bound on the arrays that stay on the device.
         if len(self._pending) >= 1000:
             self._fetch()
 
     def take(self) -> dict[str, float]:
         """Return the means since the last call; a metric without a new value keeps its last mean."""
-        self._last, self._sums = self.peek(), {}
+        self._last = self.peek()
+        self._sums = {}
         return self._last
 
     def peek(self) -> dict[str, float]:

@@ -1,8 +1,8 @@
 """Natural-gradient steps within a trust region: Fisher-vector products, conjugate gradients and a line search.
 
-All functions run inside a compiled call. The Fisher matrix is never formed: it is the Hessian of the KL divergence at
-the current weights, so its product with a vector differentiates the divergence twice. Schulman et al., "Trust region
-policy optimization", 2015, appendix C.
+All functions run inside a compiled call. The Fisher matrix is never formed. The matrix is the Hessian of the KL
+divergence at the current weights, so a product with a vector differentiates the divergence twice. Schulman et al.,
+"Trust region policy optimization", 2015, appendix C.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class TrustRegion(Protocol):
         target_kl: the divergence for which the longest step is scaled, to second order.
         kl_tolerance: a step is refused if its divergence exceeds this multiple of `target_kl`.
         cg_iterations: the most iterations of the conjugate gradients.
-        cg_residual_tolerance: they end earlier if the squared norm of the residual is at most this.
+        cg_residual_tolerance: the iterations end earlier if the squared norm of the residual is at most this.
         cg_damping: this multiple of the identity is added to the Fisher matrix.
         line_search_steps: the most steps that are tried.
         line_search_shrink: each step that is tried is this multiple of the one before.
@@ -93,7 +93,7 @@ def fisher_product(divergence: Callable[[], Tensor], variables: Sequence[Any], d
     """Return the function `v -> (F + damping I) v` of vectors `[P]`.
 
     Args:
-        divergence: returns the mean KL divergence from the policy of the current weights; F is its Hessian.
+        divergence: returns the mean KL divergence from the policy of the current weights; F is the Hessian.
         variables: the weights of the policy.
         damping: a number of at least 0.
     """
@@ -161,7 +161,7 @@ def step(
     variables: Sequence[Any],
     rules: TrustRegion,
 ) -> dict[str, Tensor]:
-    """Move the variables along the natural gradient of an objective, or leave them if no step is accepted.
+    """Move the variables along the natural gradient of an objective, or leave the variables if no step is accepted.
 
     With the gradient g and the damped Fisher matrix F, the direction is `x = F^-1 g`, and the longest step is
     `x sqrt(2 target_kl / x F x)`.

@@ -64,8 +64,8 @@ def resolve(optimizer: Any, names: Sequence[str], learning_rate: float, default:
         raise ValueError(f"optimizer must have the keys {sorted(names)}, got {sorted(map(str, optimizer))}")
     rates = (numbers.Real, Schedule, keras.optimizers.schedules.LearningRateSchedule)
     return {
-        name: _with_rate(default, names, name, each) if isinstance(each, rates) else _resolve_one(each, name)
-        for name, each in optimizer.items()
+        name: _with_rate(default, names, name, value) if isinstance(value, rates) else _resolve_one(value, name)
+        for name, value in optimizer.items()
     }
 
 
@@ -73,7 +73,7 @@ def _with_rate(default: Any, names: Sequence[str], name: str, rate: Any) -> kera
     """Return the default optimizer for a name, with another learning rate."""
     if isinstance(rate, numbers.Real):
         rate = check_number("optimizer, as a learning rate,", rate, low=0, above=True)
-    optimizer = resolve(None, names, 0.0, default)[name]
+    optimizer = resolve(None, names, 0.0, default)[name]  # the learning rate is replaced below
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise ValueError(f"optimizer must be an optimizer, because the default is not one of Keras; got {rate!r}")
     schedule = rate if isinstance(rate, Schedule) else None
@@ -100,9 +100,9 @@ def _resolve_one(optimizer: Any, name: str) -> Any:
     makes_torch = callable(optimizer) and (not isinstance(optimizer, type) or _is_torch_class(optimizer))
     if makes_torch or _is_torch(optimizer):
         if "modules" not in backends.current().capabilities:
-            kind = type(optimizer).__name__ if _is_torch(optimizer) else "a function of parameters"
+            description = type(optimizer).__name__ if _is_torch(optimizer) else "a function of parameters"
             raise ValueError(
-                f"optimizer: {kind} needs the torch backend, but this process runs on {backends.name()}: set "
+                f"optimizer: {description} needs the torch backend, but this process runs on {backends.name()}: set "
                 f"KERAS_BACKEND=torch before Keras is imported, or pass a keras.optimizers.Optimizer. {_SCHEDULE_LINE}"
             )
         return optimizer
@@ -115,18 +115,20 @@ def _resolve_one(optimizer: Any, name: str) -> Any:
 def copy_without_state(
     optimizer: keras.optimizers.Optimizer, optimizer_class: type[keras.optimizers.Optimizer] | None = None
 ) -> keras.optimizers.Optimizer:
-    """Return a new Keras optimizer with the current rules of this one, without its state.
+    """Return a new Keras optimizer with the current rules of another one, without the state.
 
-    If the learning rate has a schedule of `noterl.schedules`, the Keras optimizer holds its value at step 0.
+    If the learning rate has a schedule of `noterl.schedules`, the Keras optimizer holds the schedule's value at step 0.
     `schedule_of` returns the schedule.
 
     Args:
         optimizer: the optimizer.
-        optimizer_class: the class of the new optimizer; by default that of `optimizer`.
+        optimizer_class: the class of the new optimizer; by default the class of `optimizer`.
     """
-    config, schedule = optimizer_config(optimizer), schedule_of(optimizer)
+    config = optimizer_config(optimizer)
+    schedule = schedule_of(optimizer)
     if schedule is not None:
         config["learning_rate"] = schedule(0)
+    # The constructor takes numbers, where a built optimizer has variables.
     values = {key: float(value) if isinstance(value, keras.Variable) else value for key, value in config.items()}
     new = (optimizer_class or type(optimizer)).from_config(values)
     new.noterl_schedule = schedule
@@ -134,7 +136,7 @@ def copy_without_state(
 
 
 def schedule_of(optimizer: Any) -> Schedule | None:
-    """Return the schedule of the learning rate, of `noterl.schedules`; None if it has none."""
+    """Return the schedule of the learning rate, of `noterl.schedules`; None if the learning rate has none."""
     learning_rate = getattr(optimizer, "_learning_rate", None)
     return learning_rate if isinstance(learning_rate, Schedule) else getattr(optimizer, "noterl_schedule", None)
 
@@ -168,8 +170,8 @@ def build(optimizer: Any, variables: Sequence[keras.Variable]) -> Any:
             f"optimizer must use one gradient per step, got torch's {type(optimizer).__name__}, whose step requires a "
             "closure that evaluates the loss again"
         )
-    found = {id(variable) for variable in variables_in(optimizer, variables)}
-    missing = [variable.name for variable in variables if id(variable) not in found]
+    held = {id(variable) for variable in variables_in(optimizer, variables)}
+    missing = [variable.name for variable in variables if id(variable) not in held]
     if missing:
         raise ValueError(f"optimizer must hold all parameters that the agent trains, {', '.join(missing)} are missing")
     return optimizer
@@ -183,9 +185,9 @@ def variables_in(optimizer: Any, variables: Sequence[keras.Variable]) -> list[ke
 
 
 def _make_variables_of_rules(optimizer: keras.optimizers.Optimizer) -> None:
-    """Replace the numbers of rules by variables, because a compiled update would contain them as constants.
+    """Replace the numbers of rules by variables, because a compiled update would contain numbers as constants.
 
-    With `live_numbers` they stay numbers, because every step reads them again.
+    With `live_numbers` the rules stay numbers, because every step reads the numbers again.
     """
     if "live_numbers" in backends.current().capabilities:
         return
@@ -243,7 +245,7 @@ def _is_torch_class(kind: type) -> bool:
 
 
 def set_rules(by_name: Mapping[str, Any], rule: str, value: float, name: str | None) -> None:
-    """Set a rule of the optimizer with this name, or of all if it is None.
+    """Set a rule of the optimizer with this name, or of all optimizers if the name is None.
 
     Raises:
         ValueError: if there is no such optimizer, or `set_rule` refuses the value.
@@ -279,7 +281,7 @@ def set_rule(optimizer: Any, rule: str, value: float) -> None:
     Raises:
         ValueError: if the optimizer has no such rule, the value is out of bounds, or the rule has a schedule.
     """
-    get_rule(optimizer, rule)
+    get_rule(optimizer, rule)  # raises an error if the optimizer has no such rule
     if rule == "learning_rate":
         check_without_schedule(optimizer)
     low, high = _RULES.get(rule, (0.0, math.inf))
@@ -303,7 +305,7 @@ def check_without_schedule(optimizer: Any) -> None:
     """Check that the learning rate can be set.
 
     Raises:
-        ValueError: if it has a schedule, of `noterl.schedules` or of Keras.
+        ValueError: if the learning rate has a schedule, of `noterl.schedules` or of Keras.
     """
     of_keras = getattr(optimizer, "_learning_rate", None)
     is_of_keras = isinstance(of_keras, keras.optimizers.schedules.LearningRateSchedule)
@@ -316,14 +318,14 @@ def check_without_schedule(optimizer: Any) -> None:
 
 
 class DeferredOptimizer:
-    """An optimizer whose slots are allocated by `build`; a state that is restored before is kept as its arrays.
+    """An optimizer whose slots are allocated by `build`; a state that is restored before is kept as arrays.
 
     The rules and the learning rate of a state change the optimizer at once. A `torch.optim` optimizer holds parameters
-    of networks, so it is built by the constructor.
+    of networks, so the constructor builds such an optimizer.
 
     Args:
-        optimizer: as `resolve` returns it.
-        variables: those that it trains.
+        optimizer: a value of the dict that `resolve` returns.
+        variables: the variables that the optimizer trains.
 
     Attributes:
         optimizer: the optimizer.
@@ -351,12 +353,12 @@ class DeferredOptimizer:
             self.set_state(state, layout)
 
     def get_state(self, layout: Layout, *, allocate: bool = True) -> dict[str, Any]:
-        """Return the state; slots have the layout that Keras has for their variables.
+        """Return the state; slots have Keras's layout of the trained variables.
 
         Args:
             layout: the layout of the variables in memory.
-            allocate: whether an optimizer without slots is built, for their initial values. If False, its state is
-                incomplete: only `set_state` accepts it.
+            allocate: whether an optimizer without slots is built, for the slots' initial values. If False, the
+                state is incomplete: only `set_state` accepts such a state.
         """
         optimizer = self.optimizer
         if _is_torch(optimizer):
@@ -368,12 +370,13 @@ class DeferredOptimizer:
         scalars = [fetch(variable) for variable in _scalars(optimizer)]
         slots = None
         if self._kept is not None:
+            # The optimizer's own scalars come first, because rules may have changed since the state was restored.
             scalars += self._kept["scalars"][len(scalars) :]
             slots = self._kept["slots"]
         elif self.is_built:
             slots = {
-                name: [fetch(slot).transpose(axes) for slot, axes in found]
-                for name, found in _slots(optimizer, layout).items()
+                name: [fetch(slot).transpose(axes) for slot, axes in pairs]
+                for name, pairs in _slots(optimizer, layout).items()
             }
         return {"class": type(optimizer).__name__, "scalars": scalars, "slots": slots, "rules": _rules(optimizer)}
 
@@ -381,8 +384,9 @@ class DeferredOptimizer:
         """Check that `set_state` can restore this state. For a torch optimizer, the slots' shapes are not checked.
 
         Raises:
-            ValueError: if it is the state of another optimizer, or of other variables.
+            ValueError: if the state belongs to another optimizer, or to other variables.
         """
+        # A check needs the shapes of slots, but must not allocate them.
         optimizer = self.optimizer if self.is_built else _without_slots(self.optimizer, self._variables)
         if _is_torch(optimizer) != ("torch" in state):
             theirs, ours = ("torch.optim", "Keras") if "torch" in state else ("Keras", "torch.optim")
@@ -390,23 +394,24 @@ class DeferredOptimizer:
                 f"the state belongs to an optimizer of {theirs}, and this agent has one of {ours}: call "
                 "compile(optimizer=...) first, as the program did that saved it"
             )
-        saved, kind = state.get("torch", state)["class"], type(optimizer).__name__
-        if saved != kind:
-            raise ValueError(f"the state belongs to the optimizer {saved!r}, but the agent has {kind}")
+        saved = state.get("torch", state)["class"]
+        class_name = type(optimizer).__name__
+        if saved != class_name:
+            raise ValueError(f"the state belongs to the optimizer {saved!r}, but the agent has {class_name}")
         if _is_torch(optimizer):
             return
         schema = {
-            "class": Constant(kind),
+            "class": Constant(class_name),
             "scalars": [Array(shape=variable.shape) for variable in _scalars(optimizer)],
             "slots": {
-                name: [Array(slot.dtype, [slot.shape[axis] for axis in axes]) for slot, axes in found]
-                for name, found in _slots(optimizer, layout).items()
+                name: [Array(slot.dtype, [slot.shape[axis] for axis in axes]) for slot, axes in pairs]
+                for name, pairs in _slots(optimizer, layout).items()
             },
             "rules": dict.fromkeys(_rules(optimizer), float),
         }
-        check(state, schema, f"the state of the optimizer {kind}")
+        check(state, schema, f"the state of the optimizer {class_name}")
         if any(np.any(value < 0) for value in state["scalars"] if value.dtype.kind == "i"):
-            raise ValueError(f"the state of the optimizer {kind}: its count of updates must be at least 0")
+            raise ValueError(f"the state of the optimizer {class_name}: its count of updates must be at least 0")
 
     def set_state(self, state: dict[str, Any], layout: Layout) -> None:
         """Restore what `get_state` returned; call `check_state` first."""
@@ -417,8 +422,8 @@ class DeferredOptimizer:
         assign_rules(optimizer)
         self._kept = None if self.is_built or state["slots"] is None else state
         if self.is_built:
-            for name, found in _slots(optimizer, layout).items():
-                for (slot, axes), value in zip(found, state["slots"][name], strict=True):
+            for name, pairs in _slots(optimizer, layout).items():
+                for (slot, axes), value in zip(pairs, state["slots"][name], strict=True):
                     slot.assign(np.transpose(value, np.argsort(axes)))
         # An optimizer that is not built has only some of the scalars.
         for variable, value in zip(_scalars(optimizer), state["scalars"], strict=self.is_built):
@@ -432,7 +437,7 @@ class DeferredOptimizer:
 def _without_slots(
     optimizer: keras.optimizers.Optimizer, variables: Sequence[keras.Variable]
 ) -> keras.optimizers.Optimizer:
-    """Return a built copy of an optimizer whose slots have their shapes, but hold one number each."""
+    """Return a built copy of an optimizer whose slots have the usual shapes, but hold one number each."""
 
     class WithoutSlots(type(optimizer)):  # type: ignore[misc]
         def add_variable(self, shape: Any, *args: Any, **kwargs: Any) -> keras.Variable:
@@ -445,7 +450,7 @@ def _without_slots(
 
 
 def variables(optimizer: Any) -> list[keras.Variable]:
-    """Return every variable of a Keras optimizer; an empty list for torch optimizers and functions that make them."""
+    """Return every variable of a Keras optimizer; an empty list for torch optimizers and functions that make one."""
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         return []
     rules = (getattr(optimizer, rule, None) for rule in _RULES)
@@ -464,6 +469,7 @@ def _slots(
     trained = optimizer._trainable_variables
     shapes = [variable.shape for variable in trained]
     axes = [layout.get(id(variable), range(len(variable.shape))) for variable in trained]
+    # Keras has no list of slots: slots are the lists of variables that have the shapes of the trained ones.
     slots = {}
     for name, value in vars(optimizer).items():
         if name == "_trainable_variables" or not isinstance(value, list) or not trained:
@@ -475,7 +481,7 @@ def _slots(
 
 def _scalars(optimizer: keras.optimizers.Optimizer) -> list[keras.Variable]:
     """Return the variables that are not slots: iterations, learning rate and others."""
-    excluded = {id(slot) for found in _slots(optimizer, {}).values() for slot, _ in found}
+    excluded = {id(slot) for pairs in _slots(optimizer, {}).values() for slot, _ in pairs}
     # Rules are variables on only two of the backends, so they are saved by name.
     excluded |= {id(value) for value in vars(optimizer).values() if isinstance(value, Hyperparameter)}
     return [variable for variable in optimizer.variables if id(variable) not in excluded]
@@ -496,12 +502,14 @@ def _torch_state(optimizer: Any) -> dict[str, Any]:
 def _set_torch_state(optimizer: Any, state: dict[str, Any]) -> None:
     def tensors(values: dict[str, Any]) -> dict[str, Any]:
         convert = keras.ops.convert_to_tensor
-        return {key: convert(v.copy()) if isinstance(v, np.ndarray) else v for key, v in values.items()}
+        # A copy, because a tensor of torch may share the memory of the array.
+        return {key: convert(value.copy()) if isinstance(value, np.ndarray) else value for key, value in values.items()}
 
     saved = state["torch"]
     slots = {int(index): tensors(values) for index, values in saved["state"].items()}
+    # A saved state holds lists where torch has tuples, such as in `betas`.
     groups = [
-        {key: tuple(v) if isinstance(current.get(key), tuple) else v for key, v in tensors(group).items()}
+        {key: tuple(value) if isinstance(current.get(key), tuple) else value for key, value in tensors(group).items()}
         for group, current in zip(saved["groups"], optimizer.param_groups, strict=True)
     ]
     optimizer.load_state_dict({"state": slots, "param_groups": groups})

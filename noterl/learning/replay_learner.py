@@ -46,7 +46,7 @@ class ReplayLearner(Learner):
         self.updater.memory = replay
         self.updater.replaces_reward = True
         self._observations: DeviceObservations | None = None
-        self._count = replay.num_sampleable
+        self._count = replay.num_sampleable  # another function while an empty memory is refilled; see `attach`
 
     def declare_memory(self) -> None:
         """Set the layout of the replay memory.
@@ -54,7 +54,8 @@ class ReplayLearner(Learner):
         Raises:
             ValueError: if `forward` does not return a field of `extra_spec`.
         """
-        algorithm, source = self.algorithm, self.algorithm.spaces.source
+        algorithm = self.algorithm
+        source = self.algorithm.spaces.source
         missing = [name for name in algorithm.extra_spec if name not in self.actor_fields]
         if missing:
             raise ValueError(f"extra_spec declares {', '.join(missing)}, but forward does not return it")
@@ -69,7 +70,7 @@ class ReplayLearner(Learner):
         """Allocate the replay memory.
 
         Raises:
-            ValueError: if networks would not receive observations on the device as they are stored.
+            ValueError: if networks would not receive observations on the device in the stored form.
         """
         on_device = self.replay.on_device and self._check_on_device()
         super().build_memory()
@@ -80,9 +81,10 @@ class ReplayLearner(Learner):
         """Return whether the backend can gather batches on the device.
 
         Raises:
-            ValueError: if networks would not receive them as they are stored.
+            ValueError: if networks would not receive observations in the stored form.
         """
-        algorithm, reason = self.algorithm, ""
+        algorithm = self.algorithm
+        reason = ""
         space = algorithm.spaces.source.observation_space
         if algorithm.spaces.team is not None:
             reason = "several agents"
@@ -129,21 +131,23 @@ class ReplayLearner(Learner):
         return self._count(at_most)
 
     def begin_round(self, observations: np.ndarray, actions: np.ndarray, fields: Mapping[str, np.ndarray]) -> None:
-        """Keep the states of the policy before the round, for the sequences that start in it."""
+        """Keep the states of the policy before the round, for the sequences that start in this round."""
         if self.replay.sequences is not None:
             self.replay.sequences.begin_round(fields)
 
     def add(self, transition: Transition) -> None:
-        """Store a transition, and update the statistics of the normalizers with it."""
+        """Store a transition, and update the statistics of the normalizers with this transition."""
         self.replay.add(*transition)
         if self.replay.sequences is not None:
             self.replay.sequences.add(transition.lane, self.replay.storage.count - 1)
         normalizers = self.algorithm.spaces.normalizers
         if normalizers is not None:
-            encoder, relabel = self.algorithm.spaces.encoder, self.replay.relabel
+            encoder = self.algorithm.spaces.encoder
+            relabel = self.replay.relabel
             observation = encoder(transition.observation)
             normalizers.update(transition._replace(observation=observation), discount_factor(self.algorithm))
             if relabel is not None and normalizers.observation is not None:
+                # Networks also receive relabelled observations, so the statistics include such an observation.
                 further = relabel.further_observation(transition.observation, transition.next_observation)
                 if further is not None:
                     normalizers.observation.add(np.asarray(encoder(further), np.float32))
@@ -174,7 +178,8 @@ class ReplayLearner(Learner):
 
     def sample(self, updates: int) -> Sample:
         """Sample the transitions of a group of updates, `[K, B]`."""
-        size, generator = self.share, self.algorithm.generators("sampler")
+        size = self.share
+        generator = self.algorithm.generators("sampler")
         if self.schedule.updates != "pass":
             sample = self.replay.sample(updates, size, generator=generator)
         else:
@@ -199,7 +204,7 @@ class ReplayLearner(Learner):
         return self.gather(part[np.minimum(np.arange(size), len(part) - 1)])
 
     def gather(self, sample: Sample) -> Batch:
-        """Return the batches `[K, B, ...]` of a sample, encoded and normalized as networks receive them."""
+        """Return the batches `[K, B, ...]` of a sample, encoded and normalized in the form for networks."""
         algorithm = self.algorithm
         assert sample.gamma is not None
         batch = self.replay.gather(sample, gamma=sample.gamma, observations=self._observations)

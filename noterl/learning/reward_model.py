@@ -4,9 +4,9 @@ Paper: Ho and Ermon, "Generative adversarial imitation learning" (2016), algorit
 gradient penalty: Kostrikov et al., "Discriminator-actor-critic" (2019). Rewards: Orsini et al., "What matters for
 adversarial imitation learning?" (2021), section 2.
 
-Differs: D is the probability that a pair is the expert's; in Ho and Ermon it is that of the policy. Each gradient
+Differs: D is the probability that a pair is the expert's; in Ho and Ermon, the policy's. Each gradient
 update of the agent first trains the discriminator, on the same batch and as many pairs of the demonstrations. If an
-agent learns from rollouts, its rewards are those of the discriminator before the rollout's updates. Absorbing states
+agent learns from rollouts, the rewards come from the discriminator before the rollout's updates. Absorbing states
 are not added: `reward` selects the sign of the reward instead.
 """
 
@@ -36,7 +36,9 @@ if TYPE_CHECKING:
 Tensor = Any
 
 # Fields of `Batch.extra` with a row of the demonstrations for each row of the batch.
-OBSERVATION, ACTION, MIX = "demonstration/observation", "demonstration/action", "demonstration/mix"
+OBSERVATION = "demonstration/observation"
+ACTION = "demonstration/action"
+MIX = "demonstration/mix"
 
 # Standardized inputs are clipped to this, as by `noterl.normalization`.
 CLIP = 10.0
@@ -52,9 +54,9 @@ _REWARDS: dict[str, Callable[[Tensor], Tensor]] = {
 class GAIL(Configurable):
     """A reward model for `compile(reward_model=...)`: rewards actions that a discriminator takes for the expert's.
 
-    The discriminator is a multi-layer perceptron with tanh. Its inputs are the observation and the action. Box
+    The discriminator is a multi-layer perceptron with tanh. The inputs are the observation and the action. Box
     observations are standardized by the mean and standard deviation of the demonstrations, unless the agent normalizes
-    them; images are flattened. Box actions are clipped to their bounds and scaled to [-1, 1]; others are one-hot.
+    observations; images are flattened. Box actions are clipped to the bounds and scaled to [-1, 1]; others are one-hot.
 
     The reward is `weight` times the model's plus `environment_weight` times the environment's. Replay memories need
     `n_step=1`.
@@ -64,7 +66,7 @@ class GAIL(Configurable):
         hidden: units of each hidden layer.
         optimizer: of the discriminator: a Keras optimizer, or a learning rate; Adam with 3e-4 by default.
         gradient_penalty: weight of the mean of `(|gradient of the logit| - 1)^2` at random points between the batch and
-            the demonstrations. It keeps the discriminator smooth.
+            the demonstrations. The penalty keeps the discriminator smooth.
         reward: "positive" for `-log(1 - D)`, which favors long episodes; "negative" for `log D`, which favors short
             ones; "logit" for the difference of the two, `log(D / (1 - D))`.
         weight: factor of this reward.
@@ -119,7 +121,7 @@ class GAIL(Configurable):
 
 
 class Discriminator:
-    """The discriminator of one agent, and its reward.
+    """The discriminator of one agent, and the reward.
 
     Args:
         settings: the reward model.
@@ -128,7 +130,7 @@ class Discriminator:
     Attributes:
         settings: the reward model.
         variables: kernel and bias of each layer.
-        optimizer: trains them.
+        optimizer: trains these variables.
 
     Raises:
         ValueError: if the demonstrations do not fit the agent.
@@ -159,7 +161,9 @@ class Discriminator:
         normalized = algorithm.spaces.normalizes_observation
         if isinstance(algorithm.observation_space, spaces.Box) and not normalized and (scale == 1).all():
             values = self._data.observation.reshape(len(self._data), -1).astype(np.float64)
-            mean, deviation = values.mean(axis=0), values.std(axis=0)
+            mean = values.mean(axis=0)
+            deviation = values.std(axis=0)
+            # A column that is constant in the demonstrations is only shifted.
             scale = 1 / np.where(deviation > 1e-6, deviation, 1.0)
             shift = -mean * scale
         return scale.astype(np.float32), shift.astype(np.float32)
@@ -182,7 +186,8 @@ class Discriminator:
             count: how many batches are used; the others receive the first row.
         """
         shape = batch.reward.shape
-        indices, mix = np.zeros(shape, np.int64), np.zeros(shape, np.float32)
+        indices = np.zeros(shape, np.int64)
+        mix = np.zeros(shape, np.float32)
         used = (count, *shape[1:])
         indices[:count] = self._data.sample_indices(used, self._generators("demonstrations"))
         mix[:count] = self._generators("demonstrations/mix").random(used, np.float32)
@@ -202,7 +207,8 @@ class Discriminator:
         return self._hidden_and_logit(inputs)[1]
 
     def _hidden_and_logit(self, inputs: Tensor) -> tuple[list[Tensor], Tensor]:
-        outputs, hidden = inputs, []
+        outputs = inputs
+        hidden = []
         for kernel, bias in self._layers[:-1]:
             outputs = ops.tanh(ops.matmul(outputs, kernel) + bias)
             hidden.append(outputs)
@@ -210,15 +216,16 @@ class Discriminator:
         return hidden, (ops.matmul(outputs, kernel) + bias)[:, 0]
 
     def slope(self, inputs: Tensor) -> Tensor:
-        """Return the norm `[B]` of the gradient of the logit with respect to its inputs `[B, D + A]`.
+        """Return the norm `[B]` of the gradient of the logit with respect to the inputs `[B, D + A]`.
 
-        It is written as a formula, so that its gradient needs no second derivative of a framework.
+        The norm is written as a formula, so that a gradient of the norm needs no second derivative of a framework.
         """
         hidden, _ = self._hidden_and_logit(inputs)
         gradient = ops.ones_like(inputs[:, :1])
         for (kernel, _), outputs in zip(self._layers[:0:-1], reversed(hidden), strict=True):
             gradient = ops.matmul(gradient, ops.transpose(kernel)) * (1.0 - ops.square(outputs))
         gradient = ops.matmul(gradient, ops.transpose(self._layers[0][0]))
+        # 1e-12, because the gradient of a square root at 0 is infinite.
         return ops.sqrt(ops.sum(ops.square(gradient), axis=-1) + 1e-12)
 
     @property
@@ -229,7 +236,7 @@ class Discriminator:
     # Learning
 
     def loss(self, expert: Tensor, policy: Tensor, mix: Tensor, weight: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the loss of the discriminator, and its metrics.
+        """Return the loss of the discriminator, and the metrics.
 
         Args:
             expert: inputs of demonstrated pairs, `[B, D + A]`.
@@ -237,7 +244,9 @@ class Discriminator:
             mix: numbers in [0, 1), `[B]`: the share of the expert in the points of the gradient penalty.
             weight: of the agent's pairs, `[B]`.
         """
-        ours, theirs = self.logit(policy), self.logit(expert)
+        ours = self.logit(policy)
+        theirs = self.logit(expert)
+        # softplus(-logit) is -log(D), and softplus(logit) is -log(1 - D).
         loss = ops.mean(ops.softplus(-theirs)) + losses.masked_mean(ops.softplus(ours), weight)
         right = ops.mean(ops.cast(theirs > 0, "float32")) + losses.masked_mean(ops.cast(ours <= 0, "float32"), weight)
         metrics = {"discriminator_loss": loss, "discriminator_accuracy": 0.5 * right}
@@ -249,29 +258,31 @@ class Discriminator:
         return loss + self.settings.gradient_penalty * penalty, {**metrics, "gradient_penalty": penalty}
 
     def train(self, batch: Batch, minimize: Callable[..., Any]) -> tuple[Batch, dict[str, Tensor]]:
-        """Train on a batch `[B, ...]` with demonstrations; return it without them, and the metrics.
+        """Train on a batch `[B, ...]` with demonstrations; return the batch without demonstrations, and the metrics.
 
         Args:
             batch: tensors.
             minimize: `minimize(loss_fn, variables, optimizer, args) -> (loss, aux)`.
         """
         extra = dict(batch.extra)
-        demonstrated, mix = (extra.pop(OBSERVATION), extra.pop(ACTION)), extra.pop(MIX)
-        expert, policy = self.inputs(*demonstrated), self.inputs(batch.observation, batch.action)
+        demonstrated = (extra.pop(OBSERVATION), extra.pop(ACTION))
+        mix = extra.pop(MIX)
+        expert = self.inputs(*demonstrated)
+        policy = self.inputs(batch.observation, batch.action)
         arguments = (expert, policy, mix, batch.weight)
         _, metrics = minimize(self.loss, self.variables, self.optimizer, arguments)
         reward = losses.masked_mean(self.reward(batch.observation, batch.action), batch.weight)
         return batch._replace(extra=extra), {**metrics, "model_reward": reward}
 
     def reward(self, observation: Tensor, action: Tensor) -> Tensor:
-        """Return the model's reward `[B]` for pairs `[B, ...]`, without a gradient and without its weight."""
+        """Return the model's reward `[B]` for pairs `[B, ...]`, without a gradient and without the factor `weight`."""
         return ops.stop_gradient(_REWARDS[self.settings.reward](self.logit(self.inputs(observation, action))))
 
     def replace_reward(self, batch: Batch) -> Batch:
         """Return a batch `[B, ...]` or `[T, N, ...]` with the weighted sum of both rewards."""
         settings = self.settings
-        own = self.reward if len(batch.reward.shape) == 1 else partial(losses.map_rows, self.reward)
-        reward = settings.weight * own(batch.observation, batch.action)
+        reward_of = self.reward if len(batch.reward.shape) == 1 else partial(losses.map_rows, self.reward)
+        reward = settings.weight * reward_of(batch.observation, batch.action)
         if settings.environment_weight:
             reward = reward + settings.environment_weight * batch.reward
         return batch._replace(reward=reward)
@@ -284,7 +295,7 @@ class Discriminator:
         return {"variables": weights, "optimizer": self._deferred.get_state({}, allocate=allocate)}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore what `get_state` returned; check it first by `schema` and `check_state`."""
+        """Restore what `get_state` returned; check the state first by `schema` and `check_state`."""
         self._deferred.set_state(state["optimizer"], {})
         for variable, weight in zip(self.variables, state["variables"], strict=True):
             networks.set_weights(variable, [weight])
@@ -296,7 +307,8 @@ class Discriminator:
 
 def _initial_weights(sizes: Sequence[int], seed: int) -> list[np.ndarray]:
     """Return kernels and biases of layers of these sizes: Glorot's uniform distribution, and zeros."""
-    generator, weights = Generators(seed)("discriminator"), []
+    generator = Generators(seed)("discriminator")
+    weights: list[np.ndarray] = []
     for inputs, outputs in itertools.pairwise(sizes):
         limit = math.sqrt(6 / (inputs + outputs))
         kernel = generator.uniform(-limit, limit, (inputs, outputs)).astype(np.float32)
@@ -317,6 +329,7 @@ def _action_encoder(space: spaces.Space[Any]) -> tuple[Callable[[Tensor], Tensor
 
     def encode(action: Tensor) -> Tensor:
         flat = ops.reshape(ops.cast(action, "float32"), (-1, size))
+        # As the environment executes actions, so that differences beyond the bounds do not count.
         executed = ops.minimum(ops.maximum(flat, low), high)
         return executed if head is None else head.scale(executed)
 

@@ -38,7 +38,7 @@ FieldSpec = dict[str, tuple[tuple[int, ...], Any]]
 
 
 class RolloutLearner(Learner):
-    """Learns from each rollout in several epochs of minibatches, and then discards it.
+    """Learns from each rollout in several epochs of minibatches, and then discards the rollout.
 
     Args:
         algorithm: the agent, with `rollout_steps` and `epochs`.
@@ -67,13 +67,18 @@ class RolloutLearner(Learner):
         self.prepared_rows: Any = None
 
     def declare_memory(self) -> None:
-        """Set the spaces of the rollout; its arrays are allocated when the number of lanes is known."""
+        """Set the spaces of the rollout; the arrays are allocated when the number of lanes is known."""
         algorithm = self.algorithm
         spec = {name: algorithm.extra_spec[name] for name in self.forward_fields}
         start = start_of(algorithm)
+        # An agent with a state also stores the state before each row, and where episodes start.
         if start:
-            spec |= {STARTS: ((), np.float32), **{f"{STATE}{name}": (v.shape, v.dtype) for name, v in start.items()}}
-        source, learner_state = algorithm.spaces.source, learner_state_of(algorithm)
+            spec |= {
+                STARTS: ((), np.float32),
+                **{f"{STATE}{name}": (value.shape, value.dtype) for name, value in start.items()},
+            }
+        source = algorithm.spaces.source
+        learner_state = learner_state_of(algorithm)
         steps = stored_fields(algorithm, ())
         self.rollout.build(source.observation_space, source.action_space, spec, steps, learner_state)
 
@@ -113,7 +118,7 @@ class RolloutLearner(Learner):
         Raises:
             ValueError: if `extra_spec` declares other fields.
         """
-        found: FieldSpec = {}
+        fields: FieldSpec = {}
 
         def find() -> None:
             with running(self.updater):
@@ -122,24 +127,25 @@ class RolloutLearner(Learner):
             for name, field in example.extra.items():
                 if name not in ("continues", "ended", STARTS, "state", *self.algorithm.random_spec):
                     dtype = np.dtype(backends.keras.backend.standardize_dtype(field.dtype))
-                    found[name] = tuple(field.shape[axes:]), dtype
+                    fields[name] = tuple(field.shape[axes:]), dtype
 
         # A dry run, because `prepare` may assign variables.
         backends.current().dry_run(find, self.variables, self.jit_compile)
         for name, (shape, dtype) in self.algorithm.extra_spec.items():
             # Fields of `forward` may have any dtype: they are stored as float32.
-            declared = (shape, found[name][1] if name in self.forward_fields else np.dtype(dtype))
-            if name not in found or found[name] != declared:
-                returned = {name: (shape, str(dtype)) for name, (shape, dtype) in found.items()}
+            declared = (shape, fields[name][1] if name in self.forward_fields else np.dtype(dtype))
+            if name not in fields or fields[name] != declared:
+                returned = {name: (shape, str(dtype)) for name, (shape, dtype) in fields.items()}
                 raise ValueError(
                     f"extra_spec declares {name!r} as {(shape, str(np.dtype(dtype)))}, but forward and prepare return "
                     f"{returned}"
                 )
-        return found
+        return fields
 
     def attach(self, source: EnvSource, num_envs: int, processes: int = 1) -> None:
         """Check that a rollout in so many environments holds a batch of the size that `compile` received."""
-        length, lanes = self.rollout.length, num_envs * processes
+        length = self.rollout.length
+        lanes = num_envs * processes
         if self._least_rows > length * lanes:
             raise ValueError(
                 f"batch_size must be at most the transitions of a rollout, {length * lanes} (rollout_steps={length} "
@@ -159,12 +165,12 @@ class RolloutLearner(Learner):
 
     @property
     def batch_size(self) -> int:
-        """Transitions of a minibatch: the configured number, but at most those of a rollout."""
+        """Transitions of a minibatch: the configured number, but at most the transitions of a rollout."""
         return self.share * self.strategy.processes
 
     @property
     def share(self) -> int:
-        """Transitions of a minibatch that this process samples, from its own rollout."""
+        """Transitions of a minibatch that this process samples, from the rollout of this process."""
         configured = self.schedule.batch_size
         if isinstance(configured, str):
             return self.num_rows
@@ -173,7 +179,7 @@ class RolloutLearner(Learner):
 
     @property
     def ready(self) -> float:
-        """The transitions of the rollout if it is complete, otherwise 0."""
+        """The transitions of the rollout if the rollout is complete, otherwise 0."""
         return self.num_rows if self.rollout.is_full else 0
 
     @property
@@ -213,13 +219,16 @@ class RolloutLearner(Learner):
         return Due(self.algorithm.epochs * math.ceil(self.num_rows / self.share), False)
 
     def call_size(self, updates: int) -> int:
-        """Return how many updates run in one compiled call: by default all of them."""
+        """Return how many updates run in one compiled call: by default all updates."""
         return updates if self.steps_per_execution == "auto" else int(self.steps_per_execution)
 
     def prepare(self) -> Any:
         """Return the complete rollout as prepared rows `[T N, ...]` on the device."""
         self._follow_attributes()
-        acting, self.acting_policy, self._next_policy = self.acting_policy, self._next_policy, None
+        acting = self.acting_policy
+        # If workers collect the next rollout meanwhile, they act with the weights before the updates on this one.
+        self.acting_policy = self._next_policy
+        self._next_policy = None
         if acting is None or self.algorithm.learns_in_prepare:
             return self._without_learner_state(self._prepare(self._normalize_rollout(None)))
         rollout = self._normalize_rollout(acting.statistics)
@@ -242,11 +251,12 @@ class RolloutLearner(Learner):
             self.acting_policy = ActingPolicy(self.algorithm)
 
     def discard_old_rollout(self) -> bool:
-        """Discard the rollout in progress if the current policy has not begun it; return whether it is discarded.
+        """Discard the rollout in progress if another policy has begun it; return whether this was so.
 
         `prepare` would otherwise compute the log-probabilities and values of all rows with one of the two policies.
         """
-        acting, self.acting_policy = self.acting_policy, None
+        acting = self.acting_policy
+        self.acting_policy = None
         if acting is None or acting.is_current():
             return False
         self.discard_rollout()
@@ -260,11 +270,12 @@ class RolloutLearner(Learner):
                 self._interrupt_learned(lane)
 
     def _normalize_rollout(self, statistics: Mapping[str, np.ndarray] | None) -> Batch:
-        """Update the normalizers with the rollout, and return it normalized with `statistics` or, if None, with theirs.
+        """Update the normalizers; return the rollout normalized with `statistics` or, if None, with the new statistics.
 
         With a reward model, demonstrations are added first.
         """
-        gamma, normalizers = discount_factor(self.algorithm), self.algorithm.spaces.normalizers
+        gamma = discount_factor(self.algorithm)
+        normalizers = self.algorithm.spaces.normalizers
         rollout = self.rollout.batch(gamma=gamma)
         if self.reward_model is not None and self.replay is None:
             # Before the statistics of the normalizers change, so that both sides are normalized alike.
@@ -274,13 +285,14 @@ class RolloutLearner(Learner):
         return normalizers.normalize_rollout(rollout, gamma, statistics, self.merge_statistics)
 
     def sample(self, updates: int) -> np.ndarray:
-        """Prepare the rollout and return the indices `[K, B]` of the rows of all minibatches, or of their sequences.
+        """Prepare the rollout and return the indices `[K, B]` of the rows, or of the sequences, of all minibatches.
 
-        Each epoch visits all of them in a new random order. An incomplete last minibatch is filled up with the first
-        ones of another random order.
+        Each epoch visits all rows or sequences in a new random order. An incomplete last minibatch is filled up with
+        the first ones of another random order.
         """
         self.prepared_rows = self.prepare()
-        count, size = self.num_rows // self.sequence_length, self.share // self.sequence_length
+        count = self.num_rows // self.sequence_length
+        size = self.share // self.sequence_length
         if size == count:  # the order would change nothing but rounding
             return np.tile(np.arange(count, dtype=np.int32), (self.algorithm.epochs, 1))
         generator = self.algorithm.generators("sampler")
@@ -311,8 +323,10 @@ class RolloutLearner(Learner):
             The indices `[T N]` of the transitions in the memory; 0 for rows without a step.
         """
         observation, next_observation, reward = rows
-        rollout, indices = self.rollout, np.zeros(self.num_rows, np.int64)
-        terminated, ended = rollout.terminated.reshape(-1), rollout.ended.reshape(-1)
+        rollout = self.rollout
+        indices = np.zeros(self.num_rows, np.int64)
+        terminated = rollout.terminated.reshape(-1)
+        ended = rollout.ended.reshape(-1)
         action = rollout.action.reshape(self.num_rows, *rollout.action.shape[2:])
         for row in np.flatnonzero(rollout.valid.reshape(-1)).tolist():
             is_terminal = bool(terminated[row])
@@ -342,14 +356,15 @@ class RolloutLearner(Learner):
 def sequence_length(algorithm: Algorithm, batch_size: int | str) -> int:
     """Return the rows of each sequence for an agent with a state; 1 for other agents.
 
-    By default, it is the largest divisor of `rollout_steps`, up to 64, that divides `batch_size`.
+    The default is the largest divisor of `rollout_steps`, up to 64, that divides `batch_size`.
 
     Raises:
         ValueError: if `sequence_length` does not divide both.
     """
     if not algorithm.state_spec:
         return 1
-    steps, size = algorithm.rollout_steps, 0 if isinstance(batch_size, str) else batch_size
+    steps = algorithm.rollout_steps
+    size = 0 if isinstance(batch_size, str) else batch_size
     if algorithm.sequence_length is None:
         return max(length for length in range(1, LONGEST_SEQUENCE + 1) if steps % length == size % length == 0)
     length = check_positive("sequence_length", algorithm.sequence_length)
@@ -383,7 +398,7 @@ class StoredRolloutLearner(RolloutLearner):
 
     @abstractmethod
     def check_replay(self, replay: Replay) -> None:
-        """Raise a ValueError if the memory cannot store the rollouts, or the agent cannot learn from it."""
+        """Raise a ValueError if the memory cannot store the rollouts, or the agent cannot learn from the memory."""
 
     @abstractmethod
     def gather(self, sample: Sample) -> Batch:
@@ -399,10 +414,10 @@ class StoredRolloutLearner(RolloutLearner):
 
 
 class ReplayedRolloutLearner(StoredRolloutLearner):
-    """Stores prepared rollouts in a replay memory and samples the minibatches from it.
+    """Stores prepared rollouts in a replay memory and samples the minibatches from this memory.
 
-    After each rollout it makes as many updates as `RolloutLearner`. The fields of `prepare` (old log-probability,
-    advantage) stay with a transition for as long as the memory keeps it.
+    After each rollout, this learner makes as many updates as `RolloutLearner`. The fields of `prepare` (old
+    log-probability, advantage) stay with a transition for as long as the memory keeps the transition.
 
     Args:
         algorithm: the agent.
@@ -410,7 +425,7 @@ class ReplayedRolloutLearner(StoredRolloutLearner):
         **settings: see `Learner`.
 
     Raises:
-        ValueError: if the memory relabels, has n-step returns or is on the device, it stacks frames that the agent
+        ValueError: if the memory relabels, has n-step returns, is on the device or stacks frames that the agent
             normalizes, or the agent may stop epochs early (`stop_epochs`).
     """
 
@@ -452,12 +467,12 @@ class ReplayedRolloutLearner(StoredRolloutLearner):
         return sample
 
     def gather(self, sample: Sample) -> Batch:
-        """Return the batches `[K, B, ...]` of a sample; observations are stored as networks receive them."""
+        """Return the batches `[K, B, ...]` of a sample; observations are stored in the form for networks."""
         assert sample.gamma is not None
         return self.replay.gather(sample, gamma=sample.gamma)
 
     def _store(self, data: Any) -> None:
-        """Store the valid transitions of the prepared rollout with their prepared fields."""
+        """Store the valid transitions of the prepared rollout with the prepared fields."""
         fetch = backends.current().fetch
         rows = [fetch(array) for array in (data.observation, data.next_observation, data.reward)]
         self._store_rows(self.replay, rows, {name: fetch(data.extra[name]) for name in self.replay.extra_names})

@@ -1,4 +1,4 @@
-"""Groups of gradient updates and their batch hooks, for `fit` and `pretrain`."""
+"""Groups of gradient updates and the batch hooks, for `fit` and `pretrain`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class UpdateSource(ABC):
     def batches(self, samples: Sequence[Any], size: int) -> AbstractContextManager[Iterator[Any]]:
         """Return a context manager that yields an iterator over the batches of each part of a sample.
 
-        `update` receives these batches. Those of a part with fewer updates are padded to `size` updates.
+        `update` receives these batches. The batches of a part with fewer updates are padded to `size` updates.
         """
 
     @abstractmethod
@@ -53,7 +53,7 @@ class UpdateSource(ABC):
 
 @dataclass(eq=False)
 class UpdateRunner:
-    """Makes groups of updates, counts them and calls their batch hooks.
+    """Makes groups of updates, counts the updates and calls the batch hooks.
 
     Attributes:
         source: where the groups come from.
@@ -62,12 +62,12 @@ class UpdateRunner:
         on_batch_begin: the handlers of this event.
         on_batch_end: the handlers of this event.
         fire: calls the handlers of an event: `fire(handlers, *args)`.
-        receive: called with the result of each compiled call, before its hooks.
-        before_call: called before each compiled call, with whether it is the first one of its group.
-        after_call: called with the result of each compiled call, after its hooks.
-        logs_of_update: returns the logs of one update from its number and the logs of its call; by default all of them.
-        is_live: whether each update runs alone, between the hooks of its begin and its end.
-        clock: the seconds of "sample" and "learn" are added to it.
+        receive: called with the result of each compiled call, before the call's hooks.
+        before_call: called before each compiled call, with whether the call is the first one of a group.
+        after_call: called with the result of each compiled call, after the call's hooks.
+        logs_of_update: returns the logs of one update from its number and the logs of the call; by default all logs.
+        is_live: whether each update runs alone, between the hooks of begin and end.
+        clock: a dict to which the seconds of "sample" and "learn" are added.
     """
 
     source: UpdateSource
@@ -91,15 +91,18 @@ class UpdateRunner:
             NonFiniteError: if an update is not finite and no hook has ended training.
         """
         source = self.source
+        # Live updates are single calls, so that hooks act between them.
         size = 1 if self.is_live else source.call_size(updates)
         started = perf_counter()
         sample = source.sample(updates)
         self.clock["sample"] += perf_counter() - started
-        parts = [sample[part] for part in source.schedule.split(self.counters.updates, updates, size)]
+        samples = [
+            sample[updates_of_call] for updates_of_call in source.schedule.split(self.counters.updates, updates, size)
+        ]
         results: list[GroupResult] = []
         failed = False
-        with source.batches(parts, size) as batches:
-            for part in parts:
+        with source.batches(samples, size) as batches:
+            for part in samples:
                 result = self._call(batches, len(part), is_first=not results)
                 results.append(result)
                 if self.after_call is not None:
@@ -111,7 +114,7 @@ class UpdateRunner:
             self._feed_back(sample, results)
 
     def _call(self, batches: Iterator[Any], count: int, is_first: bool) -> GroupResult:
-        """Run `count` updates on the next batches in one compiled call; further batches in it are padding."""
+        """Run `count` updates on the next batches in one compiled call; further batches in the call are padding."""
         started = perf_counter()
         batch = next(batches)
         self.clock["sample"] += perf_counter() - started
@@ -133,7 +136,7 @@ class UpdateRunner:
         return result
 
     def report(self, result: GroupResult, count: int) -> None:
-        """Count the updates of a call and fire their hooks.
+        """Count the updates of a call and fire the hooks of these updates.
 
         Args:
             result: of the call.
@@ -142,21 +145,23 @@ class UpdateRunner:
         Raises:
             NonFiniteError: if an update is not finite and no hook has ended training.
         """
-        counters, first, was_stopped = self.counters, self.counters.updates, self.stop.is_set
+        counters = self.counters
+        first = self.counters.updates
+        was_stopped = self.stop.is_set
         try:
             if self.on_batch_begin or self.on_batch_end:
                 # An update that was not finite is reported too. One that `stop_epochs` has undone is reported only if
                 # it is live, because its begin event has fired already.
                 reported = result.applied + (self.is_live or not result.stopped_early)
                 self._fire_batches(result, min(reported, count))
-        finally:
+        finally:  # also if a hook raises, because the updates have been made
             counters.updates = first + result.applied
         if result.applied < count and not result.stopped_early and (was_stopped or not self.stop.is_set):
             loss = float(backends.current().fetch(result.logs["loss"])[result.applied])
             raise NonFiniteError(loss, update=counters.updates, step=counters.steps)
 
     def _fire_batches(self, result: GroupResult, count: int) -> None:
-        """Fire the batch hooks of a call, each with the values of its own update."""
+        """Fire the batch hooks of a call, each with the values of one update."""
         first = self.counters.updates
         values = {name: backends.current().fetch(value).tolist() for name, value in result.logs.items()}
         for k in range(count):
@@ -172,6 +177,7 @@ class UpdateRunner:
             if not self.is_live:
                 self.fire(self.on_batch_begin, number, {})
         except BaseException as error:
+            # Each begin event has its end event.
             with keep_first_error(error):
                 self.fire(self.on_batch_end, number, logs)
             raise
@@ -180,7 +186,8 @@ class UpdateRunner:
 
     def _feed_back(self, sample: Any, results: Sequence[GroupResult]) -> None:
         """Give the memory the feedback of a whole group of updates in one call."""
-        memory, fetch = self.source.memory, backends.current().fetch
+        memory = self.source.memory
+        fetch = backends.current().fetch
         # A call of fewer updates than usual is padded, and so is its feedback.
         values = {
             name: np.concatenate([fetch(result.feedback[name])[: result.applied] for result in results])

@@ -12,7 +12,7 @@ from noterl.utils.checks import check_int, check_int_or_word, check_word, whole
 
 
 class Due(NamedTuple):
-    """What is due after a tick of the loop: gradient updates, and whether a hard copy to the target precedes them."""
+    """Gradient updates that are due after a tick of the loop, and whether a hard copy to the target precedes them."""
 
     updates: int
     target: bool
@@ -25,10 +25,10 @@ MOST_SAMPLED = 2**27  # transitions of a group: 1 GiB of indices
 
 
 class UpdateSchedule:
-    """When to update, and how often; the arguments are those of `Agent.compile`.
+    """When to update, and how often; `Agent.compile` documents the arguments.
 
     Attributes:
-        compiled: the values of `batch_size`, `update_every` and `updates` before they were set during training.
+        compiled: the values of `batch_size`, `update_every` and `updates` before changes during training.
 
     Raises:
         ValueError: if an argument is not one of the allowed values.
@@ -102,7 +102,7 @@ class UpdateSchedule:
 
     @property
     def updates_per_step(self) -> float | None:
-        """Gradient updates per environment step; None if it depends on episodes or on the size of the memory."""
+        """Gradient updates per environment step; None if episodes or the size of the memory decide."""
         if isinstance(self.updates, str) or isinstance(self.update_every, str):
             return None
         return self.updates / self.update_every
@@ -122,14 +122,15 @@ class UpdateSchedule:
             updates: of the group.
             size: the largest number of updates in one compiled call.
         """
-        parts, start = [], 0
+        slices = []
+        start = 0
         while start < updates:
             end = min(start + size, updates)
             if self.hard_copy_updates:
                 end = min(end, start + self.hard_copy_updates - (first + start) % self.hard_copy_updates)
-            parts.append(slice(start, end))
+            slices.append(slice(start, end))
             start = end
-        return parts
+        return slices
 
     def steps_within(self, updates: int, step: int, most: int) -> int:
         """Return how many environment steps can follow before more than `updates` updates can be due.
@@ -137,7 +138,7 @@ class UpdateSchedule:
         Args:
             updates: a number of updates.
             step: environment steps so far.
-            most: updates of a group at the most, if it is a pass over the memory.
+            most: updates of a group at the most, if a group is a pass over the memory.
         """
         groups = updates // (most if isinstance(self.updates, str) else self.updates)
         start = max(step, self.learning_starts)
@@ -150,12 +151,13 @@ class UpdateSchedule:
 
         Args:
             before: steps before the tick.
-            after: steps after it.
-            ended: episodes that ended in it.
-            num_sampleable: counts the transitions that can be sampled. No update is due if they are fewer than a batch.
-                It is called only if updates are due by the steps or episodes, because counting may be slow.
+            after: steps after the tick.
+            ended: episodes that ended in the tick.
+            num_sampleable: counts the transitions that can be sampled. No update is due for less than a batch. The
+                function is called only if updates are due by the steps or episodes, because counting may be slow.
         """
         every = self.hard_copy_every
+        # A tick may be several steps, so a copy is due if a multiple of `every` is passed.
         target = bool(every) and after // every > before // every
         if after <= self.learning_starts:
             times = 0
@@ -166,8 +168,8 @@ class UpdateSchedule:
         count = num_sampleable() if times else 0
         if not times or count < self.batch_size:
             return Due(0, target) if target else _NOTHING
-        each = math.ceil(count / self.batch_size) if isinstance(self.updates, str) else self.updates
-        return Due(times * each, target)
+        updates = math.ceil(count / self.batch_size) if isinstance(self.updates, str) else self.updates
+        return Due(times * updates, target)
 
 
 def _target(target_update: Any) -> tuple[int, float | None]:

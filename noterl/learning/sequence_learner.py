@@ -59,7 +59,8 @@ class SequenceLearner(StoredRolloutLearner):
     def declare_prepared(self) -> None:
         """Set the layout of the replay memory, which stores what `prepare` returns."""
         algorithm = self.algorithm
-        encoder, spec = algorithm.spaces.encoder, self._prepared_fields()
+        encoder = algorithm.spaces.encoder
+        spec = self._prepared_fields()
         floats = spaces.Box(-np.inf, np.inf, encoder.space.shape, np.float32)
         space = encoder.space if encoder.dtype == np.uint8 else floats
         self.replay.build(space, algorithm.action_space, extra_spec=spec, allocate=False)
@@ -111,7 +112,8 @@ class SequenceLearner(StoredRolloutLearner):
 
     def sample(self, updates: int) -> Sample:  # type: ignore[override]
         """Store the rollout, and sample the sequences `[K, T, N]` of a group; the first update has the rollout's."""
-        rollout, fetch = self.rollout, backends.current().fetch
+        rollout = self.rollout
+        fetch = backends.current().fetch
         extra = self.prepare().extra
         rows = [
             array.reshape(self.num_rows, *array.shape[2:])
@@ -128,9 +130,10 @@ class SequenceLearner(StoredRolloutLearner):
         return sample
 
     def gather(self, sample: Sample) -> Batch:
-        """Return the batches `[K, T, N, ...]` of a sample, normalized as networks receive them."""
+        """Return the batches `[K, T, N, ...]` of a sample, normalized in the form for networks."""
         assert sample.gamma is not None
-        batch, normalizers = self.sequences.gather(sample, gamma=sample.gamma), self.algorithm.spaces.normalizers
+        batch = self.sequences.gather(sample, gamma=sample.gamma)
+        normalizers = self.algorithm.spaces.normalizers
         return batch if normalizers is None else normalizers.normalize_batch(batch)
 
     @property

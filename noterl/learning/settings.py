@@ -41,13 +41,13 @@ class Settings:
     Args:
         algorithm: the agent, with its defaults and declarations.
         head: the agent's head, bound to the action space.
-        arguments: those of `compile`, by name.
+        arguments: the arguments of `compile`, by name.
 
     Raises:
         ValueError: if an argument is not one of the allowed values.
 
     Attributes:
-        arguments: those of `compile`, with a `Policy` instead of its name and a `Replay` instead of its capacity.
+        arguments: the arguments of `compile`, with a `Policy` instead of a name and a `Replay` instead of a capacity.
         worker_explorers: the policies or noises of worker processes; empty unless `compile` received a list.
         policy, noise, replay, schedule, reward_model, jit_compile, precision, steps_per_execution, optimizers: what is
             used.
@@ -55,7 +55,8 @@ class Settings:
 
     def __init__(self, algorithm: Algorithm, head: Head, arguments: dict[str, Any]) -> None:
         _check_declared(algorithm)
-        defaults, arguments = algorithm.defaults(), dict(arguments)
+        defaults = algorithm.defaults()
+        arguments = dict(arguments)
         if "policy" in arguments:
             arguments["policy"] = _replace_names(arguments["policy"])
         capacity = whole(arguments.get("replay"))
@@ -103,7 +104,7 @@ class Settings:
         )
 
     def changes_since(self, other: Settings) -> str:
-        """Return the arguments that differ from those of an earlier `compile`, as text; empty if there are none."""
+        """Return the arguments that differ from the arguments of an earlier `compile`, as text, or an empty text."""
         names = dict.fromkeys([*other.arguments, *self.arguments])
         return ", ".join(
             f"{name}={self.arguments[name]!r:.60}" if name in self.arguments else f"{name} to its default"
@@ -114,7 +115,7 @@ class Settings:
         )
 
     def ended_schedules(self, step: int) -> list[str]:
-        """Return the schedules that change no more after this environment step, as texts with their last values."""
+        """Return the schedules that change no more after this environment step, as texts with the last values."""
         schedules: dict[str, Callable[[int], float]] = {}
         for name, optimizer in self.optimizers.items():
             if (rate := optimizers.schedule_of(optimizer)) is not None:
@@ -123,7 +124,7 @@ class Settings:
         if epsilon is not None:
             schedules[f"epsilon of {self.policy!r}"] = epsilon
         for explorer in filter(None, (self.policy, self.noise)):
-            schedules |= {f"{name}, {each!r},": each for name, each in explorer.schedules.items() if name != "eps"}
+            schedules |= {f"{name}, {value!r},": value for name, value in explorer.schedules.items() if name != "eps"}
         return [f"{text} is {value(step):g}" for text, value in schedules.items() if has_ended(value, step)]
 
     def make_learner(self, algorithm: Algorithm) -> Learner:
@@ -148,6 +149,7 @@ class Settings:
             learner = RolloutLearner(algorithm, **settings)
         else:
             learner = _REPLAYING[algorithm.memory](algorithm, replay=self.replay, **settings)
+            # After the learner's checks, so that a refused memory has no owner.
             source = algorithm.spaces.source
             self.replay.set_owner(algorithm, source.observation_space, source.action_space)
         return learner
@@ -157,10 +159,12 @@ def _check_declared(algorithm: Algorithm) -> None:
     """Check the declarations of the agent's class.
 
     Raises:
-        ValueError: if one of them is not allowed.
+        ValueError: if a declaration is not allowed.
     """
-    name, names, spec = type(algorithm).__name__, algorithm.optimizer_names, algorithm.random_spec
-    are_words = isinstance(names, tuple | list) and all(isinstance(each, str) for each in names)
+    name = type(algorithm).__name__
+    names = algorithm.optimizer_names
+    spec = algorithm.random_spec
+    are_words = isinstance(names, tuple | list) and all(isinstance(word, str) for word in names)
     if not are_words or not names or len(set(names)) < len(names):
         raise ValueError(
             f'optimizer_names of {name} must be different names such as ("actor", "critic"), got {names!r}'
@@ -200,8 +204,8 @@ def _check_state_spec(algorithm: Algorithm) -> None:
     """Check the declaration `state_spec`.
 
     Raises:
-        ValueError: if it or `initial_state` is malformed, the agent cannot have a state, or `extra_spec` uses a name of
-            the state.
+        ValueError: if `state_spec` or `initial_state` is malformed, the agent cannot have a state, or `extra_spec` uses
+            a name of the state.
     """
     name = type(algorithm).__name__
     if not start_of(algorithm):
@@ -220,7 +224,8 @@ def _check_replay_of_state(replay: Replay, algorithm: Algorithm, schedule: Updat
         raise ValueError(
             f"replay is not supported for an agent with a state_spec that learns from rollouts, got {replay!r}"
         )
-    spec, size = sequence_spec(algorithm), schedule.batch_size
+    spec = sequence_spec(algorithm)
+    size = schedule.batch_size
     most = spec.count(replay.capacity)
     if isinstance(size, int) and size > most:
         raise ValueError(
@@ -235,7 +240,7 @@ def _check_replay_of_state(replay: Replay, algorithm: Algorithm, schedule: Updat
 def _is_spec(value: Any) -> bool:
     """Return whether a value is a dict of name -> (shape, anything)."""
     return isinstance(value, Mapping) and all(
-        isinstance(each, tuple) and len(each) == 2 and isinstance(each[0], tuple) for each in value.values()
+        isinstance(entry, tuple) and len(entry) == 2 and isinstance(entry[0], tuple) for entry in value.values()
     )
 
 
@@ -263,7 +268,7 @@ def _schedule_of_replay(
         scheduled: the arguments of the schedule, with the defaults.
         default_every: the default of `update_every`.
         algorithm: the agent.
-        replay: its memory.
+        replay: the agent's memory.
 
     Raises:
         ValueError: if an argument is not one of the allowed values.
@@ -292,7 +297,7 @@ def _schedule_of_replay(
 
 
 def _schedule_of_rollouts(arguments: dict[str, Any], scheduled: dict[str, Any], algorithm: Algorithm) -> UpdateSchedule:
-    """Return the schedule of updates on each complete rollout; the arguments are those of `_schedule_of_replay`.
+    """Return the schedule of updates on each complete rollout; see `_schedule_of_replay` for the arguments.
 
     Raises:
         ValueError: if an argument is not supported.
@@ -332,7 +337,9 @@ def _frame_stack(algorithm: Algorithm) -> int | None:
 
 
 def _default_replay(defaults: Defaults, algorithm: Algorithm, learns_rewards: bool) -> Replay:
-    source, capacity, stack = algorithm.spaces.source, defaults.capacity, _frame_stack(algorithm)
+    source = algorithm.spaces.source
+    capacity = defaults.capacity
+    stack = _frame_stack(algorithm)
     fitting = default_capacity(capacity, source.observation_space, source.action_space, frame_stack=stack)
     if fitting < capacity:
         warnings.warn(
@@ -359,7 +366,7 @@ def _check_reward_model(model: Any, algorithm: Algorithm, replay: Replay | None)
     """Return the reward model of `compile`.
 
     Raises:
-        ValueError: if it is not one, or the agent or its memory cannot use one.
+        ValueError: if `model` is not a reward model, or the agent or the memory cannot use one.
     """
     if model is None:
         return None
@@ -393,14 +400,14 @@ def _check_reward_model(model: Any, algorithm: Algorithm, replay: Replay | None)
 def _replace_names(policy: Any) -> Any:
     """Return the argument `policy` of `compile` with policies instead of names."""
     if isinstance(policy, list | tuple):
-        return [_replace_names(each) for each in policy]
+        return [_replace_names(entry) for entry in policy]
     return policies.get(policy) if isinstance(policy, str) else policy
 
 
 def _exploration_of(
     arguments: Mapping[str, Any], defaults: Defaults, head: Head, algorithm: Algorithm
 ) -> tuple[Any, Any, Sequence[Any]]:
-    """Return the policy, the noise, and those of the workers, which are empty unless `compile` received a list."""
+    """Return the policy, the noise, and the workers' explorers, which are empty unless `compile` received a list."""
     values = {name: arguments.get(name, getattr(defaults, name)) for name in ("policy", "noise")}
     of_policy = _explorers("policy", values["policy"], Policy, head, algorithm)
     of_noise = _explorers("noise", values["noise"], NoiseProcess, head, algorithm)
@@ -408,8 +415,8 @@ def _exploration_of(
         for noise in of_noise:
             _check_explores(head, policy, noise)
     lists = [
-        found
-        for found, value in ((of_policy, values["policy"]), (of_noise, values["noise"]))
+        explorers
+        for explorers, value in ((of_policy, values["policy"]), (of_noise, values["noise"]))
         if isinstance(value, list | tuple)
     ]
     return of_policy[0], of_noise[0], lists[0] if lists else ()
@@ -423,28 +430,29 @@ def _explorers(name: str, value: Any, kind: type[Explorer], head: Head, algorith
     """
     if not isinstance(value, list | tuple):
         return [_explorer(name, value, kind, head, algorithm)]
-    if not value or len({id(each) for each in value}) < len(value) or any(each is None for each in value):
+    if not value or len({id(entry) for entry in value}) < len(value) or any(entry is None for entry in value):
         raise ValueError(f"{name} must be a list with a different object for each worker, got {value!r}")
-    return [_explorer(name, each, kind, head, algorithm) for each in value]
+    return [_explorer(name, entry, kind, head, algorithm) for entry in value]
 
 
 def _explorer(name: str, value: Any, kind: type[Explorer], head: Head, algorithm: Algorithm) -> Any:
-    """Return the policy or noise of `compile`; if another agent has used it, a new one with the same arguments.
+    """Return the policy or noise of `compile`; if another agent has used the object, a new one of the same arguments.
 
     Raises:
-        ValueError: if it is not of this kind, or the head does not explore with this kind.
+        ValueError: if the value is not of this kind, or the head does not explore with this kind.
     """
     if value is not None and not isinstance(value, kind):
         raise ValueError(f"{name} must be one of {kind.__module__}, got {value!r}")
     if value is not None and not (head.acts_on if kind is Policy else head.takes_noise):
         raise ValueError(f"{name} is not supported: the head {type(head).__name__} {_exploration(head)}; got {value!r}")
+    # Two agents must not anneal the same object, or draw from its generator.
     if value is not None and _users.setdefault(value, weakref.ref(algorithm))() is not algorithm:
         return value.from_config(value.get_config())
     return value
 
 
 def _check_explores(head: Head, policy: Policy | None, noise: NoiseProcess | None) -> None:
-    """Check that the policy or noise fits the head, and that there is one if the head needs it.
+    """Check that the policy or noise fits the head, and that there is a policy or noise if the head needs one.
 
     Raises:
         ValueError: if not.
@@ -465,9 +473,9 @@ def _check_explores(head: Head, policy: Policy | None, noise: NoiseProcess | Non
             f"replaces, got {noise!r}"
         )
     if policy is None and noise is None and not head.samples:
-        name, kind = ("noise", NoiseProcess) if head.takes_noise else ("policy", Policy)
+        name, base = ("noise", NoiseProcess) if head.takes_noise else ("policy", Policy)
         raise ValueError(
-            f"{name} must be one of {kind.__module__}: the head {type(head).__name__} {_exploration(head)}, and {name} "
+            f"{name} must be one of {base.__module__}: the head {type(head).__name__} {_exploration(head)}, and {name} "
             "is None"
         )
 

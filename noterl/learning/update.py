@@ -1,7 +1,7 @@
-"""One gradient update as backends compile it, and the random numbers that it uses.
+"""One gradient update in the form that backends compile, and the random numbers of an update.
 
-Random numbers come with the batch. The host samples them from generators of the agent, which are saved with it. So the
-numbers are the same on every backend and for every size of a compiled call.
+Random numbers come with the batch. The host samples the numbers from generators of the agent, which are saved with the
+agent. So the numbers are the same on every backend and for every size of a compiled call.
 """
 
 from __future__ import annotations
@@ -49,13 +49,14 @@ def add_random_numbers(
         algorithm: the algorithm that is updated.
         batch: K batches; names that `extra` already holds are kept.
         count: how many batches are used; the numbers of the others are 0.
-        generators: returns the generator of a name; by default those of the algorithm.
+        generators: returns the generator of a name; by default the algorithm's generators.
         strategy: if it has several processes, each samples the numbers of the global batch and keeps its share.
     """
     missing = [name for name in algorithm.random_spec if name not in batch.extra]
     if not missing:
         return batch
-    extra, generators = dict(batch.extra), generators or algorithm.generators
+    extra = dict(batch.extra)
+    generators = generators or algorithm.generators
     updates, *steps, size = batch.reward.shape[:3] if algorithm.memory == "sequences" else batch.reward.shape[:2]
     rows = batch.reward.shape[2:3] if algorithm.state_spec else ()  # of sequences [K, S, T]
     for name in missing:
@@ -63,9 +64,11 @@ def add_random_numbers(
         axes = *steps, size * strategy.processes, *rows
         drawn = (1,) * len(axes) if distribution == "batch_normal" else axes
         numbers = DISTRIBUTIONS[distribution](generators(f"{SHARED}{name}"), (count, *drawn, *shape))
-        if drawn != axes:
+        if drawn != axes:  # `np.array`, because the view of `broadcast_to` cannot be written
             numbers = np.array(np.broadcast_to(numbers, (count, *axes, *shape)))
+        # Each process draws the numbers of the whole batch, so the number of processes changes no numbers.
         numbers = np.split(numbers, strategy.processes, axis=1 + len(steps))[strategy.rank]
+        # Unused batches draw no numbers, so padding does not change later ones.
         if count < updates:
             numbers = np.concatenate([numbers, np.zeros((updates - count, *numbers.shape[1:]), np.float32)])
         extra[name] = numbers
@@ -89,14 +92,14 @@ def fill_missing(
         weight: the batch's weights `[B]`, for the shape of feedback.
     """
     names = sorted(log_names(returned) - logs.keys())
-    fields = sorted(frozenset[str]().union(*(each.feedback for each in returned)) - feedback.keys())
+    fields = sorted(frozenset[str]().union(*(entry.feedback for entry in returned)) - feedback.keys())
     missing = keras.ops.full_like(weight, NO_VALUE) if fields else None  # [B]
     return {**logs, **dict.fromkeys(names, NO_VALUE)}, {**feedback, **dict.fromkeys(fields, missing)}
 
 
 def log_names(returned: Sequence[Returned]) -> frozenset[str]:
     """Return the names of everything that updates log."""
-    return frozenset({"loss"}).union(*(each.logs for each in returned))
+    return frozenset({"loss"}).union(*(entry.logs for entry in returned))
 
 
 def stored_fields(algorithm: Algorithm, names: Iterable[str]) -> dict[str, tuple[tuple[int, ...], Any]]:
@@ -154,7 +157,7 @@ def _checked_state(algorithm: Algorithm, rollout: Batch, state: Any) -> dict[str
 
 
 def cut_prepared(algorithm: Algorithm, rollout: Batch, length: int) -> Batch:
-    """Return a rollout `[T, N, ...]` with the fields of `prepare`, cut into sequences; backends compile it.
+    """Return a rollout `[T, N, ...]` with the fields of `prepare`, cut into sequences; backends compile this.
 
     Args:
         algorithm: an agent with a `state_spec`.
@@ -172,6 +175,7 @@ def cut_prepared(algorithm: Algorithm, rollout: Batch, length: int) -> Batch:
     lanes = rollout.reward.shape[1]
 
     def cut(array: Any) -> Any:
+        # [T, N, ...] -> [T / L, L, N, ...] -> [T / L, N, L, ...] -> [S, L, ...]
         blocks = keras.ops.reshape(array, (-1, length, lanes, *array.shape[2:]))
         return keras.ops.reshape(keras.ops.swapaxes(blocks, 1, 2), (-1, length, *array.shape[2:]))
 
@@ -188,14 +192,15 @@ def rows_first(batch: Batch) -> Batch:
 
     State and index have no axis L.
     """
-    state, index = batch.extra["state"], batch.index
+    state = batch.extra["state"]
+    index = batch.index
     others = batch._replace(index={}, extra={name: value for name, value in batch.extra.items() if name != "state"})
     turned: Batch = map_arrays(lambda array: keras.ops.swapaxes(array, 0, 1), others)
     return turned._replace(index=index, extra={**turned.extra, "state": state})
 
 
 def flatten_prepared(algorithm: Algorithm, rollout: Batch) -> Batch:
-    """Return a rollout `[T, N, ...]` with the fields of `prepare`, as rows `[T N, ...]`; backends compile it."""
+    """Return a rollout `[T, N, ...]` with the fields of `prepare`, as rows `[T N, ...]`; backends compile this."""
     return flatten_rollout(prepared(algorithm, rollout))
 
 

@@ -28,21 +28,21 @@ class Updater:
 
     Args:
         algorithm: the agent.
-        built: the optimizers by name; they are built later.
+        built: the optimizers by name, which are built later.
         polyak: whether updates move the target by Polyak averaging.
         jit_compile: see `Agent.compile`.
         precision: see `Agent.compile`.
-        reward_model: replaces the rewards of updates; None for those of the environment.
+        reward_model: replaces the rewards of updates; None for the environment's rewards.
 
     Attributes:
         optimizers: the optimizers by name.
         memory: receives feedback; see `Learner`.
-        replaces_reward: whether `step` replaces the rewards. Rollouts already hold those of the reward model, because
-            `prepare` needs them.
+        replaces_reward: whether `step` replaces the rewards. Rollouts already hold the rewards of the reward model,
+            because `prepare` needs these rewards.
         trained: the variables that the default `update` trains.
         variables: every variable of networks, hyperparameters and optimizers, without duplicates.
         networks: the networks that compute differently in an update; see `networks.training_mode`.
-        returned: the names that `update` returned in its dry run, for each index within `update_period`.
+        returned: the names that `update` returned in the dry run, for each index within `update_period`.
         recorded: during a dry run of `update`, the variables that each optimizer trains; otherwise None.
     """
 
@@ -92,27 +92,33 @@ class Updater:
 
     def find_variables(self) -> list[Any]:
         """Return every variable of networks, hyperparameters and optimizers, each once."""
-        found = self.algorithm._variables()
-        found += [variable for one in self.optimizers.values() for variable in optimizers.variables(one)]
-        found += self.reward_model.all_variables() if self.reward_model else []
-        return networks.unique(found)
+        variables = self.algorithm._variables()
+        for optimizer in self.optimizers.values():
+            variables += optimizers.variables(optimizer)
+        variables += self.reward_model.all_variables() if self.reward_model else []
+        return networks.unique(variables)
 
     def compile(self, strategy: Strategy, axis: int, report: Sequence[Any], stop: Callable[..., Any] | None) -> Program:
         """Return the compiled program of `step`; see `backends.compile_updates`.
 
         Args:
             strategy: how devices or processes share updates.
-            axis: of a batch, along which replicas share it.
+            axis: of a batch, along which replicas share the batch.
             report: variables whose weights each call returns, for acting.
             stop: whether the update with these logs ends the group.
         """
         self._scheduled = [
-            each.update_schedules for each in self.algorithm.hyperparameters.values() if each.schedule is not None
+            hyperparameter.update_schedules
+            for hyperparameter in self.algorithm.hyperparameters.values()
+            if hyperparameter.schedule is not None
         ]
         trained_by = [*self.optimizers.values(), *([self.reward_model.optimizer] if self.reward_model else [])]
-        self._scheduled += [partial(optimizers.update_rules, one) for one in trained_by if optimizers.has_rules(one)]
+        self._scheduled += [
+            partial(optimizers.update_rules, optimizer) for optimizer in trained_by if optimizers.has_rules(optimizer)
+        ]
+        # Eager updates read numbers of optimizers again, so only compiled programs need the check.
         if "live_numbers" not in backends.current().capabilities and self.jit_compile is not False:
-            self._constants = [(each, optimizers.constants(each)) for each in trained_by]
+            self._constants = [(optimizer, optimizers.constants(optimizer)) for optimizer in trained_by]
             self._scheduled.append(lambda step: self.check_constants())
         options = UpdateOptions(
             period=self.algorithm.update_period,
@@ -127,7 +133,7 @@ class Updater:
         return strategy.compile_updates(self.traced(self.step), self.variables, options, axis)
 
     def traced(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function for a program that is traced, which records the attributes of the agent that it reads."""
+        """Return a function for a traced program, which records the attributes of the agent that the function reads."""
         traced: Callable[..., Any] = self.algorithm._reads.traced(function, self.jit_compile)
         return traced
 
@@ -146,7 +152,7 @@ class Updater:
     def torch_seed(self, advance: bool) -> int:
         """Return the seed of torch's global generator for the next update.
 
-        If `advance` is True, later calls return another seed: that of the update after it.
+        If `advance` is True, later calls return another seed, for the update after that one.
         """
         generators = self.algorithm.generators if advance else deepcopy(self.algorithm.generators)
         return int(generators("torch").integers(2**63))
@@ -167,8 +173,8 @@ class Updater:
 
     def logs_of_update(self, number: int, logs: dict[str, Any]) -> dict[str, Any]:
         """Return the logs of the update with this number, without the names that only other updates of a period log."""
-        own = self.returned[number % self.algorithm.update_period].logs | self._model_metrics
-        return {name: value for name, value in logs.items() if name in own}
+        names = self.returned[number % self.algorithm.update_period].logs | self._model_metrics
+        return {name: value for name, value in logs.items() if name in names}
 
     def step(self, batch: Batch, index: int = 0) -> tuple[dict[str, Any], dict[str, Any]]:
         """Make one update and, for Polyak averaging, move the target; backends compile this.
@@ -186,6 +192,7 @@ class Updater:
         algorithm = self.algorithm
         model_logs: dict[str, Any] = {}
         if self.reward_model is not None:
+            # The discriminator trains first, so that the update uses the newest reward.
             batch, model_logs = self.reward_model.train(batch, self.apply_gradients)
             batch = self._with_model_reward(batch)
         self._losses = []
@@ -194,10 +201,12 @@ class Updater:
             with networks.averaging(self._polyak):
                 algorithm.update_target()
         if "loss" not in logs:
+            # The sum starts with the first loss, because 0 + loss would be a further operation.
             logs = {"loss": sum(self._losses[1:], self._losses[0]), **logs}
         self._losses = []
         if algorithm.update_period > 1:
             logs, feedback = fill_missing(logs, feedback, self.returned, batch.weight)
+        # A compiled update returns tensors only.
         numbers = {
             name: backends.ops.convert_to_tensor(value, "float32")
             for name, value in logs.items()
@@ -213,10 +222,10 @@ class Updater:
         return {**logs, **numbers, **model_logs}, {name: value for name, value in feedback.items() if name in wanted}
 
     def call(self, batch: Batch, index: int) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Call the agent's `update`, in training mode, and return its `(logs, feedback)`.
+        """Call the agent's `update`, in training mode, and return the `(logs, feedback)`.
 
         Raises:
-            ValueError: if it returns anything else.
+            ValueError: if `update` returns anything else.
         """
         algorithm = self.algorithm
         update: Any = algorithm.update
@@ -235,7 +244,8 @@ class Updater:
 
     def record(self, batch: Batch, recorders: dict[str, Any]) -> None:
         """Call `update` for the last index within `update_period`, with objects that stand in for the optimizers."""
-        built, self.optimizers = self.optimizers, recorders
+        built = self.optimizers
+        self.optimizers = recorders
         try:
             self.call(self._with_model_reward(batch), self.algorithm.update_period - 1)
         finally:
@@ -255,8 +265,8 @@ class Updater:
         group = trained if isinstance(trained, list | tuple) else [trained]
         key = tuple(map(id, group))
         if key not in self._groups:
-            found = networks.unique(variable for one in group for variable in networks.trainable_variables(one))
-            self._groups[key] = (found, group)  # a reference to the group, so that its ids are not used again
+            unique = networks.unique(variable for part in group for variable in networks.trainable_variables(part))
+            self._groups[key] = (unique, group)  # a reference to the group, so that its ids are not used again
         variables, _ = self._groups[key]
         if not variables:
             raise ValueError(f"trained must hold something trainable, in minimize with the optimizer {optimizer!r}")

@@ -1,1 +1,1 @@
-"""Training: the loop of `fit`, its callbacks and its state; evaluation and animation."""
+"""Training: the loop of `fit`, callbacks and state; evaluation and animation."""

@@ -20,13 +20,14 @@ _SCHEDULED = ("batch_size", "learning_starts", "update_every", "updates")
 def settled(parts: Parts) -> dict[str, Any]:
     """Return what determines a run, as numbers and strings by name.
 
-    The names are those of the arguments of the agent and of `compile`. There are also the backend, the spaces, the
+    The arguments of the agent and of `compile` have the same names here. There are also the backend, the spaces, the
     shapes of each network's weights ("network/q") and the rules of each optimizer ("optimizer/beta_1").
     """
-    algorithm, settings = parts.algorithm, parts.settings
+    algorithm = parts.algorithm
+    settings = parts.settings
     spec = algorithm.spaces.source.spec
     names = algorithm.optimizer_names
-    found = {
+    values = {
         "agent": type(algorithm).__name__,
         **arguments(algorithm),
         "env": repr(algorithm.get_config().get("env")) if spec is None else spec.id,
@@ -38,31 +39,33 @@ def settled(parts: Parts) -> dict[str, Any]:
     }
     for name, optimizer in parts.learner.optimizers.items():
         place = "optimizer" if len(names) == 1 else f"optimizer/{name}"
-        found[place] = type(optimizer).__name__
-        found |= {f"{place}/{rule}": value for rule, value in _rules(optimizer).items()}
+        values[place] = type(optimizer).__name__
+        values |= {f"{place}/{rule}": value for rule, value in _rules(optimizer).items()}
     for name in ("policy", "noise", "replay"):
-        found[name] = None if getattr(settings, name) is None else full_repr(getattr(settings, name))
+        values[name] = None if getattr(settings, name) is None else full_repr(getattr(settings, name))
     if settings.worker_explorers:
         name = "noise" if settings.policy is None else "policy"
-        found[name] = ", ".join(full_repr(each) for each in settings.worker_explorers)
-    found |= _schedule(parts)
+        values[name] = ", ".join(full_repr(explorer) for explorer in settings.worker_explorers)
+    values |= _schedule(parts)
     for name in ("jit_compile", "precision", "steps_per_execution"):
-        found[name] = getattr(settings, name)
-    return {name: value if is_cell(value) else _short(value) for name, value in found.items()}
+        values[name] = getattr(settings, name)
+    return {name: value if is_cell(value) else _short(value) for name, value in values.items()}
 
 
 def arguments(value: Configurable) -> dict[str, Any]:
     """Return the constructor arguments of an object with all defaults, without `self`."""
     config = value.get_config()
     parameters = inspect.signature(type(value)).parameters
-    found = {
-        name: each.default for name, each in parameters.items() if name in config or each.default is not each.empty
+    values = {
+        name: parameter.default
+        for name, parameter in parameters.items()
+        if name in config or parameter.default is not parameter.empty
     }
-    found |= config
-    for name in found:  # None may stand for an object that the constructor makes
-        if found[name] is None and isinstance(getattr(value, name, None), Configurable):
-            found[name] = getattr(value, name)
-    return found
+    values |= config
+    for name in values:  # None may stand for an object that the constructor makes
+        if values[name] is None and isinstance(getattr(value, name, None), Configurable):
+            values[name] = getattr(value, name)
+    return values
 
 
 def full_repr(value: Any) -> str:
@@ -76,7 +79,7 @@ def full_repr(value: Any) -> str:
     """
     if not isinstance(value, Configurable):
         return repr(value)
-    shown = ", ".join(f"{name}={full_repr(each)}" for name, each in arguments(value).items())
+    shown = ", ".join(f"{name}={full_repr(argument)}" for name, argument in arguments(value).items())
     return f"{type(value).__name__}({shown})"
 
 
@@ -91,8 +94,9 @@ def _shapes(network: Any) -> str:
 
 
 def _schedule(parts: Parts) -> dict[str, Any]:
-    """Return the schedule of updates; of an agent that learns from rollouts, only what it uses."""
-    schedule, algorithm = parts.learner.schedule, parts.algorithm
+    """Return the schedule of updates; for an agent that learns from rollouts, only the entries that have an effect."""
+    schedule = parts.learner.schedule
+    algorithm = parts.algorithm
     if algorithm.memory == "rollout":
         return {
             "batch_size": schedule.batch_size,
@@ -107,7 +111,7 @@ def _schedule(parts: Parts) -> dict[str, Any]:
 
 
 def _rules(optimizer: Any) -> dict[str, Any]:
-    """Return the numbers of an optimizer by name; a learning rate with a schedule is its description."""
+    """Return the numbers of an optimizer by name; for a learning rate with a schedule, the schedule or its text."""
     if isinstance(optimizer, keras.optimizers.Optimizer):
         config = {name: value for name, value in optimizer_config(optimizer).items() if name != "name"}
     else:
@@ -121,5 +125,5 @@ def _rules(optimizer: Any) -> dict[str, Any]:
 
 def _number(value: Any) -> Any:
     if isinstance(value, keras.optimizers.schedules.LearningRateSchedule):
-        return f"{type(value).__name__}({', '.join(f'{name}={each!r}' for name, each in value.get_config().items())})"
+        return f"{type(value).__name__}({', '.join(f'{name}={part!r}' for name, part in value.get_config().items())})"
     return float(value) if isinstance(value, keras.Variable) else value

@@ -1,8 +1,8 @@
-"""The steps in environments of JAX: many steps and their updates run in one call on the device.
+"""The steps in environments of JAX: many steps and updates run in one call on the device.
 
-The hooks of a call run after it, in the order of `Loop`, each with its event's own values. The agent's steps and
-weights are those at the end of the call; its episodes and updates count the events whose hooks have been called. A stop
-and the end of a budget of episodes take effect at the end of the call.
+The hooks of a call run after the call, in the order of `Loop`, each with the values of one event. The agent's steps and
+weights are already the ones at the end of the call; the agent's episodes and updates count the events whose hooks have
+been called. A stop and the end of a budget of episodes take effect at the end of the call.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class DeviceStepping(Stepping):
     def __init__(self, loop: Loop) -> None:
         super().__init__(loop)
         # The hooks of an update run after its call in any case.
-        self._is_single, loop.runner.is_live = loop.runner.is_live, False
+        self._is_single = loop.runner.is_live
+        loop.runner.is_live = False
         self._own_steps: int | None = None
         self._counted: int | None = None  # the number of the last episode that counts
         self._cut: float = math.inf  # from this position on, the ends of the last call do not count
@@ -44,7 +45,7 @@ class DeviceStepping(Stepping):
         return find_runner(self.learner, self.actor, self.lanes.source, self.lanes.num_envs)
 
     def begin(self) -> None:
-        """Start the environments on the device, or continue them."""
+        """Start the environments on the device, or continue the episodes in flight."""
         started = perf_counter()
         self.device_runner = self.find_runner()
         self.lanes.open(self.device_runner, self.learner)
@@ -52,7 +53,8 @@ class DeviceStepping(Stepping):
 
     def is_finished(self) -> bool:
         """Return whether training ends now; the reason names the last episode that counts."""
-        finished, history = super().is_finished(), self.loop.history
+        finished = super().is_finished()
+        history = self.loop.history
         if finished and self._cut < math.inf and self._counted is not None:
             history.stop_reason = f"{history.stop_reason} (at episode {self._counted})"
         return finished
@@ -71,7 +73,7 @@ class DeviceStepping(Stepping):
             self.loop.fire_episode_begin(lane, number)
 
     def tick(self) -> None:
-        """Make one call on the device, and call the hooks of its events."""
+        """Make one call on the device, and call the hooks of the call's events."""
         arguments = self._next_call()
         started = perf_counter()
         result = self.device_runner.call(*arguments)
@@ -81,18 +83,25 @@ class DeviceStepping(Stepping):
     def _next_call(self) -> tuple[Any, int, int, int]:
         """Return the arguments of the runner's next call."""
         # A callback may have changed the size of minibatches.
-        self.device_runner, self._cut = self.find_runner(), math.inf
-        lanes, runner, counters = self.lanes, self.device_runner, self.counters
+        self.device_runner = self.find_runner()
+        self._cut = math.inf
+        lanes = self.lanes
+        runner = self.device_runner
+        counters = self.counters
         if self.learner.discard_old_rollout() and lanes.position:
-            lanes.carry, lanes.position = runner.adopt(lanes.carry), 0
-        begin, iterations = lanes.position, 1 if self._is_single else runner.program.iterations
+            lanes.carry = runner.adopt(lanes.carry)
+            lanes.position = 0
+        # A callback that acts between updates gets one iteration per call.
+        begin = lanes.position
+        iterations = 1 if self._is_single else runner.program.iterations
         end = int(min(iterations * runner.program.size, begin + self.budget.last_step - counters.steps))
         return lanes.carry, begin, end, counters.steps - begin
 
     def _receive_call(self, carry: Carry, events: CallEvents) -> None:
         """Call the hooks of the events of a call."""
         lanes = self.lanes
-        lanes.carry, lanes.position = carry, events.last % self.device_runner.program.size
+        lanes.carry = carry
+        lanes.position = events.last % self.device_runner.program.size
         self.counters.steps = events.first_step + events.last
         lanes.pending = events
         self.actor.mark_stale()
@@ -103,7 +112,7 @@ class DeviceStepping(Stepping):
         return not self.loop.has_failed and not self.is_finished() and self.begin_round()
 
     def member_call(self, program: DeviceProgram) -> tuple[MemberCall, int]:
-        """Return the next call of this member, and the number of environment steps before its rollout."""
+        """Return the next call of this member, and the number of environment steps before the member's rollout."""
         carry, begin, end, first_step = self._next_call()
         self.check_program(program)
         scheduled = self.device_runner.scheduled(first_step)
@@ -127,16 +136,19 @@ class DeviceStepping(Stepping):
         self.loop.guard.check()
 
     def end_episodes(self) -> None:
-        """Call the hooks of the events that are pending; a restored run continues after those that it has called."""
+        """Call the hooks of the events that are pending; a restored run continues after the hooks that were called."""
         events = self.lanes.pending
         if events is None:
             return
-        num_envs, firsts = self.lanes.num_envs, np.cumsum(events.due) - events.due
+        num_envs = self.lanes.num_envs
+        # The position of each group's first update in the logs of the call.
+        firsts = np.cumsum(events.due) - events.due
         self._cut_if_stopped(0)
         while True:
             end = int(events.ends[events.next_end]) if events.next_end < len(events.ends) else math.inf
             learn = int(events.learns[events.next_learn]) if events.next_learn < len(events.learns) else math.inf
             position = min(end, learn, events.last - 1)
+            # Lanes whose episodes ended in an earlier round begin new episodes before the events of this round.
             if events.next_end and events.ends[events.next_end - 1] // num_envs < position // num_envs:
                 self._begin_idle()
                 self._cut_if_stopped(position)
@@ -161,7 +173,7 @@ class DeviceStepping(Stepping):
             self._cut = min(self._cut, position)
 
     def _report_learned(self, events: CallEvents, first: int) -> None:
-        """Count a group of updates and call their hooks; raise if one is not finite.
+        """Count a group of updates and call the hooks of these updates; raise if an update is not finite.
 
         Args:
             events: of the call.
@@ -176,10 +188,13 @@ class DeviceStepping(Stepping):
         self.loop.runner.report(result, due)
 
     def _end_on_device(self, events: CallEvents, position: int) -> None:
-        """Fire the end of an episode; it is complete and counts unless training has ended before this position."""
-        number, lane, ledger = events.next_end, position % self.lanes.num_envs, self.lanes.ledger
+        """Fire the end of an episode, which is complete and counts unless training has ended before this position."""
+        number = events.next_end
+        lane = position % self.lanes.num_envs
+        ledger = self.lanes.ledger
         events.next_end += 1
-        ledger.returns[lane], ledger.lengths[lane] = float(events.returns[number]), int(events.lengths[number])
+        ledger.returns[lane] = float(events.returns[number])
+        ledger.lengths[lane] = int(events.lengths[number])
         ledger.finish(lane)
         self._own_steps = events.first_step + position + 1
         complete = position < self._cut
@@ -187,6 +202,7 @@ class DeviceStepping(Stepping):
         self.loop.fire_episode_end(lane, complete)
         if complete:
             self._counted = ledger.numbers[lane]
+        # The call went on beyond the budget of episodes, so later ends in it do not count.
         if self.counters.episodes >= self.budget.last_episode:
             self._cut = min(self._cut, position + 1)
 
@@ -205,14 +221,14 @@ def train_members(
 ) -> None:
     """Run the loops of the members of a population, whose calls on the device are made together.
 
-    Each loop fires its events as if it were alone. A loop whose updates are not finite ends, and the others go on; any
-    other error ends all of them.
+    Each loop fires events as if no other loop existed. A loop whose updates are not finite ends, and the others go on;
+    any other error ends all loops.
 
     Args:
         loops: of the members.
         members: makes the calls.
         reads: what the program of all members has read.
-        after_call: called after each call and its hooks.
+        after_call: called after each call and the hooks of the call.
         on_failure: called with the number of a loop whose updates are not finite.
 
     Raises:
@@ -230,7 +246,8 @@ def train_members(
             pairs = [steppings[number].member_call(members.program) for number in running]
             results = members.call([call for call, _ in pairs])
             for number, (call, first_step), (carry, report) in zip(running, pairs, results, strict=True):
-                loop, stepping = loops[number], steppings[number]
+                loop = loops[number]
+                stepping = steppings[number]
                 loop.learner.algorithm._reads.adopt(reads, values[number])
                 stepping.check_program(members.program)
                 events = stepping.device_runner.events_of(carry, report, call.end, first_step)

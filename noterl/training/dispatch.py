@@ -16,7 +16,7 @@ _CHECKED = {"episode": ("on_episode_end",), "step": ("on_step_end",), "both": ("
 
 
 class CallbackList:
-    """The callbacks of one `fit`, sorted by their `order`.
+    """The callbacks of one `fit`, sorted by `order`.
 
     Args:
         callbacks: instances of `noterl.Callback`, or of `keras.callbacks.Callback`, which are wrapped in an adapter.
@@ -31,10 +31,10 @@ class CallbackList:
         self.callbacks: list[Callback] = sorted(
             (_adapt(callback) for callback in callbacks), key=lambda callback: callback.order
         )
-        self.keyed()
+        self.keyed()  # raises an error if two callbacks share a key
 
     def of_rank(self, rank: int) -> CallbackList:
-        """Return those that run in the process with this rank: all in the chief, and otherwise those of all ranks."""
+        """Return the callbacks of the process with this rank: all in the chief, otherwise the ones with `all_ranks`."""
         return CallbackList(callback for callback in self.callbacks if rank == 0 or callback.all_ranks)
 
     @property
@@ -50,11 +50,13 @@ class CallbackList:
     def begin_fit(self, agent: Any) -> None:
         """Set the `agent` attribute of every callback.
 
-        A callback that another agent has used gets the state that it had before its first `fit`. If `get_state` raises
-        an error then, because it reads attributes that `on_train_begin` sets, the state is left to `on_train_begin`.
+        A callback that another agent has used gets the state from before the callback's first `fit`. If `get_state`
+        raises an error then, because `on_train_begin` sets some attributes, the state is left to `on_train_begin`.
         """
         for callback in self.callbacks:
-            before, callback.agent = getattr(callback, "agent", None), agent
+            before = getattr(callback, "agent", None)
+            callback.agent = agent
+            # In its first `fit`, the callback keeps the state that it gets back for another agent.
             if callback._first_state is None:
                 callback._first_state = {}
                 with contextlib.suppress(Exception):
@@ -65,7 +67,7 @@ class CallbackList:
                     callback.set_state(copy.deepcopy(callback._first_state))
 
     def bind(self) -> Events:
-        """Return, for each event, the bound methods that handle it; every `Every` starts to count."""
+        """Return, for each event, the bound methods that handle the event; every `Every` starts to count."""
         for callback in self.callbacks:
             if _every_of(callback) is not None:
                 callback.start_counting()
@@ -77,7 +79,7 @@ class CallbackList:
         return tuple(handler for callback in self.callbacks for handler in _handlers(callback, event))
 
     def get_state(self) -> dict[str, Any]:
-        """Return the state of each callback by its key, with the mark that its `Every` counts from."""
+        """Return the state of each callback by key, with the mark that the callback's `Every` counts from."""
         states = {}
         for key, callback in self.keyed():
             states[key] = callback.get_state()
@@ -96,7 +98,7 @@ class CallbackList:
                 callback.set_state(state[key])
 
     def keyed(self) -> list[tuple[str, Callback]]:
-        """Return the callbacks with the keys of their states.
+        """Return the callbacks with the keys of the callbacks' states.
 
         Raises:
             ValueError: if two callbacks share a `state_key` that is not the default.
@@ -116,10 +118,10 @@ class CallbackList:
 
 
 def _every_of(callback: Callback) -> Every | None:
-    """Return how often `on_due` is called; None if the callback does not override it.
+    """Return how often `on_due` is called; None if the callback does not override `on_due`.
 
     Raises:
-        ValueError: if the callback overrides `on_due` and its `every` is not an `Every`.
+        ValueError: if the callback overrides `on_due` and `every` is not an `Every`.
     """
     every = callback.every if overrides(callback, "on_due") else None
     if not isinstance(every, Every | None):

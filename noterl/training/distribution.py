@@ -1,4 +1,4 @@
-"""One `fit` under a strategy: its checks, and what is placed on devices or processes while it runs."""
+"""One `fit` under a strategy: the checks, and what is placed on devices or processes during the `fit`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def resolve_strategy(strategy: Any) -> Strategy:
     """Return the strategy for the argument of `fit`; `SINGLE` for None.
 
     Raises:
-        ValueError: if it is not a strategy, or belongs to another backend.
+        ValueError: if `strategy` is not a strategy, or belongs to another backend.
     """
     return distribute.resolve(strategy) or SINGLE
 
@@ -34,7 +34,7 @@ def check_strategy(strategy: Strategy, learner: Learner) -> None:
     """Check that the replicas of the strategy can share the agent's batches.
 
     Raises:
-        ValueError: if they cannot.
+        ValueError: if the replicas cannot share a batch.
     """
     size = learner.schedule.batch_size
     if not isinstance(size, str):
@@ -45,7 +45,7 @@ def check_strategy(strategy: Strategy, learner: Learner) -> None:
 def distributed(strategy: Strategy, learner: Learner) -> Iterator[None]:
     """Run the updates of a learner under a strategy inside the context.
 
-    If an error ends the context, the strategy ends the connection to other processes, so that they fail too.
+    If an error ends the context, the strategy ends the connection to other processes, so that these processes fail too.
     """
     learner.use(strategy)
     with strategy.attached(learner.variables):
@@ -66,7 +66,9 @@ def make_loop(strategy: Strategy, parts: Parts, budget: Budget, history: History
         ValueError: if the environment or the exploration cannot be sent to a worker.
         WorkerError: if a worker fails at its start.
     """
-    learner, session, lanes = parts.learner, parts.session, parts.session.lanes
+    learner = parts.learner
+    session = parts.session
+    lanes = parts.session.lanes
     assert lanes is not None
     arguments = learner, parts.actor, session, parts.counters, budget, history
     if strategy.processes == 1:
@@ -81,7 +83,7 @@ def make_loop(strategy: Strategy, parts: Parts, budget: Budget, history: History
 
 
 def _start(lanes: Lanes, learner: Learner, actor: Actor) -> None:
-    """Start the worker processes, if there are any, after the fields of their transitions are known."""
+    """Start the worker processes, if there are any, after the fields of transitions are known."""
     if actor.head.takes_mask:
         lanes.look_for_masks()
         accept_masks(learner, actor, lanes)

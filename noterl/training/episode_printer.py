@@ -17,7 +17,7 @@ INTERVAL = 10.0
 
 
 class FitCounter(Callback):
-    """Base of the callbacks that show the progress of `fit`: it counts, and prints a line at the end.
+    """Base of the callbacks that show the progress of `fit`: keeps counts, and prints a line at the end.
 
     Args:
         recent: the number of episodes whose mean reward the last line holds.
@@ -40,19 +40,19 @@ class FitCounter(Callback):
         self._started = perf_counter()
 
     def on_train_end(self, logs: Logs) -> None:
-        """Print why the fit ended, and what it did."""
+        """Print why the fit ended, and the numbers of episodes, steps and updates."""
         seconds = perf_counter() - self._started
         steps = self.agent.steps - self._first_step
         reason = None if self.agent.history is None else self.agent.history.stop_reason
-        parts = [
+        texts = [
             f"fit ended{f' ({reason})' if reason else ''}: {self._finished:,} episodes",
             f"{steps:,} steps",
             f"{self.agent.updates - self._first_update:,} updates in {seconds:.1f} s",
             f"{steps / max(seconds, 1e-9):,.0f} steps/s",
         ]
         if self._recent:
-            parts.append(f"mean reward {mean(self._recent):.2f} over the last {len(self._recent)}")
-        print(", ".join(parts), flush=True)
+            texts.append(f"mean reward {mean(self._recent):.2f} over the last {len(self._recent)}")
+        print(", ".join(texts), flush=True)
 
 
 class EpisodePrinter(FitCounter):
@@ -106,12 +106,12 @@ class EpisodePrinter(FitCounter):
 
     def _print_line(self, steps: int, seconds: float, loss: float | None = None) -> None:
         rate = (steps - self._last_line[0]) / max(seconds - self._last_line[1], 1e-9)
-        parts: list[Any] = [f"episode {self._first_episode + self._finished}", f"steps {steps}"]
+        texts: list[Any] = [f"episode {self._first_episode + self._finished}", f"steps {steps}"]
         if self._rewards:
-            parts.append(f"reward {mean(self._rewards):.2f}")
+            texts.append(f"reward {mean(self._rewards):.2f}")
         if loss is not None:
-            parts.append(f"loss {loss:.4g}")
-        print(" | ".join([*parts, f"{rate:,.0f} steps/s"]), flush=True)
+            texts.append(f"loss {loss:.4g}")
+        print(" | ".join([*texts, f"{rate:,.0f} steps/s"]), flush=True)
         self._rewards.clear()
         self._last_line = (steps, seconds)
         if self._next_line < math.inf:

@@ -53,7 +53,7 @@ class Player(NamedTuple):
     checker: Checker
 
     def make_environment(self, render_mode: str | None = None) -> Any:
-        """Return an environment to play in; the caller closes it."""
+        """Return an environment to play in, which the caller closes."""
         environment: Any = self.source.make_evaluation(render_mode=render_mode)
         if self.parts.session.team_reward is not None:
             environment.team_reward = self.parts.session.team_reward
@@ -71,15 +71,16 @@ class Player(NamedTuple):
         return [one_of(actions, row, self.source.action_space) for row in range(len(episodes))]
 
     def _masks(self, episodes: list[Episode]) -> np.ndarray | None:
-        """Return the legal actions in each episode, `[N, A]`; None if no environment reports them."""
+        """Return the legal actions in each episode, `[N, A]`; None if no environment reports masks."""
         if all(episode.mask is None for episode in episodes):
             return None
         ((shape, dtype, default),) = mask_spec(self.source.action_space).values()
+        # An environment that reports no mask allows every action.
         everything = np.full(shape, default, dtype)
         return np.stack([everything if episode.mask is None else episode.mask for episode in episodes])
 
     def _mask(self, info: Mapping[str, Any], terminated: bool = False) -> np.ndarray | None:
-        """Return the legal actions; None if the environment does not report them, or the head takes no masks."""
+        """Return the legal actions; None if the environment does not report masks, or the head takes no masks."""
         if ACTION_MASK not in info or not self.actor.head.takes_mask:
             return None
         return read_mask(info[ACTION_MASK], self.source.action_space, terminated=terminated)
@@ -114,7 +115,7 @@ class Player(NamedTuple):
 
 
 def warn_if_long(length: int) -> None:
-    """Warn if an episode has this number of steps, because it may never end."""
+    """Warn if an episode has this number of steps, because the episode may never end."""
     if length == LONG_EPISODE:
         warnings.warn(
             f"an episode has not ended after {LONG_EPISODE:,} steps outside of training; if it may never end, pass "
@@ -135,10 +136,10 @@ class Episode:
         last_reward: the reward of the newest step.
         length: number of steps so far.
         observation: the newest observation.
-        mask: the legal actions, bool `[A]`; None if the environment does not report them.
+        mask: the legal actions, bool `[A]`; None if the environment does not report masks.
         state: the state of the policy before the next step, `[...]` by name.
         earned: the return of each of several agents, `[agents]`; 0 for one agent.
-        success: `is_success` at the end; None if this episode does not report it.
+        success: `is_success` at the end; None if this episode does not report success.
         info: the values of chosen keys of the steps' `info`.
         terminated: whether the environment has terminated the episode.
     """
@@ -212,27 +213,28 @@ class Evaluation:
 
     @contextlib.contextmanager
     def player(self) -> Iterator[Player]:
-        """Yield a `Player` in `env`, by default in the training environment; close what was opened for it."""
-        parts, own = self.parts, self.parts.algorithm.spaces.source
-        parts.algorithm._reads.check()
-        actor = parts.actor
-        source = own if self.env is None else resolve_like(self.env, own)
-        in_use = {id(layer) for lane in getattr(parts.session.lanes, "environments", ()) for layer in layers(lane)}
+        """Yield a `Player` in `env`, by default in the training environment; close what was opened for the player."""
+        training_source = self.parts.algorithm.spaces.source
+        self.parts.algorithm._reads.check()
+        actor = self.parts.actor
+        source = training_source if self.env is None else resolve_like(self.env, training_source)
+        in_use = {id(layer) for lane in getattr(self.parts.session.lanes, "environments", ()) for layer in layers(lane)}
         try:
             # The user's own object, unless it is a lane; without `env`, a copy is preferred.
             is_free = not any(id(layer) in in_use for layer in layers(source.own_object))
             source.lend(is_free and (self.env is not None or source.spec is None))
-            yield Player(parts, actor, source, Checker(source.observation_space))
+            yield Player(self.parts, actor, source, Checker(source.observation_space))
         finally:
             source.lend(False)
-            if source not in (own, self.env):
+            if source not in (training_source, self.env):
                 source.close()
 
     def play(self, player: Player, environments: Sequence[Any]) -> tuple[list[Episode], Iterator[tuple[Episode, Any]]]:
-        """Return the episodes and an iterator, which plays them in environments that are stepped together.
+        """Return the episodes and an iterator, which plays the episodes in environments that are stepped together.
 
-        The iterator yields an episode after its reset, with None, and after each step, with the action.
+        The iterator yields an episode after the reset, with None, and after each step, with the action.
         """
+        # Not the agent's generators, because an evaluation must not change training.
         generators = Generators(self.parts.algorithm.generators.seed if self.seed is None else self.seed)
         seeds = generators("evaluation").integers(2**31, size=int(self.episodes)).tolist()
         explorer = None
@@ -296,9 +298,9 @@ def statistics(episodes: list[Episode], team: Team | None) -> dict[str, Any]:
         result["success_rate"] = float(np.mean([success or 0.0 for success in successes]))
     values = [episode.info.logs() for episode in episodes]
     for key in episodes[0].info.reductions:
-        found = [each[key] for each in values if key in each]
-        if found:
-            result[key] = float(np.mean(found))
+        reported = [logs[key] for logs in values if key in logs]
+        if reported:
+            result[key] = float(np.mean(reported))
     return result
 
 

@@ -16,15 +16,15 @@ METRICS = ("reward", "loss")
 class FinderLogger(Callback):
     """Record the reward and the loss, and end training after a number of points.
 
-    A point is a finished episode. For the metric "loss", it is a gradient update, which then runs as a separate
-    compiled call. Episodes before the first update are not points, because they do not depend on the learning rate or
-    the optimizer.
+    A point is a finished episode. For the metric "loss", a point is a gradient update, which then runs as a
+    separate compiled call. Episodes before the first update are not points, because such episodes do not depend on the
+    learning rate or the optimizer.
 
     Args:
         metric: "reward" or "loss".
         points: number of points after which training ends.
-        before: called with the number of each point, from 0, before its updates.
-        collapsed: called with the values of the metric so far; if it returns True, training ends.
+        before: called with the number of each point, from 0, before the updates of the point.
+        collapsed: called with the values of the metric so far; if the function returns True, training ends.
 
     Raises:
         ValueError: if an argument is not one of the allowed values.
@@ -62,11 +62,13 @@ class FinderLogger(Callback):
         self.losses: list[float] = []
         self.seconds: float = 0.0
         self._over = False
-        self._before, self._collapsed = before, collapsed
+        self._before = before
+        self._collapsed = collapsed
         self.needs_host: bool = before is not None
         self.needs_live_updates: bool = metric == "loss"
 
     def _handler(self, event: str) -> Callable[..., None] | None:
+        # Each update with a batch hook costs a fetch of its loss.
         return None if event == "on_batch_end" and self.metric != "loss" else super()._handler(event)
 
     @property
@@ -76,7 +78,8 @@ class FinderLogger(Callback):
 
     def on_train_begin(self, logs: Logs) -> None:
         """Start the clock and the first point."""
-        self._started, self._first_update = perf_counter(), self.agent.updates
+        self._started = perf_counter()
+        self._first_update = self.agent.updates
         if self._before is not None:
             self._before(0)
 

@@ -1,4 +1,4 @@
-"""One `fit` of an agent: its arguments, and its steps from the checks to the loop."""
+"""One `fit` of an agent: the arguments, and the steps from the checks to the loop."""
 
 from __future__ import annotations
 
@@ -53,16 +53,16 @@ class Fit:
 
     def run(self) -> History:
         """Train the agent, and return what happened."""
-        parts, session = self.parts, self.parts.session
+        session = self.parts.session
         session.refuse_while_training("fit")
         self.check_arguments()
         with session.guard.installed(), session.gate.owned(), self.loop(self.begin()) as loop:
             loop.run()
         history = loop.history
-        if not parts.counters.updates and not session.stop.is_set:  # a stop has a reason of its own
+        if not self.parts.counters.updates and not session.stop.is_set:  # a stop has a reason of its own
             warnings.warn(
-                f"fit ended without a gradient update, after {parts.counters.steps} environment steps: "
-                f"{parts.learner.first_update}",
+                f"fit ended without a gradient update, after {self.parts.counters.steps} environment steps: "
+                f"{self.parts.learner.first_update}",
                 UserWarning,
                 stacklevel=4,  # the caller of fit, which `utils.words` wraps
             )
@@ -71,19 +71,19 @@ class Fit:
     @contextmanager
     def loop(self, budget: Budget) -> Iterator[Loop]:
         """Return a context in which the loop can run."""
-        parts = self.parts
         lanes = self._open(budget)
         history = self._attach(lanes, budget)
-        with parts.session.training(), distributed(self.strategy, parts.learner):
-            yield make_loop(self.strategy, parts, budget, history)
+        with self.parts.session.training(), distributed(self.strategy, self.parts.learner):
+            yield make_loop(self.strategy, self.parts, budget, history)
 
     def check_arguments(self) -> None:
-        """Take arguments from a preset, check all and convert them, before anything changes."""
+        """Take arguments from a preset, and check and convert all arguments, before anything changes."""
         preset = self.parts.preset
         if preset is not None:
             preset.complete(self)
         self.vectorize = False if self.vectorize is None else self.vectorize
-        self.episodes, self.steps = whole(self.episodes), whole(self.steps)
+        self.episodes = whole(self.episodes)
+        self.steps = whole(self.steps)
         if isinstance(self.env, numbers.Number):
             raise ValueError(
                 f"env, the first argument of fit, must be an environment, got {self.env!r}: write fit(episodes="
@@ -111,11 +111,12 @@ class Fit:
         self.env = self.parts.session.find_source(self.env, self.vectorize)
 
     def begin(self) -> Budget:
-        """Build the agent, check that it can train so, and let callbacks restore it and change the budget."""
-        parts, session, counters = self.parts, self.parts.session, self.parts.counters
-        if parts.preset is not None and self.steps is not None:
-            parts.preset.span(counters.steps + self.steps)
-        learner, actor = parts.build_to_train()
+        """Build the agent and check the arguments; then let callbacks restore the agent and change the budget."""
+        session = self.parts.session
+        counters = self.parts.counters
+        if self.parts.preset is not None and self.steps is not None:
+            self.parts.preset.span(counters.steps + self.steps)
+        learner, actor = self.parts.build_to_train()
         self.info = self._check_info()
         check_strategy(self.strategy, learner)
         check_actor(actor, self.workers)
@@ -123,17 +124,20 @@ class Fit:
             math.inf if self.episodes is None else counters.episodes + self.episodes,
             math.inf if self.steps is None else counters.steps + self.steps,
         )
-        self.callbacks.begin_fit(parts.algorithm)
+        self.callbacks.begin_fit(self.parts.algorithm)
         for callback in self.callbacks.callbacks:
-            session.guard.call(callback.before_fit, parts.algorithm, budget)
+            session.guard.call(callback.before_fit, self.parts.algorithm, budget)
         budget.last_step = min(budget.last_step, budget.step_limit)
         return budget
 
     def _open(self, budget: Budget) -> Lanes:
-        """Open the environments, or keep those that are open."""
-        session, source, workers = self.parts.session, self.env, self.workers
+        """Open the environments, or keep the open ones."""
+        session = self.parts.session
+        source = self.env
+        workers = self.workers
         learner, actor = self.parts.build()  # a callback may have restored or compiled the agent
         learner.attach(source, session.count(source, self.num_envs, workers), self.strategy.processes)
+        # `info` and some callbacks need every step on the host.
         needs_host = bool(self.info) or any(callback.needs_host for callback in self.callbacks.callbacks)
         is_single = workers is None and self.strategy is SINGLE
         return session.open(
@@ -146,27 +150,28 @@ class Fit:
         )
 
     def _attach(self, lanes: Lanes, budget: Budget) -> History:
-        """Attach learner, actor and callbacks to the environments, and return the history that they fill."""
-        parts, session = self.parts, self.parts.session
+        """Attach learner, actor and callbacks to the environments, and return the history, which the loop fills."""
+        session = self.parts.session
         session.guard.check()  # the last check before training begins
-        session.fits, session.info = session.fits + 1, self.info
+        session.fits += 1
+        session.info = self.info
         lanes.ledger.record_info(self.info)
-        parts.learner.open(lanes.num_envs)
-        parts.actor.attach(lanes)
+        self.parts.learner.open(lanes.num_envs)
+        self.parts.actor.attach(lanes)
         if self._restarts(budget):
-            parts.reseed(self.seed)
+            self.parts.reseed(self.seed)
         session.history = history = History()
         session.stop = StopRequest()
         progress = progress_callbacks(session.verbose, self.episodes, self.steps, self.log_every or 10)
         callbacks = CallbackList([*self.callbacks.callbacks, history, *progress])
-        session.use_callbacks(callbacks, parts.algorithm)
+        session.use_callbacks(callbacks, self.parts.algorithm)
         return history
 
     def _restarts(self, budget: Budget) -> bool:
         return self.seed is not None and not budget.resumed
 
     def _check_info(self) -> dict[str, str]:
-        """Return the reductions by key, whose names must differ from those of other entries of the logs."""
+        """Return the reductions by key, whose names must differ from the names of other entries of the logs."""
         team = self.parts.algorithm.spaces.team
         taken = {"episode", "complete", "worker", "rank", "staleness", "update_ratio"}
         taken |= {*COLUMNS, *STATISTICS, *self.parts.learner.updater.metric_names}
@@ -193,7 +198,7 @@ def check_verbose(verbose: Any) -> int:
     """Return the argument `verbose` as a number.
 
     Raises:
-        ValueError: if it is neither "auto" nor 0, 1 or 2.
+        ValueError: if `verbose` is neither "auto" nor 0, 1 or 2.
     """
     if isinstance(verbose, str) and verbose == "auto":
         return 1 if can_show_progress_bar() else 2

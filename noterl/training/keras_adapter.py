@@ -39,7 +39,8 @@ _BATCH_HOOKS = {
 class KerasCallback(Callback):
     """Adapts a `keras.callbacks.Callback` to noterl's events.
 
-    Batch events are handled only if the callback overrides them, because they cost a fetch from the device per update.
+    Batch events are handled only if the callback overrides the hooks, because each update then costs a fetch from the
+    device.
 
     Args:
         callback: an instance of a Keras callback.
@@ -47,16 +48,18 @@ class KerasCallback(Callback):
 
     def __init__(self, callback: Any) -> None:
         self.callback = callback
-        kind = {base.__name__ for base in type(callback).__mro__}
-        self.order: int = CHECKPOINT if kind & set(_SAVERS) else LOGGER if kind & set(_LOGGERS) else USER
-        self.stops_training: bool = "EarlyStopping" in kind
-        self._keeps_backup = "BackupAndRestore" in kind
-        self._saves_network = "ModelCheckpoint" in kind
-        self._budget, self._epoch, self._epoch_open = Budget(), 0, False
+        class_names = {base.__name__ for base in type(callback).__mro__}
+        self.order: int = CHECKPOINT if class_names & set(_SAVERS) else LOGGER if class_names & set(_LOGGERS) else USER
+        self.stops_training: bool = "EarlyStopping" in class_names
+        self._keeps_backup = "BackupAndRestore" in class_names
+        self._saves_network = "ModelCheckpoint" in class_names
+        self._budget = Budget()
+        self._epoch = 0
+        self._epoch_open = False
         self._restored: dict[str, Any] = {}
         # The callback swaps the weights at the end of an epoch, and back at the begin of the next one. So the next
         # epoch begins at the end of the step, before an update of another environment could use swapped weights.
-        self._swaps_weights = "SwapEMAWeights" in kind and callback.swap_on_epoch
+        self._swaps_weights = "SwapEMAWeights" in class_names and callback.swap_on_epoch
         words.warn_of_unknown_events(callback, keras.callbacks.Callback, stacklevel=7)  # the caller of fit
         if self._keeps_backup:
             warnings.warn(
@@ -68,11 +71,12 @@ class KerasCallback(Callback):
             )
 
     def get_state(self) -> dict[str, Any]:
-        """Return the number of the epoch, whether it has begun, and the attributes that a file can hold.
+        """Return the number of the epoch, whether the epoch has begun, and the attributes that a file can hold.
 
-        Arguments of the constructor are not among them, because a script that resumes passes them again.
+        Arguments of the constructor are not among them, because a script that resumes passes the arguments again.
         """
-        attributes, missing = {}, []
+        attributes = {}
+        missing = []
         arguments = inspect.signature(type(self.callback).__init__).parameters
         for name, value in vars(self.callback).items():
             if name in arguments or name in _SET_BY_FIT or callable(value):
@@ -85,7 +89,8 @@ class KerasCallback(Callback):
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore what `get_state` returned; `on_train_begin` sets the attributes of the callback."""
-        self._epoch, self._epoch_open = state["epoch"], state["open"]
+        self._epoch = state["epoch"]
+        self._epoch_open = state["open"]
         self._restored = dict(state["attributes"])
         missing = [name for name in state["missing"] if type(self.callback).__module__.partition(".")[0] != "keras"]
         if missing:
@@ -115,23 +120,25 @@ class KerasCallback(Callback):
     def on_train_begin(self, logs: Logs) -> None:
         """Set the callback's model and parameters, and forward the event; `epochs` is infinite without a budget."""
         if not self._budget.resumed:  # as in `Model.fit`; `get_state` keeps the epoch for a fit that was interrupted
-            self._epoch, self._epoch_open = 0, False
+            self._epoch = 0
+            self._epoch_open = False
         self._failed = False
         epochs = self._epoch + self._budget.last_episode - self.agent.episodes  # of the whole fit, also if it resumes
         self.callback.set_params({"epochs": epochs, "steps": None, "verbose": 0})
         network = _saved_network(self.agent) if self._saves_network else None
         self.callback.set_model(Facade(self.agent, type(self.callback).__name__, network))
         self.callback.on_train_begin({})
-        own = vars(self.callback)
+        attributes = vars(self.callback)
         if self._budget.resumed:  # after `on_train_begin`, which resets Keras's callbacks
-            own.update({name: value for name, value in self._restored.items() if not callable(own.get(name))})
+            restored = self._restored.items()
+            attributes.update({name: value for name, value in restored if not callable(attributes.get(name))})
         self._restored = {}
 
     def on_train_end(self, logs: Logs) -> None:
         """Forward the event. An epoch without a completed episode stays open, as in an interrupted `Model.fit`.
 
-        Keras does not call the hook when training fails. Here it is called, so that callbacks close their files. The
-        exception is BackupAndRestore, which would delete the backup.
+        Keras does not call the hook when training fails. Here the hook is called, so that callbacks close open files.
+        The exception is BackupAndRestore, which would delete the backup.
         """
         if not (self._failed and self._keeps_backup):
             self.callback.on_train_end({})
@@ -147,8 +154,8 @@ class KerasCallback(Callback):
     def on_episode_end(self, episode: int, logs: Logs) -> None:
         """End the epoch with the logs of a completed episode; entries that the callback adds are copied to `logs`.
 
-        Loggers always receive the metrics of updates, NaN before the first update, because their table has the columns
-        of its first row.
+        Loggers always receive the metrics of updates, NaN before the first update, because a logger's table has
+        the columns of the first row.
         """
         if not logs.get("complete", True):
             return
@@ -156,10 +163,13 @@ class KerasCallback(Callback):
         metrics = {name: value for name, value in logs.items() if name != "complete"}
         if self.order == LOGGER:
             metrics = {**dict.fromkeys(sorted(self.agent.metric_names), math.nan), **metrics}
-        known = set(metrics)
-        epoch, self._epoch, self._epoch_open = self._epoch, self._epoch + 1, False
+        names = set(metrics)
+        epoch = self._epoch
+        # Before the hook, which may save the state of this callback.
+        self._epoch = epoch + 1
+        self._epoch_open = False
         self.callback.on_epoch_end(epoch, metrics)
-        logs.update({name: value for name, value in metrics.items() if name not in known})
+        logs.update({name: value for name, value in metrics.items() if name not in names})
 
     def on_evaluate_begin(self, logs: Logs) -> None:
         """Forward the event; outside of `fit`, set the callback's model first."""
@@ -200,23 +210,23 @@ def _saved_network(agent: AgentView) -> keras.Model:
     """Return the one network that the agent trains, for files in Keras's format.
 
     Raises:
-        ValueError: if there are several, or it is not a Keras model.
+        ValueError: if the agent trains several networks, or one that is not a Keras model.
     """
-    trained = {name: each for name, each in agent.networks().items() if networks.trainable_variables(each)}
-    found = list(trained.values())
+    trained = {name: network for name, network in agent.networks().items() if networks.trainable_variables(network)}
+    candidates = list(trained.values())
     if agent.spaces.normalizes_observation:
         raise ValueError(
             "callbacks: keras.callbacks.ModelCheckpoint would save the network without normalize_observation=True; use "
             "noterl.callbacks.Export(path, 'keras'), whose model normalizes, or noterl.callbacks.Checkpoint, which "
             "saves the whole agent"
         )
-    if len(found) != 1 or not isinstance(found[0], keras.Model):
-        which = ", ".join(trained) + (", a module of torch" if len(found) == 1 else "")
+    if len(candidates) != 1 or not isinstance(candidates[0], keras.Model):
+        which = ", ".join(trained) + (", a module of torch" if len(candidates) == 1 else "")
         raise ValueError(
             f"callbacks: keras.callbacks.ModelCheckpoint saves one Keras network, but {type(agent).__name__} trains "
             f"{which}; noterl.callbacks.Checkpoint saves the whole agent"
         )
-    return found[0]
+    return candidates[0]
 
 
 class Facade:
@@ -235,19 +245,20 @@ class Facade:
         self.agent: AgentView = agent
         self.name: str = type(agent).__name__
         self.history: Any = agent.history  # a Keras callback may assign another one
-        self._callback, self._network = callback, network
+        self._callback = callback
+        self._network = network
 
     @property
     def optimizer(self) -> Any:
         """The agent's optimizer; if there are several, an object with the attribute `optimizers`."""
         if len(self.agent.optimizer_names) == 1 and isinstance(self.agent.optimizer, keras.optimizers.Optimizer):
             return self.agent.optimizer
-        found = [_Optimizer(self.agent, name) for name in self.agent.optimizer_names]
-        return found[0] if len(found) == 1 else SimpleNamespace(built=True, optimizers=found)
+        optimizers = [_Optimizer(self.agent, name) for name in self.agent.optimizer_names]
+        return optimizers[0] if len(optimizers) == 1 else SimpleNamespace(built=True, optimizers=optimizers)
 
     @property
     def stop_training(self) -> bool:
-        """Whether `Agent.stop` was called; setting it to True ends training."""
+        """Whether `Agent.stop` was called; a value of True ends training."""
         return self.agent.stop_training
 
     @stop_training.setter
@@ -260,15 +271,15 @@ class Facade:
     @property
     def layers(self) -> list[Any]:
         """The layers of the agent's Keras networks."""
-        found = []
+        layers: list[Any] = []
         for network in self.agent.networks().values():
-            found += list(getattr(network, "layers", [network] if isinstance(network, keras.layers.Layer) else []))
-        return found
+            layers += list(getattr(network, "layers", [network] if isinstance(network, keras.layers.Layer) else []))
+        return layers
 
     @property
     def variables(self) -> list[keras.Variable]:
         """Every variable of every network."""
-        return [v for network in self.agent.networks().values() for v in networks.variables(network)]
+        return [variable for network in self.agent.networks().values() for variable in networks.variables(network)]
 
     weights = variables
 
@@ -287,7 +298,7 @@ class Facade:
             variable.assign(weight)
 
     def save(self, filepath: str | Path, overwrite: bool = True, **kwargs: Any) -> None:
-        """Save the network in Keras's format; without one, save the agent without its memory."""
+        """Save the network in Keras's format; without one, save the agent without the memory."""
         self._refuse_existing(filepath, overwrite)
         if self._network is not None:
             self._network.save(filepath, **kwargs)
@@ -295,7 +306,7 @@ class Facade:
             self.agent.save(filepath, replay=False)
 
     def save_weights(self, filepath: str | Path, overwrite: bool = True, **kwargs: Any) -> None:
-        """Save the weights of the network in Keras's format; without one, those of the agent in noterl's format."""
+        """Save the weights of the network in Keras's format; without one, the agent's weights in noterl's."""
         self._refuse_existing(filepath, overwrite)
         if self._network is not None:
             self._network.save_weights(filepath, **kwargs)
@@ -320,11 +331,12 @@ class _Optimizer:
     built = True
 
     def __init__(self, agent: AgentView, name: str) -> None:
-        self._agent, self.name = agent, name
+        self._agent = agent
+        self.name = name
 
     @property
     def learning_rate(self) -> float:
-        """The learning rate; setting it takes effect with the next update."""
+        """The learning rate; a new value takes effect with the next update."""
         return self._agent.get_rule("learning_rate", self.name)
 
     @learning_rate.setter

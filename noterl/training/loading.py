@@ -14,7 +14,7 @@ from noterl.training import state
 
 
 def load(path: str | Path, custom_objects: dict[str, type] | None, source: Any = None) -> Any:
-    """Return the agent of a file, with the environments of a source; None for those that the file describes."""
+    """Return the agent of a file, with the environments of a source; None for the file's environments."""
     if not isinstance(custom_objects, Mapping | None):
         raise ValueError(f"custom_objects must be a dict of classes by their names, or None, got {custom_objects!r}")
     document = saving.read(path)
@@ -30,7 +30,7 @@ def load(path: str | Path, custom_objects: dict[str, type] | None, source: Any =
 def build_from(
     document: dict[str, Any], path: str | Path, custom_objects: dict[str, type] | None, source: Any = None
 ) -> Any:
-    """Return the agent of a document that `noterl.saving.read` returned, without its state; `load` has the errors."""
+    """Return the agent of a document that `noterl.saving.read` returned, without the state; `load` has the errors."""
     state.check_document(document)
     agent_class = registry.lookup(document["class"], custom_objects)
     if not (isinstance(agent_class, type) and issubclass(agent_class, Algorithm)):
@@ -52,7 +52,7 @@ def build_from(
 
 
 def copied(agent: Any) -> Any:
-    """Return an independent agent with the same state, as `save` and `load` make it; it opens own environments."""
+    """Return an independent agent with the same state, as by `save` and `load`; the copy opens other environments."""
     try:
         source = agent.spaces.source.detached()
     except ValueError:  # no second environment can be made, so the copy has the spaces only

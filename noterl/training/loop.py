@@ -1,6 +1,6 @@
 """The training loop; events of training fire only here and, for updates, in `UpdateRunner`.
 
-A tick is one environment step; for a vector environment, one step of each of its environments. After it, the
+A tick is one environment step; for a vector environment, one step of each single environment. After it, the
 transitions are stored, then the updates that are due run, then the hooks are called. A round is one action for every
 lane: one tick for each lane, or one tick of a vector environment. The next tick depends only on the state of the
 learner, the actor and the lanes. So training can stop after any tick and continue later.
@@ -72,7 +72,8 @@ class Stepping:
 
     def is_finished(self) -> bool:
         """Return whether training ends now, and set the reason in the history."""
-        stop, history = self.loop.stop, self.loop.history
+        stop = self.loop.stop
+        history = self.loop.history
         if stop.is_set:
             history.stop_reason = stop.reason
         elif self.counters.episodes >= self.budget.last_episode:
@@ -88,7 +89,10 @@ class Stepping:
 
         This is the case if training is finished after the begin of an episode, or if a worker process has failed.
         """
-        lanes, learner, loop = self.lanes, self.learner, self.loop
+        lanes = self.lanes
+        learner = self.learner
+        loop = self.loop
+        # Arrays and dicts among the agent's attributes can change without an assignment.
         if learner.algorithm._reads.in_place:
             learner.algorithm._reads.check()
         idle = lanes.idle()
@@ -110,8 +114,11 @@ class Stepping:
         return begun is not None
 
     def tick(self) -> None:
-        """Step the next lanes, store their transitions, make the updates that are due, and end episodes."""
-        learner, lanes, counters, clock = self.learner, self.lanes, self.counters, self.loop.clock
+        """Step the next lanes, store the transitions, make the updates that are due, and end episodes."""
+        learner = self.learner
+        lanes = self.lanes
+        counters = self.counters
+        clock = self.loop.clock
         started = perf_counter()
         transitions = lanes.tick(counters.steps + 1)
         stepped = perf_counter()
@@ -124,7 +131,7 @@ class Stepping:
             self.store(transition)
             counters.steps += 1
         clock["store"] += perf_counter() - stepped
-        if lanes.actions is None:
+        if lanes.actions is None:  # all lanes of the round have stepped
             learner.end_round()
         due = learner.due(before, counters.steps, len(self.over))
         if due.target:
@@ -148,15 +155,18 @@ class Stepping:
 
     def _is_spent(self) -> bool:
         """Return whether the budget is spent in the middle of a tick."""
-        counters, budget = self.counters, self.budget
+        counters = self.counters
+        budget = self.budget
         return counters.steps >= budget.last_step or counters.episodes + len(self.over) >= budget.last_episode
 
     def _begin_episode(self, lane: int) -> None:
-        counters, number = self.counters, self.next_number()
+        counters = self.counters
+        number = self.next_number()
         started = perf_counter()
+        # The first transition of the new episode must not follow the last stored one.
         self.learner.interrupt(lane)
         self.lanes.reset(lane, number, counters.steps)
-        accept_masks(self.learner, self.actor, self.lanes)
+        accept_masks(self.learner, self.actor, self.lanes)  # a reset may show that the environment reports masks
         self.lanes.reset_noise(self.actor, lane)
         counters.episodes_begun += 1
         self.loop.clock[self.lanes.stepping_clock] += perf_counter() - started
@@ -169,13 +179,13 @@ class Stepping:
     def end_episodes(self) -> None:
         """End the episodes that are over.
 
-        A fit may start with some, if its file was saved in a hook of another episode's end.
+        A fit may start with such episodes, if the file was saved in a hook of another episode's end.
         """
         while self.over:
             self.end_episode()
 
     def end_episode(self) -> None:
-        """Count the next episode that is over and fire its end."""
+        """Count the next episode that is over and fire the end."""
         lane = self.over.pop(0)
         self.counters.episodes += 1
         self.loop.fire_episode_end(lane, True)
@@ -195,7 +205,7 @@ class Loop:
         session: the agent's session, with open environments and bound callbacks.
         counters: the agent's counters, which the loop increments.
         budget: the counts at which the fit ends.
-        history: its `stop_reason` and `time_split` are set.
+        history: the loop sets `stop_reason` and `time_split`.
         make_stepping: returns what makes rounds and ticks.
     """
 
@@ -208,7 +218,8 @@ class Loop:
     make_stepping: Callable[[Loop], Stepping] = Stepping
 
     def __post_init__(self) -> None:
-        session, lanes = self.session, self.session.lanes
+        session = self.session
+        lanes = self.session.lanes
         assert lanes is not None
         self.lanes: Lanes = lanes
         self.events: Events = session.events
@@ -275,10 +286,11 @@ class Loop:
         stepping.finish()
 
     def report_failure(self, part: Callable[[], None]) -> None:
-        """Run a part of the training; if it raises the first error of this fit, fire `on_exception`."""
+        """Run a part of the training; if the part raises the first error of this fit, fire `on_exception`."""
         try:
             part()
         except BaseException as error:
+            # Later errors, such as in the end hooks, fire no second `on_exception`.
             if not self.has_failed:
                 self.has_failed = True
                 self.history.stop_reason = f"{type(error).__name__}: {error}".removesuffix(": ")
@@ -298,8 +310,9 @@ class Loop:
         self.metrics.add(result.logs, result.applied)
 
     def _after_call(self, result: GroupResult) -> None:
-        """Called after each compiled call of updates and its hooks."""
+        """Called after each compiled call of updates and the hooks of the call."""
         self.lanes.learned(self.counters.updates)
+        # No call passes a hard copy, because `UpdateSchedule.split` ends calls there.
         every = self.learner.schedule.hard_copy_updates
         if result.applied and every and self.counters.updates % every == 0:
             self.update_target()
@@ -324,8 +337,10 @@ class Loop:
                 self.fire_episode_begin(lane, ledger.numbers[lane])
 
     def _close_episodes(self) -> None:
-        """Fire the end events of all open episodes; those that are not complete continue in the next fit."""
-        complete, open_ = sum(lane in self._open for lane in self.lanes.ledger.over), len(self._open)
+        """Fire the end events of all open episodes; incomplete episodes continue in the next fit."""
+        # Episodes that are over end as complete, before the others are cut.
+        complete = sum(lane in self._open for lane in self.lanes.ledger.over)
+        open_ = len(self._open)
         run_all(
             *[self.stepping.end_episode] * complete,
             *[lambda: self.fire_episode_end(next(iter(self._open)), False)] * (open_ - complete),
@@ -338,15 +353,17 @@ class Loop:
         self.fire_between(self.events.on_episode_begin, number, {})
 
     def fire_episode_end(self, lane: int, complete: bool) -> None:
-        """Fire the end of the episode in a lane; `complete` is False if it goes on or was cut."""
+        """Fire the end of the episode in a lane; `complete` is False if the episode goes on or was cut."""
         del self._open[lane]
         logs = self._episode_logs(lane, complete)
         self.fire_between(self.events.on_episode_end, self.lanes.ledger.numbers[lane], logs)
 
     def _episode_logs(self, lane: int, complete: bool) -> Logs:
-        counters, ledger = self.counters, self.lanes.ledger
+        counters = self.counters
+        ledger = self.lanes.ledger
         logs: Logs = {"reward": ledger.returns[lane], "length": ledger.lengths[lane], **self.lanes.logs(lane)}
         logs |= ledger.info[lane].logs()
+        # The end of an incomplete episode does not end the means of updates.
         metrics = self.metrics.take() if complete else self.metrics.peek()
         self.learner.algorithm.check_metrics(metrics)
         if "loss" in metrics:
@@ -356,7 +373,7 @@ class Loop:
         return self.stepping.complete_logs(logs)
 
     def fire_between(self, handlers: Handlers, *args: Any) -> None:
-        """Call the handlers of an event between two steps; they may wait for another thread that uses the agent."""
+        """Call the handlers of an event between two steps; the call may wait for another thread that uses the agent."""
         with self.gate:
             self.fire(handlers, *args)
 
@@ -374,5 +391,5 @@ class Loop:
                     add_source(handlers[0], error)
                 raise
             finally:
-                self.actor.mark_stale()
+                self.actor.mark_stale()  # a hook may have set weights
                 self.clock["callbacks"] += perf_counter() - started

@@ -1,4 +1,4 @@
-"""The parts of an agent: settings, learner, actor and session, each built when it is first needed."""
+"""The parts of an agent: settings, learner, actor and session, each built at the first use."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Parts:
         session: environments and callbacks.
         gate: of the session, also inside `preserved`, which has another session.
         counters: the steps, updates and episodes so far.
-        built_actor: the actor; None if it is not built.
+        built_actor: the actor; None before the actor is built.
         act_generator: of `Agent.act` and `AlphaZero.search`; not saved.
         preset: what `fit` takes from the preset of the agent; None if the agent has none.
     """
@@ -102,7 +102,9 @@ class Parts:
         """Make the settings and a new learner; `Agent.compile` documents the arguments."""
         algorithm = self.algorithm
         self.session.refuse_while_training("compile")
-        before, kept = self._settings, self.setting("replay")
+        before = self._settings
+        kept = self.setting("replay")
+        # Compiling again keeps the memory unless an argument replaces it.
         if kept is not None:
             arguments.setdefault("replay", kept)
         settings = Settings(algorithm, head, arguments)
@@ -126,7 +128,8 @@ class Parts:
         if self._learner is not None:
             used_polyak = self._learner.schedule.polyak
             self._learner.discard_rollout()  # the new learner may have the same memory
-        self._settings, self._learner = settings, learner
+        self._settings = settings
+        self._learner = learner
         self.built_actor = None
         algorithm._set(head=head)
         if before is not None and (changes := settings.changes_since(before)):
@@ -137,7 +140,8 @@ class Parts:
 
     def declared(self) -> Parts:
         """Return these parts after the learner can restore a state; nothing is allocated."""
-        actor, learner = self.actor, self.learner
+        actor = self.actor
+        learner = self.learner
         if not learner.is_declared:
             with self.algorithm._reads.recording() as reading:  # dry runs call the methods of the author
                 reading.is_kept = False
@@ -147,7 +151,8 @@ class Parts:
     def build(self) -> tuple[Learner, Actor]:
         """Return the built learner and actor."""
         self.declared()
-        learner, actor = self.learner, self.actor
+        learner = self.learner
+        actor = self.actor
         if not learner.is_built:
             learner.build()
         if not learner.is_built or learner.report is not actor.forward.report:
@@ -162,14 +167,14 @@ class Parts:
         """
         self.algorithm._reads.check()
         self.algorithm._reads.retraced.clear()
-        parts = self.build()
-        if set(map(id, self.algorithm.trained_variables())) != parts[0].trainable:
+        learner, actor = self.build()
+        if set(map(id, self.algorithm.trained_variables())) != learner.trainable:
             raise ValueError(
                 f"the layers of {type(self.algorithm).__name__} that can be trained have changed since the agent was "
                 "built, and its optimizers train those of before: call compile again with the same arguments, which "
                 "keeps the replay memory"
             )
-        return parts
+        return learner, actor
 
     def before_new_weights(self) -> None:
         """Discard the steps of a rollout in progress, because the weights will differ."""
@@ -182,12 +187,13 @@ class Parts:
             self.built_actor.mark_stale()
 
     def reseed(self, seed: int | None) -> None:
-        """Seed every generator again: the agent's own, and those of Keras layers."""
+        """Seed every generator again: the agent's own, and the generators of Keras layers."""
         learner, actor = self.build()
         generators = self.algorithm.generators
         generators.reseed(seed)
         actor.explorer.generator = generators("exploration")
         for variable in learner.variables:
+            # The state of a `keras.random.SeedGenerator`, such as of Dropout.
             if variable.path.endswith("seed_generator_state"):
                 variable.assign(np.array([generators("layers").integers(2**31), 0], variable.dtype))
         self.act_generator = Generators(seed)("act")
@@ -195,7 +201,9 @@ class Parts:
     def act(self, observation: Any, state: Any, starts: Any, deterministic: bool, action_mask: Any) -> Any:
         """Return the action for one observation or a batch; `Agent.act` documents the arguments and the result."""
         check_bool("deterministic", deterministic)
-        algorithm, encoder, mask = self.algorithm, self.algorithm.spaces.encoder, None
+        algorithm = self.algorithm
+        encoder = self.algorithm.spaces.encoder
+        mask = None
         single = encoder.axes(observation) == 0
         encoded = encoder(fit_dtype(encoder.original_space, observation))
         encoded = encoded[None] if single else encoded
@@ -220,12 +228,14 @@ class Parts:
             self.algorithm._reads.check()
         actor = self.actor
         actor.mark_stale()
+        # A copy with another generator, because acting must not change training.
         explorer = None if deterministic else actor.explorer.copy_with_generator(self.act_generator)
         return actor.act(observations, self.counters.steps, explorer, mask, state)
 
     def compile_acting(self, function: Callable[..., Any], name: str) -> Callable[[Any], np.ndarray]:
-        """Return a compiled function of observations; `trace_counts` counts its traces under the name."""
-        algorithm, jit_compile = self.algorithm, self.settings.jit_compile
+        """Return a compiled function of observations; `trace_counts` counts traces under the name."""
+        algorithm = self.algorithm
+        jit_compile = self.settings.jit_compile
         compiled: Callable[[Any], np.ndarray] = backends.current().compile_call(
             algorithm._reads.traced(function, jit_compile, acting=True),
             algorithm._variables(),
@@ -236,21 +246,25 @@ class Parts:
         return compiled
 
     def _make_actor(self) -> Actor:
-        algorithm, settings = self.algorithm, self.settings
+        algorithm = self.algorithm
+        settings = self.settings
         start = start_of(algorithm)
         fields = find_forward_fields(algorithm, settings.jit_compile, start)
         forward = self._make_forward(start)
+        # A pass on one row shows whether the outputs fit the head.
         probe = forward.probe(1)
         outputs = forward.with_state(probe, PolicyState(start, 1).values)[0] if start else forward(probe)
         outputs, _ = split_fields(outputs, fields)
         algorithm.head.check(outputs.shape)
         algorithm.head.check_values(outputs)
-        explorer, starts = settings.policy or settings.noise or Explorer(), settings.schedule.learning_starts
-        dtype, normalizers = algorithm.observation_dtype, algorithm.spaces.normalizers
-        parts = algorithm.head, explorer, algorithm.generators, dtype, normalizers, starts, fields
+        explorer = settings.policy or settings.noise or Explorer()
+        starts = settings.schedule.learning_starts
+        dtype = algorithm.observation_dtype
+        normalizers = algorithm.spaces.normalizers
+        arguments = algorithm.head, explorer, algorithm.generators, dtype, normalizers, starts, fields
         with algorithm._reads.recording(acting=True) as reading:
             agent: Any = algorithm
-            actor: Actor = agent._new_actor(forward, *parts)
+            actor: Actor = agent._new_actor(forward, *arguments)
             reading.is_kept = actor.searches
         actor.worker_explorers = settings.worker_explorers
         actor.start = start
@@ -258,7 +272,8 @@ class Parts:
 
     def _make_forward(self, start: State) -> HostForward:
         """Return the forward pass for acting, with the current values of the attributes that `forward` reads."""
-        algorithm, spaces = self.algorithm, self.algorithm.spaces
+        algorithm = self.algorithm
+        spaces = self.algorithm.spaces
         function = algorithm._forward_with_state if start else algorithm._joint_forward
         compiled = self.compile_acting(function, "forward")
         joint = None
@@ -270,7 +285,8 @@ class Parts:
         with algorithm._reads.recording(acting=True) as reading:
             forward = HostForward(compiled, *variables, *layout, start)
             if reading.assigned:  # a copy in NumPy would not assign it
-                forward.program, forward.report = None, []
+                forward.program = None
+                forward.report = []
             reading.is_kept = forward.in_numpy
         return forward
 
@@ -278,18 +294,20 @@ class Parts:
         """Refuse what an agent that is built cannot change.
 
         Raises:
-            ValueError: if it is a declaration that is fixed, or replaces networks or variables.
+            ValueError: if the attribute is a fixed declaration, or the value replaces networks or variables.
         """
-        learner, current, kind = self._learner, getattr(self.algorithm, name, None), type(self.algorithm).__name__
+        learner = self._learner
+        current = getattr(self.algorithm, name, None)
+        class_name = type(self.algorithm).__name__
         if learner is not None and learner.is_declared:
             if name in _FIXED and frozen(value) != frozen(current):
                 raise ValueError(
-                    f"{name} of {kind} cannot be changed after the agent was built, got {value!r}: pass it to the "
-                    "constructor of a new agent"
+                    f"{name} of {class_name} cannot be changed after the agent was built, got {value!r}: pass it to "
+                    "the constructor of a new agent"
                 )
             if _ids_of_networks(current) != _ids_of_networks(value):
                 raise ValueError(
-                    f"{name}: the networks and variables of {kind} cannot be replaced after the agent was built, "
+                    f"{name}: the networks and variables of {class_name} cannot be replaced after the agent was built, "
                     f"because its optimizers and compiled updates use them. noterl.networks.copy(new, agent.{name}) "
                     "copies the weights of another network; `assign` sets a variable. After another `compile`, the "
                     "attribute can be replaced until the next `fit`"
@@ -301,9 +319,11 @@ class Parts:
         """Allow at most three changes of attributes that programs have read, before different updates of one `fit`.
 
         Raises:
-            RuntimeError: if it is the fourth time, or other processes have copies of the attribute.
+            RuntimeError: if this is the fourth time, or other processes have copies of the attribute.
         """
-        reads, session, kind = self.algorithm._reads, self.session, type(self.algorithm).__name__
+        reads = self.algorithm._reads
+        session = self.session
+        class_name = type(self.algorithm).__name__
         if not session.is_training or reads.is_eager:
             return
         reason = None
@@ -314,17 +334,17 @@ class Parts:
             reason = f"it is a constant of programs, which this fit has compiled again {MOST_RETRACES} times"
         if reason is not None:
             raise RuntimeError(
-                f"{name} of {kind} cannot be changed now, while fit is running, because {reason}: change it between "
-                "two calls of fit, or make it by self.hyperparameter(name, value) in __init__, which can change at any "
-                "time"
+                f"{name} of {class_name} cannot be changed now, while fit is running, because {reason}: change it "
+                "between two calls of fit, or make it by self.hyperparameter(name, value) in __init__, which can "
+                "change at any time"
             )
         reads.retraced.add(self.counters.updates)
 
     def outdate_acting(self, name: str) -> None:
-        """Make the forward pass for acting again if it has read the attribute."""
+        """Make the forward pass for acting again if the last pass has read the attribute."""
         if name in self.algorithm._reads.acting and self.built_actor is not None:
             self.built_actor.forward.outdate(partial(self._make_forward, self.built_actor.start))
-            self.learner.report = ()
+            self.learner.report = ()  # `build` compiles the updates again, for the report of the new forward pass
             if not self.session.is_training:
                 self.built_actor = None
 
@@ -333,11 +353,16 @@ class Parts:
         """Restore the agent exactly at the end of the `with` block; see `Agent.preserved`."""
         agent: Any = self.algorithm
         self.session.refuse_while_training("preserved")
-        state, attributes, parts, actor = agent.get_state(), dict(vars(agent)), dict(vars(self)), self.actor
+        state = agent.get_state()
+        attributes = dict(vars(agent))
+        saved = dict(vars(self))
+        actor = self.actor
+        # The block draws from copies of the generators.
         actor.generators = copy.deepcopy(agent.generators)
         actor.explorer.generator = actor.generators("exploration")
         agent._set(generators=actor.generators)
-        self.act_generator, self.session = copy.deepcopy(self.act_generator), Session(agent)
+        self.act_generator = copy.deepcopy(self.act_generator)
+        self.session = Session(agent)
         try:
             yield
         finally:
@@ -345,13 +370,13 @@ class Parts:
             vars(agent).clear()
             actor.generators = attributes["generators"]
             vars(agent).update(attributes)
-            vars(self).update(parts)
+            vars(self).update(saved)
             self.session = Session(agent)
             agent.set_state(state)
-            self.session = parts["session"]  # last, because set_state closes the session's environments
+            self.session = saved["session"]  # last, because set_state closes the session's environments
             agent._reads.check()
 
 
 def _ids_of_networks(value: Any) -> list[int]:
     """Return the ids of the networks and variables in the value of an attribute."""
-    return [id(each) for each in networks.find_networks({"": value}).values()]
+    return [id(network) for network in networks.find_networks({"": value}).values()]

@@ -38,7 +38,7 @@ class Trajectory(NamedTuple):
     Attributes:
         observations: the observations, with the first and the last one, `[T + 1, ...]`.
         actions: the actions that the environment received, `[T, ...]`.
-        rewards: the rewards `[T]`, before noterl's wrappers clip them.
+        rewards: the rewards `[T]`, before noterl's wrappers clip rewards.
         terminated: whether the environment terminated the episode.
     """
 
@@ -123,7 +123,7 @@ class View:
 
     @property
     def render_mode(self) -> str | None:
-        """The render mode of the environment; None if it need not render."""
+        """The render mode of the environment; None if nothing is rendered."""
         if self.video is not None or self.frame_dir is not None or (self.render and self.overlay):
             return "rgb_array"
         return "human" if self.render else None
@@ -131,7 +131,7 @@ class View:
 
 @dataclass(eq=False)
 class Show:
-    """Plays the episodes of an evaluation one after another, and shows them.
+    """Plays the episodes of an evaluation one after another, and shows these episodes.
 
     Attributes:
         evaluation: the episodes.
@@ -216,9 +216,10 @@ class Show:
 def value_function(parts: Parts) -> Callable[[np.ndarray], np.ndarray] | None:
     """Return the function from encoded observations `[N, ...]` to values `[N]`.
 
-    It is the method `value` of the algorithm, or the largest action value. None if there is neither.
+    The function is the method `value` of the algorithm, or the largest action value. None if there is neither.
     """
-    actor, value = parts.actor, getattr(parts.algorithm, "value", None)
+    actor = parts.actor
+    value = getattr(parts.algorithm, "value", None)
     if callable(value):
         compiled = parts.compile_acting(value, "value")
     elif isinstance(parts.algorithm.head, Q):
@@ -260,7 +261,8 @@ class _Window:
     def __init__(self, fps: int) -> None:
         self._pygame = require("pygame", "classic-control", "play(render=True) with frames")
         self._pygame.display.init()
-        self._clock, self._fps = self._pygame.time.Clock(), fps
+        self._clock = self._pygame.time.Clock()
+        self._fps = fps
         self._screen: Any = None
 
     def show(self, frame: np.ndarray) -> None:

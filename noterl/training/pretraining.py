@@ -39,7 +39,8 @@ def pretrain(
     Raises:
         ValueError: if an argument is not one of the allowed values; the agent is then unchanged.
     """
-    algorithm, session = parts.algorithm, parts.session
+    algorithm = parts.algorithm
+    session = parts.session
     session.refuse_while_training("pretrain")
     if algorithm.state_spec:
         raise ValueError(f"pretrain of an agent with a state_spec is not supported yet, got {algorithm.state_spec!r}")
@@ -51,11 +52,12 @@ def pretrain(
     if type(algorithm.head).cloning_loss is Head.cloning_loss:
         raise ValueError(f"pretrain: the head {type(algorithm.head).__name__} defines no cloning_loss(values, action)")
     cloning = Cloning(learner, data, optimizer, updates, batch_size)
-    learner.before_new_weights()
+    learner.before_new_weights()  # the policy before the cloning has collected the rollout in progress
     _update_normalizers(algorithm, data)
     callbacks.begin_fit(algorithm)
     session.stop = StopRequest()
-    guard, progress = session.guard, _Progress(updates, verbose)
+    guard = session.guard
+    progress = _Progress(updates, verbose)
 
     def receive(result: GroupResult) -> None:
         actor.mark_stale()
@@ -95,7 +97,9 @@ class _Progress:
     """Shows the loss: 1 for a bar, 2 for a line every 10 seconds, both with a line at the end; 0 for nothing."""
 
     def __init__(self, updates: int, verbose: int) -> None:
-        self._updates, self._verbose, self._started = updates, verbose, perf_counter()
+        self._updates = updates
+        self._verbose = verbose
+        self._started = perf_counter()
         self._next_line = self._started + INTERVAL
         self._bar = progress_bar(total=updates, unit="update") if verbose == 1 else None
         self.losses: list[float] = []
@@ -115,7 +119,8 @@ class _Progress:
         if self._bar is not None:
             self._bar.close()
         if self._verbose and self.losses:
-            number, seconds = len(self.losses), perf_counter() - self._started
+            number = len(self.losses)
+            seconds = perf_counter() - self._started
             print(f"pretrain ended: {number:,} updates in {seconds:.1f} s, loss {self._recent():.4g}", flush=True)
 
     def _recent(self) -> float:

@@ -18,12 +18,12 @@ _INTERVAL = 0.25
 class ProgressBar(FitCounter):
     """Show the number of the agent's episodes, reward, loss, steps per second, the time left and where the time goes.
 
-    The reward is the mean over the last ten finished episodes; the loss is that of the last one. The time since the
+    The reward is the mean over the last ten finished episodes; the loss is the last episode's. The time since the
     start of training is split into environment, acting, learning (with sampling) and callbacks. If worker processes
-    collect while the agent learns, the bar also shows how old their weights were (`staleness`) and the gradient updates
-    per environment step (`update_ratio`). A narrow terminal shows fewer of these values. At the end, a line summarizes
-    the `fit`, as with `fit(verbose=2)`. If the output is neither a terminal nor a notebook, nothing is shown unless
-    `always` is True.
+    collect while the agent learns, the bar also shows how old the workers' weights were (`staleness`) and the gradient
+    updates per environment step (`update_ratio`). A narrow terminal shows fewer of these values. At the end, a line
+    summarizes the `fit`, as with `fit(verbose=2)`. If the output is neither a terminal nor a notebook, nothing is shown
+    unless `always` is True.
 
     Args:
         episodes: the budget in episodes, or None.

@@ -1,8 +1,9 @@
 """The steps of one process of several that learn together.
 
-All processes make the same number of ticks between two agreements, so a tick counts the steps of all of them without
-a message. An agreement is one small message to each process, before every group of updates and from time to time
-between them. It decides for all processes, before the same update, whether training ends and whether updates are made.
+All processes make the same number of ticks between two agreements, so a tick counts the steps of all processes
+without a message. An agreement is one small message to each process, before every group of updates and from time to
+time between groups. The agreement decides for all processes, before the same update, whether training ends and whether
+updates are made.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class RankStepping(Stepping):
     """Makes the ticks of one of several processes.
 
     `counters` hold the totals of all processes. The chief fires the ends of the episodes of the others when the
-    processes agree; their begin fires with the end.
+    processes agree; the begin of such an episode fires with the end.
 
     Args:
         loop: the loop.
@@ -39,11 +40,13 @@ class RankStepping(Stepping):
         loop.runner.is_live = loop.runner.is_live or is_live
         loop.runner.before_call = self._before_call
         self.strategy: Strategy = strategy
-        self._rank, self._processes = strategy.rank, strategy.processes
+        self._rank = strategy.rank
+        self._processes = strategy.processes
         self._settings = ChiefSettings(self.learner)
         self._agreed_every = self.learner.schedule.update_every
         self._reason: str | None = None  # why training ends, agreed by all processes
-        self._agreed_steps, self._agreed_episodes = self.counters.steps, self.counters.episodes
+        self._agreed_steps = self.counters.steps
+        self._agreed_episodes = self.counters.episodes
         self._own_steps = self._own_episodes = 0  # of this process, since the last agreement
         self._outbox: list[tuple[int, Logs]] = []  # ended episodes that the chief has not received
         self._surplus: list[int] = []  # lanes whose episode ended beyond the budget
@@ -56,7 +59,7 @@ class RankStepping(Stepping):
         self._countdown = self._most_ticks()
 
     def finish(self) -> None:
-        """Merge the statistics of the normalizers with those of the other processes."""
+        """Merge the statistics of the normalizers with the statistics of the other processes."""
         if self.learner.merge_statistics is not None:
             self.learner.merge_statistics()
 
@@ -74,8 +77,10 @@ class RankStepping(Stepping):
         return self.counters.episodes_begun * self._processes + self._rank
 
     def _choose_stepping(self, steps: np.ndarray) -> None:
-        """Set which processes step their environments from now on, bool `[processes]`; the others wait for them."""
-        self._is_stepping, self._num_stepping = bool(steps[self._rank]), int(steps.sum())
+        """Set which processes step their environments from now on, bool `[processes]`; the others wait."""
+        self._is_stepping = bool(steps[self._rank])
+        self._num_stepping = int(steps.sum())
+        # The position among the processes that step, which orders the steps of a tick.
         self._place = int(steps[: self._rank].sum())
 
     def begin_round(self) -> bool:
@@ -83,8 +88,9 @@ class RankStepping(Stepping):
         return super().begin_round() if self._is_stepping else True
 
     def tick(self) -> None:
-        """Step this process's lanes, and agree with the other processes if it is time."""
-        learner, counters = self.learner, self.counters
+        """Step this process's lanes, and agree with the other processes if an agreement is due."""
+        learner = self.learner
+        counters = self.counters
         before = counters.steps
         if self._is_stepping and before + self._place < self.budget.last_step:
             self._step()
@@ -97,6 +103,7 @@ class RankStepping(Stepping):
             self._finish_tick(table)
             return
         ended = 0 if table is None else int(table[:, _EPISODES].sum())
+        # Every process needs a share of a batch, so the one with the fewest transitions decides.
         ready = 0.0 if table is None else float(table[:, _READY].min()) * self._processes
         due = learner.due(before, counters.steps, ended, ready)
         if due.target:
@@ -139,8 +146,8 @@ class RankStepping(Stepping):
     def _must_agree(self, before: int) -> bool:
         """Return whether the processes agree after this tick.
 
-        The result is the same in all of them, except that a process agrees early if its rollout is complete. It then
-        waits there until the others agree.
+        The result is the same in all processes, except that a process agrees early if its rollout is complete. This
+        process then waits in the agreement until the others agree.
         """
         after = self.counters.steps
         if self._countdown <= 0 or after >= self.budget.last_step:
@@ -163,15 +170,16 @@ class RankStepping(Stepping):
         """Exchange the state of this process with the others; set the counters, and whether training ends."""
         ended = self._own_episodes + len(self.over)
         ready = self.learner.ready
-        own = [float(self.loop.stop.is_set), float(self._own_steps), float(ended), float(ready), *self._numbers()]
+        numbers = [float(self.loop.stop.is_set), float(self._own_steps), float(ended), float(ready), *self._numbers()]
         started = perf_counter()
-        table = self.strategy.agree(own)
+        table = self.strategy.agree(numbers)
         self.loop.clock["learn"] += perf_counter() - started
         self._follow_chief(table[:, _READY + 1 :])
         self._agreed_every = self.learner.schedule.update_every
         self.counters.steps = self._agreed_steps = self._agreed_steps + int(table[:, _STEPS].sum())
         self._count_episodes(table)
-        self._own_steps, self._own_episodes = 0, -len(self.over)  # those in `_over` are counted already
+        self._own_steps = 0
+        self._own_episodes = -len(self.over)  # the episodes in `over` are counted already
         if table[:, _STOP].any():
             self._stop_together(table)
         elif self._agreed_episodes >= self.budget.last_episode:
@@ -184,7 +192,7 @@ class RankStepping(Stepping):
         return table
 
     def _count_episodes(self, table: np.ndarray) -> None:
-        """Set the number of episodes before those are fired that ended in this tick or elsewhere.
+        """Set the number of episodes before the ends in this tick or elsewhere are fired.
 
         Episodes beyond the budget do not count. The processes with the lowest ranks keep theirs.
         """
@@ -199,14 +207,16 @@ class RankStepping(Stepping):
 
     def _stop_together(self, table: np.ndarray) -> None:
         """End training, for the reason of the first process that has stopped."""
-        own = (self.loop.stop.reason or "") if self.loop.stop.is_set else ""
-        reasons = self.strategy.gather(own.encode())
+        reason = (self.loop.stop.reason or "") if self.loop.stop.is_set else ""
+        reasons = self.strategy.gather(reason.encode())
         first = int(np.flatnonzero(table[:, _STOP])[0])
-        self.loop.stop.is_set, self.loop.stop.reason = True, reasons[first].decode() or None
-        self._is_stopped, self._reason = True, self.loop.stop.reason
+        self.loop.stop.is_set = True
+        self.loop.stop.reason = reasons[first].decode() or None
+        self._is_stopped = True
+        self._reason = self.loop.stop.reason
 
     def _finish_tick(self, table: np.ndarray | None) -> None:
-        """Fire the ends of the episodes of this process, and on the chief of those of the others."""
+        """Fire the ends of the episodes of this process, and on the chief the ends in the other processes."""
         self.end_episodes()
         while self._surplus:
             self.loop.fire_episode_end(self._surplus.pop(0), False)
@@ -219,7 +229,7 @@ class RankStepping(Stepping):
                         self._fire_other(number, logs)
 
     def end_episode(self) -> None:
-        """Count the next episode that is over, fire its end, and keep its logs for the chief."""
+        """Count the next episode that is over, fire the end, and keep the logs for the chief."""
         number = self.lanes.ledger.numbers[self.over[0]]
         self._own_episodes += 1
         super().end_episode()

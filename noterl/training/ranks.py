@@ -24,7 +24,7 @@ _SHARED_RULES = ("learning_rate", "beta_1", "beta_2", "weight_decay")
 
 
 def synchronize(strategy: Strategy, parts: Parts, budget: Budget, num_envs: int, is_live: bool) -> bool:
-    """Give every process the chief's state and budget, and check that their settings are equal.
+    """Give every process the chief's state and budget, and check that all settings are equal.
 
     Args:
         strategy: connected, with several processes.
@@ -46,8 +46,8 @@ def synchronize(strategy: Strategy, parts: Parts, budget: Budget, num_envs: int,
         "steps_per_execution": learner.steps_per_execution,
         **{name: getattr(learner.schedule, name) for name in SETTABLE},
     }
-    own = {"settings": settings, "live": is_live, "budget": [budget.last_episode, budget.last_step]}
-    everyone = [json.loads(message) for message in strategy.gather(json.dumps(own).encode())]
+    sent = {"settings": settings, "live": is_live, "budget": [budget.last_episode, budget.last_step]}
+    everyone = [json.loads(message) for message in strategy.gather(json.dumps(sent).encode())]
     for rank, other in enumerate(everyone):
         for name, value in settings.items():
             if other["settings"][name] != value:
@@ -56,6 +56,7 @@ def synchronize(strategy: Strategy, parts: Parts, budget: Budget, num_envs: int,
                     f"{other['settings'][name]!r} in rank {rank}"
                 )
     budget.last_episode, budget.last_step = everyone[0]["budget"]
+    # Processes exchange bytes, so the state travels as a file's contents.
     with tempfile.TemporaryDirectory(prefix="noterl-") as folder:
         path = Path(folder, "state")
         if strategy.is_chief:
@@ -64,28 +65,29 @@ def synchronize(strategy: Strategy, parts: Parts, budget: Budget, num_envs: int,
         if not strategy.is_chief:
             path.write_bytes(message)
             set_shared_state(parts, saving.read(path), strategy.rank)
-    return any(each["live"] for each in everyone)
+    return any(received["live"] for received in everyone)
 
 
 def statistics_merger(strategy: Strategy, learner: Learner) -> Callable[[], None] | None:
     """Return a function that merges the statistics of the normalizers over the processes; None without normalizers.
 
-    After it, all processes have the same statistics, those of the values of all of them.
+    Afterwards, all processes have the same statistics, of the values of all processes.
     """
     if learner.algorithm.spaces.normalizers is None:
         return None
     statistics = learner.algorithm.spaces.normalizers.statistics()
-    bases = [_copy(one) for one in statistics]
+    # The statistics after the last merge: each process contributes only the values since then.
+    bases = [_copy(current) for current in statistics]
 
     def merge() -> None:
-        moments = [one.moments_since(base) for one, base in zip(statistics, bases, strict=True)]
+        moments = [current.moments_since(base) for current, base in zip(statistics, bases, strict=True)]
         table = strategy.agree(np.concatenate(moments).tolist())
-        ends = np.cumsum([len(each) for each in moments])[:-1]
+        ends = np.cumsum([len(values) for values in moments])[:-1]
         for row in table:
             for base, part in zip(bases, np.split(row, ends), strict=True):
                 base.add_moments(part)
-        for one, base in zip(statistics, bases, strict=True):
-            one.set_state(base.get_state())
+        for current, base in zip(statistics, bases, strict=True):
+            current.set_state(base.get_state())
 
     return merge
 
@@ -99,7 +101,7 @@ def _copy(statistics: Any) -> Any:
 class ChiefSettings:
     """The numbers that callbacks of the chief may change during training, and that all processes must share.
 
-    They are hyperparameters, rules of the optimizers, and the schedule of updates.
+    The numbers are hyperparameters, rules of the optimizers, and the schedule of updates.
 
     Args:
         learner: of this process.
@@ -108,7 +110,8 @@ class ChiefSettings:
     def __init__(self, learner: Learner) -> None:
         # Functions that return and set each number, in a fixed order.
         self._numbers: list[tuple[Callable[[], float], Callable[[float], Any]]] = [
-            (each.__float__, each.restore) for each in learner.algorithm.hyperparameters.values()
+            (hyperparameter.__float__, hyperparameter.restore)
+            for hyperparameter in learner.algorithm.hyperparameters.values()
         ]
         for optimizer in learner.optimizers.values():
             for rule in filter(partial(_has, optimizer), _SHARED_RULES):
@@ -116,6 +119,7 @@ class ChiefSettings:
                 self._numbers.append((partial(optimizers.get_rule, optimizer, rule), write))
         schedule = learner.schedule
         for name in SETTABLE:
+            # A word such as "pass" is not a number; `synchronize` has checked that words are equal.
             if not isinstance(getattr(schedule, name), str):
                 self._numbers.append((partial(getattr, schedule, name), partial(_set_int, schedule, name)))
         self.size: int = len(self._numbers)

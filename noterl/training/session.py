@@ -35,11 +35,11 @@ class Session:
         team_reward: `MultiAgent.team_reward` of several agents; None for one agent.
         guard: defers Ctrl-C, SIGTERM and SIGHUP during `fit` and `pretrain`.
         gate: runs functions of other threads between two steps of `fit` and `pretrain`.
-        lanes: the open environments; None if they are closed.
-        callbacks: those of the last `fit`.
+        lanes: the open environments; None if no environments are open.
+        callbacks: the callbacks of the last `fit`.
         events: the bound callbacks during a `fit`; empty otherwise.
         history: the record of the last `fit`; None before the first.
-        stop: the stop request of the last `fit`, which ends after the step in progress if it is set.
+        stop: the stop request of the last `fit`, which ends after the step in progress if the request is set.
         metrics: the means of the scalars that updates log, for the logs of episodes.
         fits: number of `fit` calls that started training.
         is_training: whether a `fit` is running.
@@ -84,7 +84,8 @@ class Session:
         else:
             self._end_lanes(hurry=False)
         finally:
-            self.events, self.is_training = Events(), False
+            self.events = Events()
+            self.is_training = False
             atexit.unregister(self._stop_at_exit)
 
     def _stop_at_exit(self) -> None:
@@ -105,7 +106,8 @@ class Session:
         """End training after the step in progress; `Agent.stop` documents the errors."""
         if not isinstance(reason, str):
             raise ValueError(f"reason must be a str, got {reason!r}")
-        self.stop.is_set, self.stop.reason = True, reason
+        self.stop.is_set = True
+        self.stop.reason = reason
 
     def show_message(self, message: str) -> None:
         """Write a line to standard error, unless `fit` was called with `verbose=0`."""
@@ -136,10 +138,12 @@ class Session:
 
     def _keep(self, lanes: Lanes, state: Any) -> None:
         """Replace lanes by their state, which the next `fit` restores."""
-        self.lanes, self._saved_lanes, self._saved_source = None, state, lanes.source
+        self.lanes = None
+        self._saved_lanes = state
+        self._saved_source = lanes.source
 
     def find_source(self, env: Any, vectorize: bool = False) -> envs.EnvSource:
-        """Return the source for `fit(env, vectorize=)`: the agent's, that of the last `fit`, or another one.
+        """Return the source for `fit(env, vectorize=)`: the agent's, the last `fit`'s, or another one.
 
         Raises:
             ValueError: if `env` is not an environment, or its spaces differ from the agent's; if `vectorize` is set,
@@ -162,7 +166,7 @@ class Session:
         info_spec: InfoSpec | None = None,
         on_device: bool = False,
     ) -> Lanes:
-        """Open the environments, or keep those that are open; unless `restart`, episodes in flight continue.
+        """Open the environments, or keep the open ones; unless `restart`, episodes in flight continue.
 
         Worker processes do not run before `Lanes.start`.
 
@@ -186,7 +190,7 @@ class Session:
         return lanes
 
     def _reuse_open_lanes(self, source: envs.EnvSource, count: int, restart: bool, on_device: bool) -> Lanes | None:
-        """Keep, restart or suspend the open lanes for the next `fit`; return those that stay open, or None."""
+        """Keep, restart or suspend the open lanes for the next `fit`; return the lanes that stay open, or None."""
         lanes = self.lanes
         if lanes is not None and lanes.source is source and restart and source.num_envs is not None:
             lanes.restart()  # a vector environment can be reset without making it again
@@ -197,7 +201,7 @@ class Session:
         return self.lanes
 
     def count(self, source: envs.EnvSource, num_envs: int | None, workers: WorkerSettings | None = None) -> int:
-        """Return the number of lanes: by default that of the last `fit`, but not less than one for each worker.
+        """Return the number of lanes: by default as in the last `fit`, but not less than one for each worker.
 
         Raises:
             ValueError: if `num_envs` is not the number of environments in a vector environment.
@@ -208,20 +212,20 @@ class Session:
             return source.num_envs
         if num_envs is not None:
             return num_envs
-        least = 1 if workers is None else workers.count
+        least = 1 if workers is None else workers.count  # each worker steps at least one lane
         if self.lanes is not None:
             return max(self.lanes.num_envs, least)
         return max(len(self._saved_lanes["lanes"]), least) if self._saved_lanes else least
 
     def suspend(self) -> None:
-        """Close the environments and keep their state, so that the next `fit` in them continues the episodes."""
+        """Close the environments and keep the state, so that the next `fit` with this source continues the episodes."""
         if self.lanes is not None:
             lanes = self.lanes
             self._keep(lanes, lanes.get_state())
             self.guard.call(lanes.close)
 
     def close(self) -> None:
-        """Close the environments without keeping their state."""
+        """Close the environments without keeping the state."""
         if self.lanes is not None:
             self.lanes.close()
         self.lanes = self._saved_lanes = None
@@ -245,10 +249,12 @@ class Session:
         """Close the environments and keep a saved state of environments and callbacks for the next `fit`."""
         self.close()
         self.callbacks = CallbackList()
-        self._saved_lanes, self._saved_source, self.restored_callbacks = lanes_state, None, dict(callbacks)
+        self._saved_lanes = lanes_state
+        self._saved_source = None  # a saved state fits any source
+        self.restored_callbacks = dict(callbacks)
 
     def use_callbacks(self, callbacks: CallbackList, agent: Any) -> None:
-        """Use these callbacks in the `fit` that begins, with the states that were restored for them.
+        """Use these callbacks in the `fit` that begins, with the restored states of these callbacks.
 
         Raises:
             ValueError: if a state does not fit its callback.

@@ -54,19 +54,23 @@ def get_state(parts: Parts, *, replay: bool) -> dict[str, Any]:
 def _core_state(parts: Parts, *, allocate: bool = True) -> dict[str, Any]:
     """Return the state without the memory, the environments and the callbacks.
 
-    If `allocate` is False, the states of optimizers without slots are incomplete: only `_set_core_state` accepts them.
+    If `allocate` is False, the states of optimizers without slots are incomplete: only `_set_core_state` accepts these.
     """
-    algorithm, learner = parts.algorithm, parts.learner
-    layout, normalizers = _layout(algorithm), algorithm.spaces.normalizers
+    algorithm = parts.algorithm
+    learner = parts.learner
+    layout = _layout(algorithm)
+    normalizers = algorithm.spaces.normalizers
     return {
         "variables": {name: networks.get_weights(network) for name, network in algorithm.networks().items()},
         "hyperparameters": {name: float(value) for name, value in algorithm.hyperparameters.items()},
-        "optimizers": {name: one.get_state(layout, allocate=allocate) for name, one in learner.deferred.items()},
+        "optimizers": {
+            name: optimizer.get_state(layout, allocate=allocate) for name, optimizer in learner.deferred.items()
+        },
         "counters": {name: getattr(parts.counters, name) for name in _COUNTERS},
         "loss": parts.session.metrics.get_state(),
         "generators": algorithm.generators.get_state(),
         "explorer": parts.actor.explorer.get_state(),
-        "worker_explorers": [_without_generator(each) for each in parts.actor.worker_explorers],
+        "worker_explorers": [_without_generator(explorer) for explorer in parts.actor.worker_explorers],
         "normalizers": None if normalizers is None else normalizers.get_state(),
         "polyak": learner.schedule.polyak,
         "schedule": learner.schedule.changes(),
@@ -91,23 +95,25 @@ def shared_state(parts: Parts) -> dict[str, Any]:
 
 def set_shared_state(parts: Parts, state: dict[str, Any], rank: int) -> None:
     """Restore the `shared_state` of the process with rank 0 in another process."""
-    own = _core_state(parts)
+    core = _core_state(parts)
     # Episodes of this process continue with their numbers, so it must not use one of them again.
-    begun = max(own["counters"]["episodes_begun"], state["counters"]["episodes_begun"])
+    begun = max(core["counters"]["episodes_begun"], state["counters"]["episodes_begun"])
     counters = {**state["counters"], "episodes_begun": begun}
-    _set_core_state(parts, {**own, **state, "counters": counters, **{name: own[name] for name in _OF_PROCESS}})
+    _set_core_state(parts, {**core, **state, "counters": counters, **{name: core[name] for name in _OF_PROCESS}})
     parts.algorithm.generators.join(state["generators"], rank, parts.counters.steps)
     parts.actor.mark_stale()
 
 
 def set_state(parts: Parts, state: Any) -> None:
-    """Restore a state that `get_state` returned; what a learner that is not built does not need yet, it keeps.
+    """Restore a state that `get_state` returned; a learner that is not built keeps the parts for `build`.
 
     Raises:
         ValueError: if the state is malformed or does not fit this agent; the agent is then unchanged.
     """
-    before, learner = _core_state(parts, allocate=False), parts.learner
-    memories, info_spec = _memories(learner), learner.info_spec
+    before = _core_state(parts, allocate=False)  # restored if the new state turns out not to fit
+    learner = parts.learner
+    memories = _memories(learner)
+    info_spec = learner.info_spec
     try:
         _check(parts, state)
         _set_core_state(parts, state)
@@ -120,6 +126,7 @@ def set_state(parts: Parts, state: Any) -> None:
                 vars(part).update(attributes)
             set_info_spec(learner, info_spec)
         _set_core_state(parts, before)
+        # The contents of a file may raise any error; callers expect a ValueError.
         if isinstance(error, ValueError) or not isinstance(error, Exception):
             raise
         raise ValueError(f"the state of the agent is malformed: {error!r}") from error
@@ -129,7 +136,8 @@ def set_state(parts: Parts, state: Any) -> None:
 
 def _check(parts: Parts, state: Any) -> None:
     """Raise a ValueError if the state does not fit, as far as this can be checked before anything changes."""
-    algorithm, learner = parts.algorithm, parts.learner
+    algorithm = parts.algorithm
+    learner = parts.learner
     schema = {
         "variables": {
             name: [Array(shape=weight.shape) for weight in networks.get_weights(network)]
@@ -174,7 +182,8 @@ def _model_schema(learner: Learner) -> Any:
 
 
 def _set_core_state(parts: Parts, state: dict[str, Any]) -> None:
-    algorithm, learner = parts.algorithm, parts.learner
+    algorithm = parts.algorithm
+    learner = parts.learner
     layout = _layout(algorithm)
     for name, optimizer in learner.deferred.items():
         optimizer.set_state(state["optimizers"][name], layout)
@@ -192,17 +201,19 @@ def _set_core_state(parts: Parts, state: dict[str, Any]) -> None:
         setattr(parts.counters, name, state["counters"][name])
     parts.session.metrics.set_state(state["loss"])
     parts.actor.explorer.set_state(state["explorer"])
-    for explorer, own in zip(parts.actor.worker_explorers, state["worker_explorers"], strict=True):
-        explorer.set_state({**own, "generator": explorer.generator.bit_generator.state})
+    for explorer, saved in zip(parts.actor.worker_explorers, state["worker_explorers"], strict=True):
+        explorer.set_state({**saved, "generator": explorer.generator.bit_generator.state})
     if algorithm.spaces.normalizers is not None:
         algorithm.spaces.normalizers.set_state(state["normalizers"])
     algorithm.generators.set_state(state["generators"])
+    # The explorer draws from a generator of the agent.
     parts.actor.explorer.generator = algorithm.generators("exploration")
 
 
 def _set_masked(parts: Parts, masked: bool) -> None:
-    """Add masks to what the agent stores, or remove them; if environments report them, `fit` adds them again."""
-    algorithm, learner = parts.algorithm, parts.learner
+    """Add masks to what the agent stores, or remove masks; if environments report masks, `fit` adds masks again."""
+    algorithm = parts.algorithm
+    learner = parts.learner
     if masked and ACTION_MASK not in learner.info_spec:
         store_info(learner, mask_spec(algorithm.action_space))
     elif not masked and ACTION_MASK in learner.info_spec:
@@ -210,12 +221,12 @@ def _set_masked(parts: Parts, masked: bool) -> None:
 
 
 def _memories(learner: Learner) -> list[tuple[Any, dict[str, Any]]]:
-    """Return the parts that hold fields of `info` or are allocated with them, and copies of their attributes."""
+    """Return the objects that hold fields of `info` or are allocated with these, and copies of all attributes."""
     replay = learner.replay
-    found: list[Any] = [learner.rollout]
+    holders: list[Any] = [learner.rollout]
     if replay is not None:
-        found += [replay, replay.sampler, replay.relabel, replay.storage if replay.nbytes else None]
-    return [(part, dict(vars(part))) for part in found if part is not None]
+        holders += [replay, replay.sampler, replay.relabel, replay.storage if replay.nbytes else None]
+    return [(part, dict(vars(part))) for part in holders if part is not None]
 
 
 def _set_memory_state(learner: Learner, state: dict[str, Any]) -> None:
@@ -243,7 +254,7 @@ def _set_memory_state(learner: Learner, state: dict[str, Any]) -> None:
 
 
 def document(parts: Parts, *, replay: bool) -> dict[str, Any]:
-    """Return the document that a file holds: how to build the agent, and its state.
+    """Return the document that a file holds: how to build the agent, and the agent's state.
 
     Raises:
         ValueError: if `replay` is not a bool.
@@ -257,8 +268,10 @@ def document(parts: Parts, *, replay: bool) -> dict[str, Any]:
         arguments["replay"] = parts.learner.replay
     if "optimizer" in arguments:
         arguments["optimizer"] = {
-            name: optimizers.copy_without_state(one) if isinstance(one, keras.optimizers.Optimizer) else one
-            for name, one in parts.learner.optimizers.items()
+            name: optimizers.copy_without_state(optimizer)
+            if isinstance(optimizer, keras.optimizers.Optimizer)
+            else optimizer
+            for name, optimizer in parts.learner.optimizers.items()
         }
     return {
         "class": type(algorithm).__name__,
@@ -277,7 +290,7 @@ def copied_state(parts: Parts) -> dict[str, Any]:
 
 
 def replace_state(parts: Parts, state: dict[str, Any]) -> None:
-    """Restore a state that `copied_state` returned; a learner that is not built gets a copy, because it keeps arrays.
+    """Restore a state that `copied_state` returned; a learner that is not built keeps arrays, so it gets a copy.
 
     Raises:
         RuntimeError: while `fit` is running.
@@ -302,32 +315,32 @@ def set_document(parts: Parts, document: Any) -> None:
 
 
 def check_document(file: Any) -> None:
-    """Check the entries of a document, but not their contents.
+    """Check the entries of a document, but not the contents.
 
     Raises:
-        noterl.saving.FileError: if it is not the document of an agent.
+        noterl.saving.FileError: if `file` is not the document of an agent.
     """
-    parts = {"class": str, "environment": dict, "config": dict, "compile": dict, "threads": Int(0), "state": dict}
+    schema = {"class": str, "environment": dict, "config": dict, "compile": dict, "threads": Int(0), "state": dict}
     try:
-        check(file, parts, "the agent")
+        check(file, schema, "the agent")
     except ValueError as error:
         raise saving.FileError(f"the file does not hold an agent of noterl: {error}") from error
 
 
 def get_weights(algorithm: Algorithm) -> dict[str, np.ndarray]:
     """Return the weights by "<network>/<position>", and the statistics of normalizers by "normalizers/..."."""
-    found = {
+    weights = {
         f"{name}/{position:03d}": weight
         for name, network in algorithm.networks().items()
         for position, weight in enumerate(networks.get_weights(network))
     }
     normalizers = algorithm.spaces.normalizers
     statistics = {} if normalizers is None else normalizers.arrays()
-    return {**found, **{f"{_NORMALIZERS}{name}": array for name, array in statistics.items()}}
+    return {**weights, **{f"{_NORMALIZERS}{name}": array for name, array in statistics.items()}}
 
 
 def shared_weights(algorithm: Algorithm) -> dict[str, str]:
-    """Return the names of weights that an earlier network also holds, with their names in the first network."""
+    """Return the names of weights that an earlier network also holds, with the names in the first network."""
     firsts: dict[int, str] = {}
     shared = {}
     for name, network in algorithm.networks().items():
@@ -340,7 +353,7 @@ def shared_weights(algorithm: Algorithm) -> dict[str, str]:
 
 
 def without_shared(algorithm: Algorithm, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return weights of `get_weights` with those that networks share once."""
+    """Return weights of `get_weights`, in which weights that networks share appear once."""
     shared = shared_weights(algorithm)
     return {name: array for name, array in arrays.items() if name not in shared}
 
@@ -360,6 +373,7 @@ def set_weights(algorithm: Algorithm, arrays: Mapping[str, np.ndarray], *, allow
     check_bool("allow_nonfinite", allow_nonfinite)
     expected = get_weights(algorithm)
     check(dict(arrays), {name: Array(shape=array.shape) for name, array in expected.items()}, "weights")
+    # All arrays are checked before anything changes.
     for name, array in arrays.items():
         if array.dtype.kind != expected[name].dtype.kind:
             raise ValueError(f"weights: {name!r} must be of {expected[name].dtype}, got {array.dtype}")
@@ -378,18 +392,22 @@ def torch_weights(algorithm: Algorithm) -> dict[str, np.ndarray]:
     Raises:
         ValueError: if a network is not a module of torch.
     """
-    found = {}
+    by_name = {}
     for name, network in algorithm.networks().items():
         if not networks.is_module(network):
             raise ValueError(f"layout must be 'keras', because the network {name!r} is not a module of torch")
         for key, array in native_modules().state_dict(network).items():
-            found[f"{name.replace('/', '.')}.{key}"] = array
-    return {**found, **{name: array for name, array in get_weights(algorithm).items() if name.startswith(_NORMALIZERS)}}
+            by_name[f"{name.replace('/', '.')}.{key}"] = array
+    return {
+        **by_name,
+        **{name: array for name, array in get_weights(algorithm).items() if name.startswith(_NORMALIZERS)},
+    }
 
 
 def summary(parts: Parts) -> str:
     """Return the text that `Agent.summary` prints."""
-    algorithm, counters = parts.algorithm, parts.counters
+    algorithm = parts.algorithm
+    counters = parts.counters
     lines = [
         f"{type(algorithm).__name__}: {algorithm.observation_space} -> {algorithm.action_space}",
         f"backend {backends.name()}, devices: {', '.join(backends.current().device_names())}",
@@ -412,7 +430,7 @@ def summary(parts: Parts) -> str:
 
 
 def update_threads(parts: Parts) -> int:
-    """Return the number of threads of updates on the CPU, on which the last bits of their results depend."""
+    """Return the number of threads of updates on the CPU, on which the last bits of results depend."""
     learner = parts.learner
     size = learner.batch_size
     if not size and learner.rollout is not None:  # the number of environments is not known yet

@@ -29,7 +29,8 @@ def write_video(path: Path, frames: Iterator[np.ndarray], fps: int) -> None:
         ImportError: if the path ends in `.mp4` and the extra `mp4` is not installed.
         OSError: if the file cannot be written, or ffmpeg fails.
     """
-    encoder, failures = find_encoder(path), []
+    encoder = find_encoder(path)
+    failures: list[OSError] = []
 
     def guarded() -> Iterator[np.ndarray]:
         try:
@@ -51,7 +52,7 @@ def as_bytes(frame: Any) -> np.ndarray:
     """Return a frame `[height, width, 3]` in bytes: floats in [0, 1] are scaled, and gray frames get three channels.
 
     Raises:
-        ValueError: if it is not an image, or has values outside of [0, 1] and of [0, 255].
+        ValueError: if `frame` is not an image, or has values outside of [0, 1] and of [0, 255].
     """
     image = np.asarray(frame)
     if image.ndim == 2 or (image.ndim == 3 and image.shape[2] == 1):
@@ -118,7 +119,7 @@ def _write_gif(path: Path, frames: Iterator[np.ndarray], fps: int) -> None:
 
 
 def _with_palettes(frames: Iterator[np.ndarray]) -> Iterator[Image.Image]:
-    """Yield the frames with a palette of 256 colors, which changes only if it does not fit a frame.
+    """Yield the frames with a palette of 256 colors, which changes only if the palette does not fit a frame.
 
     For a frame of 600x400 pixels, a new palette takes 16 ms, and to apply it to what has changed below 1 ms.
     """
@@ -155,16 +156,16 @@ def _error(image: Image.Image, shown: Image.Image) -> float:
 def _write_mp4(ffmpeg: str, path: Path, frames: Iterator[np.ndarray], fps: int) -> None:
     # ffmpeg writes a temporary file, which replaces an older file at `path` only when it is complete.
     with tempfile.TemporaryDirectory() as directory, replacing(path) as target:
-        made = Path(directory, "animation.mp4")
-        _encode(ffmpeg, made, frames, fps)
-        with open(made, "rb") as file:
+        encoded = Path(directory, "animation.mp4")
+        _encode(ffmpeg, encoded, frames, fps)
+        with open(encoded, "rb") as file:
             shutil.copyfileobj(file, target)
 
 
 def _encode(program: str, made: Path, frames: Iterator[np.ndarray], fps: int) -> None:
     """Encode the frames with ffmpeg.
 
-    imageio_ffmpeg's own function is not used, because it forks, which is unsafe while threads of a framework run.
+    The function of imageio_ffmpeg is not used, because it forks, which is unsafe while threads of a framework run.
     """
     first = next(frames)
     size = f"{first.shape[1]}x{first.shape[0]}"

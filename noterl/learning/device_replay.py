@@ -41,6 +41,7 @@ def replay_runs_on_device(learner: Any, actor: Any, source: EnvSource) -> bool:
     fields, and networks with convolutions on the CPU stay on the host; such agents step a vector environment.
     """
     device_programs = backends.current().capabilities.get("device_programs")
+    # Exact types of learner and actor, because subclasses may behave differently.
     if source.functions is None or device_programs is None or type(learner) is not ReplayLearner:
         return False
     algorithm = learner.algorithm
@@ -165,6 +166,7 @@ def _make_program(learner: ReplayLearner, exploration: Exploration, source: EnvS
         random_spec=algorithm.random_spec,
         n_step=learner.replay.n_step,
         capacity=learner.replay.capacity,
+        # The most updates that can be due in one call.
         num_updates=(rounds * num_envs // schedule.update_every + 1) * schedule.updates,
     )
 

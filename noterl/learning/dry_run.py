@@ -118,6 +118,7 @@ def find_forward_fields(
             _, fields = algorithm._output_and_fields(observation)
         shapes.update({name: tuple(value.shape[1:]) for name, value in fields.items()})
 
+    # Without declared fields, `forward` returns only the output.
     if algorithm.extra_spec:
         with naming_network(algorithm):
             backends.current().dry_run(call, algorithm._variables(), jit_compile)
@@ -229,6 +230,7 @@ def example_batch(algorithm: Algorithm, forward_fields: Iterable[str]) -> Batch:
     fields = extra_layout(stored_fields(algorithm, names))
     extra.update({name: zeros(leaf.shape, leaf.batch_dtype) for name, leaf in fields.items()})
     if spaces.team is not None:
+        # Rewards and discounts of several agents have an axis of agents.
         per_agent = zeros((len(spaces.team),), np.float32)
         extra.update(present=per_agent, remaining=per_agent)
         return Batch(observation, action, per_agent, observation, per_agent, number, zeros((), np.int32), extra)

@@ -42,6 +42,7 @@ class ExpertData:
                 f"demonstrations must have the agent's action_space, {algorithm.action_space}, got {data.action_space}"
             )
         self._algorithm = algorithm
+        # Encoded once, because the encoding does not change during training.
         observations, actions = data.pairs()
         encoder = algorithm.spaces.encoder
         self.observation: np.ndarray = encoder(observations).astype(encoder.dtype, copy=False)

@@ -59,6 +59,7 @@ def resolve(optimizer: Any, names: Sequence[str], learning_rate: float, default:
     elif not isinstance(optimizer, Mapping):
         if _is_torch(optimizer) and len(names) > 1:
             raise ValueError(f"optimizer: a torch optimizer cannot be shared by {', '.join(names)}; pass a dict")
+        # The names do not share a Keras optimizer, because `_resolve_one` copies it.
         optimizer = dict.fromkeys(names, optimizer)
     if set(optimizer) != set(names):
         raise ValueError(f"optimizer must have the keys {sorted(names)}, got {sorted(map(str, optimizer))}")
@@ -92,11 +93,13 @@ def _resolve_one(optimizer: Any, name: str) -> Any:
             raise ValueError(f"optimizer: Keras has no optimizer named {optimizer!r}") from error
     if isinstance(optimizer, keras.optimizers.Optimizer):
         return copy_without_state(optimizer)
+    # By the module's name, because torch may not be installed.
     if any(base.__module__ == "torch.optim.lr_scheduler" for base in type(optimizer).__mro__):
         raise ValueError(
             f"optimizer for {name!r} must be an optimizer, got torch's scheduler {type(optimizer).__name__}: pass its "
             "optimizer, and a noterl.callbacks.LearningRateScheduler in the callbacks of fit"
         )
+    # A class of another library is callable, too, but does not make an optimizer of torch.
     makes_torch = callable(optimizer) and (not isinstance(optimizer, type) or _is_torch_class(optimizer))
     if makes_torch or _is_torch(optimizer):
         if "modules" not in backends.current().capabilities:

@@ -252,6 +252,7 @@ class Discriminator:
         metrics = {"discriminator_loss": loss, "discriminator_accuracy": 0.5 * right}
         if not self.settings.gradient_penalty:
             return loss, {**metrics, "gradient_penalty": ops.zeros_like(loss)}
+        # The penalty holds at random points on the lines between demonstrations and the agent's pairs.
         share = ops.expand_dims(mix, -1)
         points = share * expert + (1.0 - share) * policy
         penalty = losses.masked_mean(ops.square(self.slope(points) - 1.0), weight)

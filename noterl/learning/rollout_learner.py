@@ -329,6 +329,7 @@ class RolloutLearner(Learner):
         ended = rollout.ended.reshape(-1)
         action = rollout.action.reshape(self.num_rows, *rollout.action.shape[2:])
         for row in np.flatnonzero(rollout.valid.reshape(-1)).tolist():
+            # A memory marks the end of an episode as either terminated or truncated.
             is_terminal = bool(terminated[row])
             indices[row] = replay.add(
                 row % rollout.num_envs,

@@ -119,6 +119,7 @@ class UpdateRunner:
         batch = next(batches)
         self.clock["sample"] += perf_counter() - started
         try:
+            # Other updates fire their begin events after the call; see `report`.
             if self.is_live:
                 self.fire(self.on_batch_begin, self.counters.updates, {})
             started = perf_counter()

@@ -60,6 +60,7 @@ class UpdateSchedule:
             )
         self.hard_copy_every: int = 0 if counts_updates else every
         self.hard_copy_updates: int = every if counts_updates else 0
+        # For `changes`, which compares the current values with these.
         self.compiled: dict[str, Any] = {name: getattr(self, name) for name in SETTABLE}
 
     def check_sampled(self, name: str, updates: Any) -> None:

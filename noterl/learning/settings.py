@@ -81,7 +81,7 @@ class Settings:
                 f"relabel must be None for {type(algorithm).__name__}: the stored results of a search are those of the "
                 f"episode's own goal; got {self.replay.relabel!r}"
             )
-        if self.replay is None and algorithm.memory != "rollout":
+        if self.replay is None and algorithm.memory != "rollout":  # which needs no replay memory
             self.replay = _default_replay(defaults, algorithm, "reward_model" in arguments)
         scheduled = {name: arguments.get(name, getattr(defaults, name)) for name in _SCHEDULED}
         if algorithm.memory == "replay":
@@ -319,6 +319,7 @@ def _schedule_of_rollouts(arguments: dict[str, Any], scheduled: dict[str, Any], 
     for name in refused:
         if name in arguments:
             raise ValueError(f"{name} is not supported for {reason}; got {arguments[name]!r}")
+    # The learner makes the updates after each complete rollout, so this schedule only holds the other settings.
     return UpdateSchedule(**{**scheduled, "learning_starts": 0, "update_every": 1, "updates": 1})
 
 

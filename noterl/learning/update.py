@@ -124,7 +124,7 @@ def prepared(algorithm: Algorithm, rollout: Batch) -> Batch:
     fields: Any = algorithm.prepare(rollout)
     learner_state: dict[str, Any] = {}
     if algorithm.learner_state_spec and isinstance(fields, dict):
-        fields = dict(fields)
+        fields = dict(fields)  # a copy, because the dict belongs to the author of the agent
         learner_state = {"learner_state": _checked_state(algorithm, rollout, fields.pop("learner_state", None))}
     if not isinstance(fields, dict):
         raise ValueError(

@@ -44,6 +44,7 @@ def settled(parts: Parts) -> dict[str, Any]:
     for name in ("policy", "noise", "replay"):
         values[name] = None if getattr(settings, name) is None else full_repr(getattr(settings, name))
     if settings.worker_explorers:
+        # The agent has a list of policies or noises, so the entry names all of them.
         name = "noise" if settings.policy is None else "policy"
         values[name] = ", ".join(full_repr(explorer) for explorer in settings.worker_explorers)
     values |= _schedule(parts)

@@ -239,7 +239,7 @@ def train_members(
     def train() -> None:
         values = [loop.learner.algorithm._reads.own_values() for loop in loops]
         for loop, stepping in zip(loops, steppings, strict=True):
-            stepping.find_runner().program = members.program
+            stepping.find_runner().program = members.program  # the members share one compiled program
             loop.begin()
         running = list(range(len(loops)))
         while running := [number for number in running if steppings[number].begin_call()]:
@@ -257,6 +257,7 @@ def train_members(
                     on_failure(number)
             after_call()
 
+    # An error of the shared training fires `on_exception` in every loop.
     for loop in loops:
         train = partial(loop.report_failure, train)
     run_all(train, *[loop.end for loop in loops], after_call)

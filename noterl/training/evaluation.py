@@ -100,6 +100,7 @@ class Player(NamedTuple):
         warn_if_long(episode.length)
         episode.observation, reward, *ends, info = self.checker.step(result, episode.lane, episode.length)
         terminated, truncated = map(bool, ends)
+        # Results hold the rewards before noterl's wrappers clip rewards.
         episode.last_reward = unclipped(reward, info)
         episode.reward += episode.last_reward
         if self.source.team is not None:

@@ -127,6 +127,7 @@ class Fit:
         self.callbacks.begin_fit(self.parts.algorithm)
         for callback in self.callbacks.callbacks:
             session.guard.call(callback.before_fit, self.parts.algorithm, budget)
+        # A callback that restored the agent may have moved `last_step`, but not the limit of another callback.
         budget.last_step = min(budget.last_step, budget.step_limit)
         return budget
 

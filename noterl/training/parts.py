@@ -206,7 +206,7 @@ class Parts:
         mask = None
         single = encoder.axes(observation) == 0
         encoded = encoder(fit_dtype(encoder.original_space, observation))
-        encoded = encoded[None] if single else encoded
+        encoded = encoded[None] if single else encoded  # one observation is a batch of one row
         if action_mask is not None:
             if not algorithm.head.takes_mask:
                 raise ValueError(
@@ -312,6 +312,7 @@ class Parts:
                     "copies the weights of another network; `assign` sets a variable. After another `compile`, the "
                     "attribute can be replaced until the next `fit`"
                 )
+        # A new actor will use the new networks.
         elif self.built_actor is not None and _ids_of_networks(current) != _ids_of_networks(value):
             self.built_actor = None
 

@@ -163,7 +163,7 @@ class Show:
             episodes, steps = self.evaluation.play(player, [environment])
             frames = self._shown(self._frames(environment, player, steps), window)
             if view.video is None:
-                deque(frames, maxlen=0)
+                deque(frames, maxlen=0)  # plays the episodes, and keeps no frames
             else:
                 write_video(view.video, frames, view.fps)
         result = Played(statistics(episodes, player.source.team))

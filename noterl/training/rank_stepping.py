@@ -175,6 +175,7 @@ class RankStepping(Stepping):
         table = self.strategy.agree(numbers)
         self.loop.clock["learn"] += perf_counter() - started
         self._follow_chief(table[:, _READY + 1 :])
+        # Used until the next agreement, so that all processes agree after the same ticks.
         self._agreed_every = self.learner.schedule.update_every
         self.counters.steps = self._agreed_steps = self._agreed_steps + int(table[:, _STEPS].sum())
         self._count_episodes(table)

@@ -74,6 +74,7 @@ class Session:
     def training(self) -> Iterator[None]:
         """Mark a `fit` as running inside the block; afterwards no callback handles events and no worker runs."""
         self.is_training = True
+        # Python does not wait for daemon threads at its end; see `_stop_at_exit`.
         if threading.current_thread().daemon:
             atexit.register(self._stop_at_exit)
         try:

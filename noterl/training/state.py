@@ -167,6 +167,7 @@ def _check(parts: Parts, state: Any) -> None:
         optimizer.check_state(state["optimizers"][name], layout)
     if learner.reward_model is not None:
         learner.reward_model.check_state(state["reward_model"])
+    # The lanes must have the fields that the agent will store after the restore, with or without masks.
     if state["lanes"] is not None:
         extra = {name: (shape, np.float32) for name, shape in learner.actor_fields.items()}
         masks = mask_spec(algorithm.action_space) if state["masked"] else {}

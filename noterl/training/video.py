@@ -44,7 +44,7 @@ def write_video(path: Path, frames: Iterator[np.ndarray], fps: int) -> None:
             _write_gif(path, guarded(), fps)
         else:
             _write_mp4(encoder, path, guarded(), fps)
-    except _FramesFailed:
+    except _FramesFailed:  # an error of the environment, not of the file
         raise failures[0] from None
 
 

@@ -373,7 +373,7 @@ class DeferredOptimizer:
         scalars = [fetch(variable) for variable in _scalars(optimizer)]
         slots = None
         if self._kept is not None:
-            # The optimizer's own scalars come first, because rules may have changed since the state was restored.
+            # The optimizer's own scalars come first: the learning rate may have changed since the state was restored.
             scalars += self._kept["scalars"][len(scalars) :]
             slots = self._kept["slots"]
         elif self.is_built:

@@ -25,7 +25,7 @@ LIMITS = {"placeholders": 10.0, "fillers": 8.0, "packed": 6.0, "pronouns": 10.0,
 PACKAGES = (
     *("callbacks", "noterl/acting", "noterl/agents", "noterl/cli", "noterl/distribute", "noterl/envs"),
     *("noterl/export", "noterl/finders", "noterl/heads", "noterl/imitation", "noterl/learning", "noterl/networks"),
-    *("noterl/presets", "noterl/saving", "noterl/training", "noterl/tune", "noterl/utils"),
+    *("noterl/presets", "noterl/replay", "noterl/saving", "noterl/training", "noterl/tune", "noterl/utils"),
 )
 
 

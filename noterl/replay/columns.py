@@ -18,7 +18,7 @@ ExtraSpec: TypeAlias = Mapping[str, tuple[tuple[int, ...], Any]]
 
 @dataclass(frozen=True)
 class Leaf:
-    """One array of a table: the shape and dtype of a stored row, and the dtype that it has in a batch."""
+    """One array of a table: the shape and dtype of a stored row, and the dtype of the row in a batch."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -28,8 +28,8 @@ class Leaf:
 class Leaves:
     """A table of nested dictionaries: one array per leaf, all with the same number of rows.
 
-    It supports the operations of arrays that the storage needs: `table[row] = value`, `table[row].tobytes()`, slices
-    and `nbytes`.
+    `Leaves` supports the operations of arrays that the storage needs: `table[row] = value`, `table[row].tobytes()`,
+    slices and `nbytes`.
     """
 
     __slots__ = ("_items", "tables")
@@ -88,7 +88,8 @@ def extra_layout(extra_spec: ExtraSpec | None) -> dict[str, Leaf]:
     layout = {}
     for name, entry in (extra_spec or {}).items():
         try:
-            shape, dtype = tuple(int(size) for size in entry[0]), np.dtype(entry[1])
+            shape = tuple(int(size) for size in entry[0])
+            dtype = np.dtype(entry[1])
         except (TypeError, ValueError, IndexError) as error:
             raise ValueError(f"extra_spec[{name!r}] must be a pair (shape, dtype), got {entry!r}") from error
         if dtype.kind not in "fiub" or any(size < 0 for size in shape):
@@ -114,7 +115,7 @@ def map_leaves(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
 
 
 def gather(table: Any, rows: Array, layout: Layout) -> Any:
-    """Return rows `[n]` of a table as new arrays `[n, ...]` of the batch dtype; for a mapping, a dict of them."""
+    """Return rows `[n]` of a table as new arrays `[n, ...]` of the batch dtype; for a mapping, a dict of arrays."""
     if isinstance(layout, Leaf):
         # `clip` skips NumPy's check of all indices; callers overwrite rows whose index is negative.
         return table.take(rows, axis=0, mode="clip").astype(layout.batch_dtype, copy=False)

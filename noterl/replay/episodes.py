@@ -1,8 +1,9 @@
 """The position of each transition in its episode, found in constant time.
 
-`Storage.add` does not update it. Instead, `update` reads the links of the transitions inserted since its last call, so
-there is no state to save. Here an episode is a run of stored transitions that `successor` links: it starts again after
-an interruption. Each lane numbers its transitions by ordinals. A ring per lane (in `_pool`) maps ordinals to indices.
+`Storage.add` does not update the positions. Instead, `update` reads the links of the transitions inserted since the
+last `update`, so there is no state to save. Here an episode is a run of stored transitions that `successor` links:
+after an interruption, another episode starts. Each lane numbers its transitions by ordinals. A ring per lane (in
+`_pool`) maps ordinals to indices.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import numpy as np
 
 from noterl.replay.columns import Array
 
-FIRST_RING = 64
+FIRST_RING = 64  # initial size of a lane's ring, a power of two
 
 
 class Links(Protocol):
@@ -64,12 +65,13 @@ class Episodes:
         return sum(column.nbytes for column in columns)
 
     def before(self, indices: Array) -> Array:
-        """Return how many stored transitions of its episode precede each transition."""
-        slot, ordinal = self._slot[indices], self._ordinal[indices]
+        """Return how many stored transitions of the same episode precede each transition."""
+        slot = self._slot[indices]
+        ordinal = self._ordinal[indices]
         return ordinal - np.maximum(self._first[slot], self._oldest[self._lane[slot]])
 
     def after(self, indices: Array) -> Array:
-        """Return how many transitions of its episode follow each transition so far."""
+        """Return how many transitions of the same episode follow each transition so far."""
         return self._last[self._slot[indices]] - self._ordinal[indices]
 
     def shifted(self, indices: Array, steps: Array | int) -> Array:
@@ -82,6 +84,7 @@ class Episodes:
         storage = self._storage
         if self._epoch == storage.epoch and self._count == storage.count and self._begin == storage.begin:
             return self
+        # Transitions that were inserted and evicted between two calls were never read, so `_evict` cannot remove them.
         if self._epoch != storage.epoch or self._count <= storage.begin:
             self._reset()
         self._epoch = -1  # if an exception follows, the next call reads everything again
@@ -89,14 +92,18 @@ class Episodes:
             self._evict(number)
         for number in range(max(self._count, storage.begin), storage.count):
             self._insert(number)
-        self._begin, self._count, self._epoch = storage.begin, storage.count, storage.epoch
+        self._begin = storage.begin
+        self._count = storage.count
+        self._epoch = storage.epoch
         return self
 
     def _evict(self, number: int) -> None:
         """Evict the transition with this insertion number, the oldest of its lane."""
         index = number % self._storage.capacity
-        slot, ordinal = self._slot[index], self._ordinal[index]
+        slot = self._slot[index]
+        ordinal = self._ordinal[index]
         self._oldest[self._lane[slot]] = ordinal + 1
+        # Transitions are evicted in order, so the episode's last one is the last that uses the slot.
         if ordinal == self._last[slot]:
             self._free.append(int(slot))
 
@@ -105,18 +112,24 @@ class Episodes:
         storage = self._storage
         index = number % storage.capacity
         lane = self._lane_number(int(storage.lane[index]))
-        ordinal, newest = int(self._next[lane]), int(self._newest[lane])
+        ordinal = int(self._next[lane])
+        newest = int(self._newest[lane])
         if ordinal - self._oldest[lane] > self._ring[lane]:
             self._make_room()
         before = newest % storage.capacity
+        # If the lane's newest transition was evicted, `before` may hold a transition of another lane.
         if newest >= storage.begin and storage.successor[before] == index:
             slot = int(self._slot[before])
         else:
             slot = self._new_slot()
-            self._first[slot], self._lane[slot] = ordinal, lane
-        self._ordinal[index], self._slot[index], self._last[slot] = ordinal, slot, ordinal
+            self._first[slot] = ordinal
+            self._lane[slot] = lane
+        self._ordinal[index] = ordinal
+        self._slot[index] = slot
+        self._last[slot] = ordinal
         self._pool[self._base[lane] + (ordinal & self._ring[lane])] = index
-        self._next[lane], self._newest[lane] = ordinal + 1, number
+        self._next[lane] = ordinal + 1
+        self._newest[lane] = number
 
     def _new_slot(self) -> int:
         if not self._free:
@@ -125,6 +138,7 @@ class Episodes:
             self._first, self._last, self._lane = (
                 np.append(column, more) for column in (self._first, self._last, self._lane)
             )
+            # In descending order, so that `pop` takes the smallest slot.
             self._free = list(range(held + len(more) - 1, held - 1, -1))
         return self._free.pop()
 
@@ -135,15 +149,18 @@ class Episodes:
             self._oldest, self._next, self._base = (
                 np.append(column, 0) for column in (self._oldest, self._next, self._base)
             )
-            self._newest, self._ring = np.append(self._newest, -1), np.append(self._ring, -1)
+            self._newest = np.append(self._newest, -1)
+            # No ring yet: with -1, the first insertion into the lane calls `_make_room`.
+            self._ring = np.append(self._ring, -1)
         return number
 
     def _make_room(self) -> None:
-        """Give each lane a ring that is larger than 4/3 of its number of stored transitions.
+        """Give each lane a ring that is larger than 4/3 of the lane's number of stored transitions.
 
         All rings are resized together. Otherwise lanes that are stepped in turn would cause one copy of the pool each.
         """
         stored = self._next - self._oldest
+        # Powers of two, so that a bit mask replaces the division by the size.
         sizes = np.array([max(FIRST_RING, 1 << int(4 * count // 3).bit_length()) for count in stored])
         base = np.cumsum(sizes) - sizes
         pool = np.empty(sizes.sum(), np.int64)
@@ -151,4 +168,6 @@ class Episodes:
             ordinals = np.arange(self._oldest[lane], self._next[lane])
             source = self._base[lane] + (ordinals & self._ring[lane])
             pool[base[lane] + (ordinals & (size - 1))] = self._pool[source]
-        self._pool, self._base, self._ring = pool, base, sizes - 1
+        self._pool = pool
+        self._base = base
+        self._ring = sizes - 1

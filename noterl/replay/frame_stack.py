@@ -27,7 +27,7 @@ class StackLayout:
         layout: of an observation with the whole stack.
         frames: k.
         axis: 0 for a first axis of size k, -1 for frames side by side in the last axis. None takes the first axis if
-            its size is k, otherwise the last axis.
+            that axis has size k, otherwise the last axis.
 
     Raises:
         ValueError: if the observation cannot be a stack of k frames along this axis.
@@ -47,7 +47,8 @@ class StackLayout:
                 f"frame_stack={frames} needs observations that are stacks of {frames} frames, along a first axis or "
                 f"side by side in the last one (noterl.envs.FrameStack makes them), got {layout}, stack_axis={axis}"
             )
-        self._leaf, self._size = leaf, shape[-1] // frames
+        self._leaf = leaf
+        self._size = shape[-1] // frames
         frame = Leaf(shape[1:] if self.first else (*shape[:-1], self._size), leaf.dtype, leaf.batch_dtype)
         self.layout: Layout = self.with_part(layout, frame)
         self._padding: Array | None = None  # of the last first observation that did not repeat its frame
@@ -159,15 +160,18 @@ class FrameStackStorage(Storage):
         **named: Any,
     ) -> int:
         """Store one transition of stacked observations; see `Replay.add`."""
-        layout, previous = self._stack, self.newest_index.get(lane)
-        frames, following = layout.frames_of(observation), layout.frames_of(next_observation)
+        layout = self._stack
+        previous = self.newest_index.get(lane)
+        frames = layout.frames_of(observation)
+        following = layout.frames_of(next_observation)
         if self.count < CHECKED:
             layout.check(frames, following, previous is None and lane not in self._running)
         if terminated or truncated:
             self._running.discard(lane)
         else:
             self._running.add(lane)
-        padded, next_padded = _is_padded(frames), _is_padded(following)
+        padded = _is_padded(frames)
+        next_padded = _is_padded(following)
         # After a reset without `interrupt`, the newest frame may equal the expected one, but the stack is padded.
         if previous is not None and self.next_padded[previous] != padded:
             self.interrupt(lane)
@@ -175,7 +179,8 @@ class FrameStackStorage(Storage):
         next_frame = layout.with_part(next_observation, following[-1])
         index = self.count % self.capacity
         self._evict(index)
-        self.padded[index], self.next_padded[index] = padded, next_padded
+        self.padded[index] = padded
+        self.next_padded[index] = next_padded
         return super().add(lane, frame, action, reward, next_frame, terminated, truncated, *rest, **named)
 
     def resume(self, lane: int) -> None:
@@ -184,15 +189,16 @@ class FrameStackStorage(Storage):
         self._running.add(lane)
 
     def sampleable(self, indices: Array) -> Array | None:
-        """Return which of the stored transitions `[n]` have all frames of their stacks (bool)."""
+        """Return which of the stored transitions `[n]` have all frames of the stack (bool); None if k is 1."""
         if self.frames == 1:
             return None
         episodes = self.episodes
         before = episodes.before(indices)
+        # With fewer earlier frames, a stack is complete only if the episode's oldest stored observation is padded.
         return (before >= self.frames - 1) | self.padded[episodes.shifted(indices, -before)]
 
     def before(self, indices: Array) -> Array:
-        """Return how many sampleable transitions precede each sampleable transition in its episode."""
+        """Return how many sampleable transitions precede each sampleable transition in the same episode."""
         episodes = self.episodes
         before = episodes.before(indices)
         return before - np.where(self.padded[episodes.shifted(indices, -before)], 0, self.frames - 1)
@@ -218,9 +224,10 @@ class FrameStackStorage(Storage):
         return self._stack.join(gathered)
 
     def _with_stacks(self, newest: Any, indices: Array, later: int) -> Any:
-        """Return the stacks that end `later` steps after `indices`; `newest` holds their last frames `[n, ...]`."""
+        """Return the stacks that end `later` steps after `indices`; `newest` holds the last frames `[n, ...]`."""
         layout = self._stack
-        table, stacks = layout.part(self.observation), layout.empty_stacks(len(indices))
+        table = layout.part(self.observation)
+        stacks = layout.empty_stacks(len(indices))
         frames = layout.split(stacks)
         for frame, rows in zip(frames, self._older_frames(indices, later), strict=False):
             frame[...] = table.take(rows, axis=0, mode="clip")
@@ -230,10 +237,12 @@ class FrameStackStorage(Storage):
     def _older_frames(self, indices: Array, later: int) -> list[Array]:
         """Return the indices `[n]` of each frame but the newest in the stacks that end `later` steps after `indices`.
 
-        Where the episode has too few frames, its first frame is repeated.
+        Where the episode has too few frames, the first frame of the episode is repeated.
         """
-        episodes, last = self.episodes, self.frames - 1
+        episodes = self.episodes
+        last = self.frames - 1
         before = episodes.before(indices)
+        # Frame i of a stack is `last - i` steps older than the newest frame, which is `later` steps after the index.
         return [episodes.shifted(indices, -np.minimum(before, last - later - i)) for i in range(last)]
 
 

@@ -1,10 +1,10 @@
-"""Hindsight experience replay: transitions with a goal that their own episode achieved.
+"""Hindsight experience replay: transitions with a goal that was achieved in the same episode.
 
 Paper: Andrychowicz et al., "Hindsight experience replay" (2017), section 3.3 and, for the strategies, section 4.5.
-Their k hindsight goals per original goal correspond to `ratio = k / (k + 1)`; for k = 4, this is 0.8.
+The paper's k hindsight goals per original goal correspond to `ratio = k / (k + 1)`; for k = 4, this is 0.8.
 
-Differs: transitions are relabeled when they are sampled, not when they are stored. So a transition gets another goal
-each time it is sampled. All rewards of an n-step return are recomputed for the new goal.
+Differs: transitions are relabeled when they are sampled, not when they are stored. So each sample
+of a transition gets another goal. All rewards of an n-step return are recomputed for the new goal.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ Rule = Callable[[Any, Any, Any], Any]
 class Hindsight(Relabel):
     """Replaces the goals in a part of each batch by goals that were achieved in the same episodes.
 
-    It needs a goal environment, whose observations are a Dict of "observation", "achieved_goal" and "desired_goal". The
-    new goal replaces the desired goal in `observation` and `next_observation`. Rewards and terminations are recomputed
-    by `compute_reward(achieved_goal, desired_goal, info)` and `compute_terminated`, which takes the same arguments. The
-    agent's function is used if it has one, otherwise the environment's. The goal that a transition achieved is
-    "achieved_goal" of its next observation.
+    `Hindsight` needs a goal environment, whose observations are a Dict of "observation", "achieved_goal" and
+    "desired_goal". The new goal replaces the desired goal in `observation` and `next_observation`. Rewards and
+    terminations are recomputed by `compute_reward(achieved_goal, desired_goal, info)` and `compute_terminated`, which
+    takes the same arguments. If the agent has such a function, the agent's function is used, otherwise the
+    environment's. The goal that a transition achieved is "achieved_goal" of the next observation.
 
     Each function is called once per `Replay.gather`, for all relabeled transitions. Goals are arrays `[n, ...]`, `info`
     is an array of `n` empty dicts (infos are not stored), and the functions return `[n]`. If `compute_terminated`
-    returns one bool, it is called again for each transition. If there is no `compute_terminated`, the stored
+    returns one bool, the function is called again for each transition. If there is no `compute_terminated`, the stored
     terminations are kept.
 
     Args:
         strategy: "future" samples a goal that this or a later transition of the episode achieved, "episode" one that
-            any of its transitions achieved. "final" takes the goal of the last transition so far.
+            any transition of the episode achieved. "final" takes the goal of the last transition so far.
         ratio: the part of each batch that is relabeled, 0 to 1, rounded up or down to whole transitions.
 
     Raises:
@@ -85,11 +85,11 @@ class Hindsight(Relabel):
         self._compute_terminated: Rule | None = None
 
     def attach(self, agent: Any, source: EnvSource | None = None) -> None:
-        """Use the functions of an agent (or of any object that has them), or else of its training environment.
+        """Use the functions of an agent (or of any object with such functions), or else of the training environment.
 
         Raises:
-            ValueError: if neither has `compute_reward`, if it returns a column `[n, 1]`, or if the source has no
-                environment and cannot make one.
+            ValueError: if neither has `compute_reward`, if `compute_reward` returns a column `[n, 1]`, or if the source
+                has no environment and cannot make one.
         """
         reward, terminated = (_rule(name, agent, source) for name in ("compute_reward", "compute_terminated"))
         if reward is None:
@@ -97,7 +97,8 @@ class Hindsight(Relabel):
                 "relabel: Hindsight needs compute_reward(achieved_goal, desired_goal, info), and neither the agent nor "
                 "the environment defines it"
             )
-        self._compute_reward, self._compute_terminated = reward, terminated
+        self._compute_reward = reward
+        self._compute_terminated = terminated
         if source is not None:
             _refuse_column(reward, source.observation_space)
 
@@ -105,7 +106,7 @@ class Hindsight(Relabel):
         """Use a storage of a goal environment's observations from now on.
 
         Raises:
-            ValueError: if this is bound to another storage, if the observations are not those of a goal environment, or
+            ValueError: if this is bound to another storage, if the space is not the space of a goal environment, or
                 if achieved and desired goals are not arrays of one shape and dtype.
         """
         if not isinstance(observation_space, spaces.Dict) or not is_goal_space(observation_space):
@@ -122,19 +123,22 @@ class Hindsight(Relabel):
         super().bind(storage, observation_space)
 
     def sample_choices(self, indices: Array, generator: np.random.Generator) -> dict[str, Array]:
-        """Return "goal" `[n]`: for each of the indices `[n]`, the index whose achieved goal it gets, or -1 for none."""
-        episodes, offset = self.storage.episodes, generator.random()
+        """Return "goal" `[n]`: for each of the indices `[n]`, the index whose achieved goal becomes the goal, or -1."""
+        episodes = self.storage.episodes
+        offset = generator.random()
         # Samplers may order indices. Every run of them is relabeled at the ratio, each position with equal probability.
         due = (np.arange(len(indices) + 1) * self.ratio + offset).astype(np.int64)
         chosen = (due[1:] != due[:-1]).nonzero()[0]
-        goal, own = np.full(len(indices), -1), indices[chosen]
-        after = episodes.after(own)
+        goal = np.full(len(indices), -1)
+        relabeled = indices[chosen]
+        after = episodes.after(relabeled)
         if self.strategy == "future":
-            after = (generator.random(len(own)) * (after + 1)).astype(np.int64)
+            # 0 to `after` steps later: the transition's own achieved goal is a candidate.
+            after = (generator.random(len(relabeled)) * (after + 1)).astype(np.int64)
         elif self.strategy == "episode":
-            before = episodes.before(own)
-            after = (generator.random(len(own)) * (before + after + 1)).astype(np.int64) - before
-        goal[chosen] = episodes.shifted(own, after)
+            before = episodes.before(relabeled)
+            after = (generator.random(len(relabeled)) * (before + after + 1)).astype(np.int64) - before
+        goal[chosen] = episodes.shifted(relabeled, after)
         return {"goal": goal}
 
     def further_observation(self, observation: Any, next_observation: Any) -> Any:
@@ -143,14 +147,17 @@ class Hindsight(Relabel):
 
     def gather(self, indices: Array, choices: Mapping[str, Array], gamma: float, n_step: int) -> Batch:
         """Return the batch of indices `[n]`, fields `[n, ...]`, with new goals, rewards and discounts."""
-        storage, goal = self.storage, choices["goal"]
+        storage = self.storage
+        goal = choices["goal"]
         chosen = (goal >= 0).nonzero()[0]
         steps = successors(storage, indices, n_step)
-        reward, terminated = storage.reward.take(steps.indices), storage.terminated.take(steps.indices)
-        both = self._achieved(np.concatenate([goal[chosen], steps.indices.take(chosen, axis=1).reshape(-1)]))
-        goals = both[: len(chosen)]
+        reward = storage.reward.take(steps.indices)
+        terminated = storage.terminated.take(steps.indices)
+        # One lookup for the new goals and for the goals that the steps achieved.
+        achieved = self._achieved(np.concatenate([goal[chosen], steps.indices.take(chosen, axis=1).reshape(-1)]))
+        goals = achieved[: len(chosen)]
         if len(chosen):
-            self._recompute_rewards(both[len(chosen) :], goals, chosen, reward, terminated)
+            self._recompute_rewards(achieved[len(chosen) :], goals, chosen, reward, terminated)
         total, discount, last = n_step_return(steps, reward, terminated, gamma)
         batch = make_batch(storage, indices, last, total, discount)
         for observation in (batch.observation, batch.next_observation):
@@ -162,7 +169,7 @@ class Hindsight(Relabel):
     ) -> None:
         """Recompute reward and termination for new goals, in place, in the columns `chosen`.
 
-        Goals have their stored dtype, because the environment compares them in it.
+        Goals have the stored dtype, because the environment compares goals in that dtype.
 
         Args:
             achieved: the goals that the steps achieved, `[n_step * m, ...]`.
@@ -171,7 +178,9 @@ class Hindsight(Relabel):
             reward: `[n_step, n]`.
             terminated: `[n_step, n]`.
         """
-        steps, count = len(reward), len(goals)
+        steps = len(reward)
+        count = len(goals)
+        # `achieved` holds all first steps, then all second steps, so the new goals are repeated as a block.
         desired = goals if steps == 1 else np.tile(goals, (steps, *[1] * (goals.ndim - 1)))
         info = np.empty(len(achieved), object)
         info.fill({})
@@ -182,11 +191,13 @@ class Hindsight(Relabel):
         if self._compute_terminated is not None:
             ended = self._compute_terminated(achieved, desired, info)
             if np.ndim(ended) == 0:  # gymnasium-robotics takes one transition
-                ended = [self._compute_terminated(*each) for each in zip(achieved, desired, info, strict=True)]
+                ended = [
+                    self._compute_terminated(*arguments) for arguments in zip(achieved, desired, info, strict=True)
+                ]
             terminated[:, chosen] = _check_shape("compute_terminated", ended, achieved).reshape(steps, count)
 
     def _achieved(self, indices: Array) -> Array:
-        """Return the goals that transitions `[n]` achieved, `[n, ...]` in their stored dtype."""
+        """Return the goals that transitions `[n]` achieved, `[n, ...]` in the stored dtype."""
         storage = self.storage
         assert isinstance(storage.observation, Leaves) and isinstance(storage.final_observations, Leaves)
         successor = storage.successor.take(indices)
@@ -198,7 +209,7 @@ class Hindsight(Relabel):
 
 
 def _rule(name: str, agent: Any, source: EnvSource | None) -> Rule | None:
-    """Return the agent's function of this name, or else that of the environment."""
+    """Return the agent's function of this name, or else the environment's function."""
     owner = agent if source is None or hasattr(agent, name) else source.layer_with(name)
     return getattr(owner, name, None)
 

@@ -35,15 +35,16 @@ class _TreeVersion(NamedTuple):
     alpha: float
 
 
+# No storage has this epoch, so the tree is computed at the first use.
 _NO_TREE = _TreeVersion(begin=0, end=0, epoch=-1, mask_version=-1, alpha=-1.0)
 
 
 @register
 class Score(Configurable):
-    """The absolute temporal-difference error; subclass it for another score.
+    """The absolute temporal-difference error; subclass `Score` for another score.
 
     Attributes:
-        fields: names of the fields that it uses of the loss's feedback.
+        fields: names of the fields of the loss's feedback that the score uses.
     """
 
     fields: tuple[str, ...] = ("td_error",)
@@ -96,18 +97,18 @@ class RatioScore(Score):
 class Prioritized(Sampler):
     """Samples a transition with probability P = p / sum of p, where p = (score + 1e-7)^alpha; the score is |td_error|.
 
-    The sum of the priorities is divided into B equal parts, and each of a batch's B indices is sampled from its own
-    part. A new transition has the largest score so far. The loss's feedback of `td_error` updates the scores. The
-    weights (N P)^-beta, divided by the largest of the batch, correct the bias of the expected gradient.
+    The sum of the priorities is divided into B equal parts, and each of a batch's B indices is sampled from a
+    different part. A new transition has the largest score so far. The loss's feedback of `td_error` updates the scores.
+    The weights (N P)^-beta, divided by the largest of the batch, correct the bias of the expected gradient.
 
     Args:
         alpha: exponent of the scores: 0 samples uniformly, 1 in proportion to the score.
         beta: how much of the bias is corrected: 0 nothing, 1 all.
         initial_td: the assumed error of new transitions until the first feedback.
         score: a `Score` other than |td_error|, such as `RatioScore()`.
-        beta_steps: number of environment steps (stored transitions) in which `beta` rises linearly to 1; None keeps it
-            constant. In the paper it rises until the end of training, but then two calls of `fit(n)` would differ from
-            `fit(2 n)`.
+        beta_steps: number of environment steps (stored transitions) in which `beta` rises linearly to 1; None keeps
+            `beta` constant. In the paper, `beta` rises until the end of training, but then two calls of `fit(n)` would
+            differ from `fit(2 n)`.
 
     Attributes:
         alpha: exponent of the scores. Can be changed during training.
@@ -176,15 +177,17 @@ class Prioritized(Sampler):
     def weights(self, indices: Array) -> Array:
         """Return the importance weights of indices `[K, B]`, float32; the largest of each batch is 1.
 
-        They are (N P)^-beta divided by the largest of the batch; N and the sum of the priorities cancel out.
+        The weights are (N P)^-beta divided by the largest of the batch; N and the sum of the priorities cancel out.
         """
         priorities = self._synchronized().values.take(indices)
+        # The smallest priority of a batch has the largest weight.
         relative = priorities / np.minimum.reduce(priorities, -1, keepdims=True)
         return (relative**-self.current_beta).astype(np.float32)
 
     def probabilities(self, *, alpha: bool = True) -> Array:
         """Return the probability `[n]` of each transition that is not masked, the oldest first; see `Sampler`."""
-        tree, indices = self._synchronized(), self.storage.unmasked_indices()
+        tree = self._synchronized()
+        indices = self.storage.unmasked_indices()
         priorities = tree.values.take(indices) if alpha else self._scores.take(indices).astype(np.float64) + SMALLEST
         return priorities / priorities.sum() if len(priorities) else priorities
 
@@ -195,7 +198,8 @@ class Prioritized(Sampler):
             scores = scores.reshape(len(indices), -1).mean(1)
         valid = (scores >= 0) & (scores < np.inf)
         if not valid.all():
-            indices, scores = indices[valid], scores[valid]
+            indices = indices[valid]
+            scores = scores[valid]
         if not len(indices):
             return
         largest = float(scores.max())
@@ -231,13 +235,17 @@ class Prioritized(Sampler):
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restore the state of `get_state`; the storage must be restored first."""
         storage = self.storage
-        self._largest, self.alpha, self.beta = state["largest"], state["alpha"], state["beta"]
+        self._largest = state["largest"]
+        self.alpha = state["alpha"]
+        self.beta = state["beta"]
         self._scores[storage.stored_indices()] = state["scores"]
         self._version = _NO_TREE._replace(end=storage.count, epoch=storage.epoch)
 
     def _synchronized(self) -> SumTree:
-        """Update the tree to the stored transitions and the current exponent, and return it."""
-        storage, before, tree = self.storage, self._version, self._tree
+        """Update the tree to the stored transitions and the current exponent, and return the tree."""
+        storage = self.storage
+        before = self._version
+        tree = self._tree
         now = _TreeVersion(storage.begin, storage.count, storage.epoch, storage.mask_version, self.alpha)
         if now == before:
             return tree
@@ -250,9 +258,11 @@ class Prioritized(Sampler):
             tree.set_range(0, storage.capacity, 0.0)
             self._write(storage.unmasked_indices())
             return tree
+        # Indices of evicted transitions that no new transition has taken.
         for part in storage.slices(max(before.begin, now.end - storage.capacity), now.begin):
             tree.set_range(part.start, part.stop, 0.0)
         for part in storage.slices(new, now.end):
+            # All new transitions have the same score, so one priority is computed.
             tree.set_range(part.start, part.stop, self._priorities(self._scores[part][:1])[0])
         return tree
 
@@ -263,5 +273,5 @@ class Prioritized(Sampler):
         self._tree.set(indices, priorities if unmasked is None else np.where(unmasked[indices], priorities, 0.0))
 
     def _priorities(self, scores: Array) -> Array:
-        """Return (score + 1e-7)^alpha, float64; each result depends only on its own score."""
+        """Return (score + 1e-7)^alpha, float64; each priority depends on one score only."""
         return np.power(scores.astype(np.float64) + SMALLEST, self.alpha)

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 class Relabel(StorageUser[Storage]):
-    """Changes the contents of a batch; subclass it for a rule of your own.
+    """Changes the contents of a batch; subclass `Relabel` for a rule of your own.
 
     Attributes:
-        supports_n_step: whether it can be combined with n-step returns.
+        supports_n_step: whether the relabeling can be combined with n-step returns.
         lost_per_eviction: how many transitions, at most, stop being sampleable when one is evicted (itself included).
         storage: holds the transitions, once the memory is built.
     """
@@ -34,10 +34,10 @@ class Relabel(StorageUser[Storage]):
     lost_per_eviction: int = 1
 
     def attach(self, agent: Any, source: EnvSource | None = None) -> None:
-        """Use an agent and its training environment from now on; `fit` calls this before it starts.
+        """Use an agent and the training environment from now on; `fit` calls this before the training starts.
 
         Raises:
-            ValueError: if they lack what the relabeling needs.
+            ValueError: if the agent and the environment lack what the relabeling needs.
         """
 
     def bind(self, storage: Storage, observation_space: spaces.Space[Any]) -> None:
@@ -73,7 +73,7 @@ class Relabel(StorageUser[Storage]):
 
 @register
 class Triplets(Relabel):
-    """Replaces each sampled transition by two consecutive segments of its episode.
+    """Replaces each sampled transition by two consecutive segments of the same episode.
 
     For losses that relate a path to its two parts; from Note_rl's `TRL` sampling. Three transitions `i < k < j` of an
     episode are chosen: the sampled one and two others at random. With `Uniform()`, any three of an episode have the
@@ -83,7 +83,7 @@ class Triplets(Relabel):
     - `[:, 0]` is the segment from i to k: observation, action and reward of i; the next observation is the one of k.
     - `[:, 1]` is the segment from k to j: observation, action and reward of k; the next observation is the one after j.
 
-    Rewards and discounts are those of the first transition of a segment. `weight`, `index` and the loss's feedback stay
+    Rewards and discounts belong to the first transition of a segment. `weight`, `index` and the loss's feedback stay
     `[B]` and belong to the sampled transition. Networks take one segment at a time, as in
     `self.q(batch.observation[:, 0])`.
 
@@ -150,13 +150,16 @@ class Triplets(Relabel):
         )
 
     def _extra(self, name: str, starts: Array, middle: Array, last: Array) -> Array:
-        """Return a further field `[2 n, ...]`; `next_...` is that of the next observations, middle and last."""
+        """Return a further field `[2 n, ...]`; `next_...` belongs to the next observations, middle and last."""
         storage = self.storage
-        fields, layouts, own = storage.extra, storage.extra_layout, name.removeprefix("next_")
-        if own == name or own not in layouts:
-            found: Array = gather(fields[name], starts, layouts[name])
-            return found
-        pair = gather(fields[own], middle, layouts[own]), gather(fields[name], last, layouts[name])
+        fields = storage.extra
+        layouts = storage.extra_layout
+        base_name = name.removeprefix("next_")
+        if base_name == name or base_name not in layouts:
+            values: Array = gather(fields[name], starts, layouts[name])
+            return values
+        # The first segment ends with the observation of `middle`, the second one with the next observation of `last`.
+        pair = gather(fields[base_name], middle, layouts[base_name]), gather(fields[name], last, layouts[name])
         joined: Array = np.stack(pair, axis=1).reshape(-1, *pair[0].shape[1:])
         return joined
 

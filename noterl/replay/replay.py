@@ -43,38 +43,38 @@ from noterl.utils.memory import available_bytes, total_bytes
 class Replay(Configurable):
     """The last `capacity` transitions of all lanes, from which batches are sampled.
 
-    Each observation is stored once, in the dtype of its space: the next observation of a transition is the observation
-    of its lane's next transition. Only the last observation of an episode is stored separately.
+    Each observation is stored once, in the dtype of the space: the next observation of a transition is the observation
+    of the lane's next transition. Only the last observation of an episode is stored separately.
 
     Args:
         capacity: how many transitions are stored; a new one replaces the oldest.
         sampler: which transitions are sampled; `Uniform()` by default.
-        relabel: how batches change the stored transitions, such as `Hindsight()`; None leaves them as they are.
+        relabel: how batches change the stored transitions, such as `Hindsight()`; None leaves transitions unchanged.
         n_step: n, how many discounted rewards are summed before the value of the next observation is used. There are
             fewer at the end of an episode, and at the newest transitions of a running one.
         frame_stack: k, if observations are stacks of k frames. Each frame is then stored once, and stacks are rebuilt
             when a batch is gathered, never across the start of an episode. A transition is sampled only while all
-            frames of its stack are stored. None stores observations as they are.
-        stack_axis: 0 if the frames lie along a first axis of size k (gymnasium's `FrameStackObservation`), -1 if they
-            lie side by side in the last axis (`noterl.envs.FrameStack`). None takes the first axis if its size is k,
-            otherwise the last axis.
+            frames of the stack are stored. None stores observations unchanged.
+        stack_axis: 0 if the frames lie along a first axis of size k (gymnasium's `FrameStackObservation`), -1 if the
+            frames lie side by side in the last axis (`noterl.envs.FrameStack`). None takes the first axis if that axis
+            has size k, otherwise the last axis.
         memmap: a folder for files with observations, actions and extra fields, for memories that exceed the machine's
-            RAM. The folder is created if it is missing. The files have no names; their space is freed with the memory.
+            RAM. A missing folder is created. The files have no names; the disk space is freed with the memory.
             None keeps everything in RAM.
         prefetch: how many calls ahead another thread gathers batches, if a group of updates runs as several calls
-            (`steps_per_execution`). Results do not change. It saves time if updates run on another device; see
+            (`steps_per_execution`). Results do not change. Prefetching saves time if updates run on another device; see
             `gather_ahead`. Reward functions that relabel are then called on that thread. 0 disables it.
         on_device: whether an agent keeps a copy of the observations on the device that makes its updates. Batches are
             then gathered there, instead of being sent. For large observations, such as images, and a GPU with room for
-            `capacity` of them. Results do not change. On JAX and torch, for Box observations of a single agent that are
-            neither normalized nor relabeled.
+            `capacity` observations. Results do not change. On JAX and torch, for Box observations of a single agent
+            that are neither normalized nor relabeled.
 
     Attributes:
         capacity: how many transitions can be stored.
         sampler: which transitions are sampled.
         relabel: how batches change the stored transitions.
         n_step: how many rewards are summed.
-        on_device: whether an agent keeps a copy of the observations on its device.
+        on_device: whether an agent keeps a copy of the observations on the agent's device.
         sources: which worker each transition comes from, since the first `fit`.
 
     Raises:
@@ -150,7 +150,7 @@ class Replay(Configurable):
 
     @property
     def most_sampleable(self) -> int:
-        """How many transitions of one lane can be sampled: in a full memory, the oldest lack frames of their stack."""
+        """How many transitions of one lane can be sampled: in a full memory, the oldest ones lack frames."""
         return self.capacity - (0 if self._frame_stack is None else self._frame_stack - 1)
 
     @property
@@ -166,7 +166,7 @@ class Replay(Configurable):
 
     @property
     def storage(self) -> Storage:
-        """The ring buffer of transitions, which is allocated if it is not."""
+        """The ring buffer of transitions, which the first use allocates."""
         return self._built()
 
     def __len__(self) -> int:
@@ -177,8 +177,8 @@ class Replay(Configurable):
     def num_sampleable(self, at_most: int | None = None) -> int:
         """Return how many transitions can be sampled, or `at_most` if there are more.
 
-        Transitions are excluded if `keep` excluded them, if they cannot be relabeled, or if frames of their stack were
-        evicted. With `at_most`, a lower bound mostly suffices, so the transitions are rarely counted.
+        A transition is not counted if `keep` excluded the transition, if relabeling is impossible, or if frames of the
+        stack were evicted. With `at_most`, a lower bound mostly suffices, so the transitions are rarely counted.
         """
         if self._kept is not None:
             self.allocate()
@@ -186,6 +186,7 @@ class Replay(Configurable):
             return 0
         self._built()
         if self.sequences is not None:
+            # `Storage.add` does not notify the sequences when steps are evicted.
             self.sequences.evict()
         return self._selection.count(at_most)
 
@@ -202,6 +203,7 @@ class Replay(Configurable):
                 "Replay; to start with the same transitions, call set_state(replay.get_state()) on it"
             )
         if self._storage is None:
+            # Raises the errors of layouts that cannot be stored, without allocating the memory.
             self._new_storage(1, observation_layout(observation_space), action_layout(action_space), {})
         self._owner = weakref.ref(agent)
 
@@ -219,14 +221,14 @@ class Replay(Configurable):
         Args:
             observation_space: Box, Discrete, MultiDiscrete, MultiBinary or a Dict of these.
             action_space: Box, Discrete, MultiDiscrete or MultiBinary.
-            extra_spec: further fields that `add` stores: name -> (shape, dtype). In a batch, a field `next_...` is
-                that of the last of the `n_step` transitions, as the next observation is.
-            agents: the number of agents if each has its own reward and termination; 0 for a single agent.
-            allocate: whether to allocate the memory now, instead of at its first use.
+            extra_spec: further fields that `add` stores: name -> (shape, dtype). In a batch, a field `next_...` comes
+                from the last of the `n_step` transitions, as the next observation does.
+            agents: the number of agents if each has a separate reward and termination; 0 for a single agent.
+            allocate: whether to allocate the memory now, instead of at the first use.
 
         Raises:
-            ValueError: if a space is not supported, if the memory was built for other spaces, if it needs more memory
-                than is available, or if `sampler` or `relabel` belongs to another memory or does not fit.
+            ValueError: if a space is not supported, if the memory was built for other spaces, if the transitions need
+                more memory than is available, or if `sampler` or `relabel` belongs to another memory or does not fit.
         """
         layouts = observation_layout(observation_space), action_layout(action_space), team_layout(extra_spec, agents)
         if (self._storage or self._kept) and self._layouts != layouts:
@@ -281,7 +283,9 @@ class Replay(Configurable):
         self.sampler.bind(entries)
         if state is not None:
             self.sampler.set_state(state["sampler"])
-        self._storage, self._kept = storage, None  # last, so that an interruption loses nothing
+        # Last, so that an interruption loses nothing.
+        self._storage = storage
+        self._kept = None
         self._selection = Selection(self.sampler, entries, self.relabel)
         self._position = np.zeros(entries.capacity if self.feedback_fields else 0, np.int64)  # scratch of `feedback`
 
@@ -322,8 +326,8 @@ class Replay(Configurable):
             observation: the observation that the action was chosen for.
             action: the action.
             reward: the reward, stored as float32.
-            next_observation: the true next observation: at the end of an episode its last one, never the one of a
-                reset.
+            next_observation: the true next observation: at the end of an episode the last one of that episode, never
+                the one of a reset.
             terminated: whether the environment terminated the episode.
             truncated: whether the episode was truncated.
             extra: a value for each field of `extra_spec`.
@@ -332,16 +336,17 @@ class Replay(Configurable):
             The index of the transition, `0 <= index < capacity`.
 
         Raises:
-            ValueError: if a value does not fit its space (for a scalar of the wrong kind, TypeError), or if `extra`
+            ValueError: if a value does not fit the space (for a scalar of the wrong kind, TypeError), or if `extra`
                 does not have the fields of `extra_spec`. The transition is not stored.
         """
+        # `_built` without a call in the usual case.
         storage = self._storage
         if storage is None or storage.pending_load is not None:
             storage = self._built()
         return storage.add(lane, observation, action, reward, next_observation, terminated, truncated, extra)
 
     def load_later(self, load: Callable[[], None]) -> None:
-        """Call `load` before the next use of this memory: it adds the transitions that were collected elsewhere."""
+        """Call `load` before the next use of this memory; `load` adds transitions that were collected elsewhere."""
         assert self._storage is not None
         self._storage.pending_load = load
 
@@ -351,9 +356,9 @@ class Replay(Configurable):
         return None if self._storage is None else self._storage.pending_load
 
     def interrupt(self, lane: int) -> None:
-        """End a lane's episode early, because the lane was reset: its next transition starts another episode.
+        """End a lane's episode early, because the lane was reset: the next transition starts another episode.
 
-        The lane's newest transition keeps its next observation.
+        The next observation of the lane's newest transition is kept.
         """
         if self._storage is None and self._kept is None:
             self._spaces()
@@ -362,7 +367,7 @@ class Replay(Configurable):
             self._built().interrupt(lane)
 
     def sample(self, updates: int, batch_size: int, *, generator: np.random.Generator) -> Sample:
-        """Sample the transitions of a group of updates, and make all random choices of their batches.
+        """Sample the transitions of a group of updates, and make all random choices of the batches.
 
         Args:
             updates: K, the number of batches.
@@ -373,7 +378,8 @@ class Replay(Configurable):
             ValueError: if `updates` or `batch_size` is not a positive int, or `batch_size` exceeds `num_sampleable()`.
         """
         if not (type(updates) is type(batch_size) is int and updates > 0 and batch_size > 0):  # not the usual case
-            updates, batch_size = check_positive("updates", updates), check_positive("batch_size", batch_size)
+            updates = check_positive("updates", updates)
+            batch_size = check_positive("batch_size", batch_size)
         indices = self._selection_for(batch_size).sample_indices(updates, batch_size, generator)
         return self._sample_of(indices, generator)
 
@@ -396,15 +402,16 @@ class Replay(Configurable):
         Args:
             sample: of this memory.
             gamma: the discount of one step.
-            observations: gathers the observations from a copy; None to gather them from this memory.
+            observations: gathers the observations from a copy; None to gather the observations from this memory.
 
         Returns:
             A `Batch` of new arrays `[K, B, ...]`. float64 becomes float32, and int64 becomes int32 if the bounds of the
             space fit; other dtypes are kept. `reward` is the sum of `gamma**i` times the i-th of m rewards, where m is
-            n or less. `next_observation` is the one after the last of them, and `discount` is
+            n or less. `next_observation` is the one after the last of these m transitions, and `discount` is
             `gamma**m * (1 - terminated)`. `index` holds the sample's indices.
         """
-        storage, indices = self._built(), sample.indices.reshape(-1)
+        storage = self._built()
+        indices = sample.indices.reshape(-1)
         if self.sequences is not None:
             return self.sequences.gather(sample, gamma)
         if self.relabel:
@@ -425,14 +432,16 @@ class Replay(Configurable):
         the results. A group that is one compiled call (`steps_per_execution="auto"`) has nothing to gather ahead.
 
         Args:
-            gather: returns a part's batches; if `prefetch` is not 0, another thread calls it.
+            gather: returns a part's batches; if `prefetch` is not 0, another thread calls `gather`.
             parts: the parts of a sample.
         """
+        # The gathered parts may refer to transitions that `drop_oldest` or `keep` would remove.
         self._pending_trims = []
         try:
             if not self._prefetch or len(parts) < 2:
                 yield map(gather, parts)
             else:
+                # One thread, so that parts are gathered in order and never two at once.
                 pool = ThreadPoolExecutor(1, "noterl-prefetch")
                 try:
                     yield _gathered(pool, gather, parts, self._prefetch)
@@ -450,20 +459,22 @@ class Replay(Configurable):
         nothing.
 
         Args:
-            sample: of this memory, or a part of it.
+            sample: of this memory, or a part of such a sample.
             values: by name, arrays `[K, B, ...]` like the indices of the sample.
 
         Raises:
-            ValueError: if `sample` is not a `Sample`, or a field is missing or has no value for one of its transitions.
+            ValueError: if `sample` is not a `Sample`, or a field is missing or lacks a transition's value.
         """
         if not self.feedback_fields:
             return
         if not isinstance(sample, Sample):
             raise ValueError(f"sample must be what Replay.sample or sample_pass returned, got {type(sample).__name__}")
-        storage, shape, indices = self._entries(), sample.indices.shape, sample.indices.reshape(-1)
+        storage = self._entries()
+        shape = sample.indices.shape
+        indices = sample.indices.reshape(-1)
         if self.sequences is not None:
             values = {name: self.sequences.priority(np.asarray(value)) for name, value in values.items()}
-        if sample.epoch != storage.epoch:
+        if sample.epoch != storage.epoch:  # the memory was cleared or restored after the sampling
             return
         order = np.arange(len(indices))
         self._position[indices] = order  # of equal indices the last one stays
@@ -486,32 +497,35 @@ class Replay(Configurable):
     def drop_oldest(self, n: int) -> None:
         """Evict the `n` oldest transitions, or all if there are fewer.
 
-        While a group of updates is gathered, the eviction is deferred until its end, because the group may need them.
+        While a group of updates is gathered, the eviction is deferred until the end of the group, because the
+        group may need these transitions.
 
         Raises:
             ValueError: if `n` is not an int of at least 0.
         """
         storage = self._built()
+        # Fixed now, so that a deferred eviction does not count transitions that are added later.
         begin = storage.begin + min(check_int("n", n, least=0), storage.length)
         self._trim(lambda: storage.drop_before(begin))
 
     def keep(self, indices: Any) -> None:
         """Of the transitions that are stored now, sample only these from now on; later ones are sampled as usual.
 
-        The others stay stored until they are evicted, because other transitions may need them: as next observations, in
-        n-step returns and stacks of frames, as goals, and as later steps of a sequence. A transition that was excluded
-        before is sampled again if it is among `indices`. While a group of updates is gathered, the call takes effect at
-        its end.
+        Excluded transitions stay stored until their eviction, because other transitions may need them: as next
+        observations, in n-step returns and stacks of frames, as goals, and as later steps of a sequence. A transition
+        that was excluded before is sampled again if `indices` holds the transition. While a group of updates is
+        gathered, the call takes effect at the end of the group.
 
         Args:
             indices: `[n]`, as in `batch.index`; repetitions are allowed.
 
         Raises:
-            ValueError: if one of them is not the index of a stored transition.
+            ValueError: if one of the indices does not belong to a stored transition.
         """
         if self.sequences is not None:
             raise ValueError("keep: single transitions of a memory of sequences cannot be excluded")
-        storage, kept = self._built(), np.asarray(indices)
+        storage = self._built()
+        kept = np.asarray(indices)
         if kept.ndim != 1 or (kept.size and kept.dtype.kind not in "iu"):
             raise ValueError(f"indices must be ints [n], got {kept.dtype}{list(kept.shape)}")
         kept = kept.astype(np.int64)
@@ -526,7 +540,7 @@ class Replay(Configurable):
         """Set which environments belong to which worker; `fit` calls this.
 
         Args:
-            lanes: number of environments of each worker, in the order of their lanes; one number without workers.
+            lanes: number of environments of each worker, in the order of the lanes; one number without workers.
             balance: whether `Uniform()` samples the workers evenly; see `noterl.collect.Workers`.
         """
         if self.sources is None or self.sources.lanes != tuple(lanes):
@@ -536,15 +550,16 @@ class Replay(Configurable):
     def effective_sample_size(self, alpha: bool = True, *, by_lane: bool = False, by_worker: bool = False) -> Any:
         """Return 1 / sum of p^2 over the sampler's probabilities: the size of a uniform sample with the same variance.
 
-        It is between 1 and the number of transitions, which it equals for uniform sampling. It is 0.0 for an empty
-        memory. Transitions that `keep` excluded do not count.
+        The size is between 1 and the number of transitions; for uniform sampling, the size is that number. The size of
+        an empty memory is 0.0. Transitions that `keep` excluded do not count.
 
         Args:
             alpha: False for the probabilities without the exponent of prioritized sampling.
-            by_lane: whether to return a dict from each lane to the size for its own transitions.
+            by_lane: whether to return a dict from each lane to the size for the lane's transitions.
             by_worker: whether to return a list with the size for each worker's own transitions.
         """
-        storage, probabilities = self._built(), self.sampler.probabilities(alpha=alpha)
+        storage = self._built()
+        probabilities = self.sampler.probabilities(alpha=alpha)
         if by_worker:
             if self.sources is None:
                 return [_kish(probabilities)]
@@ -568,7 +583,7 @@ class Replay(Configurable):
     def get_state(self) -> dict[str, Any]:
         """Return the stored transitions, the oldest first, and the state of the sampler; `{}` without spaces.
 
-        The arrays are views of the memory: save or copy them before the next `add`.
+        The arrays are views of the memory: save or copy the arrays before the next `add`.
         """
         if self._storage is not None:
             sequences = {} if self.sequences is None else {"sequences": self.sequences.get_state()}
@@ -593,7 +608,7 @@ class Replay(Configurable):
         self.restore_later(state)
 
     def restore_later(self, state: Mapping[str, Any]) -> None:
-        """Check a state, and restore it when the memory is allocated; only its own arrays take memory until then.
+        """Check a state, and restore the state when the memory is allocated; until then, only the state takes memory.
 
         The arrays must not change. A memory that is allocated already restores the state at once.
 
@@ -604,17 +619,19 @@ class Replay(Configurable):
             self.clear()
             return
         storage = self._storage
+        # A storage for one transition has the layouts that the check needs.
         layouts = storage or self._new_storage(1, *self._spaces())
         transitions = {name: value for name, value in state.items() if name != "sequences"}
         storage_state.check_state(layouts, transitions, self.capacity)
         sampled: Any = state
         if self._sequence_spec is not None:
             sampled = state.get("sequences")
-            one = StateSequences(layouts, self._sequence_spec)
-            one.capacity = max(1, self._sequence_spec.count(self.capacity))
-            one.check_state(sampled, state["begin"], state["count"])
+            sequences = StateSequences(layouts, self._sequence_spec)
+            sequences.capacity = max(1, self._sequence_spec.count(self.capacity))
+            sequences.check_state(sampled, state["begin"], state["count"])
         self.sampler.check_state(state["sampler"], sampled["count"] - sampled["begin"])
         if storage is None:
+            # Attributes such as `alpha` may be read and changed before the memory is allocated.
             for name in self.sampler.settable:
                 setattr(self.sampler, name, state["sampler"][name])
             self._kept = state
@@ -646,7 +663,7 @@ class Replay(Configurable):
         return self._layouts
 
     def _built(self) -> Storage:
-        """Return the storage, with all transitions; it is allocated if it is not."""
+        """Return the storage, with all transitions; the first call allocates the memory."""
         if self._storage is None:
             self.allocate()
         storage = self._storage
@@ -676,10 +693,12 @@ class Replay(Configurable):
 
     def _sample_of(self, indices: Array, generator: np.random.Generator) -> Sample:
         """Return the sample of these indices, with weights and random choices."""
-        entries, weight, choices = self._entries(), self.sampler.weights(indices), {}
+        entries = self._entries()
+        weight = self.sampler.weights(indices)
+        choices: dict[str, Array] = {}
         if self.relabel is not None:
-            made = self.relabel.sample_choices(indices.reshape(-1), generator)
-            choices = {name: reshape(array, indices.shape) for name, array in made.items()}
+            flat_choices = self.relabel.sample_choices(indices.reshape(-1), generator)
+            choices = {name: reshape(array, indices.shape) for name, array in flat_choices.items()}
         return Sample(indices, weight, choices, next_insertion=entries.count, epoch=entries.epoch)
 
     def _new_storage(self, capacity: int, observation: Layout, *others: Any) -> Storage:
@@ -690,14 +709,16 @@ class Replay(Configurable):
 
     def _sizes(self, *layouts: Any) -> tuple[int, int]:
         """Return the bytes for observations, actions and extra fields, and the bytes for the bookkeeping columns."""
-        one = self._new_storage(1, *layouts)
-        bookkeeping = sum(dtype.itemsize for dtype in one.BOOKKEEPING.values())
-        final = one.final_observations.nbytes
-        return final + self.capacity * (one.nbytes - final - bookkeeping), self.capacity * bookkeeping
+        # The final observations have a number of slots that does not depend on the capacity.
+        storage = self._new_storage(1, *layouts)
+        bookkeeping = sum(dtype.itemsize for dtype in storage.BOOKKEEPING.values())
+        final = storage.final_observations.nbytes
+        return final + self.capacity * (storage.nbytes - final - bookkeeping), self.capacity * bookkeeping
 
     def _check_room(self, observation: Layout, action: Leaf, extra: Mapping[str, Leaf]) -> None:
         """Raise a ValueError that states the sizes if memory or disk has no room for the transitions."""
         columns, bookkeeping = self._sizes(observation, action, extra)
+        # With `memmap`, only the bookkeeping columns stay in RAM.
         rooms = [(bookkeeping if self._memmap else bookkeeping + columns, available_bytes(), "")]
         if self._memmap is not None:
             rooms.append((columns, free_bytes(self._memmap), f" on the disk of memmap={self._memmap!r}"))
@@ -735,7 +756,7 @@ def bytes_needed(
 ) -> int:
     """Return the bytes that `Replay(capacity, frame_stack=...)` allocates for these spaces.
 
-    It may allocate more as episodes end, because the last observation of each is stored separately.
+    The memory may grow as episodes end, because the last observation of each episode is stored separately.
 
     >>> from gymnasium import spaces
     >>> from noterl.replay import bytes_needed
@@ -754,7 +775,7 @@ def default_capacity(
     *,
     frame_stack: int | None = None,
 ) -> int:
-    """Return an algorithm's default capacity, or less if its memory would take more than half of the machine's RAM.
+    """Return an algorithm's default capacity, or less if the memory would take more than half of the machine's RAM.
 
     The result depends on the machine, but not on how much RAM is in use.
     """
@@ -783,7 +804,7 @@ def _gathered(
 
 
 def _kish(probabilities: Array) -> float:
-    """Return (sum of p)^2 / sum of p^2 (Kish, 1965); if all probabilities are equal, this is exactly their number."""
+    """Return (sum of p)^2 / sum of p^2 (Kish, 1965); for equal probabilities, exactly the number of transitions."""
     if not len(probabilities) or (probabilities == probabilities[0]).all():
         return float(len(probabilities))
     return float(probabilities.sum() ** 2 / np.square(probabilities).sum())

@@ -1,7 +1,7 @@
 """Batches of the transitions at given indices, with n-step returns.
 
-At a truncation, n-step returns (Sutton, 1988) bootstrap from the true next observation. They are computed when a batch
-is gathered, with the discount of that moment.
+At a truncation, n-step returns (Sutton, 1988) bootstrap from the true next observation. The returns are computed
+when a batch is gathered, with the discount of that moment.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def successors(storage: Storage, indices: Array, n_step: int) -> Steps:
 
 
 def n_step_return(steps: Steps, reward: Array, terminated: Array, gamma: float) -> tuple[Array, Array, Array]:
-    """Return the n-step reward, the discount of the value after it, and the index of the last step, `[m]` each.
+    """Return the n-step reward, the discount of the value that follows, and the index of the last step, `[m]` each.
 
     The reward is `sum of gamma**i * reward[i]` over the steps up to the first that terminates. The discount is
     `gamma**count * (1 - terminated)` for `count` such steps.
@@ -65,8 +65,9 @@ def n_step_return(steps: Steps, reward: Array, terminated: Array, gamma: float) 
         terminated: whether the episode terminates with each step, `[n, m]`.
         gamma: the discount of one step.
     """
-    if len(reward) == 1:
+    if len(reward) == 1:  # the fast path of one-step returns
         return reward[0], np.multiply(~terminated[0], gamma, dtype=np.float32), steps.indices[0]
+    # A step counts if all steps before count and none of these terminates.
     counted = steps.present.copy()
     for i in range(1, len(reward)):
         counted[i] &= counted[i - 1]
@@ -106,10 +107,10 @@ def gather_transitions(
 def gather_team_transitions(storage: Storage, indices: Array, gamma: float, n_step: int) -> Batch:
     """Return the batch of indices `[m]` for several agents, with `reward` and `discount` `[m, agents]`.
 
-    An n-step return also ends where an agent terminates, leaves or joins, so that all its transitions have the same
-    agents. `extra`
-    holds two float32 arrays `[m, agents]`: `present` is 1 for agents that take part in the transition, `remaining` is 1
-    for agents that have a value at the end of the return. The scalar rewards of the storage are not used.
+    An n-step return also ends where an agent terminates, leaves or joins, so that all transitions of the return have
+    the same agents. `extra` holds two float32 arrays `[m, agents]`: `present` is 1 for agents that take part in the
+    transition, `remaining` is 1 for agents that have a value at the end of the return. The scalar rewards of
+    the storage are not used.
 
     Args:
         storage: with `TEAM_FIELDS` in `extra`.
@@ -119,7 +120,9 @@ def gather_team_transitions(storage: Storage, indices: Array, gamma: float, n_st
     """
     steps = successors(storage, indices, n_step)
     fields = {name: storage.extra[name][steps.indices] for name in TEAM_FIELDS}  # [n, m, agents]
-    present, counted = fields["present"], steps.present.copy()
+    present = fields["present"]
+    counted = steps.present.copy()
+    # The flag of an absent agent has no meaning.
     over = (fields["terminated"] & present).any(axis=-1)
     for i in range(1, n_step):
         counted[i] &= counted[i - 1] & (present[i] == present[i - 1]).all(axis=-1) & ~over[i - 1]
@@ -150,8 +153,8 @@ def make_batch(
 ) -> Batch:
     """Return the batch of indices `[m]` with the next observations of indices `last`, this reward and this discount.
 
-    Extra fields named `next_...` describe the next observation, so they come from `last` too. `weight` is None;
-    `reshape_group` sets it.
+    Extra fields named `next_...` describe the next observation, so these fields come from `last` too. `weight` is
+    None; `reshape_group` sets the weight.
     """
     extra = {
         name: gather(storage.extra[name], last if name.startswith("next_") else indices, leaf)
@@ -171,6 +174,6 @@ def make_batch(
 
 
 def reshape_group(batch: Batch, indices: Array, weight: Array) -> Batch:
-    """Reshape a batch `[K * B, ...]` to `[K, B, ...]`, and set its indices and weights `[K, B]`."""
+    """Reshape a batch `[K * B, ...]` to `[K, B, ...]`, and set the indices and weights `[K, B]`."""
     batch = batch._replace(weight=weight.reshape(-1), index=indices.reshape(-1))
     return Batch(**reshape(batch._asdict(), indices.shape))

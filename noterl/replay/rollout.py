@@ -25,9 +25,9 @@ class Rollout:
     """The last T rounds, in which each of N lanes takes one step: arrays `[T, N]`.
 
     A round starts with the observations and actions of all lanes; the lanes' steps follow one by one or together. A
-    lane may have no step in a round, because a vector environment resets it. Actions are stored as the agent chose
-    them, because log-probabilities refer to these actions. If the agent is compiled during a round, the rest of that
-    round is ignored.
+    lane may have no step in a round, because a vector environment resets the lane. The stored actions are the
+    ones that the agent chose, because log-probabilities refer to these actions. If the agent is compiled during a
+    round, the rest of that round is ignored.
 
     Args:
         length: T.
@@ -83,7 +83,7 @@ class Rollout:
         return self.round == self.length
 
     def __len__(self) -> int:
-        """Return how many transitions are stored, those of the round in progress included."""
+        """Return how many transitions are stored, including the round in progress."""
         return int(self.valid[: self.round + 1].sum()) if self.num_envs else 0
 
     def build(
@@ -104,8 +104,10 @@ class Rollout:
             learner_state_spec: name -> (shape, dtype) of `learner_state`.
         """
         self._learner_state_spec = dict(learner_state_spec or {})
-        self._encoder, action = ObservationEncoder(observation_space), action_layout(action_space)
-        observation = self._encoder.space.shape, self._encoder.dtype
+        encoder = ObservationEncoder(observation_space)
+        action = action_layout(action_space)
+        self._encoder = encoder
+        observation = encoder.space.shape, encoder.dtype
         self._fields = {
             "observation": observation,
             "action": (action.shape, action.batch_dtype),
@@ -113,8 +115,10 @@ class Rollout:
             "next_observation": observation,
             **dict.fromkeys(("terminated", "ended", "valid"), ((), np.bool_)),
         }
-        extra, step_extra = extra_layout(extra_spec), extra_layout(step_spec)
-        self._extra, self._step_extra = tuple(extra), tuple(step_extra)
+        extra = extra_layout(extra_spec)
+        step_extra = extra_layout(step_spec)
+        self._extra = tuple(extra)
+        self._step_extra = tuple(step_extra)
         for name, leaf in {**extra, **step_extra}.items():
             self._fields[f"extra_{name}"] = leaf.shape, leaf.batch_dtype
 
@@ -151,7 +155,9 @@ class Rollout:
                 array[: len(stored)] = stored
             setattr(self, name, array)
         if not is_same:
-            self.num_envs, self.round, self._begun = num_envs, 0, False
+            self.num_envs = num_envs
+            self.round = 0
+            self._begun = False
             self._reset_learner_state()
 
     def _reset_learner_state(self) -> None:
@@ -161,7 +167,8 @@ class Rollout:
 
     def restart(self) -> None:
         """Discard all rounds so far."""
-        self.round, self._begun = 0, False
+        self.round = 0
+        self._begun = False
         self._reset_learner_state()
         if self.num_envs:
             self.valid[:1] = False  # there may be no row after `set_state`
@@ -178,7 +185,8 @@ class Rollout:
         row = self.round
         if row:  # an incomplete round is replaced, so the episodes of its lanes do not continue in this one
             self.ended[row - 1] |= self.valid[row]
-        self.observation[row], self.action[row] = observations, actions
+        self.observation[row] = observations
+        self.action[row] = actions
         for name in self._extra:
             getattr(self, f"extra_{name}")[row] = (extra or {})[name]
         self.valid[row] = False
@@ -202,12 +210,13 @@ class Rollout:
         """Mark the round as complete."""
         if not self._begun:
             return
-        self.round, self._begun = self.round + 1, False
-        if not self.is_full:
+        self.round += 1
+        self._begun = False
+        if not self.is_full:  # `__len__` counts the next row, which may hold a step of the previous rollout
             self.valid[self.round] = False
 
     def interrupt(self, lane: int) -> bool:
-        """End a lane's episode early: its next transition does not continue its last one.
+        """End a lane's episode early: the next transition does not continue the last one.
 
         Return whether the last one belongs to the rollout that is being collected.
         """
@@ -252,6 +261,7 @@ class Rollout:
         """Return the rounds so far, including the one in progress; the arrays of a complete rollout are omitted."""
         rows = 0 if self.is_full else self.round + self._begun
         arrays = {name: getattr(self, name)[:rows].copy() for name in self._fields} if self.num_envs and rows else {}
+        # Undefined values would make the states of equal rollouts differ.
         for name in (*_STEP_FIELDS, *(f"extra_{name}" for name in self._step_extra)) if arrays else ():
             arrays[name][~arrays["valid"]] = 0
         state: dict[str, Any] = {
@@ -265,7 +275,7 @@ class Rollout:
         return state
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restore the state of `get_state`; only its rows take memory before `open`.
+        """Restore the state of `get_state`; only the rows of the state take memory before `open`.
 
         Raises:
             ValueError: if the state has another length or other spaces; the rollout is then unchanged.
@@ -275,7 +285,9 @@ class Rollout:
         numbers = {"length": schema.Constant(self.length), "num_envs": lanes_schema, "round": round_schema}
         further = {"learner_state": dict} if self._learner_state_spec else {}
         schema.check(state, {**numbers, "arrays": dict, **further}, "rollout")
-        num_envs, rounds, arrays = state["num_envs"], state["round"], state["arrays"]
+        num_envs = state["num_envs"]
+        rounds = state["round"]
+        arrays = state["arrays"]
         begun = np.shape(arrays.get("valid"))[:1] == (rounds + 1,)
         rows = rounds + begun if num_envs and rounds < self.length else 0
         fields = self._fields.items() if rows else ()

@@ -1,7 +1,7 @@
-"""Samplers: they choose the transitions that are sampled from a replay memory.
+"""Samplers, which choose the transitions that are sampled from a replay memory.
 
-A sampler is bound to one storage. `add` does not notify it. When the sampler is used, it finds new transitions by their
-insertion numbers.
+A sampler is bound to one storage. `add` does not notify it. When the sampler is used, new transitions are found by
+insertion number.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from noterl.replay.storage import Ring, StorageUser
 class Sample:
     """The indices of a group of updates, with the random choices for relabeling.
 
-    `sample[updates]` takes some of the updates, by a slice or by their positions.
+    `sample[updates]` takes some of the updates, by a slice or by positions.
 
     Args:
         indices: int64 `[K, B]`.
@@ -31,7 +31,7 @@ class Sample:
         choices: arrays `[K, B, ...]` by name.
         next_insertion: the insertion number that the next transition had when this was sampled.
         epoch: `Storage.epoch` when this was sampled.
-        gamma: the discount of one step, if it is already fixed.
+        gamma: the discount of one step, if already fixed.
     """
 
     indices: Array
@@ -49,18 +49,19 @@ class Sample:
         return replace(self, indices=self.indices[updates], weight=self.weight[updates], choices=choices)
 
     def joined(self, other: Sample) -> Sample:
-        """Return these updates followed by those of another sample, made without an `add` in between."""
+        """Return these updates followed by the updates of another sample, made without an `add` in between."""
         choices = {name: np.concatenate([array, other.choices[name]]) for name, array in self.choices.items()}
-        indices, weight = np.concatenate([self.indices, other.indices]), np.concatenate([self.weight, other.weight])
+        indices = np.concatenate([self.indices, other.indices])
+        weight = np.concatenate([self.weight, other.weight])
         return replace(self, indices=indices, weight=weight, choices=choices)
 
 
 class Sampler(StorageUser[Ring]):
-    """Chooses indices; subclass it for a rule of your own.
+    """Chooses indices; subclass `Sampler` for a rule of your own.
 
     Attributes:
-        feedback_fields: names of the fields that it uses of the loss's feedback.
-        settable: names of the attributes that can be changed during training and that its state holds.
+        feedback_fields: names of the fields of the loss's feedback that the sampler uses.
+        settable: names of the attributes that can be changed during training and that the sampler's state holds.
         storage: holds the transitions, once the memory is built.
     """
 
@@ -76,9 +77,9 @@ class Sampler(StorageUser[Ring]):
         self._use(storage, "sampler")
 
     def balance(self, sources: Sources | None) -> None:
-        """Sample the sources of transitions evenly from now on; None to ignore them.
+        """Sample the sources of transitions evenly from now on; None to ignore the sources.
 
-        By default this does nothing, because a sampler with chances of its own decides by these alone.
+        By default this does nothing, because the chances of a sampler other than `Uniform` take precedence.
         """
 
     def sample_indices(self, updates: int, batch_size: int, generator: np.random.Generator) -> Array:
@@ -135,7 +136,7 @@ class Uniform(Sampler):
     """Samples all transitions with the same probability, with replacement.
 
     If a `fit` has worker processes whose numbers of transitions differ, each worker is sampled in proportion to the
-    number of its environments instead; see `balance` of `noterl.collect.Workers`.
+    number of the worker's environments instead; see `balance` of `noterl.collect.Workers`.
 
     >>> import noterl
     >>> noterl.Replay(1000, sampler=noterl.replay.Uniform()).capacity
@@ -145,14 +146,16 @@ class Uniform(Sampler):
     _sources: Sources | None = None
 
     def balance(self, sources: Sources | None) -> None:
-        """Sample the sources of transitions evenly from now on; None to ignore them."""
+        """Sample the sources of transitions evenly from now on; None to ignore the sources."""
         self._sources = sources
 
     def sample_indices(self, updates: int, batch_size: int, generator: np.random.Generator) -> Array:
         """Return indices `[K, B]`."""
         indices = self._sample(updates * batch_size, generator)
-        sources, chances = self._sources, None if self._sources is None else self._sources.chances()
+        sources = self._sources
+        chances = None if sources is None else sources.chances()
         if sources is not None and chances is not None:
+            # Rejection sampling: an index is accepted in proportion to the chance of the transition's source.
             chances /= chances.max()
             rejected = np.flatnonzero(generator.random(len(indices)) >= chances[sources.of(indices)])
             while rejected.size:
@@ -180,7 +183,8 @@ class Uniform(Sampler):
     def probabilities(self, *, alpha: bool = True) -> Array:
         """Return the probability `[n]` of each transition that is not masked, the oldest first; see `Sampler`."""
         probabilities = super().probabilities(alpha=alpha)
-        sources, chances = self._sources, None if self._sources is None else self._sources.chances()
+        sources = self._sources
+        chances = None if sources is None else sources.chances()
         if sources is None or chances is None:
             return probabilities
         return probabilities * chances[sources.of(self.storage.unmasked_indices())]
@@ -189,7 +193,7 @@ class Uniform(Sampler):
 class Selection:
     """Samples and counts the sampleable transitions.
 
-    A transition is sampleable if it is stored, is not masked, has all frames of its stack and can be relabeled.
+    A transition is sampleable if it is stored, is not masked, has all frames of the stack and can be relabeled.
 
     Args:
         sampler: of the memory, bound to the storage.
@@ -198,11 +202,15 @@ class Selection:
     """
 
     def __init__(self, sampler: Sampler, storage: Ring, relabel: Relabel | None) -> None:
-        self._sampler, self._storage, self._relabel = sampler, storage, relabel
+        self._sampler = sampler
+        self._storage = storage
+        self._relabel = relabel
         self._all = relabel is None and storage.frames == 1
         # An eviction removes a transition, and a frame that up to k - 1 later transitions need for their stacks.
         self._lost_per_eviction = storage.frames - 1 + (1 if relabel is None else relabel.lost_per_eviction)
-        self._counted, self._begin, self._version = 0, 0, -1
+        self._counted = 0
+        self._begin = 0
+        self._version = -1
 
     def count(self, at_most: int | None = None) -> int:
         """Return how many transitions are sampleable, or `at_most` if there are more."""
@@ -215,7 +223,9 @@ class Selection:
             if at_most is not None and least >= at_most:
                 return at_most
             number = len(self.sampleable_indices())
-            self._counted, self._begin, self._version = number, storage.begin, storage.mask_version
+            self._counted = number
+            self._begin = storage.begin
+            self._version = storage.mask_version
         return number if at_most is None else min(number, at_most)
 
     def sampleable_indices(self) -> Array:
@@ -231,13 +241,15 @@ class Selection:
         return first if second is None else second if first is None else first & second
 
     def sample_indices(self, updates: int, batch_size: int, generator: np.random.Generator) -> Array:
-        """Return indices `[K, B]` from the sampler; those that are not sampleable are sampled again."""
+        """Return indices `[K, B]` from the sampler; indices that are not sampleable are sampled again."""
         indices = np.ascontiguousarray(self._sampler.sample_indices(updates, batch_size, generator))
         if self._all:
             return indices
         wrong = self._wrong(indices.reshape(-1))
         if wrong.size:
-            candidates, chance = self._storage.unmasked_indices(), self._sampler.probabilities().copy()
+            candidates = self._storage.unmasked_indices()
+            chance = self._sampler.probabilities().copy()
+            # Without these candidates, one draw suffices, however many transitions are not sampleable.
             chance[self._wrong(candidates)] = 0.0
             indices.reshape(-1)[wrong] = generator.choice(candidates, wrong.size, p=chance / chance.sum())
         return indices
@@ -247,7 +259,9 @@ class Selection:
         if not isinstance(self._sampler, Uniform):
             return self.sample_indices(-(-self.count() // batch_size), batch_size, generator)
         indices = self.sampleable_indices()
-        order, missing = generator.permutation(indices), -len(indices) % batch_size
+        # The last batch is filled from another random order.
+        order = generator.permutation(indices)
+        missing = -len(indices) % batch_size
         if missing:
             order = np.concatenate([order, generator.permutation(indices)[:missing]])
         return order.reshape(-1, batch_size)

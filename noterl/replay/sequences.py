@@ -17,8 +17,8 @@ class Sequences:
     """Samples sequences of T steps, each from one lane of a replay memory.
 
     A sequence may start at each stored step, and continues after the end of an episode with the lane's next episode.
-    Links from each step to the lane's next one are derived from the memory when they are needed. So there is no state
-    to save.
+    Links from each step to the lane's next one are derived from the memory when a sequence needs the links. So there is
+    no state to save.
 
     Args:
         replay: the memory, which must be built.
@@ -48,7 +48,9 @@ class Sequences:
         self.length: int = length
         self._following = np.full(replay.capacity, -1, np.int64)  # index of the lane's next step; -1 if there is none
         self._newest: dict[int, int] = {}  # lane -> insertion number of its newest step
-        self._epoch, self._count = -1, 0  # of the storage, when its links were last read
+        # Of the storage, when its links were last read.
+        self._epoch = -1
+        self._count = 0
 
     @staticmethod
     def check(replay: Replay) -> None:
@@ -66,7 +68,7 @@ class Sequences:
         """Return `updates` times `lanes` random sequences, as indices `[K, T, N]`.
 
         Starts are uniform over the steps with at least T - 1 later ones. If there are hardly any, sequences may be
-        shorter; their remaining steps have the weight 0.
+        shorter; the missing steps have the weight 0.
         """
         starts = self._sample_starts(updates * lanes, generator)
         indices, present = self._steps(starts)
@@ -89,7 +91,8 @@ class Sequences:
 
         `extra["continues"]` is 1 if the next step of the sequence belongs to the same episode, otherwise 0.
         """
-        batch, present = self.replay.gather(sample, gamma=gamma), sample.weight > 0
+        batch = self.replay.gather(sample, gamma=gamma)
+        present = sample.weight > 0
         following = self.replay.storage.successor.take(sample.indices[:, :-1])
         continues = np.zeros(sample.weight.shape, np.float32)
         continues[:, :-1] = (following == sample.indices[:, 1:]) & present[:, :-1] & present[:, 1:]
@@ -112,7 +115,8 @@ class Sequences:
         If a step is missing, the index of the last one is repeated.
         """
         self._update()
-        indices, present = np.empty((self.length, len(starts)), np.int64), np.ones((self.length, len(starts)), np.bool_)
+        indices = np.empty((self.length, len(starts)), np.int64)
+        present = np.ones((self.length, len(starts)), np.bool_)
         indices[0] = starts
         for t in range(1, self.length):
             following = self._following.take(indices[t - 1])
@@ -122,20 +126,23 @@ class Sequences:
         return indices, present
 
     def _update(self) -> None:
-        """Link the steps that were stored since the last call to those before them."""
+        """Link the steps that were stored since the last call to the steps before."""
         storage = self.replay.storage
         if self._epoch != storage.epoch:
-            self._newest, self._count = {}, storage.begin
+            self._newest = {}
+            self._count = storage.begin
         first = max(self._count, storage.begin)
         numbers = np.arange(first, storage.count)
         indices = numbers % storage.capacity
         lanes = storage.lane[indices]
-        self._following[indices] = -1
+        self._following[indices] = -1  # the links of overwritten steps are stale
         for lane in np.unique(lanes).tolist():
-            own = lanes == lane
-            path, before = indices[own], self._newest.get(lane, -1)
-            if before >= storage.begin:
+            in_lane = lanes == lane
+            path = indices[in_lane]
+            before = self._newest.get(lane, -1)
+            if before >= storage.begin:  # otherwise its index may hold another step
                 self._following[before % storage.capacity] = path[0]
             self._following[path[:-1]] = path[1:]
-            self._newest[lane] = int(numbers[own][-1])
-        self._epoch, self._count = storage.epoch, storage.count
+            self._newest[lane] = int(numbers[in_lane][-1])
+        self._epoch = storage.epoch
+        self._count = storage.count

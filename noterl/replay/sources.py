@@ -1,4 +1,4 @@
-"""`Sources`: which worker each stored transition comes from, and how many transitions each of them has."""
+"""`Sources`: which worker each stored transition comes from, and how many transitions each worker has."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ FEW = 32
 
 
 class Sources:
-    """The source of a transition is the worker that steps its environment.
+    """The source of a transition is the worker that steps the environment.
 
-    With N environments, worker p steps the next `lanes[p]` of them. Transitions of a lane k >= N, from a `fit` with
-    more environments, count as those of lane `k % N`. Masked transitions have no source.
+    With N environments, worker p steps the next `lanes[p]` environments. Transitions of a lane k >= N, from a
+    `fit` with more environments, count as transitions of lane `k % N`. Masked transitions have no source.
 
-    `Storage.add` does not update the numbers. They are updated when they are used, from the insertion numbers. They
-    follow from the stored transitions, so there is no state to save.
+    `Storage.add` does not update the numbers. Each use updates the numbers from the insertion numbers. The
+    numbers follow from the stored transitions, so there is no state to save.
 
     Args:
         storage: holds the transitions.
@@ -37,7 +37,8 @@ class Sources:
     def __init__(self, storage: Storage, lanes: Sequence[int]) -> None:
         self._storage = storage
         self.lanes: tuple[int, ...] = tuple(lanes)
-        self._environments, self._none = sum(self.lanes), len(self.lanes)
+        self._environments = sum(self.lanes)
+        self._none = len(self.lanes)
         self._source_of = np.repeat(np.arange(self._none, dtype=np.int16), self.lanes)  # by lane
         self._sources_of_lanes: list[int] = self._source_of.tolist()
         self._stored = np.empty(0, np.int16)  # by index, the source; `_none` if it is masked
@@ -58,7 +59,8 @@ class Sources:
     def counts(self) -> list[int]:
         """Return how many transitions each source has that are not masked."""
         storage = self._storage
-        begin, end = storage.begin, storage.count
+        begin = storage.begin
+        end = storage.count
         if (storage.epoch, storage.mask_version) != self._version:
             self._count_all()
         elif begin - self._begin + end - self._end <= FEW:
@@ -69,7 +71,8 @@ class Sources:
             for part in storage.slices(max(begin, self._end), end):
                 self._stored[part] = self._source_of[storage.lane[part] % self._environments]
                 self._change(self._stored[part], 1)
-        self._begin, self._end = begin, end
+        self._begin = begin
+        self._end = end
         return self._counts[:-1]
 
     def chances(self) -> Array | None:
@@ -79,10 +82,12 @@ class Sources:
         (N_p / N) / (n_p / n), at most `LARGEST`, divided by the mean over all transitions. If each n_p is within
         `ROUNDS` rounds of n N_p / N, all are equal.
         """
-        counts, environments = self.counts(), self._environments
+        counts = self.counts()
+        environments = self._environments
         total = sum(counts)
-        for number, own in zip(counts, self.lanes, strict=True):
-            if abs(number * environments - total * own) > ROUNDS * environments * own:
+        # In integers: n_p N and n N_p are compared, so rounding cannot change the result.
+        for number, num_lanes in zip(counts, self.lanes, strict=True):
+            if abs(number * environments - total * num_lanes) > ROUNDS * environments * num_lanes:
                 break
         else:
             return None
@@ -103,7 +108,9 @@ class Sources:
         self._change(sources, 1)
 
     def _count_one_by_one(self, begin: int, end: int) -> None:
-        counts, stored, capacity = self._counts, self._stored_cells, self._storage.capacity
+        counts = self._counts
+        stored = self._stored_cells
+        capacity = self._storage.capacity
         for number in range(self._begin, min(begin, self._end)):
             counts[stored[number % capacity]] -= 1
         for number in range(max(begin, self._end), end):

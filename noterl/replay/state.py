@@ -1,7 +1,7 @@
-"""The state of a storage as nested dicts of arrays, and its invariants.
+"""The state of a storage as nested dicts of arrays, and the invariants of such a state.
 
 Transitions are in order of age (the oldest first), links are differences in age, and final observations are in the
-order of their transitions. So the state does not depend on which slots the final observations use.
+order of the transitions. So the state does not depend on which slots the final observations use.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MOST_TRANSITIONS = 2**62
 def get_state(storage: Storage) -> dict[str, Any]:
     """Return the stored transitions; each column is a list of views of the storage.
 
-    Later writes to the memory change the views: save or copy them before the next `add`.
+    Later writes to the memory change the views: save or copy the views before the next `add`.
     """
     successor = np.concatenate(_segments(storage, storage.successor))
     final = -1 - successor[successor < 0]
@@ -47,7 +47,7 @@ def check_state(storage: Storage, state: Any, capacity: int) -> None:
     """Check that `set_state` can restore a state.
 
     Args:
-        storage: has the layouts of the memory; its own capacity does not matter.
+        storage: has the layouts of the memory; the capacity of this storage does not matter.
         state: of `get_state`, perhaps from a file.
         capacity: of the memory.
 
@@ -67,7 +67,9 @@ def check_state(storage: Storage, state: Any, capacity: int) -> None:
         "sampler": dict,
     }
     schema.check(state, expected)
-    columns, distance, heads = state["columns"], state["distance"], state["heads"]
+    columns = state["columns"]
+    distance = state["distance"]
+    heads = state["heads"]
     length = state["count"] - state["begin"]
     if not 0 <= length <= capacity:
         raise ValueError(f"state['count'] must be begin to begin + capacity, got {state['begin']}, {state['count']}")
@@ -84,13 +86,16 @@ def check_state(storage: Storage, state: Any, capacity: int) -> None:
 
 def set_state(storage: Storage, state: Mapping[str, Any]) -> None:
     """Restore a state that `check_state` accepts."""
-    begin, distance, slots = state["begin"], state["distance"], int((state["distance"] == 0).sum())
+    begin = state["begin"]
+    distance = state["distance"]
+    slots = int((state["distance"] == 0).sum())
     storage.clear()
     storage.begin = storage.count = begin
     indices = (begin + np.arange(len(distance))) % storage.capacity
     for name, table in _columns(storage).items():
         _fill(table, indices, state["columns"][name])
     storage.successor[indices] = (indices + distance) % storage.capacity
+    # Final observations get the slots 0, 1, 2 ... in order of age.
     storage.successor[indices[distance == 0]] = -1 - np.arange(slots)
     if slots > len(storage.final_observations):
         storage.final_observations = storage.allocate_slots(1 << (slots - 1).bit_length())
@@ -177,12 +182,12 @@ def _fill(table: Table | Mapping[str, Array], rows: Array, segments: Any) -> Non
 
 
 def _schema(layout: Layout | Mapping[str, Layout]) -> Any:
-    """Return the schema of a column's segments; for a mapping, a dict of them."""
+    """Return the schema of a column's segments; for a mapping, a dict of schemas."""
     return map_leaves(lambda leaf: schema.ListOf(schema.Array(leaf.dtype, (None, *leaf.shape))), layout)
 
 
 def _check_rows(name: str, segments: Any, length: int) -> None:
-    """Raise a ValueError unless the segments have `length` rows in all; a dict of them is checked by item."""
+    """Raise a ValueError unless the segments have `length` rows in all; a dict of segments is checked by item."""
     if isinstance(segments, Mapping):
         for key, part in segments.items():
             _check_rows(f"{name}[{key!r}]", part, length)

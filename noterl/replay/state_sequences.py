@@ -1,4 +1,4 @@
-"""Sequences of the steps of one lane, each with the state of the policy before its first step.
+"""Sequences of the steps of one lane, each with the state of the policy before the first step.
 
 This is the "stored state" of Kapturowski et al., "Recurrent experience replay in distributed reinforcement learning",
 2019, section 3.
@@ -24,8 +24,8 @@ class SequenceSpec(NamedTuple):
     """What the sequences of a memory are.
 
     Attributes:
-        length: T, the rows of a sequence, those of the burn-in included.
-        burn_in: rows at the start that only compute the state; their weight is 0.
+        length: T, the rows of a sequence, including the burn-in.
+        burn_in: rows at the start that only compute the state; the weight of these rows is 0.
         every: a sequence starts at each multiple of so many rows of a lane.
         state: name -> (shape, dtype) of the policy's state.
     """
@@ -44,9 +44,9 @@ class Part(NamedTuple):
     """A sequence in progress.
 
     Attributes:
-        rows: the insertion numbers of its steps so far.
-        starts: whether its first step starts an episode.
-        state: the state of the policy before its first step, by name.
+        rows: the insertion numbers of the steps so far.
+        starts: whether the first step starts an episode.
+        state: the state of the policy before the first step, by name.
     """
 
     rows: list[int]
@@ -55,7 +55,7 @@ class Part(NamedTuple):
 
 
 class StateSequences(Ring):
-    """A ring buffer of complete sequences; a lane's next episode continues its sequence.
+    """A ring buffer of complete sequences; a lane's next episode continues the lane's sequence.
 
     Args:
         storage: holds the transitions.
@@ -91,19 +91,21 @@ class StateSequences(Ring):
 
         Args:
             lane: of the step.
-            number: the insertion number of its transition.
+            number: the insertion number of the step's transition.
         """
         if not self._round:  # a run that was restored within a round, without its memory
             return
-        count, parts = self._counts.get(lane, 0), self._parts.setdefault(lane, [])
+        count = self._counts.get(lane, 0)
+        in_progress = self._parts.setdefault(lane, [])
         if count % self.spec.every == 0:
             state = {name: np.array(self._round[f"{STATE}{name}"][lane]) for name in self._state}
-            parts.append(Part([], bool(self._round[STARTS][lane]), state))
+            in_progress.append(Part([], bool(self._round[STARTS][lane]), state))
         self._counts[lane] = count + 1
-        for part in parts:
+        for part in in_progress:
             part.rows.append(number)
-        if parts and len(parts[0].rows) == self.spec.length:
-            self._store(parts.pop(0))
+        # A step completes at most one sequence, the oldest, because all have the same length.
+        if in_progress and len(in_progress[0].rows) == self.spec.length:
+            self._store(in_progress.pop(0))
 
     def _store(self, part: Part) -> None:
         """Store a complete sequence in place of the oldest."""
@@ -128,17 +130,19 @@ class StateSequences(Ring):
         """Evict all sequences; those in progress are given up."""
         self.epoch += 1
         self.begin = self.count
-        self._counts, self._parts = {}, {}
+        self._counts = {}
+        self._parts = {}
 
     def gather(self, sample: Sample, gamma: float) -> Batch:
         """Return the batches `[K, S, T, ...]` of a sample of sequences `[K, S]`.
 
         `weight` is 0 on the rows of the burn-in, and the importance weight of the sequence on the others. `index` is
-        that of the sequence, `[K, S]`. `extra` holds `starts`, which is 1 on the first row of an episode; `continues`,
-        which is 1 if the next row of the sequence belongs to the same episode; and `state` before the first row,
-        `[K, S, ...]` by name.
+        the index of the sequence, `[K, S]`. `extra` holds `starts`, which is 1 on the first row of an episode;
+        `continues`, which is 1 if the next row of the sequence belongs to the same episode; and `state` before the
+        first row, `[K, S, ...]` by name.
         """
-        storage, shape = self.storage, (*sample.indices.shape, self.spec.length)
+        storage = self.storage
+        shape = (*sample.indices.shape, self.spec.length)
         rows = (self._rows[sample.indices] % storage.capacity).reshape(-1)
         batch = gather_transitions(storage, rows, gamma, 1)
         batch = Batch(**reshape(batch._replace(weight=np.ones(len(rows), np.float32))._asdict(), shape))
@@ -154,10 +158,10 @@ class StateSequences(Ring):
         return batch._replace(weight=weight, index=sample.indices.astype(np.int32), extra=extra)
 
     def priority(self, values: Array) -> Array:
-        """Return one number for each sequence `[K, S]` from the absolute values of its rows `[K, T, S]`.
+        """Return one number for each sequence `[K, S]` from the absolute values of the rows `[K, T, S]`.
 
-        It is 0.9 times the largest plus 0.1 times the mean (Kapturowski et al., section 2.3). The burn-in does not
-        count.
+        The number is 0.9 times the largest plus 0.1 times the mean (Kapturowski et al., section 2.3). The burn-in does
+        not count.
         """
         counted = np.abs(values[:, self.spec.burn_in :])
         return 0.9 * counted.max(axis=1) + 0.1 * counted.mean(axis=1)
@@ -191,7 +195,7 @@ class StateSequences(Ring):
         Args:
             state: of `get_state`, perhaps from a file.
             first: the oldest insertion number of the transitions in the file.
-            end: the insertion number after their newest.
+            end: the insertion number after the newest transition in the file.
 
         Raises:
             ValueError: if the state is malformed.
@@ -232,14 +236,20 @@ class StateSequences(Ring):
         """Restore a state that `check_state` accepts; the storage must be restored first."""
         self.clear()
         self._round = {name: np.array(values) for name, values in state["round"].items()}
-        self.begin, self.count = state["begin"], state["count"]
+        self.begin = state["begin"]
+        self.count = state["count"]
         stored = self.stored_indices()
-        self._rows[stored], self._starts[stored] = state["rows"], state["starts"]
+        self._rows[stored] = state["rows"]
+        self._starts[stored] = state["starts"]
         for name, values in state["state"].items():
             self._state[name][stored] = values
         for lane in state["lanes"]:
             self._counts[lane["lane"]] = lane["count"]
             self._parts[lane["lane"]] = [
-                Part(part["rows"].tolist(), part["starts"], {name: np.array(v) for name, v in part["state"].items()})
+                Part(
+                    part["rows"].tolist(),
+                    part["starts"],
+                    {name: np.array(value) for name, value in part["state"].items()},
+                )
                 for part in lane["parts"]
             ]

@@ -1,6 +1,6 @@
 """The ring buffer of transitions, shared by all lanes in order of insertion.
 
-Each observation is stored once. For the transition at an index, `successor` locates its next observation:
+Each observation is stored once. For the transition at an index, `successor` locates the next observation:
 
 - `successor[index] >= 0`: the observation at that index, of the lane's next transition in the same episode.
 - `successor[index] = -1 - slot`: `final_observations[slot]`. This is the last observation of an episode, the last one
@@ -28,7 +28,7 @@ from noterl.replay.episodes import Episodes
 from noterl.utils import budget
 from noterl.utils.files import user_path
 
-FIRST_SLOTS = 16
+FIRST_SLOTS = 16  # initial number of final observations; the table doubles when all slots are used
 
 Entries = TypeVar("Entries", bound="Ring")
 Self = TypeVar("Self", bound="Ring")
@@ -65,7 +65,7 @@ class Ring:
         self._unmasked_to = 0  # the first insertion number that `_unmasked` does not cover
 
     def loaded(self: Self) -> Self:
-        """Return this buffer, after it has received the entries of `pending_load`."""
+        """Return this buffer, after `pending_load` has added entries."""
         load = self.pending_load
         if load is not None:
             self.pending_load = None
@@ -83,7 +83,9 @@ class Ring:
 
     def mask(self, numbers: Array) -> None:
         """Mask these insertion numbers (ascending) and no others."""
-        self._unmasked, self._unmasked_to, self.mask_version = None, self.count, self.mask_version + 1
+        self._unmasked = None
+        self._unmasked_to = self.count
+        self.mask_version += 1
         self._masked = numbers
         if len(numbers):
             self._unmasked = np.ones(self.capacity, np.bool_)
@@ -98,7 +100,9 @@ class Ring:
     def unmasked(self) -> Array | None:
         """By index, whether a stored entry is not masked; None if no entry is masked."""
         if self._unmasked is None or self._masked[-1] < self.begin:
-            self._unmasked, self._masked = None, self._masked[:0]
+            # All masked entries are evicted: without a mask, samplers take their faster path again.
+            self._unmasked = None
+            self._masked = self._masked[:0]
         elif self._unmasked_to < self.count:
             first = max(self._unmasked_to, self.count - self.capacity)
             self._unmasked[np.arange(first, self.count) % self.capacity] = True
@@ -118,7 +122,7 @@ class Ring:
     def sample_stored(self, count: int, generator: np.random.Generator) -> Array:
         """Return `count` indices of stored entries, uniform and independent.
 
-        They are sampled by age, so the ages do not depend on where in the ring the oldest entry is.
+        Entries are sampled by age, so the ages do not depend on where in the ring the oldest entry is.
         """
         first = self.begin % self.capacity
         last = first + self.count - self.begin
@@ -131,8 +135,9 @@ class Ring:
         """Return the slices of the ring for the insertion numbers from `start` up to `stop`, at most `capacity`."""
         first = start % self.capacity
         last = first + stop - start
-        parts = [slice(first, min(last, self.capacity)), slice(0, max(0, last - self.capacity))]
-        return [part for part in parts if part.start < part.stop]
+        # The range may wrap around the end of the ring.
+        ranges = [slice(first, min(last, self.capacity)), slice(0, max(0, last - self.capacity))]
+        return [part for part in ranges if part.start < part.stop]
 
     def stored_indices(self) -> Array:
         """Return the indices `[n]` of the stored entries, the oldest first."""
@@ -143,7 +148,8 @@ class Ring:
 
     def unmasked_indices(self) -> Array:
         """Return the indices `[n]` of the entries that are not masked, the oldest first."""
-        indices, unmasked = self.stored_indices(), self.unmasked
+        indices = self.stored_indices()
+        unmasked = self.unmasked
         return indices if unmasked is None else indices[unmasked[indices]]
 
     def sampleable(self, indices: Array) -> Array | None:
@@ -152,7 +158,7 @@ class Ring:
 
 
 class StorageUser(Configurable, Generic[Entries]):
-    """Base class of samplers and relabelings: the parts of a memory that use its entries."""
+    """Base class of samplers and relabelings: the parts of a memory that use the entries."""
 
     _storage: Entries | None = None
 
@@ -186,7 +192,7 @@ class Storage(Ring):
 
     Attributes:
         layouts: by name, the layouts of all columns.
-        newest_index: lane -> index of its newest transition, if the episode is running.
+        newest_index: lane -> index of the lane's newest transition, if the episode is running.
         free_slots: slots of `final_observations` that can be used again.
         num_slots: how many slots of `final_observations` have been used so far.
     """
@@ -271,7 +277,8 @@ class Storage(Ring):
 
     def _set_extra(self, columns: dict[str, Any], layouts: dict[str, Leaf]) -> None:
         # New dicts: an error while a state is restored brings the old ones back.
-        self.extra, self.extra_layout = columns, layouts
+        self.extra = columns
+        self.extra_layout = layouts
         others = {name: layout for name, layout in self.layouts.items() if name != "extra"}
         self.layouts = {**others, "extra": layouts} if layouts else others
 
@@ -319,7 +326,7 @@ class Storage(Ring):
         return index
 
     def interrupt(self, lane: int) -> None:
-        """End a lane's episode early: its next transition does not continue its newest one."""
+        """End a lane's episode early: the next transition does not continue the newest one."""
         self.newest_index.pop(lane, None)
 
     def resume(self, lane: int) -> None:
@@ -351,7 +358,7 @@ class Storage(Ring):
         self.num_slots = 0
 
     def before(self, indices: Array) -> Array:
-        """Return how many transitions with complete observations precede each transition `[n]` in its episode."""
+        """Return how many transitions with complete observations precede each transition `[n]` in the same episode."""
         return self.episodes.before(indices)
 
     def observations(self, indices: Array) -> Any:
@@ -392,7 +399,8 @@ class Storage(Ring):
     def _link(self, previous: int, index: int) -> None:
         """If the observation at `index` equals the next observation of `previous`, link the two and free the slot.
 
-        They differ if the lane was reset without `interrupt`. Bytes are compared, so that NaN equals itself.
+        The observations differ if the lane was reset without `interrupt`. Bytes are compared, so that NaN equals
+        itself.
         """
         slot = -1 - self._successor_cells[previous]
         if self.observation[index].tobytes() == self.final_observations[slot].tobytes():
@@ -400,7 +408,7 @@ class Storage(Ring):
             self.free_slots.append(slot)
 
     def _evict(self, index: int) -> None:
-        """Evict the transition at `index`, if one is stored, before it is overwritten; its slot is freed last."""
+        """Evict the transition at `index`, if one is stored, before a new one replaces it; the slot is freed last."""
         successor = self._successor_cells[index]
         if successor < 0:
             lane = self._lane_cells[index]
@@ -435,8 +443,8 @@ def check_folder(memmap: Any) -> str | None:
     A file may name a folder that exists, because loading a file must not create one. Otherwise the result is None.
 
     Raises:
-        ValueError: if files cannot be written to the folder, if it cannot be created, or if the system cannot delete
-            files that are in use.
+        ValueError: if files cannot be written to the folder, if the folder cannot be created, or if the system cannot
+            delete files that are in use.
     """
     if memmap is None:
         return None
@@ -461,11 +469,11 @@ def free_bytes(folder: str) -> int:
 
 
 def allocator_on_disk(folder: str) -> Allocate:
-    """Return a function that allocates arrays in files of this folder, which is created if it is missing.
+    """Return a function that allocates arrays in files of this folder; a missing folder is created.
 
-    The files are deleted once they are mapped, so none remains, however the process ends. Their blocks are reserved:
-    otherwise a full disk would kill the process at a later write. The function raises a ValueError if it cannot
-    allocate a file.
+    Each file is deleted once the file is mapped, so none remains, however the process ends. The blocks of a file are
+    reserved: otherwise a full disk would kill the process at a later write. If a file cannot be allocated, the
+    function raises a ValueError.
     """
     Path(folder).mkdir(parents=True, exist_ok=True)
 
@@ -485,5 +493,5 @@ def allocator_on_disk(folder: str) -> Allocate:
 
 
 def _existing_folder(folder: str | os.PathLike[str]) -> Path:
-    """Return the folder, or its nearest parent that exists."""
+    """Return the folder, or the nearest parent that exists."""
     return next(path for path in (Path(folder), *Path(folder).absolute().parents) if path.exists())

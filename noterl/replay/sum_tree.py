@@ -65,12 +65,12 @@ class SumTree:
             return
         self._levels[0][index] = values
         starts = np.arange(0, len(index) * BRANCHES, BRANCHES)
-        for parts, sums in zip(self._parts, self._levels[1:], strict=True):
-            if 2 * len(index) > len(parts):  # all sums of this level and of those above
-                sums[:] = _added(parts)
+        for children, sums in zip(self._parts, self._levels[1:], strict=True):
+            if 2 * len(index) > len(children):  # all sums of this level and of those above
+                sums[:] = _added(children)
             else:
                 index = index // BRANCHES
-                sums[index] = np.add.reduceat(parts.take(index, 0).ravel(), starts)
+                sums[index] = np.add.reduceat(children.take(index, 0).ravel(), starts)
 
     def set_range(self, start: int, stop: int, values: Array | float) -> None:
         """Write values, or one value, from `start` up to `stop`."""
@@ -78,39 +78,40 @@ class SumTree:
             return
         self._root = None
         self._levels[0][start:stop] = values
-        for parts, sums in zip(self._parts, self._levels[1:], strict=True):
-            start, stop = start // BRANCHES, (stop - 1) // BRANCHES + 1
-            sums[start:stop] = _added(parts[start:stop])
+        for children, sums in zip(self._parts, self._levels[1:], strict=True):
+            start //= BRANCHES
+            stop = (stop - 1) // BRANCHES + 1
+            sums[start:stop] = _added(children[start:stop])
 
     def find(self, sums: Array) -> Array:
-        """Return for each sum `[n]` (at least 0) the first index at which the cumulative sum of the values exceeds it.
+        """Return for each sum `[n]` (at least 0) the first index at which the cumulative sum of the values is larger.
 
         A value of 0 is never found. A sum of `total` or more finds the last value that is not 0; there must be one.
         """
         index = self._descend(sums, exact=False)
         if self._levels[0].take(index).all():
             return index
-        # Because of rounding, no child reached the rest, or a sum was too large: the last child is wrong if it is 0.
+        # Because of rounding, no child exceeded the remainder, or a sum was too large: a last child of 0 is wrong.
         return self._descend(sums, exact=True)
 
     def _descend(self, sums: Array, *, exact: bool) -> Array:
-        """Return the indices of `find`; `exact` limits the rest at every level, so that one of the parts exceeds it."""
+        """Return the indices of `find`; `exact` keeps the remainder below each node's sum, so a child is chosen."""
         root = self._running()
         if self._loops is not None:
             return self._loops.descend(root, self._levels, sums, BELOW, exact)
-        rest = np.minimum(sums, root[-1] * BELOW)
-        index = root.searchsorted(rest, "right") - 1
-        rest -= root.take(index)
-        # `reached` holds each node's cumulative sums except the last; there it holds 0, the sum before the first part.
-        last = np.arange(-2, len(rest) * BRANCHES - 2, BRANCHES)
-        for parts in reversed(self._parts):
-            reached = parts.take(index, 0)
+        remainder = np.minimum(sums, root[-1] * BELOW)
+        index = root.searchsorted(remainder, "right") - 1
+        remainder -= root.take(index)
+        # `reached` holds each node's cumulative sums except the last; there it holds 0, the sum before the first child.
+        last = np.arange(-2, len(remainder) * BRANCHES - 2, BRANCHES)
+        for children in reversed(self._parts):
+            reached = children.take(index, 0)
             np.add.accumulate(reached, 1, out=reached)
             if exact:
-                np.minimum(rest, reached[:, -1] * BELOW, out=rest)
+                np.minimum(remainder, reached[:, -1] * BELOW, out=remainder)
             reached[:, -1] = 0.0
-            passed = _count(reached <= rest[:, None])  # one more than the number of parts passed, because of the 0
-            rest -= reached.ravel().take(last + passed)  # for the first part, this is the 0 of the previous node
+            passed = _count(reached <= remainder[:, None])  # one more than the children passed, because of the 0
+            remainder -= reached.ravel().take(last + passed)  # for the first child, this is the 0 of the previous node
             index *= BRANCHES
             index -= 1
             index += passed
@@ -153,44 +154,50 @@ def write_loop(levels: tuple[Array, ...], index: Array, values: Array) -> None:
         node = index[k]
         for level in range(len(levels) - 1):
             node //= 8
-            p, at = levels[level], 8 * node
+            children = levels[level]
+            at = 8 * node  # 8 is `BRANCHES`
             # In the order in which NumPy's reduceat adds eight numbers, so that results are the same with and without
             # numba.
-            rest = p[at + 1]
+            others = children[at + 1]
             for part in range(2, 8):
-                rest += p[at + part]
-            levels[level + 1][node] = p[at] + rest
+                others += children[at + part]
+            levels[level + 1][node] = children[at] + others
 
 
 def descend_loop(root: Array, levels: tuple[Array, ...], sums: Array, below: float, exact: bool) -> Array:
     """Return the same indices as `SumTree._descend`, for numba; `root` is the result of `_running`."""
-    found = np.empty(len(sums), np.int64)
+    result = np.empty(len(sums), np.int64)
     for k in range(len(sums)):
-        rest = min(sums[k], root[-1] * below)
-        node, above = 0, len(root) - 1
+        remainder = min(sums[k], root[-1] * below)
+        # Binary search for the last node of `root` whose start does not exceed the remainder.
+        node = 0
+        above = len(root) - 1
         while above - node > 1:
             middle = (node + above) // 2
-            if root[middle] <= rest:
+            if root[middle] <= remainder:
                 node = middle
             else:
                 above = middle
-        rest -= root[node]
+        remainder -= root[node]
         for level in range(len(levels) - 2, -1, -1):
-            parts, at = levels[level], 8 * node
+            children = levels[level]
+            at = 8 * node
             if exact:
-                total = parts[at]
+                total = children[at]
                 for part in range(1, 8):
-                    total += parts[at + part]
-                rest = min(rest, total * below)
-            chosen, before, reached = 0, 0.0, parts[at]
-            while chosen < 7 and reached <= rest:
+                    total += children[at + part]
+                remainder = min(remainder, total * below)
+            chosen = 0
+            before = 0.0
+            reached = children[at]
+            while chosen < 7 and reached <= remainder:
                 before = reached
                 chosen += 1
-                reached += parts[at + chosen]
+                reached += children[at + chosen]
             node = at + chosen
-            rest -= before
-        found[k] = node
-    return found
+            remainder -= before
+        result[k] = node
+    return result
 
 
 class Loops(NamedTuple):

@@ -1,4 +1,4 @@
-"""Lanes: they step the environments of a training, in this process, in worker processes, or a vector environment."""
+"""Lanes, which step the environments of a training in this process, in worker processes or as a vector environment."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def open_lanes(
 
     Args:
         source: makes the environments.
-        num_envs: the number of lanes; ignored for a vector environment of the user, which has its own number.
+        num_envs: the number of lanes; ignored for a vector environment of the user, which determines the number.
         generators: the seeds of resets come from those named "environment/...".
         team_reward: for environments with several agents; see `noterl.envs.multi_agent.parallel.TeamEnv`.
         info_spec: fields of `info` that the transitions hold; see `Algorithm.info_spec`.

@@ -20,7 +20,7 @@ class ActionLog:
         lanes: the number of environments that step together; None for one environment.
 
     Attributes:
-        shape: of all actions, with -1 for their number: `(-1, *space.shape)` or `(-1, lanes, *space.shape)`.
+        shape: of all actions, with -1 for the number of actions: `(-1, *space.shape)` or `(-1, lanes, *space.shape)`.
         dtype: of the actions: the dtype of the space or, for a Discrete space, the smallest that holds all actions.
     """
 
@@ -32,7 +32,7 @@ class ActionLog:
         self._bytes: bytearray | None = bytearray()
 
     def restart(self, actions: np.ndarray | None = None) -> None:
-        """Remove all actions, or replace them by saved ones."""
+        """Remove all actions, or replace the actions by saved ones."""
         self._bytes = bytearray(b"" if actions is None else actions.astype(self.dtype).tobytes())
 
     def stop(self) -> None:

@@ -1,6 +1,6 @@
 """`Lanes`: what the training loop, the session and the state of an agent use of N environments.
 
-`ScalarLanes`, `TeamLanes`, `VectorLanes`, `PoolLanes` and `DeviceLanes` implement it.
+`ScalarLanes`, `TeamLanes`, `VectorLanes`, `PoolLanes` and `DeviceLanes` implement this interface.
 """
 
 # Most methods without a body are hooks: a kind of lanes overrides those that it needs.
@@ -64,8 +64,8 @@ class Lanes(ABC):
         actions: the actions of the round in progress; None between rounds.
         fields: the fields of `info_spec`, and a mask that the environments offer.
         info: the current values of these fields, `[N, ...]` by name.
-        guard: the agent's, which the session sets. Lanes that wait call its `check`. It is open while an environment
-            of this process steps or resets.
+        guard: the agent's guard, which the session sets. Lanes that wait call `guard.check`. The guard is open while an
+            environment of this process steps or resets.
         environments: the environment of each lane; empty if this process does not step single environments.
         waiting: the lanes `[N]` that the next tick resets instead of stepping; None if lanes never reset themselves.
         interrupted: lanes whose episode was cut because a worker process has failed; the loop empties the list.
@@ -108,8 +108,9 @@ class Lanes(ABC):
         """Take ownership of the environments; episodes in environments that others have stepped restart."""
 
     def restart(self) -> None:
-        """Make all lanes idle; their environments stay open."""
-        self.ledger, self.actions = Ledger(self.num_envs), None
+        """Make all lanes idle; the environments stay open."""
+        self.ledger = Ledger(self.num_envs)
+        self.actions = None
 
     def close(self) -> None:
         """Close the environments."""
@@ -170,10 +171,10 @@ class Lanes(ABC):
         """Return the current observations, encoded for networks, `[N, ...]`."""
 
     def choose_actions(self, actor: Actor, step: int) -> Chosen:
-        """Begin a round; return the observations, the actions and their further fields by name, `[N, ...]` each.
+        """Begin a round; return the observations, the actions and further fields by name, `[N, ...]` each.
 
-        The actions are those before `Head.executed`. The fields hold the state of the policy before the step, if it has
-        one.
+        The returned actions are the input of `Head.executed`, not the result. If the policy has a state, the fields
+        hold the state before the step.
 
         Returns:
             None if no round has begun, because worker processes have failed: `interrupted` is then set.
@@ -195,7 +196,7 @@ class Lanes(ABC):
 
     @abstractmethod
     def tick(self, step: int) -> tuple[Transition, ...]:
-        """Step the next lane or lanes of the round, and return their transitions.
+        """Step the next lane or lanes of the round, and return the transitions.
 
         Args:
             step: the number of this environment step, for messages.
@@ -211,7 +212,7 @@ class Lanes(ABC):
         """Called after each compiled call, with the number of gradient updates so far."""
 
     def logs(self, lane: int) -> dict[str, float]:
-        """Return the logs of a lane's episode besides its return and length."""
+        """Return the logs of a lane's episode besides the return and the length."""
         return {}
 
     @abstractmethod

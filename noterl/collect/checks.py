@@ -35,8 +35,8 @@ def check_state(
         start: the state of the policy before the first step of an episode, `[...]` by name.
 
     Raises:
-        ValueError: if their `get_state` cannot have returned it.
-        KeyError, TypeError: if parts of it are missing or of other types; the caller converts these to ValueError.
+        ValueError: if `get_state` of such lanes cannot have returned the state.
+        KeyError, TypeError: if a part of the state is missing or of another type; the caller raises a ValueError.
     """
     count = len(state["lanes"])
     lane: dict[str, Any] = {"observation": _layout(source.observation_space)}
@@ -59,11 +59,12 @@ def check_state(
         vector |= {"discarded": bool, "info": _fields(info_spec, count)}
         check(state, {**expected, "vector": vector}, "lanes")
     else:
-        actions = [state["actions"], *(each["actions"] for each in state["lanes"])]
+        actions = [state["actions"], *(saved["actions"] for saved in state["lanes"])]
         lane |= {"seed": _SEED, "environment": (dict, None), "actions": recorded}
         if source.team is not None:
             lane["earned"] = Array(np.float64, (len(source.team),))
         chosen = Array(np.int64 if isinstance(action_space, spaces.Discrete) else log.dtype, (count, *log.shape[1:]))
+        # Within a round, at least one lane has not stepped yet.
         cursor = Int(0, count - (state["actions"] is not None))
         extra = _fields(extra_spec, count) if state["actions"] is not None else {}
         expected |= {"actions": (chosen, None), "cursor": cursor, "extra": extra, "info": _fields(info_spec, count)}
@@ -74,12 +75,12 @@ def check_state(
             if not _is_possible_pool(**state["pool"], actions=state["actions"], count=count):
                 raise ValueError("the state of the workers is malformed")
             actions += [rows["action"] for rows in state["pool"]["rows"]]
-    stored = [each for each in actions if each is not None]
-    reductions = {reduction for each in state["ledger"]["info"] for reduction, _, _ in each.values()}
+    stored = [array for array in actions if array is not None]
+    reductions = {reduction for info in state["ledger"]["info"] for reduction, _, _ in info.values()}
     valid = count > 0 and reductions <= {*REDUCTIONS}
-    valid &= _is_possible(**state["ledger"]) and all(each.nbytes <= MAX_BYTES for each in stored)
+    valid &= _is_possible(**state["ledger"]) and all(array.nbytes <= MAX_BYTES for array in stored)
     if isinstance(action_space, spaces.Discrete):
-        valid &= all(((each >= 0) & (each < action_space.n)).all() for each in stored)
+        valid &= all(((array >= 0) & (array < action_space.n)).all() for array in stored)
     if not valid:
         raise ValueError("the state of the environments is malformed")
 
@@ -124,13 +125,17 @@ def _pool(source: EnvSource, count: int, pool: Any, info_spec: Any, start: State
 def _is_possible_pool(*, rows: Any, ledgers: Any, actions: Any, count: int, **_: Any) -> bool:
     """Return whether the workers share the lanes out, and have whole rounds, at least the one in progress."""
     lanes = [len(ledger["running"]) for ledger in ledgers]
-    rounds = [{len(array) / max(own, 1) for array in each.values()} for each, own in zip(rows, lanes, strict=True)]
-    whole = all(len(each) == 1 and (number := min(each)) == int(number) for each in rounds)
+    # For each worker, the numbers of rounds in the fields of the rows: all must be the same whole number.
+    rounds = [
+        {len(array) / max(num_lanes, 1) for array in fields.values()}
+        for fields, num_lanes in zip(rows, lanes, strict=True)
+    ]
+    whole = all(len(numbers) == 1 and (number := min(numbers)) == int(number) for numbers in rounds)
     workers = len(lanes)
-    known = all(_is_possible(**ledger) for ledger in ledgers)
+    possible = all(_is_possible(**ledger) for ledger in ledgers)
     shared = lanes == [(index + 1) * count // workers - index * count // workers for index in range(workers)]
-    begun = actions is None or all(min(each) >= 1 for each in rounds)
-    return 0 < workers <= count and known and whole and shared and begun
+    begun = actions is None or all(min(numbers) >= 1 for numbers in rounds)
+    return 0 < workers <= count and possible and whole and shared and begun
 
 
 def _is_possible(*, running: list[bool], numbers: list[int], over: list[int], **_: Any) -> bool:

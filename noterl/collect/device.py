@@ -23,7 +23,7 @@ _RESTART = "Their episodes restart"
 
 
 class DeviceLanes(Lanes):
-    """N environments of JAX on the device; a compiled call, which `DeviceStepping` makes, steps all of them many times.
+    """N environments of JAX on the device; a compiled call of `DeviceStepping` steps all environments many times.
 
     Args:
         source: holds the functions of the environment.
@@ -34,7 +34,7 @@ class DeviceLanes(Lanes):
         carry: what the last compiled call returned; None before the first.
         position: the position within the rollout in progress.
         pending: the events of the last call whose hooks have not been called yet.
-        learner: the learner of the rollout in progress; None if it was restored from a file.
+        learner: the learner of the rollout in progress; None if the rollout was restored from a file.
     """
 
     stepping_clock = "device"
@@ -66,7 +66,7 @@ class DeviceLanes(Lanes):
         self._leaves: list[Any] | None = None
 
     def open(self, runner: Any, learner: Any) -> None:
-        """Start all environments, or continue those of the last `fit` or of a file.
+        """Start all environments, or continue the ones of the last `fit` or of a file.
 
         Another learner starts a new rollout. If the saved arrays do not fit the program, all episodes restart.
 
@@ -75,7 +75,8 @@ class DeviceLanes(Lanes):
             learner: the learner.
         """
         if self._leaves is not None:
-            leaves, self._leaves = self._leaves, None
+            leaves = self._leaves
+            self._leaves = None
             try:
                 self.carry = unflatten(runner.program.start(np.zeros(2, np.uint32)), leaves)
             except ValueError as error:
@@ -83,7 +84,7 @@ class DeviceLanes(Lanes):
                 warn_restarted("the environments on the device", str(error), _RESTART)
             else:
                 runner.release()
-        if self.position >= runner.program.size:
+        if self.position >= runner.program.size:  # the position is beyond the rollout of this program
             self.restart()
         if self.carry is None:
             self.carry = runner.program.start(new_keys(self._generators("environment/device")))
@@ -116,7 +117,7 @@ class DeviceLanes(Lanes):
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore the state of `get_state`; if it is that of environments on the host, all episodes restart.
+        """Restore the state of `get_state`; after a state of environments on the host, all episodes restart.
 
         A state of another number of lanes is ignored, because the user chose the number (`num_envs`).
         """
@@ -126,7 +127,8 @@ class DeviceLanes(Lanes):
         if saved is None or len(state["lanes"]) != self.num_envs:
             return
         self.ledger.set_state(state["ledger"])
-        self._leaves, self.position = saved["leaves"], saved["position"]
+        self._leaves = saved["leaves"]
+        self.position = saved["position"]
         if saved["pending"] is not None:
             self.pending = CallEvents(**saved["pending"])
 
@@ -135,7 +137,7 @@ def check_device_state(state: dict[str, Any], count: int) -> None:
     """Check the part "device" of a state of `count` lanes.
 
     Raises:
-        ValueError: if `DeviceLanes.get_state` cannot have returned it.
+        ValueError: if `DeviceLanes.get_state` cannot have returned the part.
     """
     check(state, {"leaves": ListOf(Array()), "position": Int(0, 2**40), "pending": (dict, None)}, "lanes['device']")
     if state["pending"] is not None:
@@ -146,9 +148,10 @@ def _check_events(state: Any, num_envs: int) -> None:
     """Check the fields of `CallEvents` in a state, which may come from a hostile file.
 
     Raises:
-        ValueError: if it is malformed.
+        ValueError: if the events are malformed.
     """
-    ends, groups = len(state["ends"]), len(state["applied"])
+    ends = len(state["ends"])
+    groups = len(state["applied"])
     last = Int(0, 2**40)
     expected = {
         "first_step": Int(-(2**40), 2**62),
@@ -167,7 +170,9 @@ def _check_events(state: Any, num_envs: int) -> None:
         "next_learn": Int(0, groups),
     }
     check(state, expected, "the events of the lanes")
-    due, shapes = state["due"], {value.shape[:1] for value in state["logs"].values()}
+    due = state["due"]
+    shapes = {value.shape[:1] for value in state["logs"].values()}
+    # The logs have one value for each due update.
     fits = "loss" in state["logs"] and shapes == {(int(due.sum()),)} and bool((due > 0).all())
     in_order = all((np.diff(state[name], prepend=-1, append=state["last"]) > 0).all() for name in ("ends", "learns"))
     if not in_order or not fits:

@@ -1,4 +1,4 @@
-"""Calls of methods of the training environments between their steps, for `Agent.env_call` and `Agent.env_get`."""
+"""Calls of methods of the training environments between the steps, for `Agent.env_call` and `Agent.env_get`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class EnvCall(NamedTuple):
         """Check the name.
 
         Raises:
-            ValueError: if it is not a str, or names a method that only the training calls.
+            ValueError: if the name is not a str, or names a method that only the training calls.
         """
         if not isinstance(self.name, str) or not self.name:
             raise ValueError(f"name must be the name of a method or an attribute, got {self.name!r}")
@@ -44,10 +44,10 @@ class EnvCall(NamedTuple):
             raise ValueError(f"name must not be one of {', '.join(_REFUSED)}, which the training calls: {self}")
 
     def check_found(self, environment: Any) -> Any:
-        """Return the attribute of an environment, or of the first environment that it wraps and that has it.
+        """Return the attribute of an environment, or of the first wrapped environment that has the attribute.
 
         Raises:
-            BadCallError: if there is none, or it is a method and the call reads an attribute, or the reverse.
+            BadCallError: if there is no such attribute, or if a method is to be read or another attribute called.
         """
         stack = list(layers(environment))
         owner = next((layer for layer in stack if hasattr(layer, self.name)), None)
@@ -72,18 +72,19 @@ class EnvCall(NamedTuple):
 def call_all(
     call: EnvCall, environments: Sequence[Any], first: int, on_called: Callable[[int], None] = lambda lane: None
 ) -> list[Any]:
-    """Call all environments in order, and return their results.
+    """Call all environments in order, and return the results.
 
     Args:
-        call: what to call; if one environment does not have it, none is called.
+        call: what to call; if one environment lacks the method or the attribute, none is called.
         environments: of the lanes.
         first: the number of the first lane, for messages.
-        on_called: called with the index of each environment before its method.
+        on_called: called with the index of each environment before the call of the method.
 
     Raises:
         BadCallError: if an environment has no such method or attribute.
         Exception: of the environment, with a note that names the lane. Later environments are then not called.
     """
+    # Before the first call, so that a wrong name changes no environment.
     for environment in environments:
         call.check_found(environment)
     results = []

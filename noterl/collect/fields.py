@@ -28,8 +28,8 @@ def check_info_spec(source: EnvSource, info_spec: InfoSpec | None) -> None:
 class InfoFields:
     """The current values of these fields in N lanes.
 
-    If the first `info` of an environment holds an action mask that no field stores, it is offered: the training loop
-    accepts or declines it before the first step. So environments without masks cost nothing.
+    If the first `info` of an environment holds an action mask that no field stores, the mask is offered: the training
+    loop accepts or declines the mask before the first step. So environments without masks cost nothing.
 
     Args:
         spec: the fields; see `Algorithm.info_spec`.
@@ -40,7 +40,7 @@ class InfoFields:
         spec: the fields.
         values: the current value of each field, `[N, ...]`; always the same dict.
         offered: the specification of a mask that waits for `accept` or `decline`; otherwise {}.
-        watched: the specification of a mask that would be offered; {} if there is a field for it, or it was declined.
+        watched: the specification of a mask that would be offered; {} if a field stores the mask, or after `decline`.
     """
 
     def __init__(self, spec: InfoSpec | None, num_envs: int, action_space: spaces.Space[Any] | None) -> None:
@@ -72,7 +72,9 @@ class InfoFields:
 
     def accept(self) -> None:
         """Make the offered mask a field."""
-        offered, self.watched, self.offered = self.offered, {}, {}
+        offered = self.offered
+        self.watched = {}
+        self.offered = {}
         self.spec |= offered
         self._allocate(offered)
         for lane, info in self._waiting.items():
@@ -81,10 +83,12 @@ class InfoFields:
 
     def decline(self) -> None:
         """Ignore masks from now on."""
-        self.watched, self.offered, self._waiting = {}, {}, {}
+        self.watched = {}
+        self.offered = {}
+        self._waiting = {}
 
     def check_step(self, info: Mapping[str, Any]) -> None:
-        """Raise a ValueError if the info of a step has a mask, although that of the reset had none."""
+        """Raise a ValueError if the info of a step has a mask, although the info of the reset had none."""
         if self.watched and isinstance(info, dict) and ACTION_MASK in info:
             raise ValueError(f"env: info[{ACTION_MASK!r}] must also be in the info that reset returns")
 
@@ -110,7 +114,7 @@ class InfoFields:
         return {name: values[lane].copy() for name, values in self.values.items()}
 
     def step(self, lane: int, info: Mapping[str, Any], terminated: bool) -> dict[str, Any]:
-        """Return the values of a lane before a step, and after it as `next_<name>`, and set the latter."""
+        """Return the values of a lane before a step, and after the step as `next_<name>`; set the latter."""
         before = self.of_lane(lane)
         self.set(lane, info, terminated)
         return {**before, **{f"next_{name}": value for name, value in self.of_lane(lane).items()}}
@@ -120,6 +124,6 @@ class InfoFields:
         return {name: values.copy() for name, values in self.values.items()}
 
     def set_state(self, state: Mapping[str, np.ndarray]) -> None:
-        """Restore the values of `get_state`; fields that it lacks get their defaults."""
+        """Restore the values of `get_state`; fields that the state lacks get the defaults."""
         self._allocate(self.spec)
         self.values.update({name: values.copy() for name, values in state.items() if name in self.spec})

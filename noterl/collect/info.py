@@ -66,7 +66,7 @@ class EpisodeInfo:
         self._values: dict[str, tuple[float, int]] = {}
 
     def add(self, info: Mapping[str, Any]) -> None:
-        """Add the `info` of a step. A key that it lacks is skipped.
+        """Add the `info` of a step. A key that `info` lacks is skipped.
 
         Raises:
             ValueError: if a value is not a number.
@@ -93,7 +93,7 @@ class EpisodeInfo:
         }
 
     def copy(self, reductions: Mapping[str, str] | None = None) -> EpisodeInfo:
-        """Return a copy. With other reductions, it keeps the values of the keys that have the same reduction."""
+        """Return a copy. With other reductions, the copy keeps the values of the keys that have the same reduction."""
         reductions = self.reductions if reductions is None else reductions
         copied = EpisodeInfo(reductions)
         same = {key for key, reduction in reductions.items() if self.reductions.get(key) == reduction}
@@ -107,9 +107,9 @@ class EpisodeInfo:
     @classmethod
     def from_state(cls, state: Mapping[str, Sequence[Any]]) -> EpisodeInfo:
         """Return an episode with a state of `get_state`."""
-        made = cls({key: reduction for key, (reduction, _, _) in state.items()})
-        made._values = {key: (value, count) for key, (_, value, count) in state.items()}
-        return made
+        episode = cls({key: reduction for key, (reduction, _, _) in state.items()})
+        episode._values = {key: (value, count) for key, (_, value, count) in state.items()}
+        return episode
 
 
 def info_of_lane(
@@ -118,20 +118,20 @@ def info_of_lane(
     """Return the values of some keys of one environment from the `info` of a vector environment's step.
 
     Args:
-        info: the key `name` holds the values of all environments. If there is a key `_name`, it holds a mask of the
-            environments that have a value.
+        info: the key `name` holds the values of all environments. A key `_name` holds a mask of the environments
+            that have a value.
         lane: number of the environment.
-        names: the keys; those that the environment does not have are left out.
+        names: the keys; keys that the environment does not have are left out.
         num_envs: number of environments.
-        over: whether its episode ended and the environment was reset in the same step. Its info is then in
-            `info["final_info"]`.
+        over: whether the episode ended and the environment was reset in the same step. The info of the last step is
+            then in `info["final_info"]`.
 
     Raises:
         ValueError: if the value of a key is not an array or a list of `num_envs` values.
     """
     if over:
         info = info.get("final_info", {})
-    found = {}
+    selected = {}
     for name in names:
         if name not in info:
             continue
@@ -142,15 +142,15 @@ def info_of_lane(
             )
         has_value = info.get(f"_{name}")
         if has_value is None or has_value[lane]:
-            found[name] = values[lane]
-    return found
+            selected[name] = values[lane]
+    return selected
 
 
 def number_of(key: str, value: Any) -> float:
     """Return the value of a key of `info` as a float.
 
     Raises:
-        ValueError: if it is not a number.
+        ValueError: if the value is not a number.
     """
     array = np.asarray(value)
     if array.ndim or array.dtype.kind not in "biuf":

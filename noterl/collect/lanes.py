@@ -60,7 +60,8 @@ class ScalarLanes(Lanes):
         self._steps = [environment.step for environment in self.environments]
         self._checker = Checker(source.observation_space, warn_outside=True)
         self._discrete = isinstance(source.action_space, spaces.Discrete)
-        self._space, self._encoder = source.observation_space, ObservationEncoder(source.observation_space)
+        self._space = source.observation_space
+        self._encoder = ObservationEncoder(source.observation_space)
         # The current observations; each is replaced, never changed in place. `_encoded` holds all of them, encoded.
         self._observations = [zeros(self._space)] * num_envs
         self._encoded = np.zeros((num_envs, *self._encoder.space.shape), self._encoder.space.dtype)
@@ -73,7 +74,7 @@ class ScalarLanes(Lanes):
         self.claim()
 
     def claim(self) -> None:
-        """Take ownership of the environments; if another agent has stepped one meanwhile, its episode here restarts."""
+        """Take ownership of the environments; if another agent has stepped one meanwhile, the episode here restarts."""
         lost = []
         for lane, environment in enumerate(self.environments):
             if self.ledger.running[lane] and not is_owner(environment, self):
@@ -98,6 +99,7 @@ class ScalarLanes(Lanes):
         self._logs[lane].restart()
         if self._has_state[lane] is None:
             self._has_state[lane] = envs.get_state(self.environments[lane]) is not None
+        # The environment restores itself, or the actions alone do not repeat the episode.
         if self._has_state[lane] or self._is_called[lane]:
             self._logs[lane].stop()
         self.ledger.begin(lane, number)
@@ -109,23 +111,24 @@ class ScalarLanes(Lanes):
         self.cursor = 0
 
     def tick(self, step: int) -> tuple[Transition, ...]:
-        """Step the next lane of the round and return its transition; return () if the lane is idle.
+        """Step the next lane of the round and return the transition; return () if the lane is idle.
 
-        If the environment raises, its lane becomes idle; the other lanes are unchanged.
+        If the environment raises, the lane becomes idle; the other lanes are unchanged.
         """
-        lane, action = self.cursor, self.actions[self.cursor]
+        lane = self.cursor
+        action = self.actions[self.cursor]
         self.cursor += 1
         if self.cursor == self.num_envs:
             self.actions = None
         ledger = self.ledger
         if not ledger.running[lane]:
             return ()
-        ledger.running[lane] = False
-        given = action if self._discrete else action.copy()  # the environment may change it in place
+        ledger.running[lane] = False  # until the step is complete: if the environment raises, the lane is idle
+        env_action = action if self._discrete else action.copy()  # the environment may change it in place
         guard = self.guard
         try:  # without the call of `guard.call`, 0.1 µs per step faster
             guard.is_open = True
-            result = self._steps[lane](given)
+            result = self._steps[lane](env_action)
         finally:
             guard.is_open = False
         observation, reward, terminated, truncated, info = self._checker.step(result, self.first + lane, step)
@@ -146,15 +149,15 @@ class ScalarLanes(Lanes):
         return (Transition(lane, before, action, gained, observation, bool(terminated), bool(truncated), extra),)
 
     def _further_fields(self, lane: int, info: Mapping[str, Any], terminated: bool) -> dict[str, Any]:
-        """Return the further fields of a lane's transition: those of its action, and of `info` before and after."""
+        """Return the further fields of a lane's transition: the action's, and the fields of `info` before and after."""
         fields = {name: values[lane].copy() for name, values in self._extra.items()}
         return {**fields, **self.fields.step(lane, info, terminated)}
 
     def call(self, call: EnvCall) -> list[Any]:
         """Call a method of every environment, or read an attribute; return the results of the lanes.
 
-        A method may change an environment for all its later episodes. The actions alone then do not repeat them, so
-        they are no longer recorded.
+        A method may change an environment for all later episodes. The actions alone then do not repeat these
+        episodes, so actions are no longer recorded.
         """
         return call_all(call, self.environments, self.first, self._stop_log)
 
@@ -173,9 +176,9 @@ class ScalarLanes(Lanes):
     def get_state(self) -> dict[str, Any]:
         """Return the ledger, the round in progress, and the state of each lane.
 
-        The state of a lane is the seed of its last reset, the actions since, the current observation, and the state
-        that the environment itself returns. It is also returned if the episode has ended, because some environments
-        keep state across episodes.
+        The state of a lane is the seed of the last reset, the actions since, the current observation, and the state
+        that the environment itself returns. The state is also returned if the episode has ended, because some
+        environments keep state across episodes.
         """
         lanes = [
             {
@@ -199,8 +202,8 @@ class ScalarLanes(Lanes):
     def _environment_state(self, lane: int) -> dict[str, Any] | None:
         environment = self.environments[lane]
         # If another agent has stepped it meanwhile, its state is not that of this lane's episode.
-        known = self.ledger.numbers[lane] >= 0 and is_owner(environment, self)
-        return envs.get_state(environment) if known else None
+        is_own = self.ledger.numbers[lane] >= 0 and is_owner(environment, self)
+        return envs.get_state(environment) if is_own else None
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore the state of `get_state`; an episode that cannot be restored restarts, with a warning.
@@ -208,11 +211,11 @@ class ScalarLanes(Lanes):
         A state of another number of lanes is ignored. No warning is given if the user chose the number (`num_envs`).
         """
         lanes = state["lanes"]
-        kind = joint_kind(state)
-        if kind is None and len(lanes) != self.num_envs and self.source.num_envs is not None:
-            kind = f"{len(lanes)} environments"
-        if kind is not None:
-            warn_restarted("the environments", f"the state is of {kind}", "Their episodes restart")
+        origin = joint_kind(state)
+        if origin is None and len(lanes) != self.num_envs and self.source.num_envs is not None:
+            origin = f"{len(lanes)} environments"
+        if origin is not None:
+            warn_restarted("the environments", f"the state is of {origin}", "Their episodes restart")
         elif len(lanes) == self.num_envs and is_ahead(state):
             warn_restarted("the environments", "their workers had collected further", "Their episodes restart")
         elif len(lanes) == self.num_envs:

@@ -1,4 +1,4 @@
-"""The episodes in flight: their returns and lengths, and which lanes own an environment."""
+"""The returns and lengths of the episodes in flight, and which lanes own an environment."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Ledger:
     Attributes:
         returns: sums of rewards.
         lengths: numbers of steps.
-        numbers: episode numbers; -1 in a lane before its first episode.
+        numbers: episode numbers; -1 in a lane before the first episode.
         running: whether the lane's episode is in progress.
         over: lanes whose episode has ended but is not yet counted. Several episodes may end in one step of a vector
-            environment, and a callback may save the agent when the first of them is counted.
+            environment, and a callback may save the agent when the first of these is counted.
         reductions: "sum", "mean", "max" or "last" for each key of the step's `info` that the logs hold.
         info: the values of these keys.
         policy_state: the states of the policy; without names for a policy without a state.
@@ -45,7 +45,7 @@ class Ledger:
     def record_info(self, reductions: Mapping[str, str]) -> None:
         """Set the reductions; episodes in flight keep the values of the keys that have the same reduction."""
         self.reductions = dict(reductions)
-        self.info = [each.copy(reductions) for each in self.info]
+        self.info = [episode.copy(reductions) for episode in self.info]
 
     def record_policy_state(self, start: State) -> None:
         """Keep a state of the policy for each episode; episodes in flight keep a state of the same names and shapes.
@@ -70,7 +70,10 @@ class Ledger:
 
     def begin(self, lane: int, number: int) -> None:
         """Start an episode."""
-        self.returns[lane], self.lengths[lane], self.numbers[lane], self.running[lane] = 0.0, 0, number, True
+        self.returns[lane] = 0.0
+        self.lengths[lane] = 0
+        self.numbers[lane] = number
+        self.running[lane] = True
         self.info[lane] = EpisodeInfo(self.reductions)
         self.policy_state.begin(lane)
 
@@ -81,7 +84,7 @@ class Ledger:
     def get_state(self) -> dict[str, Any]:
         """Return copies of all attributes but `reductions`."""
         lists = {name: list(getattr(self, name)) for name in _LISTS}
-        state: dict[str, Any] = {**lists, "info": [each.get_state() for each in self.info]}
+        state: dict[str, Any] = {**lists, "info": [episode.get_state() for episode in self.info]}
         if self.policy_state.values:  # only of a policy with a state, so that other files stay as they were
             state["policy_state"] = self.policy_state.get_state()
         return state
@@ -90,7 +93,7 @@ class Ledger:
         """Restore a state that `get_state` returned."""
         for name in _LISTS:
             setattr(self, name, list(state[name]))
-        self.info = [EpisodeInfo.from_state(each) for each in state["info"]]
+        self.info = [EpisodeInfo.from_state(saved) for saved in state["info"]]
         self.policy_state.set_state(state.get("policy_state", NO_STATE))
 
 
@@ -100,7 +103,7 @@ def is_ahead(state: Mapping[str, Any]) -> bool:
 
 
 def joint_kind(state: Mapping[str, Any]) -> str | None:
-    """Return whose state it is if the environments are stepped together, so that no lane has a state of its own."""
+    """Return whose state this is if the environments are stepped together, without a state of each lane; else None."""
     kinds = {"vector": "a vector environment", "device": "environments on the device"}
     return next((name for key, name in kinds.items() if key in state), None)
 
@@ -110,7 +113,7 @@ def warn_restarted(what: str, reason: str, restarts: str = "Its episode restarts
 
     Args:
         what: the environment.
-        reason: why its episodes could not be restored.
+        reason: why the episodes could not be restored.
         restarts: the beginning of the second sentence of the warning.
     """
     warnings.warn(
@@ -122,7 +125,7 @@ def warn_restarted(what: str, reason: str, restarts: str = "Its episode restarts
 
 
 def warn_too_long(what: str) -> None:
-    """Warn that actions are no longer recorded, so their episodes cannot be restored."""
+    """Warn that actions are no longer recorded, so the episodes cannot be restored."""
     warnings.warn(
         f"{what} has more actions than fit into 64 MiB, so they are no longer recorded. A restored run will restart "
         "its episodes. Environments with get_state() and set_state(state), stepped with num_envs=, have no such limit.",
@@ -137,7 +140,7 @@ _owners: WeakValueDictionary[int, Any] = WeakValueDictionary()
 
 
 def set_owner(environment: Any, lanes: object) -> None:
-    """Record that `lanes` own an environment: only they step it from now on."""
+    """Record that `lanes` own an environment: only these lanes step the environment from now on."""
     _owners[_innermost_id(environment)] = lanes
 
 

@@ -19,7 +19,7 @@ class TeamLanes(ScalarLanes):
     """N environments with several agents; a lane's reward is the team's.
 
     Args:
-        source: makes the environments; it has a team.
+        source: makes the environments; the source has a team.
         num_envs: the number of lanes.
         generators: see `ScalarLanes`.
         team_reward: see `noterl.envs.multi_agent.parallel.TeamEnv`.
@@ -47,7 +47,7 @@ class TeamLanes(ScalarLanes):
         self._earned[lane] = 0.0
 
     def tick(self, step: int) -> tuple[Transition, ...]:
-        """Step the next lane of the round and return its transition, with each agent's outcome in `extra`."""
+        """Step the next lane of the round and return the transition, with each agent's outcome in `extra`."""
         transitions = super().tick(step)
         if not transitions:
             return ()

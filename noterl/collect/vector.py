@@ -1,6 +1,6 @@
-"""Vector lanes: a gymnasium vector environment that steps all its lanes together, in any autoreset mode.
+"""Vector lanes: a gymnasium vector environment that steps all lanes together, in any autoreset mode.
 
-- NEXT_STEP resets a lane in the step after the end of its episode and ignores the action. That step is not returned as
+- NEXT_STEP resets a lane in the step after the end of the episode and ignores the action. That step is not returned as
   a transition.
 - SAME_STEP resets a lane at once and returns the final observation in `info["final_obs"]`.
 - DISABLED resets a lane by `reset(options={"reset_mask": ...})`.
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 class VectorLanes(Lanes):
     """A vector environment; one tick steps all lanes.
 
-    Its episodes continue in the next `fit`, unless another agent has stepped the environment meanwhile. A restored run
-    resets it with the same seed and repeats all actions since that reset. The restored run is exact, unless the budget
-    ended within a step of all lanes: the transitions beyond the budget were discarded.
+    The episodes continue in the next `fit`, unless another agent has stepped the environment meanwhile. A restored run
+    resets the environment with the same seed and repeats all actions since that reset. The restored run is exact,
+    unless the budget ended within a step of all lanes: the transitions beyond the budget were discarded.
 
     Args:
         source: holds the vector environment.
@@ -73,13 +73,14 @@ class VectorLanes(Lanes):
         self._received = 0  # steps of the vector environment whose observations were received
         self._encoder = ObservationEncoder(source.observation_space)
         self._batch_space = batch_space(source.observation_space, self.num_envs)
-        self._log, self._has_warned = ActionLog(source.action_space, self.num_envs), False
+        self._log = ActionLog(source.action_space, self.num_envs)
+        self._has_warned = False
         self._is_called = False  # whether `call` may have changed the environments
         self._make_idle()
         set_owner(self._env, self)
 
     def claim(self) -> None:
-        """Take ownership of the environment; if another agent has stepped it meanwhile, all episodes here restart."""
+        """Take ownership of the environment; if another agent has stepped meanwhile, all episodes here restart."""
         if self._observations is not None and not is_owner(self._env, self):
             self._make_idle()
             warn_restarted("the vector environment", "another agent has stepped it", "Its episodes restart")
@@ -126,7 +127,7 @@ class VectorLanes(Lanes):
     def _reset_all(self, seed: int) -> None:
         self._seed = seed
         self._log.restart()
-        if self._is_called:
+        if self._is_called:  # the actions alone then do not repeat the run
             self._log.stop()
         observations, info = self.guard.call(partial(self._env.reset, seed=seed))
         self._observations = self._converted(observations)
@@ -135,19 +136,19 @@ class VectorLanes(Lanes):
             self._reset_fields(lane, info)
 
     def _with_masks(self, info: dict[str, Any]) -> dict[str, Any]:
-        """Return `info` with the masks of the observations, if these hold them."""
+        """Return `info` with the masks of the observations, if the observations hold masks."""
         if not self._has_masks or ACTION_MASK in info:
             return info
         info = {**info, ACTION_MASK: mask_of_observation(self._observations)}
         if "final_obs" in info:  # of lanes that were reset in the same step
-            last = [one if one is None else mask_of_observation(one) for one in info["final_obs"]]
-            ended = np.array([one is not None for one in last])
-            masks = np.stack([info[ACTION_MASK][lane] if one is None else one for lane, one in enumerate(last)])
+            last = [None if final is None else mask_of_observation(final) for final in info["final_obs"]]
+            ended = np.array([mask is not None for mask in last])
+            masks = np.stack([info[ACTION_MASK][lane] if mask is None else mask for lane, mask in enumerate(last)])
             info["final_info"] = {**info.get("final_info", {}), ACTION_MASK: masks, f"_{ACTION_MASK}": ended}
         return info
 
     def _converted(self, observations: Any) -> Any:
-        """Return a copy of the observations `[N, ...]` in the dtypes of their space, compared as a `Checker` does."""
+        """Return a copy of the observations `[N, ...]` in the dtypes of the space, compared as a `Checker` does."""
         self._received += 1
         if self._received <= 1000 or self._received % 100 == 0:
             place = "observation of a vector environment"
@@ -170,14 +171,15 @@ class VectorLanes(Lanes):
             self._reset_fields(lane, info)
 
     def begin_round(self, actions: np.ndarray, extra: Mapping[str, np.ndarray] | None = None) -> None:
-        """Set the next action of every lane; the environment ignores those of waiting lanes.
+        """Set the next action of every lane; the environment ignores the actions of waiting lanes.
 
-        `extra` holds further fields `[N, ...]` of these actions, which their transitions then have.
+        `extra` holds further fields `[N, ...]` of these actions, which the transitions then have.
         """
-        self.actions, self._extra = actions, dict(extra or {})
+        self.actions = actions
+        self._extra = dict(extra or {})
 
     def tick(self, step: int) -> tuple[Transition, ...]:
-        """Step all lanes and return the transitions of those that were not waiting.
+        """Step all lanes and return the transitions of the lanes that were not waiting.
 
         If an exception is raised, all lanes become idle, because the memory lacks the step that the environment took.
         """
@@ -186,14 +188,18 @@ class VectorLanes(Lanes):
         except BaseException:
             self._make_idle()
             raise
-        self.actions, self._discarded = None, False
+        self.actions = None
+        self._discarded = False
         return transitions
 
     def _step(self, step: int) -> tuple[Transition, ...]:
-        actions, before, alive = self.actions, self._observations, ~self.waiting
+        actions = self.actions
+        before = self._observations
+        alive = ~self.waiting
         rewards, terminated, truncated, info = self._advance(actions)
         transitions: list[Transition] = []
         for lane in np.flatnonzero(alive).tolist():
+            # In SAME_STEP, the observations of a finished lane belong to the next episode.
             is_final = self._mode is AutoresetMode.SAME_STEP and (terminated[lane] or truncated[lane])
             last = at(info["final_obs"] if is_final else self._observations, lane)
             last = self._checker.observation(last, lane, step + len(transitions))
@@ -213,26 +219,27 @@ class VectorLanes(Lanes):
     def _step_fields(
         self, lane: int, info: Mapping[str, Any], terminated: bool, truncated: bool
     ) -> dict[str, np.ndarray]:
-        """Return the fields of `info` before and after a lane's step, and set those of its current observation."""
+        """Return the fields of `info` before and after a lane's step, and set the fields of the current observation."""
         self.fields.check_step(info)
         if not self.info:
             return {}
         was_reset = self._mode is AutoresetMode.SAME_STEP and (terminated or truncated)
         of_lane = self._info_of_lane(info, lane, self.fields.names, over=was_reset)
-        found = self.fields.step(lane, of_lane, terminated)
+        fields = self.fields.step(lane, of_lane, terminated)
         if was_reset:
             self._reset_fields(lane, info)
-        return found
+        return fields
 
     def _info_of_lane(self, info: Mapping[str, Any], lane: int, names: Iterable[str], *, over: bool) -> dict[str, Any]:
         return info_of_lane(info, lane, names, self.num_envs, over=over)
 
     def _record(self, transitions: list[Transition], info: dict[str, Any]) -> None:
         """Add the transitions of a step to the ledger."""
-        ledger, same_step = self.ledger, self._mode is AutoresetMode.SAME_STEP
+        ledger = self.ledger
+        same_step = self._mode is AutoresetMode.SAME_STEP
         rewards = info.get(UNCLIPPED_REWARD)
-        info_before = [each.copy() for each in ledger.info] if ledger.reductions else ledger.info
-        self._before = ledger.returns.copy(), ledger.lengths.copy(), info_before
+        info_before = [episode.copy() for episode in ledger.info] if ledger.reductions else ledger.info
+        self._before = ledger.returns.copy(), ledger.lengths.copy(), info_before  # `discard` restores these
         for transition in transitions:
             lane = transition.lane
             if ledger.reductions:
@@ -260,13 +267,14 @@ class VectorLanes(Lanes):
     def discard(self, transitions: tuple[Transition, ...]) -> None:
         """Exclude the surplus transitions of the last tick from the ledger, with a warning.
 
-        They do not count in the returns and lengths of their episodes. If one of them ends its episode, the episode
-        does not continue.
+        Surplus transitions do not count in the returns and lengths of the episodes. If a surplus transition ends an
+        episode, the episode does not continue.
         """
         returns, lengths, info = self._before
         for transition in transitions:
             lane = transition.lane
-            self.ledger.returns[lane], self.ledger.lengths[lane] = returns[lane], lengths[lane]
+            self.ledger.returns[lane] = returns[lane]
+            self.ledger.lengths[lane] = lengths[lane]
             self.ledger.info[lane] = info[lane]
             if transition.terminated or transition.truncated:
                 self.ledger.finish(lane)
@@ -336,7 +344,8 @@ class VectorLanes(Lanes):
 
     def _restore(self, state: dict[str, Any]) -> str | None:
         """Repeat all actions since the reset; return the reason if that failed, else None."""
-        saved, lanes = state.get("vector"), state["lanes"]
+        saved = state.get("vector")
+        lanes = state["lanes"]
         if saved is None:
             return "the state is of scalar environments"
         if (len(lanes), saved["mode"]) != (self.num_envs, self._mode.value):
@@ -348,10 +357,13 @@ class VectorLanes(Lanes):
             for actions in saved["actions"]:
                 self._reset_lanes(np.flatnonzero(self._unreset))
                 self._advance(actions.astype(self.source.action_space.dtype))
+            # In DISABLED, the lanes that were reset after the last action.
             self._reset_lanes(np.flatnonzero(self._unreset & ~saved["unreset"]))
             self.fields.set_state(saved["info"])
         except Exception as error:  # an environment that has changed since the state was saved may raise any error
             return f"{type(error).__name__}: {error}"
         self._discarded = saved["discarded"]
-        same = (envs.equal(at(self._observations, lane), one["observation"]) for lane, one in enumerate(lanes))
+        same = (
+            envs.equal(at(self._observations, lane), lane_state["observation"]) for lane, lane_state in enumerate(lanes)
+        )
         return None if all(same) else "observations differ"

@@ -1,7 +1,7 @@
 """`RayActor`: a worker in an actor of Ray, which exchanges messages and rows with the learner by calls.
 
-The worker is the same as in a process of this machine. It has the same arrays, but they are in the memory of the actor.
-The learner sends commands, weights and the limits of the ring. It polls rows and answers.
+The worker is the same as in a process of this machine, with the same arrays, but in the memory of the actor. The
+learner sends commands, weights and the limits of the ring, and polls rows and answers.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ import ray
 from noterl.collect.workers.shared_memory import Array, ArraySpec, Shapes, SharedWeights
 from noterl.collect.workers.worker import ENTERED, LIMIT, SENT, STOP, WAKE, WANTED, ring_of, serve
 
-# Seconds between two replies to the learner if the worker has only rows to return, and if it has nothing.
-_PAUSE, _HEARTBEAT = 0.005, 0.1
+# Seconds between two replies to the learner if the worker has only rows to return, and if there is nothing to return.
+_PAUSE = 0.005
+_HEARTBEAT = 0.1
 
 
 class Command(NamedTuple):
@@ -30,11 +31,11 @@ class Command(NamedTuple):
     Attributes:
         number: of the command, from 0; commands may arrive in another order.
         message: a pickled command for the worker; None for none.
-        released: number of rows of this actor that the loop has consumed, minus those of its predecessor that it has
-            not.
+        released: number of rows of this actor that the loop has consumed, minus the rows of the predecessor that
+            the loop has not consumed.
         limit: the number of rows at which a worker waits that collects all the time.
-        stop: whether the worker ends its phase.
-        actions: those of the worker's lanes, if the learner chooses them.
+        stop: whether the worker ends the phase.
+        actions: of the worker's lanes, if the learner chooses the actions.
     """
 
     number: int
@@ -49,12 +50,13 @@ class Reply(NamedTuple):
     """What a worker returns.
 
     Attributes:
-        pid: the number of its process.
-        messages: its answers, in order.
-        rows: the fields of the rows that it has published since the last reply; None for no rows.
-        shared: if the learner chooses the actions, what it needs for the next round: arrays of the worker's lanes.
-        fresh: the lanes, counted from the worker's first, that it has reset on request.
-        inside: seconds since which it is inside the environment; 0 if it is not.
+        pid: the number of the actor's process.
+        messages: the worker's answers, in order.
+        rows: the fields of the rows that the worker has published since the last reply; None for no rows.
+        shared: if the learner chooses the actions, what the learner needs for the next round: arrays of the
+            worker's lanes.
+        fresh: the lanes, counted from the worker's first, that the worker has reset on request.
+        inside: seconds since which the worker is inside the environment; 0 outside.
     """
 
     pid: int
@@ -66,14 +68,14 @@ class Reply(NamedTuple):
 
 
 class _Mailbox:
-    """The worker's side of the connection: it receives pickled commands and sends pickled answers."""
+    """The worker's side of the connection, which receives pickled commands and sends pickled answers."""
 
     def __init__(self) -> None:
         self.commands: SimpleQueue[bytes] = SimpleQueue()
         self.answers: SimpleQueue[bytes] = SimpleQueue()
 
     def recv(self) -> Any:
-        """Wait for a command and return it."""
+        """Wait for a command and return the command."""
         return pickle.loads(self.commands.get())
 
     def send(self, message: Any) -> None:
@@ -86,29 +88,32 @@ class _Mailbox:
 
 
 class RayActor:
-    """An actor with one worker. Each method runs in a thread of its own.
+    """An actor with one worker. Each method runs in a separate thread.
 
     Args:
         index: the worker's number.
-        lanes: its lanes, first and behind the last.
-        specs: the arrays that it shares with the learner, without those of other workers.
+        lanes: the worker's lanes, the first and the one behind the last.
+        specs: the arrays that the worker shares with the learner, without the arrays of other workers.
         shapes: shape and dtype of the weights; [] if the learner chooses the actions.
     """
 
     def __init__(self, index: int, lanes: tuple[int, int], specs: Sequence[ArraySpec], shapes: Shapes) -> None:
         self._arrays = {spec.name: np.zeros(spec.shape, spec.dtype) for spec in specs}
         self._own = slice(*lanes)
-        self._ring, self._control = ring_of(self._arrays, index), self._arrays[f"control/{index}"]
+        self._ring = ring_of(self._arrays, index)
+        self._control = self._arrays[f"control/{index}"]
         self._weights = SharedWeights(self._arrays["weights"], self._arrays["version"], shapes) if shapes else None
         self._shared = [name for name in self._arrays if name == "encoded" or name.startswith("current/")]
         self._mailbox = _Mailbox()
-        self._lock, self._expected = Lock(), 0
+        self._lock = Lock()
+        self._expected = 0
         self._early: dict[int, tuple[Command, Any]] = {}  # commands that came before their predecessors
-        self._returned, self._replied = 0, 0.0  # the number of rows, and the time of the last reply
+        self._returned = 0  # the number of rows
+        self._replied = 0.0  # the time of the last reply
 
     @ray.method(concurrency_group="work")
     def work(self, job: bytes) -> None:
-        """Run the worker until the learner closes it."""
+        """Run the worker until the learner closes the worker."""
         serve(job, lambda _: self._arrays, self._mailbox)
 
     @ray.method(concurrency_group="commands")
@@ -117,9 +122,10 @@ class RayActor:
 
         Args:
             command: what to do.
-            weights: new weights and their number of gradient updates; None if they are the same as before.
+            weights: new weights and the number of gradient updates; None if the weights are the same as before.
         """
         with self._lock:
+            # Ray may deliver commands in another order, so an early one waits for the commands before.
             self._early[command.number] = command, weights
             while self._expected in self._early:
                 self._execute(*self._early.pop(self._expected))
@@ -141,7 +147,7 @@ class RayActor:
 
     @ray.method(concurrency_group="replies")
     def reply(self) -> Reply:
-        """Wait until there is something to return, or for a moment, and return it."""
+        """Wait until there is something to return, or for a moment, and return the reply."""
         messages = self._wait()
         count = self._ring.published - self._returned  # after the messages: rows before a message come with it
         rows = self._ring.copy(self._returned, count) if count else None
@@ -158,9 +164,11 @@ class RayActor:
         return Reply(os.getpid(), messages, rows, shared, fresh, inside)
 
     def _wait(self) -> list[bytes]:
-        """Wait for messages, and return them; rows are returned at most every `_PAUSE` seconds."""
-        answers, ring = self._mailbox.answers, self._ring
-        deadline, earliest = time.monotonic() + _HEARTBEAT, self._replied + _PAUSE
+        """Wait, and return the messages; rows are returned at most every `_PAUSE` seconds."""
+        answers = self._mailbox.answers
+        ring = self._ring
+        deadline = time.monotonic() + _HEARTBEAT
+        earliest = self._replied + _PAUSE
         messages: list[bytes] = []
         while True:
             while not answers.empty():
@@ -168,7 +176,8 @@ class RayActor:
                 if message != WAKE:
                     messages.append(message)
             self._control[WANTED] = self._returned + 1  # the worker sends `WAKE` with the next row
-            has_rows, now = ring.published > self._returned, time.monotonic()
+            has_rows = ring.published > self._returned
+            now = time.monotonic()
             is_reset = self._weights is None and bool(self._arrays["fresh"][self._own].any())
             if messages or is_reset or now >= deadline or (has_rows and now >= earliest):
                 return messages

@@ -1,7 +1,8 @@
-"""Starts workers as actors of Ray, and passes on what they and the learner send to each other.
+"""Starts workers as actors of Ray, and passes on what the actors and the learner send to each other.
 
-For the learner, a worker on a cluster looks like a process of this machine: it has a pipe, and a ring and a control
-array in memory. A thread, the relay, writes what the actors return into them, and sends what the learner writes there.
+For the learner, a worker on a cluster looks like a process of this machine, with a pipe, and with a ring and a control
+array in memory. A thread, the relay, writes what the actors return into this memory, and sends what the learner writes
+there.
 """
 
 from __future__ import annotations
@@ -45,9 +46,9 @@ _OWN_ARRAYS = ("ring", "counters", "control")
 
 
 def _is_needed(name: str, index: int) -> bool:
-    """Return whether a worker needs an array, because it is its own or that of all workers."""
-    kind, _, rest = name.partition("/")
-    return kind not in _OWN_ARRAYS or rest.split("/")[0] == str(index)
+    """Return whether a worker needs an array, because the array belongs to this worker or to all workers."""
+    group, _, suffix = name.partition("/")
+    return group not in _OWN_ARRAYS or suffix.split("/")[0] == str(index)
 
 
 class _LearnerPipe:
@@ -93,23 +94,25 @@ class _LearnerPipe:
 
 
 class _Weights:
-    """The newest weights of the learner in Ray's store, from which each machine receives them once.
+    """The newest weights of the learner in Ray's store, from which each machine receives the weights once.
 
     Args:
-        memory: holds the block to which the learner publishes them.
+        memory: holds the block to which the learner publishes weights.
         shapes: shape and dtype of each.
     """
 
     def __init__(self, memory: SharedMemory, shapes: Shapes) -> None:
         self._block = SharedWeights(memory.arrays["weights"], memory.arrays["version"], shapes)
         self._lock = threading.Lock()
-        self._version, self._reference = 0, None  # of the weights in the store
+        # Of the weights in the store.
+        self._version = 0
+        self._reference: Any = None
 
     def newest(self) -> tuple[int, Any]:
-        """Return the number of the newest publication, 0 before the first, and the reference of its weights."""
+        """Return the number of the newest publication, 0 before the first, and the reference of the weights."""
         block = self._block
         with self._lock:
-            while not block.read():
+            while not block.read():  # the learner is publishing
                 time.sleep(0)
             if block.version != self._version:
                 self._reference = ray.put(([weight.copy() for weight in block.weights], block.updates))
@@ -118,17 +121,17 @@ class _Weights:
 
 
 class RayWorker(WorkerHandle):
-    """A worker in an actor, and what was sent to it.
+    """A worker in an actor, and what was sent to the actor.
 
     Args:
-        job: what it does.
+        job: what the worker does.
         memory: of the learner.
         weights: the newest weights; None if the learner chooses the actions.
         options: of the actor.
 
     Attributes:
         actor: the handle of the actor.
-        pid: the number of its process; None until it has started.
+        pid: the number of the actor's process; None until the actor has started.
     """
 
     pipe: _LearnerPipe
@@ -137,13 +140,17 @@ class RayWorker(WorkerHandle):
         index = job.index
         super().__init__(job, memory.arrays[f"control/{index}"])
         pickled = dumps(job)
-        self._arrays, self._weights = memory.arrays, weights
+        self._arrays = memory.arrays
+        self._weights = weights
         self._own = slice(job.first, job.first + job.count)
         self._ring = ring_of(memory.arrays, index)
         self._base = self._ring.published  # the rows of its predecessors
         self._lock = threading.Lock()  # held while the learner or the relay changes what follows
-        self._number, self._sent, self._version = 0, (0, 0, False), 0
-        self._is_over, self._reason = False, ""
+        self._number = 0
+        self._sent = (0, 0, False)
+        self._version = 0
+        self._is_over = False
+        self._reason = ""
         self.pid: int | None = None
         self._launched = self._replied = time.monotonic()
         self._entered: float | None = None  # when it has entered its environment; None if it is not inside
@@ -170,25 +177,28 @@ class RayWorker(WorkerHandle):
         return self._is_over or bool(self._reason)
 
     def seconds_inside(self) -> float:
-        """Return for how many seconds the worker had been inside its environment when the relay last looked.
+        """Return for how many seconds the worker had been inside the environment when the relay last looked.
 
-        The learner adds nothing to it: if it has held up the relay, the worker may have left the environment meanwhile.
+        The learner does not add the time since then: if the learner has held up the relay, the worker may have left the
+        environment meanwhile.
         """
         return 0.0 if self._is_over else self._inside
 
     # Calls of the learner, and of the relay
 
     def send(self, message: tuple[Any, ...] | None) -> None:
-        """Send a command with the newest weights and limits, without waiting for it.
+        """Send a command with the newest weights and limits, without waiting for the result.
 
         Args:
-            message: the command; None to send weights and limits only if they are new, and one such call at a time.
+            message: the command; None to send weights and limits only if these are new, and one such call at
+                a time.
         """
         with self._lock:
             if self._is_over or (message is None and self._commands):
                 return
             # Before the weights, so that they are at least as new as the limit.
-            released, limit = self._ring.released - self._base, int(self._control[LIMIT]) - self._base
+            released = self._ring.released - self._base
+            limit = int(self._control[LIMIT]) - self._base
             limits = released, limit, bool(self._control[STOP])
             version, reference = (0, None) if self._weights is None else self._weights.newest()
             if message is None and limits == self._sent and version == self._version:
@@ -200,7 +210,9 @@ class RayWorker(WorkerHandle):
             command = Command(self._number, pickled, *limits, actions)
             weights = reference if version != self._version else None
             self._commands.append(self.actor.command.remote(command, weights))
-            self._number, self._sent, self._version = self._number + 1, limits, version
+            self._number += 1
+            self._sent = limits
+            self._version = version
 
     # Calls of the relay
 
@@ -227,7 +239,8 @@ class RayWorker(WorkerHandle):
 
     def _receive(self, reply: Reply) -> None:
         """Write what the actor has returned into the learner's memory."""
-        self.pid, self._replied = reply.pid, time.monotonic()
+        self.pid = reply.pid
+        self._replied = time.monotonic()
         self._entered = self._replied - reply.inside if reply.inside else None
         for name, values in reply.shared.items():
             self._arrays[name][self._own] = values
@@ -248,7 +261,7 @@ class RayWorker(WorkerHandle):
                 self.pipe.put(None)
 
     def look(self, start_timeout: float) -> None:
-        """Note how long the worker has been inside its environment, and report it if the cluster has not started it."""
+        """Record how long the worker has been inside the environment, and report a worker that was not started."""
         now = time.monotonic()
         if self.pid is None:
             self._look_at_start(now - self._launched, start_timeout)
@@ -260,6 +273,7 @@ class RayWorker(WorkerHandle):
 
     def _look_at_start(self, waited: float, timeout: float) -> None:
         is_late = waited >= timeout
+        # A late worker is reported twice at most: with a warning, and after the timeout with an error.
         if self._is_reported is is_late or not (is_late or waited >= _SLOW_START):
             return
         self._is_reported = is_late
@@ -279,7 +293,7 @@ class RayWorker(WorkerHandle):
         return self._reason
 
     def has_ended(self) -> bool:
-        """Return whether the actor has closed its environments, or has failed."""
+        """Return whether the actor has closed the environments, or has failed."""
         if self._is_over or not ray.is_initialized():
             return True
         try:
@@ -288,10 +302,10 @@ class RayWorker(WorkerHandle):
             return True
 
     def close_after_end(self) -> None:
-        """Do nothing: the relay notices it."""
+        """Do nothing: the relay notices the end."""
 
     def kill(self) -> None:
-        """Kill the actor; nothing that it has not yet returned is used."""
+        """Kill the actor; nothing that the actor has not yet returned is used."""
         with self._lock:
             if self._is_over:
                 return
@@ -313,7 +327,8 @@ class RayLauncher:
 
     def __init__(self, settings: RayWorkers, memory: SharedMemory, shapes: Shapes) -> None:
         _connection.open()
-        self._memory, self._timeout = memory, settings.start_timeout
+        self._memory = memory
+        self._timeout = settings.start_timeout
         self._weights = _Weights(memory, shapes) if shapes else None
         self._options = {
             "num_cpus": settings.num_cpus,
@@ -350,7 +365,7 @@ class RayLauncher:
             raise RuntimeError("workers: the connection to Ray was lost") from self._error
 
     def close(self) -> None:
-        """End the relay, and Ray if it was started here and no other `fit` uses it."""
+        """End the relay, and Ray if Ray was started here and no other `fit` uses Ray."""
         self._ends.set()
         self._relay.join()
         _connection.close()
@@ -371,6 +386,7 @@ class RayLauncher:
         if not owners:
             self._ends.wait(_LOOK_SECONDS)
         else:
+            # The first call waits for one result, the second one adds the others that have arrived.
             ready, others = ray.wait(list(owners), timeout=_LOOK_SECONDS)
             if ready and others:
                 ready += ray.wait(others, num_returns=len(others), timeout=0)[0]
@@ -385,14 +401,15 @@ class RayLauncher:
 
 
 class _Connection:
-    """The connection of this process to Ray: the first `fit` that needs it starts Ray, and the last one ends it."""
+    """The connection of this process to Ray: the first `fit` that needs Ray starts Ray, and the last one ends Ray."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._users, self._is_own = 0, False
+        self._users = 0
+        self._is_own = False
 
     def open(self) -> None:
-        """Connect to Ray, or start it, unless this process is connected; `close` must follow."""
+        """Connect to Ray, or start Ray, unless this process is connected; `close` must follow."""
         with self._lock:
             if not ray.is_initialized():
                 _start_ray()
@@ -400,7 +417,7 @@ class _Connection:
             self._users += 1
 
     def close(self) -> None:
-        """End Ray if it was started by `open`, and no other user is left."""
+        """End Ray if Ray was started by `open`, and no other user is left."""
         with self._lock:
             self._users -= 1
             if self._is_own and not self._users:
@@ -412,7 +429,7 @@ _connection = _Connection()
 
 
 def _start_ray() -> None:
-    """Connect to a cluster, or start one; the program's reaction to SIGTERM stays as it is."""
+    """Connect to a cluster, or start one; the program's reaction to SIGTERM does not change."""
     handler = signal.getsignal(signal.SIGTERM)
     with warnings.catch_warnings():
         # Ray's processes are started by forks that execute another program at once.

@@ -14,17 +14,17 @@ from noterl.utils.optional import require
 
 @dataclass(frozen=True)
 class RayWorkers(WorkerSettings):
-    """The workers of a `fit` on a Ray cluster, for its argument `workers`. Each is a Ray actor with its own process.
+    """The workers of a `fit` on a Ray cluster, for the argument `workers`. Each is a Ray actor in a separate process.
 
-    If the script has not called `ray.init`, `fit` does. It then connects to the cluster of the machine or of the
-    variable `RAY_ADDRESS`, starts Ray on this machine if there is none, and disconnects when it ends. noterl and the
+    If the script has not called `ray.init`, `fit` does. `fit` then connects to the cluster of the machine or of the
+    variable `RAY_ADDRESS`, starts Ray on this machine if there is none, and disconnects at the end. noterl and the
     packages of the environment must be installed on all machines. Ray's extra is needed: `pip install "noterl[ray]"`.
 
     Args:
-        num_workers: number of actors, which share the environments. Ray spreads them over the machines.
+        num_workers: number of actors, which share the environments. Ray spreads the actors over the machines.
         num_cpus: how many cores Ray reserves for each.
         resources: further resources that each needs, such as {"simulator": 1}, as for `ray.remote`.
-        start_timeout: seconds after which it is an error if the cluster has not started a worker.
+        start_timeout: seconds after which `fit` raises an error if the cluster has not started a worker.
         collect, overlap, balance, max_staleness, on_failure, restarts, step_timeout: see `WorkerSettings`.
 
     Raises:

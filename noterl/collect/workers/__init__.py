@@ -1,1 +1,1 @@
-"""Worker processes that step environments, and what they share with the learner."""
+"""Worker processes that step environments, and what these processes share with the learner."""

@@ -51,7 +51,8 @@ if TYPE_CHECKING:
     from noterl.replay import Replay
 
 # A worker waits when its ring is full. The rounds of a ring, and the bytes of a ring of large rows.
-RING_ROUNDS, RING_BYTES = 256, 2**24
+RING_ROUNDS = 256
+RING_BYTES = 2**24
 
 # After more calls of `env_call` in one `fit`, a failed worker cannot be replaced: its successor repeats all of them.
 MAX_CALLS = 100_000
@@ -60,11 +61,11 @@ MAX_CALLS = 100_000
 class PoolLanes(Pool):
     """N lanes in P worker processes.
 
-    Worker p has the lanes `p N // P` to `(p + 1) N // P - 1`. Seeds of a lane come from "environment/<lane>", so they
+    Worker p has the lanes `p N // P` to `(p + 1) N // P - 1`. Seeds of a lane come from "environment/<lane>", so seeds
     do not depend on the number of workers. Exploration of worker p uses generators "worker/<p>/...".
 
     The processes run from `start` to `close`. Workers may have collected further than the loop has consumed; these rows
-    are part of the state, and the next `fit` consumes them first.
+    are part of the state, and the next `fit` consumes these rows first.
 
     Args:
         source: makes the environments.
@@ -75,7 +76,7 @@ class PoolLanes(Pool):
         info_spec: see `Lanes`.
 
     Attributes:
-        ledger: the episodes in flight, as far as the loop has consumed them.
+        ledger: the episodes in flight, as far as the loop has consumed the rows.
         info: the current value of each field of `info_spec`, `[N, ...]`, if the learner chooses the actions.
 
     Raises:
@@ -98,30 +99,30 @@ class PoolLanes(Pool):
         super().__init__(source, num_envs, generators, workers, info_spec)
         self._detached = source.detached()
         self._team_reward = team_reward
-        self._worker_of = [index for index, own in enumerate(self.own) for _ in range(own.start, own.stop)]
+        self._worker_of = [index for index, lanes in enumerate(self.own) for _ in range(lanes.start, lanes.stop)]
         self._state = PoolState(self.own)
         self._calls: list[EnvCall] = []  # all of this fit
 
     @property
     def has_rounds(self) -> bool:
-        """Whether each worker has rounds of its phase left, which an earlier policy may have begun; between rounds."""
+        """Whether each worker has rounds of the phase left, which an earlier policy may have begun; between rounds."""
         return self.rounds.has_rounds
 
     # Starting and ending
 
     def serves(self, source: EnvSource, num_envs: int, on_device: bool) -> bool:
-        """Return False: the processes end with their `fit`, and the next one restores their state."""
+        """Return False: the processes end with the `fit`, and the next one restores the state."""
         return False
 
     def set_sources(self, replay: Replay) -> None:
         """Set in the replay memory which lanes belong to which worker."""
-        replay.set_sources([own.stop - own.start for own in self.own], balance=self.settings.balance)
+        replay.set_sources([lanes.stop - lanes.start for lanes in self.own], balance=self.settings.balance)
 
     def look_for_masks(self) -> None:
-        """Reset one more environment in this process; if it reports a mask, `fields` offers it.
+        """Reset one more environment in this process; if `info` has a mask, `fields` offers the mask.
 
         The arrays in shared memory have a fixed layout, so the masks must be known before. If the environment raises
-        an exception, nothing is offered, and the workers report the exception when they start.
+        an exception, nothing is offered, and the workers report the exception at the start.
         """
         if not self.fields.watched:
             return
@@ -129,7 +130,7 @@ class PoolLanes(Pool):
             self.fields.reset(0, environment.reset(seed=0)[1])
 
     def start(self, actor: Actor, rollout_steps: int | None = None) -> None:
-        """Start the processes, and wait until their environments are made.
+        """Start the processes, and wait until the environments are made.
 
         Args:
             actor: chooses the actions.
@@ -155,12 +156,13 @@ class PoolLanes(Pool):
         self.control = [self.memory.arrays[f"control/{index}"] for index in range(len(self.own))]
         reader = RowReader(self.source.observation_space, self.source.action_space)
         self.inboxes = [
-            Inbox(ring_of(self.memory.arrays, index), own.stop - own.start, reader)
-            for index, own in enumerate(self.own)
+            Inbox(ring_of(self.memory.arrays, index), lanes.stop - lanes.start, reader)
+            for index, lanes in enumerate(self.own)
         ]
         self.resets[:] = 0
         self._calls = []
-        self.step, self._is_over = 0, False
+        self.step = 0
+        self._is_over = False
         try:
             self._start_processes(rounds)
         except BaseException:
@@ -178,12 +180,13 @@ class PoolLanes(Pool):
             inbox.set_state(rows)
         launcher = self.settings.launcher(self.memory, rounds.shapes)
         self.supervisor = Supervisor(self.settings, self.own, launcher, self.control)
-        self.supervisor.successor_job, self.supervisor.on_replaced = self._successor_job, self._resume
+        self.supervisor.successor_job = self._successor_job
+        self.supervisor.on_replaced = self._resume
         self.supervisor.check = self.guard.check
         rounds.open(pool)
         running = self.supervisor.start([self._job(index, restores=True) for index in range(len(self.own))])
-        for own, inbox, runs_of_own in zip(self.own, self.inboxes, running, strict=True):
-            for lane, runs in zip(range(own.start, own.stop), runs_of_own, strict=True):
+        for lanes, inbox, runs_of_worker in zip(self.own, self.inboxes, running, strict=True):
+            for lane, runs in zip(range(lanes.start, lanes.stop), runs_of_worker, strict=True):
                 if not runs and not inbox.rows and lane not in self.ledger.over:
                     self.ledger.running[lane] = False  # it could not be restored
         rounds.lost.clear()  # a worker that was replaced meanwhile has restored its lanes too
@@ -194,30 +197,31 @@ class PoolLanes(Pool):
         start = rounds.actor.start if self.copies_policy else NO_STATE
         row = row_specs(self.source, self.fields.spec, self.ledger.reductions, start)
         row_bytes = sum(int(np.prod(spec.shape)) * np.dtype(spec.dtype).itemsize for spec in row)
-        for index, own in enumerate(self.own):
-            count = own.stop - own.start
+        for index, lanes in enumerate(self.own):
+            count = lanes.stop - lanes.start
             capacity = count * max(rounds.least, min(RING_ROUNDS, RING_BYTES // (row_bytes * count)))
             specs += [ArraySpec(f"counters/{index}", (2,), np.int64)]
             specs += [ArraySpec(f"control/{index}", (CONTROL_SIZE,), np.int64)]
-            specs += [ArraySpec(f"ring/{index}/{each.name}", (capacity, *each.shape), each.dtype) for each in row]
+            specs += [ArraySpec(f"ring/{index}/{spec.name}", (capacity, *spec.shape), spec.dtype) for spec in row]
         return specs
 
     def _job(self, index: int, *, restores: bool) -> Job:
         """Return what a worker does; a job that does not restore the saved state starts new episodes."""
-        own = self.own[index]
+        lane_range = self.own[index]
         acting = self.rounds.acting(index, self._state.explorer_of(index) if restores else None)
         lanes = self._state.lanes_of(index) if restores else None
-        names = [f"environment/{lane}" for lane in range(own.start, own.stop)]
+        names = [f"environment/{lane}" for lane in range(lane_range.start, lane_range.stop)]
         names += [exploration_name(index, name) for name in self.rounds.explorers]
         states = {name: self.generators(name).bit_generator.state for name in names}
         generators = {"seed": self.generators.seed, "states": states}
-        lanes_of_worker = index, own.start, own.stop - own.start, self.num_envs, self._detached
+        count = lane_range.stop - lane_range.start
+        lanes_of_worker = index, lane_range.start, count, self.num_envs, self._detached
         info = self.fields.spec, tuple(self.ledger.reductions)
         takes_mask = self.rounds.actor.head.takes_mask
         return Job(*lanes_of_worker, acting, generators, lanes, self._specs, *info, takes_mask=takes_mask)
 
     def end(self, *, hurry: bool) -> None:
-        """End the processes, and keep their state, which `get_state` then returns."""
+        """End the processes, and keep the state, which `get_state` then returns."""
         try:
             self._state.saved = self.get_state(hurry=hurry)
         except BaseException:
@@ -244,7 +248,8 @@ class PoolLanes(Pool):
     def _release(self) -> None:
         """Release what the processes have shared."""
         self.rounds = self.supervisor = None
-        self.inboxes, self.control = [], []
+        self.inboxes = []
+        self.control = []
         if self.memory is not None:
             self.memory.close()
             self.memory = None
@@ -263,8 +268,8 @@ class PoolLanes(Pool):
     def reset(self, lane: int, number: int, step: int) -> None:
         """Start episode `number` in a lane.
 
-        A worker that acts resets its lanes itself, at the beginning of the next round. Otherwise all idle lanes are
-        reset together when this is called for the first of them.
+        A worker that acts resets the lanes itself, at the beginning of the next round. Otherwise all idle lanes are
+        reset together when this is called for the first of these lanes.
         """
         self.step = step
         self.earned[lane] = 0.0
@@ -272,7 +277,7 @@ class PoolLanes(Pool):
         self.ledger.begin(lane, number)
 
     def reset_noise(self, actor: Actor, lane: int) -> None:
-        """Reset the noise of a lane in which an episode starts; workers that act reset their own."""
+        """Reset the noise of a lane in which an episode starts; workers that act reset the noise themselves."""
         self.rounds.reset_noise(actor, lane)
 
     def choose_actions(self, actor: Actor, step: int) -> Chosen:
@@ -290,17 +295,18 @@ class PoolLanes(Pool):
     def begin_round(self, actions: np.ndarray, extra: Mapping[str, np.ndarray] | None = None) -> None:
         """Send the actions of the round, which the learner has chosen, to the workers.
 
-        `extra` holds further fields `[N, ...]` of these actions, which their transitions then have.
+        `extra` holds further fields `[N, ...]` of these actions, which the transitions then have.
         """
         self.end_round()
         self.memory.arrays["actions"][:] = actions
-        self.actions, self.cursor = members(actions, self.source.action_space), 0
+        self.actions = members(actions, self.source.action_space)
+        self.cursor = 0
         self._extra = dict(extra or {})
         for index in range(len(self.own)):
             self.supervisor.send(index, "step", self.step)
 
     def tick(self, step: int) -> tuple[Transition, ...]:
-        """Return the next lane's transition of the round; () if its worker has failed in the round."""
+        """Return the next lane's transition of the round; () if the lane's worker has failed in the round."""
         lane = self.cursor
         index = self._worker_of[lane]
         rows = self.inboxes[index].current or self._rows_of(index)
@@ -308,7 +314,8 @@ class PoolLanes(Pool):
         self.cursor += 1
         transitions = (self._transition(lane, index, rows),) if rows else ()
         if self.cursor == self.num_envs:
-            self.actions, self._is_over = None, True
+            self.actions = None
+            self._is_over = True
         return transitions
 
     def _transition(self, lane: int, index: int, rows: Sequence[Row]) -> Transition:
@@ -327,7 +334,7 @@ class PoolLanes(Pool):
         return Transition(lane, observation, action, reward, next_observation, terminated, truncated, extra)
 
     def _further_fields(self, lane: int, fields: Mapping[str, Any], row: int) -> Any:
-        """Return the further fields of a transition, None if there are none, and add its `info` to the episode's."""
+        """Return the further fields of a transition, None for none, and add the step's `info` to the episode's."""
         if self.ledger.reductions:
             self.ledger.info[lane].add(info_at(fields, self.ledger.reductions, row))
         if self._team_reward is not None:
@@ -337,7 +344,7 @@ class PoolLanes(Pool):
             return extra
         extra = {name: values[lane] for name, values in self._extra.items()}
         for name in self.fields.spec:
-            extra |= {each: fields[f"{FIELDS}{each}"][row] for each in (name, f"next_{name}")}
+            extra |= {key: fields[f"{FIELDS}{key}"][row] for key in (name, f"next_{name}")}
         return extra or None
 
     def logs(self, lane: int) -> dict[str, float]:
@@ -352,10 +359,11 @@ class PoolLanes(Pool):
     def call(self, call: EnvCall) -> list[Any]:
         """Call a method of every environment, or read an attribute; return the results of the lanes.
 
-        Workers do so after their phase. So the rounds that they have collected ahead of the loop come before the call.
+        Workers do so after the phase. So the rounds that workers have collected ahead of the loop come before the call.
 
         Raises:
-            ValueError: if the environments do not have it, or the arguments cannot be sent to another process.
+            ValueError: if the environments lack the method or attribute, or the arguments cannot be sent to another
+                process.
             WorkerError: if the method raises.
         """
         results: list[Any] = self.supervisor.call(call, self.inboxes)
@@ -366,7 +374,7 @@ class PoolLanes(Pool):
     # Waiting
 
     def _rows_of(self, index: int) -> list[Row]:
-        """Return a worker's rows of the round in progress; [] if it has failed, and the learner chose the actions."""
+        """Return a worker's rows of the round in progress; [] after a failure if the learner chose the actions."""
         inbox = self.inboxes[index]
         if not inbox.rows and index not in self.rounds.lost:
             self.wait_for_rounds([index])
@@ -375,7 +383,7 @@ class PoolLanes(Pool):
     # Failures
 
     def _successor_job(self, index: int) -> Job:
-        """Return the job of a process that replaces another one; its lanes start new episodes."""
+        """Return the job of a process that replaces another one; the lanes start new episodes."""
         if len(self._calls) > MAX_CALLS:
             raise WorkerError(
                 index, f"worker {index} cannot be replaced after more than {MAX_CALLS:,} calls of env_call in one fit"
@@ -388,16 +396,17 @@ class PoolLanes(Pool):
         self.rounds.resume(index)
 
     def _skip_used_seeds(self, index: int) -> None:
-        """Advance the generators of a failed worker, so that its successor does not repeat random numbers."""
-        own, pending = self.own[index], self.rounds.pending_resets(index)
-        for lane, ahead in zip(range(own.start, own.stop), pending.tolist(), strict=True):
+        """Advance the generators of a failed worker, so that the successor does not repeat random numbers."""
+        lanes = self.own[index]
+        pending = self.rounds.pending_resets(index)
+        for lane, ahead in zip(range(lanes.start, lanes.stop), pending.tolist(), strict=True):
             generator = self.generators(f"environment/{lane}")
             for _ in range(int(self.resets[lane]) + ahead + 1):  # it may have failed in a reset
                 generator.integers(2**31)
             self.resets[lane] = -ahead
         for name in self.rounds.explorers:
             bits: Any = self.generators(exploration_name(index, name)).bit_generator
-            bits.advance(2**64)
+            bits.advance(2**64)  # more numbers than the failed worker can have drawn
 
     # State
 
@@ -405,7 +414,7 @@ class PoolLanes(Pool):
         """Return the state of the lanes, with the rounds that the loop has not consumed; see `PoolState`.
 
         Args:
-            hurry: whether workers end their phase early, because an error has ended the training. The episodes of
+            hurry: whether workers end the phase early, because an error has ended the training. The episodes of
                 workers that do not answer in time are lost. Only `close` may follow.
         """
         if self.supervisor is None:
@@ -417,12 +426,13 @@ class PoolLanes(Pool):
         return join(self, self.rounds, states, self._extra)
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore the state of `get_state` at the next `start`, or that of `ScalarLanes`; see `PoolState.accept`."""
+        """Restore the state of `get_state` at the next `start`, or a state of `ScalarLanes`; see `PoolState.accept`."""
         if not self._state.accept(state):
             return
         self.ledger.set_state(state["ledger"])
         if self._state.pool and state["actions"] is not None:
-            self.actions, self.cursor = members(state["actions"], self.source.action_space), state["cursor"]
+            self.actions = members(state["actions"], self.source.action_space)
+            self.cursor = state["cursor"]
             self._extra = {name: values.copy() for name, values in state["extra"].items()}
         if self.source.team is not None:
             self.earned[:] = [lane["earned"] for lane in state["lanes"]]

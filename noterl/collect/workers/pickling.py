@@ -15,7 +15,7 @@ def dumps(value: Any, what: str = _WHAT) -> bytes:
 
     Args:
         value: the value.
-        what: what it is, for the message.
+        what: a description of the value, for the message.
 
     Raises:
         ValueError: if the value cannot be sent.

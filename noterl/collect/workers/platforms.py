@@ -1,6 +1,6 @@
-"""What differs between operating systems when a process starts another one, with which it shares a pipe and memory.
+"""What differs between operating systems when a process starts another one, and both share a pipe and memory.
 
-Linux is tested. On Windows a process inherits the handle of a pipe, and memory is attached by its name.
+Linux is tested. On Windows a process inherits the handle of a pipe, and memory is attached by name.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _PR_SET_PDEATHSIG = 1
 
 
 def make_memory(size: int) -> tuple[Handle, mmap.mmap]:
-    """Return new memory of zeros, and what another process needs to attach it.
+    """Return new memory of zeros, and what another process needs to attach the memory.
 
-    Nothing is left in `/dev/shm`: the kernel frees it with the last process that maps it.
+    Nothing is left in `/dev/shm`: the kernel frees the memory with the last process that maps the memory.
     """
     if sys.platform == "win32":
         name = f"noterl-{secrets.token_hex(8)}"
@@ -59,7 +59,7 @@ def release(handle: Handle) -> None:
 
 
 def start(command: list[str], memory: Handle, pipe: int, **options: Any) -> subprocess.Popen[bytes]:
-    """Start a process that inherits a pipe and memory; Ctrl-C in a terminal does not reach it."""
+    """Start a process that inherits a pipe and memory; Ctrl-C in a terminal does not reach the process."""
     if sys.platform == "win32":
         os.set_handle_inheritable(pipe, True)
         inherited = subprocess.STARTUPINFO(lpAttributeList={"handle_list": [pipe]})
@@ -69,14 +69,14 @@ def start(command: list[str], memory: Handle, pipe: int, **options: Any) -> subp
 
 
 def kill_group(pid: int) -> None:
-    """Kill a process of `start` and those that it has started; on Windows, do nothing."""
+    """Kill a process of `start` and the processes that it has started; on Windows, do nothing."""
     if sys.platform != "win32":
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(pid, signal.SIGKILL)
 
 
 def open_pipe(pipe: int) -> Any:
-    """Return the connection of a pipe that this process has inherited; programs that it starts do not inherit it."""
+    """Return the connection of an inherited pipe; programs that this process starts do not inherit the pipe."""
     if sys.platform == "win32":
         from multiprocessing.connection import PipeConnection
 
@@ -107,7 +107,7 @@ class Pipes:
             self._selector.register(pipe, selectors.EVENT_READ)
 
     def remove(self, pipe: Connection) -> None:
-        """Remove a pipe, before it is closed."""
+        """Remove a pipe, before the pipe is closed."""
         del self.owners[pipe]
         if self._selector is not None:
             self._selector.unregister(pipe)
@@ -120,7 +120,7 @@ class Pipes:
 
 
 def end_after_parent() -> None:
-    """On Linux, let the kernel kill this process a second after its parent has ended, also inside of C code.
+    """On Linux, let the kernel kill this process a second after the parent has ended, also inside of C code.
 
     In this second, `end_own_group` can end the processes that this one has started.
     """
@@ -148,7 +148,7 @@ def wait_for_parent(pipe: int) -> None:
 
 
 def end_own_group() -> None:
-    """End this process of `start` at once, and those that it has started; on Windows, this process only."""
+    """End this process of `start` at once, and the processes that it has started; on Windows, this process only."""
     if sys.platform != "win32":
         os.killpg(0, signal.SIGKILL)
     os._exit(1)

@@ -29,7 +29,7 @@ class Pool(Lanes):
         generators: the agent's generators.
         encoder: encodes observations for networks.
         earned: the return of each agent of a team, `[N, agents]`.
-        resets: how often each lane was reset since its generator was synchronized, `[N]`.
+        resets: how often each lane was reset since the lane's generator was synchronized, `[N]`.
         step: environment steps so far.
         cursor: the lane whose transition is next in the round.
         rounds: who chooses the actions; None outside of a `fit`.
@@ -51,7 +51,7 @@ class Pool(Lanes):
         self.settings: WorkerSettings = workers
         self.generators: Generators = generators
         ends = [index * num_envs // workers.count for index in range(workers.count + 1)]
-        self.own: list[slice] = [slice(*both) for both in pairwise(ends)]
+        self.own: list[slice] = [slice(*bounds) for bounds in pairwise(ends)]
         self.encoder: ObservationEncoder = ObservationEncoder(source.observation_space)
         self.earned: np.ndarray = np.zeros((num_envs, 0 if source.team is None else len(source.team)))
         self.resets: np.ndarray = np.zeros(num_envs, np.int64)

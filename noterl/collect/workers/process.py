@@ -1,4 +1,4 @@
-"""A worker process as the learner sees it: how it is started, what it sends, and the rows that it has returned."""
+"""A worker process as the learner sees it: the start, the messages, and the rows that the worker has returned."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ class Inbox:
         reader: reads rows; None if `round` is not called.
 
     Attributes:
-        current: the rows of the oldest round, once `round` has returned them, until it is released or copied.
+        current: the rows of the oldest round, once `round` has returned the rows, until the round is
+            released or copied.
     """
 
     def __init__(self, ring: Ring, count: int, reader: RowReader | None = None) -> None:
@@ -66,7 +67,7 @@ class Inbox:
         return sum(len(chunk["reward"]) for chunk in self._chunks) - self._first + self.ring.unread
 
     def front(self) -> tuple[Mapping[str, Array], int]:
-        """Return the fields that hold the oldest round, and its first row."""
+        """Return the fields that hold the oldest round, and the first row of the round."""
         if self._chunks:
             return self._chunks[0], self._first
         return self.ring.fields, self.ring.first()
@@ -74,7 +75,9 @@ class Inbox:
     def round(self) -> list[Row]:
         """Return the rows of the oldest round, `[count]`; there must be one."""
         if self._released == len(self._read):
-            self._read, self._released = self._read_together(), 0
+            # All rounds that have arrived, because `RowReader` is faster with many rows.
+            self._read = self._read_together()
+            self._released = 0
         self.current = self._read[self._released : self._released + self.count]
         return self.current
 
@@ -102,7 +105,10 @@ class Inbox:
         if rows:
             self._chunks.append(self.ring.copy(self.ring.released, rows))
             self.ring.release(rows)
-            self._read, self._released, self.current = [], 0, []  # they are views of the ring
+            # Rows that were read are views of the ring.
+            self._read = []
+            self._released = 0
+            self.current = []
 
     def begun(self) -> Array:
         """Return how often each lane was reset in the rows, `[count]`."""
@@ -124,7 +130,7 @@ class Inbox:
         return {name: np.concatenate([empty[name], *(chunk[name] for chunk in chunks)]) for name in empty}
 
     def set_state(self, rows: Mapping[str, Array]) -> None:
-        """Put saved rows in front of those in the ring; fields that they lack are zeros."""
+        """Put saved rows in front of the rows in the ring; fields that the saved rows lack are zeros."""
         count = len(rows["reward"])
         if count:
             fields = self.ring.fields.items()
@@ -133,18 +139,18 @@ class Inbox:
 
 
 class WorkerHandle(ABC):
-    """A running worker, and what it has answered.
+    """A running worker, and what the worker has answered.
 
     Args:
-        job: what it does.
-        control: its control array; see `noterl.collect.workers.worker`.
+        job: what the worker does.
+        control: the worker's control array; see `noterl.collect.workers.worker`.
 
     Attributes:
-        job: what it does.
+        job: what the worker does.
         pipe: receives answers.
-        running: which of its lanes have an episode in progress at the start; None until it is ready.
-        state: its answer to "send_state"; None before.
-        answer: its answer to the last "call": the number of the call, and the results or the error.
+        running: which of the worker's lanes have an episode in progress at the start; None until the worker is ready.
+        state: the answer to "send_state"; None before.
+        answer: the answer to the last "call": the number of the call, and the results or the error.
     """
 
     pipe: Any
@@ -161,13 +167,13 @@ class WorkerHandle(ABC):
         self.pipe.send(message)
 
     def seconds_inside(self) -> float:
-        """Return for how many seconds the worker has been inside its environment; 0 if it is not."""
+        """Return for how many seconds the worker has been inside the environment; 0 outside."""
         entered = int(self._control[ENTERED])
         return (time.monotonic_ns() - entered) / 1e9 if entered else 0.0
 
     @abstractmethod
     def exit_status(self) -> str:
-        """Describe how the worker has ended; wait a moment for it."""
+        """Describe how the worker has ended; wait a moment for the end."""
 
     def ask_to_close(self) -> None:
         """Send the command to close the environments and end."""
@@ -180,25 +186,25 @@ class WorkerHandle(ABC):
 
     @abstractmethod
     def close_after_end(self) -> None:
-        """If the worker has ended, close its end of the pipe, so that this process notices it."""
+        """If the worker has ended, close the worker's end of the pipe, so that this process notices the end."""
 
     @abstractmethod
     def kill(self) -> None:
-        """Kill the worker; nothing that it has not yet returned is used."""
+        """Kill the worker; nothing that the worker has not yet returned is used."""
 
 
 class Launcher(Protocol):
     """Starts the workers of a `fit`."""
 
     def launch(self, job: Job) -> WorkerHandle:
-        """Start a worker without waiting for it.
+        """Start a worker without waiting until the worker is ready.
 
         Raises:
             ValueError: if the job cannot be sent to another process.
         """
 
     def close(self) -> None:
-        """Release what the workers needed; they have ended."""
+        """Release what the workers needed; the workers have ended."""
 
 
 class ProcessLauncher:
@@ -223,7 +229,7 @@ class WorkerProcess(WorkerHandle):
     """A running worker process.
 
     Args:
-        job: what it does.
+        job: what the worker does.
         memory: shared with the process.
     """
 
@@ -253,7 +259,7 @@ class WorkerProcess(WorkerHandle):
         return self._process.pid
 
     def exit_status(self) -> str:
-        """Describe how the process has ended; wait a moment for it."""
+        """Describe how the process has ended; wait a moment for the end."""
         try:
             code = self._process.wait(1.0)
         except subprocess.TimeoutExpired:
@@ -270,18 +276,18 @@ class WorkerProcess(WorkerHandle):
         return True
 
     def close_after_end(self) -> None:
-        """If the process has ended, kill those that its environments have forked, which hold the pipe too."""
+        """If the process has ended, kill the processes that environments have forked, which hold the pipe too."""
         self.has_ended()
 
     def kill(self) -> None:
-        """Kill the process, and those that its environments have started."""
+        """Kill the process, and the processes that the environments have started."""
         self._end_group()
         self._process.kill()
         self._process.wait()
         self.pipe.close()
 
     def _end_group(self) -> None:
-        """Kill the group of the process, once: later, another group could have its number."""
+        """Kill the group of the process, once: later, another group could have the number."""
         if self._has_group:
             self._has_group = False
             platforms.kill_group(self.pid)

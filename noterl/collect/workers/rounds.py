@@ -1,4 +1,4 @@
-"""The rounds of a pool: who chooses their actions, and what follows for observations, resets and logs."""
+"""The rounds of a pool: who chooses the actions, and what follows for observations, resets and logs."""
 
 # Methods without a body are hooks: a kind of rounds overrides those that it needs.
 # ruff: noqa: B027
@@ -65,7 +65,7 @@ class Rounds(ABC):
 
     @abstractmethod
     def specs(self) -> list[ArraySpec]:
-        """Return the arrays in shared memory besides those of each worker."""
+        """Return the arrays in shared memory besides the arrays of each worker."""
 
     def open(self, pool: Mapping[str, Any]) -> None:
         """Called when the shared memory exists, before the processes start.
@@ -135,7 +135,7 @@ class Rounds(ABC):
 
         Args:
             index: the worker.
-            state: what it has sent.
+            state: what the worker has sent.
         """
         return None
 
@@ -180,14 +180,15 @@ class LearnerRounds(Rounds):
         """Wait for the reset of a lane; all idle lanes are reset together."""
         lanes = self.lanes
         fresh = self._arrays["fresh"]
-        while not fresh[lane]:
+        while not fresh[lane]:  # again if a worker was replaced, because its requests are lost
             idle = Lanes.idle(lanes)
-            for index, own in enumerate(lanes.own):
-                to_reset = [each for each in idle if own.start <= each < own.stop and not self._requested[each]]
+            for index, lane_range in enumerate(lanes.own):
+                in_worker = range(lane_range.start, lane_range.stop)
+                to_reset = [other for other in idle if other in in_worker and not self._requested[other]]
                 if to_reset:
                     self._requested[to_reset] = True
                     lanes.resets[to_reset] += 1
-                    lanes.supervisor.send(index, "reset", [each - own.start for each in to_reset], lanes.step)
+                    lanes.supervisor.send(index, "reset", [other - lane_range.start for other in to_reset], lanes.step)
             lanes.supervisor.wait_until(lambda idle=idle: bool(fresh[idle].all()) or bool(self.lost))
             self.cut_lost()
         fresh[lane] = self._requested[lane] = False
@@ -197,7 +198,7 @@ class LearnerRounds(Rounds):
         actor.reset_noise(lane)
 
     def choose_actions(self, actor: Actor, step: int) -> Chosen:
-        """Choose the actions in this process, and send them."""
+        """Choose the actions in this process, and send the actions to the workers."""
         return Lanes.choose_actions(self.lanes, actor, step)
 
     def resume(self, index: int) -> None:
@@ -207,13 +208,13 @@ class LearnerRounds(Rounds):
     def cut_lost(self) -> None:
         """Cut the episodes of the workers that were replaced since the last round."""
         for index in self.lost:
-            own = self.lanes.own[index]
-            self._arrays["fresh"][own] = self._requested[own] = False
-            self.lanes.cut([lane for lane in range(own.start, own.stop) if self.lanes.ledger.running[lane]])
+            lanes = self.lanes.own[index]
+            self._arrays["fresh"][lanes] = self._requested[lanes] = False
+            self.lanes.cut([lane for lane in range(lanes.start, lanes.stop) if self.lanes.ledger.running[lane]])
         self.lost.clear()
 
     def pending_resets(self, index: int) -> np.ndarray:
-        """Return zeros: the learner requests each reset, and has counted them already."""
+        """Return zeros: the learner requests each reset, and has counted the reset already."""
         return np.zeros(self.lanes.inboxes[index].count, np.int64)
 
     def fresh(self) -> list[int]:
@@ -223,7 +224,7 @@ class LearnerRounds(Rounds):
 
 
 class WorkerRounds(Rounds):
-    """Workers choose the actions of their lanes, and collect the rounds of a phase with the same weights.
+    """Workers choose the actions of the lanes, and collect the rounds of a phase with the same weights.
 
     Args:
         lanes: the pool.
@@ -253,20 +254,21 @@ class WorkerRounds(Rounds):
         return SharedWeights(arrays["weights"], arrays["version"], self.shapes)
 
     def acting(self, index: int, explorer_state: Mapping[str, Any] | None) -> Acting:
-        """Return the network in NumPy, and the exploration, which continues from its saved state."""
+        """Return the network in NumPy, and the exploration, which continues from the saved state."""
         actor = self.actor
-        own: Explorer = actor.worker_explorers[index] if actor.worker_explorers else actor.explorer
-        explorer = own.copy_with_generator(np.random.default_rng(0))  # the worker replaces the generator
+        original: Explorer = actor.worker_explorers[index] if actor.worker_explorers else actor.explorer
+        explorer = original.copy_with_generator(np.random.default_rng(0))  # the worker replaces the generator
         # After `compile` with another policy or noise, the state is of the one before.
         if explorer_state is not None and explorer_state.keys() == explorer.get_state().keys():
             explorer.set_state(explorer_state)
-        program, normalizers = actor.forward.program, actor.normalizers
+        program = actor.forward.program
+        normalizers = actor.normalizers
         settings = actor.head, explorer, actor.dtype, normalizers, actor.learning_starts
         return Acting(program, self.shapes, *settings, actor.forward.noise_places, actor.start)
 
     @property
     def has_rounds(self) -> bool:
-        """Whether each worker has rounds of its phase left."""
+        """Whether each worker has rounds of the phase left."""
         return self.phases.has_rounds()
 
     def reset(self, lane: int) -> None:
@@ -303,6 +305,7 @@ class WorkerRounds(Rounds):
         rows = [row for rows in rows_of_workers for row in rows]
         begun = [row[-1] for row in rows]
         if any(begun):
+            # A reset that the loop did not expect: the worker was replaced, and the lane's episode is lost.
             cut = begun & ~self._expected
             if cut.any():
                 lanes.cut(np.flatnonzero(cut).tolist())
@@ -316,21 +319,21 @@ class WorkerRounds(Rounds):
         return chosen
 
     def _gather_round(self, updates: int) -> np.ndarray:
-        """Update the observations and the policy's states by the oldest round, and return its actions, `[N, ...]`."""
+        """Update the observations and the policy's states by the oldest round, and return the actions, `[N, ...]`."""
         lanes = self.lanes
         states = lanes.ledger.policy_state.values
         chosen = []
-        for inbox, own in zip(lanes.inboxes, lanes.own, strict=True):
+        for inbox, lane_range in zip(lanes.inboxes, lanes.own, strict=True):
             fields, first = inbox.front()
             rows = slice(first, first + inbox.count)
             chosen.append(fields["chosen"][rows])
             for name, values in states.items():
-                values[own] = fields[f"{STATE}{name}"][rows]
+                values[lane_range] = fields[f"{STATE}{name}"][rows]
             observations = observation_at(fields, OBSERVATION, lanes.source.observation_space, rows)
             if lanes.encoder.is_identity:
-                self.encoded[own] = observations
+                self.encoded[lane_range] = observations
             else:
-                lanes.encoder.write(observations, self.encoded[own])
+                lanes.encoder.write(observations, self.encoded[lane_range])
         return np.concatenate(chosen)
 
     def resume(self, index: int) -> None:
@@ -380,10 +383,10 @@ class OverlappedRounds(WorkerRounds):
         return super().collect(step, rounds, updates)
 
     def _gather_round(self, updates: int) -> np.ndarray:
-        for inbox, own in zip(self.lanes.inboxes, self.lanes.own, strict=True):
+        for inbox, lanes in zip(self.lanes.inboxes, self.lanes.own, strict=True):
             fields, first = inbox.front()
             behind = updates - int(fields["updates"][first])  # all lanes of a worker have the same weights
-            np.maximum(self._staleness[own], behind, out=self._staleness[own])
+            np.maximum(self._staleness[lanes], behind, out=self._staleness[lanes])
         return super()._gather_round(updates)
 
     def before_updates(self, updates: int) -> None:

@@ -53,11 +53,12 @@ class Lead(NamedTuple):
     def next_rollout(self, updates: int) -> int:
         """Return how many rounds workers collect while the agent makes the updates of a complete rollout.
 
-        The number is 0 if their transitions would then be too stale, if `prepare` changes the policy (see
-        `ActingPolicy.in_place`), or if the budget ends in the next rollout: the next `fit` continues it with other
-        weights.
+        The number is 0 if the transitions would then be too stale, if `prepare` changes the policy (see
+        `ActingPolicy.in_place`), or if the budget ends in the next rollout: the next `fit` continues the rollout with
+        other weights.
         """
-        learner, most = self.learner, self.max_staleness
+        learner = self.learner
+        most = self.max_staleness
         if learner.rollout is None or learner.algorithm.learns_in_prepare or (most is not None and updates > most):
             return 0
         return learner.rollout.length if learner.rollout.length <= self._rounds_of_budget() else 0
@@ -95,7 +96,8 @@ class Phases:
         self.inboxes: Sequence[Inbox] = inboxes
         self.control: Sequence[np.ndarray] = control
         self.publisher: Publisher = publisher
-        self._num_envs, self._rounds = num_envs, rounds
+        self._num_envs = num_envs
+        self._rounds = rounds
         self._targets = [0] * len(inboxes)  # rows that each worker has published when its phase ends
 
     def outstanding(self) -> list[int]:
@@ -110,10 +112,10 @@ class Phases:
         return all(left or inbox.rows for left, inbox in zip(outstanding, self.inboxes, strict=True))
 
     def rows_to_wait_for(self, index: int) -> int:
-        """Return how many rows a worker publishes before it wakes the learner: half of what it may publish.
+        """Return how many rows a worker publishes before waking the learner: half of what the worker may publish.
 
-        The learner looks for rows every few milliseconds anyway. A worker that woke it after each round would lose
-        more time by that than by a cheap step of an environment.
+        The learner looks for rows every few milliseconds anyway. A worker that woke the learner after each round would
+        lose more time by waking than by a cheap step of an environment.
         """
         inbox = self.inboxes[index]
         half = min(self._allowed(index), inbox.ring.capacity) // 2
@@ -135,7 +137,7 @@ class Phases:
             self.begin(step, updates, self._rounds if rounds is None else int(rounds))
 
     def begin(self, step: int, updates: int, rounds: int) -> None:
-        """Send the weights, and let each worker collect until it is `rounds` rounds ahead of the loop."""
+        """Send the weights, and let each worker collect until the worker is `rounds` rounds ahead."""
         self.publisher.publish(updates)  # always, because torch changes the same arrays in place
         changes = self.publisher.changes(len(self.inboxes))
         for index, inbox in enumerate(self.inboxes):
@@ -157,18 +159,18 @@ class Phases:
         """Called with each round that the loop receives; `ended` holds in which lanes of a worker an episode ends."""
 
     def unsent(self, index: int) -> dict[str, Any]:
-        """Return the attributes of its policy or noise that a worker receives with its next phase."""
+        """Return the attributes of the policy or noise that a worker receives with the next phase."""
         return {}
 
     def publish(self, updates: int) -> None:
         """Called after each compiled call of updates; the weights of a phase do not change."""
 
     def pause(self) -> None:
-        """Called when workers have sent their state."""
+        """Called when the workers have sent the state of the lanes."""
 
 
 class EpisodePhases(Phases):
-    """In a phase, a worker collects until an episode has ended in each of its lanes; workers begin theirs in turn."""
+    """In a phase, a worker collects until an episode has ended in each lane of the worker; workers begin in turn."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -186,11 +188,12 @@ class EpisodePhases(Phases):
         self.publisher.publish(updates)
         changes = self.publisher.changes(len(self.inboxes))
         for index in range(len(self.inboxes)):
-            self._changes[index] |= changes[index]
+            self._changes[index] |= changes[index]  # kept until the worker begins a phase
         for index in waiting:
             self._pending[index][:] = True
-            own, self._changes[index] = self._changes[index], {}
-            self.supervisor.send(index, "collect", None, step, own)
+            unsent = self._changes[index]
+            self._changes[index] = {}
+            self.supervisor.send(index, "collect", None, step, unsent)
 
     def _allowed(self, index: int) -> int:
         """Return the rows of two rounds: a phase may end with any round, so a worker wakes the learner after each."""
@@ -205,7 +208,7 @@ class EpisodePhases(Phases):
         return self._changes[index]
 
     def resume(self, index: int, step: int) -> None:
-        """Let the process that replaces another one collect a whole phase, if that one had not completed its phase."""
+        """Let the process that replaces another one collect a whole phase, if the phase was not complete."""
         inbox = self.inboxes[index]
         self._changes[index] = {}  # the new process has a copy of the learner's policy or noise
         if (self._pending[index] & ~inbox.ended()).any():
@@ -225,8 +228,9 @@ class Overlap(Phases):
         self._limits = [0] * len(self.inboxes)  # the rows that each worker may publish
 
     def prepare_round(self, step: int, updates: int, rounds: float | None) -> None:
-        """Let workers collect until they are `rounds` rounds ahead of the loop; None for as many as a ring holds."""
-        changes, starts = self.publisher.changes(len(self.inboxes)), not self._is_running
+        """Let workers collect until the workers are `rounds` rounds ahead; None for as many as a ring holds."""
+        changes = self.publisher.changes(len(self.inboxes))
+        starts = not self._is_running
         if starts or self.publisher.is_stale:
             self.publisher.publish(updates)
         self._is_running = True  # first, for a process that replaces another one while commands are sent
@@ -262,5 +266,5 @@ class Overlap(Phases):
         self.publisher.publish(updates)
 
     def pause(self) -> None:
-        """Note that workers wait, because they have sent their state."""
+        """Record that the workers wait, because the state was sent."""
         self._is_running = False

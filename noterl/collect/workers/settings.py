@@ -1,4 +1,4 @@
-"""`Workers`: how many processes step the environments of a `fit`, and what happens if one of them fails."""
+"""`Workers`: how many processes step the environments of a `fit`, and what happens if a worker fails."""
 
 from __future__ import annotations
 
@@ -27,25 +27,27 @@ class WorkerError(RuntimeError):
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerSettings:
-    """The settings of workers wherever they run; see `Workers` and `RayWorkers`.
+    """The settings of workers on one machine or on a cluster; see `Workers` and `RayWorkers`.
 
     Args:
         collect: for agents with a replay memory, the number of steps of each environment that workers take with the
             same weights. Larger numbers need fewer synchronizations. With "episode", a worker collects until an episode
-            has ended in each of its environments. An agent that learns from rollouts always collects a whole rollout.
+            has ended in each environment of the worker. An agent that learns from rollouts always collects a whole
+            rollout.
         overlap: whether workers go on collecting while the agent learns. Runs with a replay memory are then not
             reproducible. `docs/workers.md` describes what the bounds are.
         balance: whether a replay memory with `Uniform()` is sampled evenly from all workers, each in proportion to the
-            number of its environments. Transitions of worker p then have a chance in proportion to N_p / n_p, with
-            N_p environments and n_p stored transitions. Workers return one transition of each environment in turn,
-            however long their episodes are, so their numbers are equal and this changes nothing. They differ if
-            environments were added since an earlier `fit`, for example. `docs/workers.md` has the details. Prioritized
-            memories ignore it, and rollouts hold as many steps of each environment anyway.
+            number of the worker's environments. Transitions of worker p then have a chance in proportion to N_p / n_p,
+            with N_p environments and n_p stored transitions. Workers return one transition of each environment in turn,
+            however long the episodes are, so the numbers n_p / N_p are equal and `balance` changes nothing. The numbers
+            differ if environments were added since an earlier `fit`, for example. `docs/workers.md` has the details.
+            Prioritized memories ignore `balance`, and rollouts hold as many steps of each environment anyway.
         max_staleness: with overlap, the most gradient updates between the weights that chose an action and the time at
-            which the agent receives its transition; None for no bound but the size of the rings.
-        on_failure: what to do if a worker dies or hangs. "restart" replaces it with a warning and restarts its
-            episodes; "raise" ends the `fit` with a `WorkerError`. An exception of an environment always ends it.
-        restarts: how many workers are replaced in one `fit`; the next failure ends it.
+            which the agent receives the transition; None for no bound but the size of the rings.
+        on_failure: what to do if a worker dies or hangs. "restart" replaces the worker with a warning and restarts the
+            worker's episodes; "raise" ends the `fit` with a `WorkerError`. An exception of an environment always ends
+            the `fit`.
+        restarts: how many workers are replaced in one `fit`; the next failure ends the `fit`.
         step_timeout: seconds after which a step or a reset counts as hung; None for no limit.
 
     Raises:
@@ -94,7 +96,7 @@ class WorkerSettings:
 
 @dataclass(frozen=True)
 class Workers(WorkerSettings):
-    """The worker processes of a `fit` on this machine, for its argument `workers`.
+    """The worker processes of a `fit` on this machine, for the argument `workers`.
 
     Args:
         processes: number of processes, which share the environments.
@@ -126,7 +128,7 @@ class Workers(WorkerSettings):
 
 
 def check_actor(actor: Actor, workers: WorkerSettings | None) -> None:
-    """Check that an actor can act for workers, and that a list of policies or noises has one for each of them.
+    """Check that an actor can act for workers, and that a list of policies or noises has one for each worker.
 
     Raises:
         ValueError: if not.
@@ -136,7 +138,8 @@ def check_actor(actor: Actor, workers: WorkerSettings | None) -> None:
             "workers must be 0: the agent searches from the states of environments in this process; got "
             f"workers={workers.count}"
         )
-    expected, count = len(actor.worker_explorers), 0 if workers is None else workers.count
+    expected = len(actor.worker_explorers)
+    count = 0 if workers is None else workers.count
     if expected and expected != count:
         raise ValueError(
             f"workers must be {expected}, because compile received a list of {expected} policies or noises, got {count}"
@@ -147,7 +150,7 @@ def check_workers(workers: Any) -> WorkerSettings | None:
     """Return the argument `workers` of `fit` as settings; None for None and 0.
 
     Raises:
-        ValueError: if it is not an int of at least 0, a `Workers` or a `RayWorkers`.
+        ValueError: if the argument is not an int of at least 0, a `Workers` or a `RayWorkers`.
     """
     if workers is None or isinstance(workers, WorkerSettings):
         return workers

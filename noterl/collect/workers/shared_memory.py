@@ -1,4 +1,4 @@
-"""Memory that the learner shares with its workers: arrays, rings of rows, and weights under a version counter."""
+"""Memory that the learner shares with the workers: arrays, rings of rows, and weights under a version counter."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class SharedMemory:
             offset += _nbytes(spec)
 
     def close(self) -> None:
-        """Release the handle; the arrays stay valid while they are referenced."""
+        """Release the handle; the arrays stay valid while referenced."""
         platforms.release(self.handle)
         self.arrays = {}
 
@@ -68,8 +68,8 @@ class SharedMemory:
 class Ring:
     """Rows that one process writes and another reads, in order and without locks.
 
-    The counters never wrap around. A row is visible to the reader after `publish`, and its place is free for the writer
-    after `release`.
+    The counters never wrap around. A row is visible to the reader after `publish`, and the place of the row is free
+    for the writer after `release`.
 
     Args:
         fields: arrays `[capacity, ...]` by name.
@@ -108,7 +108,7 @@ class Ring:
         return self._counters[0] % self.capacity
 
     def publish(self, rows: int) -> None:
-        """Make rows visible to the reader; they must be complete."""
+        """Make rows visible to the reader; the rows must be complete."""
         self._counters[0] += rows
 
     def first(self) -> int:
@@ -120,21 +120,21 @@ class Ring:
         self._counters[1] += rows
 
     def set_released(self, rows: int) -> None:
-        """Set the number of released rows; below 0 if others than those of this ring take its space."""
+        """Set the number of released rows; below 0 if other rows than this ring's take the space."""
         self._counters[1] = rows
 
     def copy(self, first: int, rows: int) -> dict[str, Array]:
         """Return copies of rows that are published and not released.
 
         Args:
-            first: the number of rows that were published before them.
+            first: the number of rows that were published before these.
             rows: how many.
         """
         places = np.arange(first, first + rows) % self.capacity
         return {name: field[places] for name, field in self.fields.items()}
 
     def append(self, rows: Mapping[str, Array]) -> None:
-        """Write rows and publish them; there must be space for them."""
+        """Write rows and publish the rows; there must be space for all."""
         count = len(next(iter(rows.values())))
         places = np.arange(self.published, self.published + count) % self.capacity
         for name, field in self.fields.items():
@@ -150,8 +150,8 @@ class SharedWeights:
     """Weights that one process writes and others read, without locks.
 
     The writer fills the slots in turn. A reader copies the slot of the newest publication, which is complete, and then
-    looks whether the writer has begun to overwrite it. The writer must make two more publications before it does. So a
-    reader never uses a mixture of two versions, and finds complete weights even if the writer never pauses.
+    looks whether the writer has begun to overwrite the slot. The writer must make two more publications first.
+    So a reader never uses a mixture of two versions, and finds complete weights even if the writer never pauses.
 
     Args:
         flat: uint8, the slots.
@@ -161,12 +161,13 @@ class SharedWeights:
 
     Attributes:
         weights: the copy of the reader.
-        version: the number of its publication, from 1; -1 before the first `read`, and 0 if nothing was published.
-        updates: the number that `publish` received with it.
+        version: the number of the copied publication, from 1; -1 before the first `read`, 0 if nothing was published.
+        updates: the number that `publish` received with these weights.
     """
 
     def __init__(self, flat: Array, version: Array, shapes: Shapes) -> None:
-        self._counts, self._updates = version[:2], version[2:]
+        self._counts = version[:2]
+        self._updates = version[2:]
         self._slots = flat.reshape(_SLOTS, -1)
         # Aligned like shared memory: rounding in matrix products may depend on the alignment of the weights.
         size = self._slots.shape[1]
@@ -185,31 +186,35 @@ class SharedWeights:
         return [ArraySpec("weights", (_SLOTS * size,), np.uint8), ArraySpec("version", (2 + _SLOTS,), np.int64)]
 
     def publish(self, weights: Sequence[Array], updates: int = 0) -> None:
-        """Write new weights, and the number of gradient updates that have led to them."""
+        """Write new weights, and the number of gradient updates that have led to these weights."""
         number = int(self._counts[0]) + 1
-        self._counts[0] = number
+        self._counts[0] = number  # before the write, so that readers of the slot notice the write
         slot = number % _SLOTS
         self._updates[slot] = updates
         for shared, weight in zip(self._shared[slot], weights, strict=True):
             shared[...] = weight
-        self._counts[1] = number
+        self._counts[1] = number  # after the write, so that readers choose complete weights only
 
     def read(self) -> bool:
-        """Copy the newest weights to `weights`; return False, with the old ones, if they are overwritten meanwhile."""
+        """Copy the newest weights to `weights`; return False, with the old ones, if the copy may be mixed."""
         newest = int(self._counts[1])
         if newest == self.version:
             return True
         slot = newest % _SLOTS
-        weights, updates = self._slots[slot].copy(), int(self._updates[slot])
+        weights = self._slots[slot].copy()
+        updates = int(self._updates[slot])
+        # Since the copy began, the writer may have begun to overwrite the slot.
         if int(self._counts[0]) >= newest + _SLOTS:
             return False
         self._copy[:] = weights
-        self.version, self.updates = newest, updates
+        self.version = newest
+        self.updates = updates
         return True
 
 
 def _views(memory: Array, shapes: Shapes) -> list[Array]:
-    views, start = [], 0
+    views = []
+    start = 0
     for shape, dtype in shapes:
         stop = start + math.prod(shape) * np.dtype(dtype).itemsize
         views.append(memory[start:stop].view(dtype).reshape(shape))

@@ -18,7 +18,7 @@ class PoolState:
     """What the next `start` of a pool restores.
 
     A state has the entries of a state of `ScalarLanes`. With "pool", it also holds the rounds that workers have
-    collected and the loop has not consumed, and the episodes of the workers, which are further than those of the loop.
+    collected and the loop has not consumed, and the episodes of the workers, which are further than the loop.
 
     Args:
         own: the lanes of each worker.
@@ -32,14 +32,14 @@ class PoolState:
         self.saved: dict[str, Any] | None = None
 
     def accept(self, state: dict[str, Any]) -> bool:
-        """Keep a state of `PoolLanes` or `ScalarLanes`; return whether it can be restored.
+        """Keep a state of `PoolLanes` or `ScalarLanes`; return whether the state can be restored.
 
         A state of another number of lanes is ignored. If workers had collected further than the loop, all episodes
         restart with another number of workers, with a warning.
         """
-        kind = joint_kind(state)
-        if kind is not None:
-            warn_restarted("the environments", f"the state is of {kind}", "Their episodes restart")
+        origin = joint_kind(state)
+        if origin is not None:
+            warn_restarted("the environments", f"the state is of {origin}", "Their episodes restart")
             return False
         if len(state["lanes"]) != self._own[-1].stop:
             return False
@@ -66,31 +66,33 @@ class PoolState:
         return explorers[index] if explorers else None
 
     def lanes_of(self, index: int) -> dict[str, Any] | None:
-        """Return the saved state of a worker's lanes, as `ScalarLanes` restores it; None if there is none."""
-        saved, own = self.saved, self._own[index]
+        """Return the saved state of a worker's lanes, in the form for `ScalarLanes`; None if there is none."""
+        saved = self.saved
+        lane_range = self._own[index]
         if saved is None:
             return None
         if self.pool:
             ledger = self.pool["ledgers"][index]
         else:
-            ledger = {name: values[own] for name, values in saved["ledger"].items() if name != "policy_state"}
-            ledger |= {"over": [], "info": [{}] * (own.stop - own.start)}  # the learner keeps what workers do not
+            ledger = {name: values[lane_range] for name, values in saved["ledger"].items() if name != "policy_state"}
+            # The learner keeps what workers do not.
+            ledger |= {"over": [], "info": [{}] * (lane_range.stop - lane_range.start)}
         states = saved["ledger"].get("policy_state", {})
-        ledger = {"policy_state": {name: values[own] for name, values in states.items()}, **ledger}
+        ledger = {"policy_state": {name: values[lane_range] for name, values in states.items()}, **ledger}
         return {
-            "lanes": saved["lanes"][own],
+            "lanes": saved["lanes"][lane_range],
             "ledger": ledger,
             "actions": None,
             "cursor": 0,
             "extra": {},
-            "info": {name: values[own] for name, values in saved["info"].items()},
+            "info": {name: values[lane_range] for name, values in saved["info"].items()},
         }
 
 
 def join(
     lanes: Pool, rounds: Rounds, states: Sequence[dict[str, Any] | None], extra: Mapping[str, np.ndarray]
 ) -> dict[str, Any]:
-    """Return the state of a pool from what the workers have sent; the generators of the agent continue from it.
+    """Return the state of a pool from what the workers have sent; the generators of the agent continue from there.
 
     Args:
         lanes: the pool, between two rounds or within a round whose actions the learner has chosen.
@@ -102,6 +104,7 @@ def join(
     for index, state in enumerate(workers):
         for name, values in state["generators"].items():
             lanes.generators(name).bit_generator.state = values
+        # The generators have made the resets in these rows, which the loop counts when it consumes the rows.
         lanes.resets[lanes.own[index]] = -rounds.pending_resets(index)
     single = [lane for state in workers for lane in state["lanes"]["lanes"]]
     if lanes.source.team is not None:
@@ -114,17 +117,17 @@ def join(
             None if state is None else rounds.explorer_state(index, state) for index, state in enumerate(states)
         ],
         "seen": [
-            {name: list(value) if isinstance(value, tuple) else copy.copy(value) for name, value in each.items()}
-            for each in rounds.publisher.seen
+            {name: list(value) if isinstance(value, tuple) else copy.copy(value) for name, value in seen.items()}
+            for seen in rounds.publisher.seen
         ],
         "fresh": rounds.fresh(),
     }
     infos = [state["lanes"]["info"] for state in workers]
     ledger = lanes.ledger.get_state()
-    for own, state in zip(lanes.own, workers, strict=True):
+    for lane_range, state in zip(lanes.own, workers, strict=True):
         # The learner has the state before the round, and lanes without workers need the state after it.
         for name, values in state["lanes"]["ledger"].get("policy_state", {}).items():
-            ledger["policy_state"][name][own] = values
+            ledger["policy_state"][name][lane_range] = values
     return {
         "lanes": single,
         "ledger": ledger,
@@ -137,10 +140,10 @@ def join(
 
 
 def _lost_state(lanes: Pool, index: int) -> dict[str, Any]:
-    """Return the state of a worker that has failed: its lanes start new episodes."""
-    own = lanes.own[index]
-    count = own.stop - own.start
+    """Return the state of a worker that has failed: the lanes start new episodes."""
+    lane_range = lanes.own[index]
+    count = lane_range.stop - lane_range.start
     lane = {"seed": 0, "actions": None, "environment": None, "observation": zeros(lanes.source.observation_space)}
     single = {"lanes": [dict(lane) for _ in range(count)], "ledger": Ledger(count).get_state()}
-    info = {name: values[own] for name, values in lanes.info.items()}
+    info = {name: values[lane_range] for name, values in lanes.info.items()}
     return {"lanes": {**single, "info": info}, "generators": {}}

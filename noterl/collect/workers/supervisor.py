@@ -1,4 +1,4 @@
-"""`Supervisor`: the worker processes of a `fit`, and what happens when one of them fails."""
+"""`Supervisor`: the worker processes of a `fit`, and what happens when a process fails."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ _WAIT_SECONDS = 0.01
 _LOOK_SECONDS = 0.5
 
 # After an error or Ctrl-C: seconds in which workers return the state of their lanes, and in which they end.
-_STATE_SECONDS, _HURRIED_END_SECONDS = 2.0, 1.0
+_STATE_SECONDS = 2.0
+_HURRIED_END_SECONDS = 1.0
 
 # Otherwise: seconds in which they close their environments, which may have to write a video or to end a simulator.
 _END_SECONDS = 30.0
@@ -34,7 +35,7 @@ _POLL_SECONDS = 0.002
 
 
 class Supervisor:
-    """Worker processes: starts them, exchanges messages with them, and replaces those that fail.
+    """Starts worker processes, exchanges messages with the workers, and replaces workers that fail.
 
     Args:
         settings: what to do if a process fails.
@@ -45,7 +46,7 @@ class Supervisor:
     Attributes:
         processes: the processes by the numbers of the workers.
         check: called while this process waits; raises if the user has interrupted the training.
-        successor_job: returns the job of the process that replaces that of a worker.
+        successor_job: returns the job of the process that replaces a worker's process.
         on_replaced: called with the number of a worker whose process was replaced.
     """
 
@@ -56,7 +57,10 @@ class Supervisor:
         launcher: Launcher,
         control: Sequence[np.ndarray[Any, Any]],
     ) -> None:
-        self._settings, self._own, self._launcher, self._control = settings, own, launcher, control
+        self._settings = settings
+        self._own = own
+        self._launcher = launcher
+        self._control = control
         self.processes: list[WorkerHandle] = []
         self.check: Callable[[], None] = lambda: None
         self.successor_job: Callable[[int], Job]
@@ -87,7 +91,7 @@ class Supervisor:
         self._pipes.add(process.pipe, process)
 
     def close(self) -> None:
-        """Close the environments and end the processes; those that take too long are killed, with a warning."""
+        """Close the environments and end the processes; processes that take too long are killed, with a warning."""
         try:
             for process, control in zip(self.processes, self._control, strict=True):
                 control[STOP] = True
@@ -107,7 +111,7 @@ class Supervisor:
             self.kill()
 
     def _show_last_warnings(self) -> None:
-        """Show the warnings that workers have sent while they closed their environments."""
+        """Show the warnings that workers have sent while the environments were closed."""
         self._is_closing = True  # an error or an end of a worker is no failure any more
         while pipes := self._pipes.wait(0.0):
             for pipe in pipes:
@@ -136,7 +140,7 @@ class Supervisor:
             self._receive()
 
     def send(self, index: int, *message: Any) -> None:
-        """Send a command to a worker, unless it has failed; raises the same errors as `wait_until`."""
+        """Send a command to a worker, unless the worker has failed; raises the same errors as `wait_until`."""
         process = self.processes[index]
         if index in self._failed:
             return
@@ -153,11 +157,12 @@ class Supervisor:
 
         Args:
             inboxes: of the workers.
-            hurry: whether workers end their phase early, and those that do not answer in time are lost.
+            hurry: whether workers end the phase early, and workers that do not answer in time are lost.
         """
         self._is_closing = hurry
         for process, control in zip(self.processes, self._control, strict=True):
-            process.state, control[STOP] = None, hurry
+            process.state = None
+            control[STOP] = hurry
         self._wants_states = True
         deadline = time.monotonic() + (_STATE_SECONDS if hurry else math.inf)
         for index in range(len(self.processes)):
@@ -174,14 +179,14 @@ class Supervisor:
         return [process.state for process in self.processes]
 
     def call(self, call: EnvCall, inboxes: Sequence[Inbox]) -> list[Any]:
-        """Call a method of every environment after its current phase; return the results of all lanes in order.
+        """Call a method of every environment after the current phase; return the results of all lanes in order.
 
-        A worker receives the call once it has answered a question, which it does after its phase. Without the question,
-        a call with large arguments would fill the pipe of a worker that waits for this process to empty its ring.
+        A worker receives the call after the answer to a question, and answers after the phase. Without the question, a
+        call with large arguments would fill the pipe of a worker that waits for this process to empty the ring.
 
         Args:
             call: the method.
-            inboxes: of the workers; all rows are copied to them.
+            inboxes: of the workers; all rows are copied to the inboxes.
 
         Raises:
             BadCallError: if the environments do not have the method.
@@ -216,7 +221,7 @@ class Supervisor:
         self._receive(0.0)
 
     def _receive(self, seconds: float = _WAIT_SECONDS) -> None:
-        """Wait for messages of workers for a moment and handle them."""
+        """Wait for messages of workers for a moment and handle the messages."""
         for pipe in self._pipes.wait(seconds):
             if pipe in self._pipes.owners:  # otherwise it has just failed
                 self._handle_message(self._pipes.owners[pipe])
@@ -241,18 +246,18 @@ class Supervisor:
             return
         if message == WAKE:
             return
-        kind, *values = pickle.loads(message)
-        if kind == "ready":
+        name, *values = pickle.loads(message)
+        if name == "ready":
             (process.running,) = values
-        elif kind == "state":
+        elif name == "state":
             (process.state,) = values
-        elif kind == "awaits_call":
+        elif name == "awaits_call":
             if self._call is not None and values == [self._calls]:  # otherwise the call was interrupted
                 self.send(index, "call", self._calls, self._call)
-        elif kind == "called":
+        elif name == "called":
             number, answer = values
             process.answer = number, pickle.loads(answer)
-        elif kind == "warning":
+        elif name == "warning":
             self._warn(index, *values)
         else:
             summary, text = values
@@ -261,8 +266,9 @@ class Supervisor:
                 raise WorkerError(index, f"{self._describe(index)} raised {summary}\n\nIn the worker:\n{text}")
 
     def _fail(self, index: int, reason: str) -> None:
-        """Replace a worker that has died or hangs, or raise; the rounds that it has published are kept."""
-        process, settings = self.processes[index], self._settings
+        """Replace a worker that has died or hangs, or raise; the published rounds are kept."""
+        process = self.processes[index]
+        settings = self._settings
         self._discard(process)
         if self._is_closing:
             return
@@ -287,11 +293,11 @@ class Supervisor:
         index = process.job.index
         self._pipes.remove(process.pipe)
         process.kill()
-        self._control[index][:] = 0
+        self._control[index][:] = 0  # the successor uses the same array
         self._failed.add(index)
 
     def _describe(self, index: int) -> str:
-        own = self._own[index]
-        last = own.stop - 1
-        which = f"environment {last}" if own.start == last else f"environments {own.start} to {last}"
+        lanes = self._own[index]
+        last = lanes.stop - 1
+        which = f"environment {last}" if lanes.start == last else f"environments {lanes.start} to {last}"
         return f"worker {index} ({which})"

@@ -19,8 +19,11 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 
-OBSERVATION, NEXT_OBSERVATION = "observation", "next_observation"
-FIELDS, INFO, HAS_INFO = "fields/", "info/", "has_info/"
+OBSERVATION = "observation"
+NEXT_OBSERVATION = "next_observation"
+FIELDS = "fields/"
+INFO = "info/"
+HAS_INFO = "has_info/"
 
 # Observation, next observation, action, "reward", "unclipped", "terminated", "truncated" and "begun".
 Row = tuple[Any, Any, Any, float, float, bool, bool, bool]
@@ -42,11 +45,11 @@ def row_specs(
     - "reward", "terminated", "truncated": the outcome.
     - "unclipped": the reward for the logs; see `noterl.envs.ClipRewards`.
     - "begun": whether the lane was reset before this step.
-    - "updates": gradient updates in the weights that chose the action; 0 if the learner chose it.
+    - "updates": gradient updates in the weights that chose the action; 0 if the learner chose the action.
     - "state....": the state of the policy before the step, if a worker chose the action.
     - "team/...": the outcome of each agent, if there are several.
     - "fields/...": the fields of `info` that the memory stores, before and after the step.
-    - "info/...", "has_info/...": the values of the step's `info` for the logs, and whether it has them.
+    - "info/...", "has_info/...": the values of the step's `info` for the logs, and whether `info` has these values.
 
     Args:
         source: has the spaces of the environments.
@@ -73,7 +76,7 @@ def row_specs(
     if source.team is not None:
         specs += [ArraySpec(f"team/{name}", (len(source.team),), dtype) for name, dtype in TEAM_FIELDS.items()]
     for name, (shape, dtype, _) in (info_spec or {}).items():
-        specs += [ArraySpec(f"{FIELDS}{each}", shape, dtype) for each in (name, f"next_{name}")]
+        specs += [ArraySpec(f"{FIELDS}{key}", shape, dtype) for key in (name, f"next_{name}")]
     for key in info_keys:
         specs += [ArraySpec(f"{INFO}{key}", (), np.float64), ArraySpec(f"{HAS_INFO}{key}", (), np.bool_)]
     return specs
@@ -104,15 +107,20 @@ class RowWriter:
         self._observation(row, transition.observation)
         self._next_observation(row, transition.next_observation)
         action, reward, unclipped, terminated, truncated = self._outcome
-        action[row], reward[row], unclipped[row] = transition.action, transition.reward, earned
-        terminated[row], truncated[row] = transition.terminated, transition.truncated
+        action[row] = transition.action
+        reward[row] = transition.reward
+        unclipped[row] = earned
+        terminated[row] = transition.terminated
+        truncated[row] = transition.truncated
 
     def write_round(self, rows: slice, chosen: Array, begun: Array, updates: int, state: State) -> None:
         """Write, for all lanes of a round, the chosen actions, the states before, which were reset, and "updates"."""
         fields = self._fields
         for name, values in state.items():
             fields[f"{STATE}{name}"][rows] = values
-        fields["chosen"][rows], fields["begun"][rows], fields["updates"][rows] = chosen, begun, updates
+        fields["chosen"][rows] = chosen
+        fields["begun"][rows] = begun
+        fields["updates"][rows] = updates
 
     def write_outcome(self, row: int, extra: Mapping[str, Any]) -> None:
         """Write the outcome of each agent."""
@@ -122,8 +130,8 @@ class RowWriter:
     def write_fields(self, row: int, extra: Mapping[str, Any], names: Iterable[str]) -> None:
         """Write the fields of `info` that the memory stores."""
         for name in names:
-            for each in (name, f"next_{name}"):
-                self._fields[f"{FIELDS}{each}"][row] = extra[each]
+            for key in (name, f"next_{name}"):
+                self._fields[f"{FIELDS}{key}"][row] = extra[key]
 
     def write_info(self, row: int, info: Mapping[str, Any], keys: Iterable[str]) -> None:
         """Write the values of `info` for the logs; raises a ValueError if one is not a number."""
@@ -143,10 +151,11 @@ class RowReader:
     """
 
     def __init__(self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> None:
-        self._observation_space, self._action_space = observation_space, action_space
+        self._observation_space = observation_space
+        self._action_space = action_space
 
     def read(self, fields: Mapping[str, Array], rows: slice) -> list[Row]:
-        """Return the rows of a slice with a start and a stop; their observations are views of the fields."""
+        """Return the rows of a slice with a start and a stop; the observations are views of the fields."""
         observations, following = (
             _observations(fields, name, self._observation_space, rows) for name in (OBSERVATION, NEXT_OBSERVATION)
         )
@@ -170,11 +179,11 @@ def _writer(fields: Mapping[str, Array], name: str, space: spaces.Space[Any]) ->
     """Return a function that writes an observation into a row."""
     if not isinstance(space, spaces.Dict):
         return fields[name].__setitem__
-    parts = [(key, _writer(fields, f"{name}/{key!r}", part)) for key, part in space.spaces.items()]
+    writers = [(key, _writer(fields, f"{name}/{key!r}", part)) for key, part in space.spaces.items()]
 
     def write(row: int, observation: Any) -> None:
-        for key, part in parts:
-            part(row, observation[key])
+        for key, write_part in writers:
+            write_part(row, observation[key])
 
     return write
 

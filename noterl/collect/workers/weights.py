@@ -30,21 +30,22 @@ class Publisher:
         seen: attributes of the policies or noises that the workers have, from a saved state.
 
     Attributes:
-        seen: the attributes of the policy or noise in the workers, since a callback may have changed the learner's. It
-            holds an entry for each worker if `compile` received a list, otherwise one for all.
+        seen: the attributes of the policy or noise in the workers, since a callback may have changed the learner's. The
+            list holds an entry for each worker if `compile` received a list, otherwise one for all.
     """
 
     def __init__(self, actor: Actor, weights: SharedWeights | None, seen: Sequence[Mapping[str, Any]]) -> None:
-        self._actor, self._weights = actor, weights
+        self._actor = actor
+        self._weights = weights
         self._explorers = actor.worker_explorers or (actor.explorer,)
         self._assignments = [-1] * len(self._explorers)  # of each, at the last `changes`
-        self.seen: list[dict[str, Any]] = [_values(each) for each in self._explorers]
+        self.seen: list[dict[str, Any]] = [_values(explorer) for explorer in self._explorers]
         if len(seen) == len(self.seen):
-            self.seen = [{**own, **saved} for own, saved in zip(self.seen, seen, strict=True)]
+            self.seen = [{**current, **saved} for current, saved in zip(self.seen, seen, strict=True)]
 
     @property
     def is_stale(self) -> bool:
-        """Whether a callback may have changed the weights since they were published."""
+        """Whether a callback may have changed the weights since the last publication."""
         return bool(self._actor.forward.stale)
 
     def publish(self, updates: int) -> None:
@@ -59,10 +60,12 @@ class Publisher:
         changes: list[dict[str, Any]] = []
         for position, explorer in enumerate(self._explorers):
             if explorer.assignments == self._assignments[position]:
-                changes.append({})
+                changes.append({})  # no attribute was assigned since the last call
                 continue
-            values, seen = _values(explorer), self.seen[position]
-            self._assignments[position], self.seen[position] = explorer.assignments, dict(values)
+            values = _values(explorer)
+            seen = self.seen[position]
+            self._assignments[position] = explorer.assignments
+            self.seen[position] = dict(values)
             changes.append({name: value for name, value in values.items() if not _is_same(value, seen[name])})
         return changes if len(changes) == workers else changes * workers
 

@@ -1,7 +1,7 @@
-"""A worker process: it steps some lanes of a training, and chooses their actions if the network runs in NumPy.
+"""A worker process, which steps some lanes of a training, and chooses the actions if the network runs in NumPy.
 
-The process is a new interpreter, which imports neither Keras nor a framework, and never the script of the learner. It
-receives a `Job` and then commands through a pipe. Transitions go back through a ring in shared memory.
+The process is a new interpreter, which imports neither Keras nor a framework, and never the script of the learner. The
+process receives a `Job` and then commands through a pipe. Transitions go back through a ring in shared memory.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ _FULL = 2e-4
 
 
 class Pipe(Protocol):
-    """What a worker needs of the connection to its learner."""
+    """What a worker needs of the connection to the learner."""
 
     def recv(self) -> Any:
-        """Wait for a command and return it."""
+        """Wait for a command and return the command."""
 
     def send(self, message: Any) -> None:
         """Send a message."""
@@ -73,9 +73,9 @@ class Acting:
 
     Attributes:
         program: the network as a NumPy function.
-        shapes: shape and dtype of its weights, and of the statistics for normalization.
+        shapes: shape and dtype of the network's weights, and of the statistics for normalization.
         head: the bound head.
-        explorer: the policy or the noise, in its state.
+        explorer: the policy or the noise, with the state.
         dtype: of the observations that networks receive.
         normalizers: normalizes observations; None for no normalization.
         learning_starts: number of steps at the start whose actions are uniformly random.
@@ -103,7 +103,9 @@ class Forward:
     """
 
     def __init__(self, acting: Acting, weights: list[np.ndarray]) -> None:
-        self._program, self._weights, self._noise_places = acting.program, weights, acting.noise_places
+        self._program = acting.program
+        self._weights = weights
+        self._noise_places = acting.noise_places
         self._widths = {name: value.size for name, value in acting.start.items()}
 
     def __call__(self, observations: np.ndarray, noise: np.random.Generator | None = None) -> np.ndarray:
@@ -122,13 +124,13 @@ class Job:
 
     Attributes:
         index: the worker's number.
-        first: number of its first lane.
-        count: number of its lanes.
+        first: number of the worker's first lane.
+        count: number of the worker's lanes.
         num_envs: number of lanes of all workers.
         source: makes the environments.
-        acting: how it chooses actions; None if the learner chooses them.
-        generators: the state of its `Generators`, with names as in the learner.
-        lanes: the state of its lanes; None to start new episodes.
+        acting: how the worker chooses actions; None if the learner chooses them.
+        generators: the state of the worker's `Generators`, with names as in the learner.
+        lanes: the state of the worker's lanes; None to start new episodes.
         specs: the arrays in shared memory.
         info_spec: the fields of `info` that the memory stores; see `Algorithm.info_spec`.
         info_keys: the keys of `info` for the logs.
@@ -168,14 +170,15 @@ class Worker:
 
     Args:
         job: what the worker does.
-        arrays: those that it shares with the learner.
+        arrays: the arrays that the worker shares with the learner.
         pipe: receives commands and sends answers.
     """
 
     def __init__(self, job: Job, arrays: Mapping[str, Any], pipe: Pipe) -> None:
         self.job: Job = job
         self.pipe: Pipe = pipe
-        self._ring, self._control = ring_of(arrays, job.index), arrays[f"control/{job.index}"]
+        self._ring = ring_of(arrays, job.index)
+        self._control = arrays[f"control/{job.index}"]
         self._own = slice(job.first, job.first + job.count)
         self._arrays = arrays
         self._generators = Generators()
@@ -188,7 +191,9 @@ class Worker:
         self._actor: Actor | None = None
         self._weights: SharedWeights | None = None
         self._statistics: list[str] = []  # the names of the arrays that follow the weights
-        self._runs, self._received, self._next_step = False, 0, 0
+        self._runs = False
+        self._received = 0
+        self._next_step = 0
         if job.acting is not None:
             self._weights = SharedWeights(arrays["weights"], arrays["version"], job.acting.shapes)
             self._actor = self._make_actor(job.acting)
@@ -257,7 +262,8 @@ class Worker:
         """
         self.change(changes)
         self._read_weights()
-        pending, number = np.ones(self.job.count, np.bool_), 0
+        pending = np.ones(self.job.count, np.bool_)
+        number = 0
         while not self._control[STOP] and (pending.any() if rounds is None else number < rounds):
             self._collect_round(step + number * self.job.num_envs)
             pending &= self.lanes.ledger.running
@@ -265,13 +271,16 @@ class Worker:
 
     def run(self, step: int) -> None:
         """Choose actions and step all lanes until the learner sends `send_state`; `step` is as for `collect`."""
-        self._runs, self._next_step = True, step
+        self._runs = True
+        self._next_step = step
 
     def _run(self) -> None:
         """Collect with the newest weights until the learner sends a command."""
-        ring, control, count = self._ring, self._control, self.job.count
+        ring = self._ring
+        control = self._control
+        count = self.job.count
         while not self._has_command():
-            if ring.published + count > control[LIMIT]:
+            if ring.published + count > control[LIMIT]:  # the learner allows no further round yet
                 time.sleep(_FULL)
                 continue
             self._read_weights()
@@ -284,7 +293,8 @@ class Worker:
 
     def _read_weights(self) -> None:
         """Use the newest weights and statistics for normalization."""
-        weights, actor = self._weights, self._actor
+        weights = self._weights
+        actor = self._actor
         assert weights is not None and actor is not None
         before = weights.version
         while not weights.read():
@@ -300,7 +310,8 @@ class Worker:
             setattr(self._actor.explorer, name, value)
 
     def _collect_round(self, step: int) -> None:
-        lanes, actor = self.lanes, self._actor
+        lanes = self.lanes
+        actor = self._actor
         assert actor is not None
         for lane in lanes.idle():
             self._reset(lane, step)
@@ -329,7 +340,7 @@ class Worker:
         self.pipe.send(("awaits_call", number))
 
     def call(self, number: int, pickled: bytes) -> None:
-        """Call a method of every environment, and send the results; an error of it does not end this process.
+        """Call a method of every environment, and send the results; an error of the method does not end this process.
 
         Args:
             number: of the call, for the answer.
@@ -376,7 +387,7 @@ class Worker:
         self._begun[lane] = True
 
     def _step(self, chosen: np.ndarray, executed: np.ndarray, step: int, state: State) -> None:
-        """Step all lanes, and publish their rows together, so that the learner never reads a part of a round.
+        """Step all lanes, and publish the rows together, so that the learner never reads a part of a round.
 
         Args:
             chosen: the actions that the agent chose.
@@ -384,7 +395,10 @@ class Worker:
             step: environment steps of the training before the round.
             state: the state of the policy after the step, which rows do not hold: theirs is the state before.
         """
-        ring, lanes, control, count = self._ring, self.lanes, self._control, self.job.count
+        ring = self._ring
+        lanes = self.lanes
+        control = self._control
+        count = self.job.count
         while ring.space < count:
             time.sleep(_FULL)
         first = ring.place()
@@ -409,7 +423,7 @@ class Worker:
         ring.publish(count)
         wanted = control[WANTED]
         if wanted and ring.published >= wanted:
-            control[WANTED] = 0
+            control[WANTED] = 0  # the learner is woken once
             self.pipe.send_bytes(WAKE)
 
     def _write_extra(self, row: int, extra: Mapping[str, Any]) -> None:
@@ -420,7 +434,7 @@ class Worker:
 
 
 def serve(job: bytes, arrays: Callable[[Job], Mapping[str, Any]], pipe: Pipe) -> None:
-    """Execute the commands of the learner until it sends "close"; send warnings and an exception to it.
+    """Execute the commands of the learner until it sends "close"; send warnings and an exception to the learner.
 
     Args:
         job: a pickled `Job`.
@@ -439,7 +453,7 @@ def serve(job: bytes, arrays: Callable[[Job], Mapping[str, Any]], pipe: Pipe) ->
 
 
 def main(memory: Handle, pipe: int) -> None:
-    """Run a worker process until the learner ends it, or ends itself.
+    """Run a worker process until the learner ends the process, or ends itself.
 
     Args:
         memory: the handle of the shared memory.
@@ -459,7 +473,7 @@ def main(memory: Handle, pipe: int) -> None:
 
 
 def _end_with_learner(pipe: int) -> None:
-    """End this process when the learner ends, also if it is killed while this process is inside an environment.
+    """End this process when the learner ends, even by a kill while this process is inside an environment.
 
     The processes that environments have started end too.
     """

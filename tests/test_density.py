@@ -23,10 +23,10 @@ POINTERS = re.compile(r"\b(those of|that of|those that)\b", re.IGNORECASE)
 LIMITS = {"placeholders": 10.0, "fillers": 8.0, "packed": 6.0, "pronouns": 10.0, "those of": 0.5}
 # The packages that keep all of them. The others follow, one at a time.
 PACKAGES = (
-    *("callbacks", "noterl/acting", "noterl/agents", "noterl/cli", "noterl/collect", "noterl/distribute"),
-    *("noterl/envs", "noterl/export", "noterl/finders", "noterl/heads", "noterl/imitation", "noterl/learning"),
-    *("noterl/networks", "noterl/presets", "noterl/replay", "noterl/saving", "noterl/training", "noterl/tune"),
-    *("noterl/utils",),
+    *("callbacks", "noterl/acting", "noterl/agents", "noterl/backends", "noterl/cli", "noterl/collect"),
+    *("noterl/distribute", "noterl/envs", "noterl/export", "noterl/finders", "noterl/heads", "noterl/imitation"),
+    *("noterl/learning", "noterl/networks", "noterl/presets", "noterl/replay", "noterl/saving", "noterl/training"),
+    *("noterl/tune", "noterl/utils"),
 )
 
 

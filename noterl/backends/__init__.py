@@ -1,6 +1,7 @@
 """The backends: one package each for TensorFlow, JAX and torch, all with the functions of `interface.Backend`.
 
-Only these packages import a framework. They receive functions and variables, and do not depend on agents.
+Only these packages import a framework. A backend receives functions and variables, and does not depend on
+agents.
 `noterl/__init__.py` sets `KERAS_BACKEND` first, so other modules can import Keras from here in any order.
 """
 

@@ -53,7 +53,7 @@ LARGEST_COUNT = 2**31 - 2
 
 
 def count_period(optimizer: Any) -> int:
-    """Return by what the count of a Keras optimizer can be reduced, so that what it does every n updates stays due."""
+    """Return the number by which a Keras optimizer's count can be reduced: what is done every n updates stays due."""
     return math.lcm(optimizer.gradient_accumulation_steps or 1, optimizer.ema_overwrite_frequency or 1)
 
 
@@ -84,13 +84,13 @@ class GatheredRows(NamedTuple):
 
 
 class GroupResult(NamedTuple):
-    """The result of a compiled call of K gradient updates. Arrays stay on the device until they are fetched.
+    """The result of a compiled call of K gradient updates. Arrays stay on the device until fetched.
 
     Attributes:
         logs: values by name, each `[K, ...]`; the first `applied` rows belong to updates that were applied.
         feedback: values for the memory by name, each `[K, B]`.
-        applied: number of updates that were applied. It is below the requested number if an update was not finite, or
-            if `stop` returned true. The state is then the one before that update.
+        applied: number of updates that were applied: fewer than requested if an update was not finite, or if `stop`
+            returned true. The state is then the one before that update.
         stopped_early: whether `stop` returned true for update number `applied`, which was undone.
         weights: the flat weights of the variables to report, or None.
     """
@@ -146,7 +146,7 @@ class CallOptions(Options, total=False):
 class UpdateProgram:
     """Compiled gradient updates, called as `program(rows, count, first=0)`.
 
-    The program receives the batches of K updates and runs the first `count <= K` of them. `rows` is a `Batch` of host
+    The program receives the batches of K updates and runs the first `count <= K` updates. `rows` is a `Batch` of host
     arrays `[K, B, ...]`, or `GatheredRows` of data on the device. `first` is the number of the first update; only
     `first % period` matters. `count` and `first` do not change the compiled code, so splitting updates into calls
     cannot change a result.
@@ -195,10 +195,10 @@ class CallProgram:
     Args:
         function: takes and returns tensors.
         variables: all variables that `function` may read or assign.
-        acting: whether it is a forward pass for observations `[N, ...]`. It is then not retraced for another N on
-            TensorFlow, and the result is copied to the host. Otherwise the result stays on the device.
-        training: whether torch modules keep their mode. Otherwise they are in evaluation mode.
-        jit_compile: False runs it operation by operation.
+        acting: whether `function` is a forward pass for observations `[N, ...]`. TensorFlow then does not retrace the
+            function for another N, and the result is copied to the host. Otherwise the result stays on the device.
+        training: whether torch modules keep their mode. Otherwise modules are in evaluation mode.
+        jit_compile: False runs the function operation by operation.
         on_trace: called for each program that is traced, or on torch for each loss that is minimized inside.
         torch_seed: as for `UpdateProgram`. Not used for acting.
         recording: as for `UpdateProgram`.
@@ -231,11 +231,12 @@ def split_loss(result: Any) -> tuple[Any, Any]:
     """Split the result of a loss function, a scalar or `(scalar, aux)`, into `(loss, aux)`.
 
     Raises:
-        ValueError: if it is neither.
+        ValueError: if the result is neither.
     """
     pair = result if isinstance(result, tuple) else (result, {})
     if len(pair) != 2:
         raise ValueError(f"a loss function must return a scalar or (scalar, feedback), got a tuple of {len(pair)}")
+    # TensorFlow would sum a loss of shape [B] without an error.
     shape = getattr(pair[0], "shape", None)
     if shape is None or len(shape):
         got = f"{pair[0]!r:.80}" if shape is None else f"the shape {tuple(shape)}: take the mean over the batch"
@@ -244,7 +245,7 @@ def split_loss(result: Any) -> tuple[Any, Any]:
 
 
 def no_gradient(loss_fn: Loss) -> ValueError:
-    """Return the error of a loss that depends on none of the variables that it trains."""
+    """Return the error of a loss that depends on none of the trained variables."""
     name = getattr(loss_fn, "__qualname__", repr(loss_fn))
     return ValueError(
         f"loss: {name} does not depend on the variables that it trains, so it has no gradient; stop_gradient, argmax "
@@ -255,18 +256,21 @@ def no_gradient(loss_fn: Loss) -> ValueError:
 def apply_finite(
     apply: Callable[[int], GroupResult | None], find_non_finite: Callable[[], tuple[Any, tuple[dict, dict]]], count: int
 ) -> GroupResult:
-    """Apply `count` updates, or as many of them as leave a finite state.
+    """Apply `count` updates, or the first ones that leave a finite state.
 
     Args:
-        apply: runs this number of updates. If the state would not be finite, it changes nothing and returns None.
+        apply: runs this number of updates. If the state would not be finite, `apply` changes nothing and
+            returns None.
         find_non_finite: returns (number, (logs, feedback)) of all updates. The number counts the updates before the
-            first one with a loss or gradient that is not finite. It is `count` if only the state overflows.
+            first one with a loss or gradient that is not finite. If only the state overflows, the number
+            is `count`.
         count: the requested number of updates.
     """
     result = apply(count)
     if result is not None:
         return result
     num_finite, (logs, feedback) = find_non_finite()
+    # `apply(count)` has failed already. If only the state overflowed, fewer updates may still leave a finite state.
     applied = min(int(num_finite), count - 1)
     while applied and apply(applied) is None:
         applied -= 1
@@ -277,7 +281,7 @@ def is_single(rows: Rows, variables: Sequence[Any]) -> bool:
     """Return whether the rows are one batch whose update needs no compiled loop.
 
     Splitting a group into calls must not change a bit of the result. Dense layers give the same bits inside and outside
-    of a loop, so they skip the loop, which takes as long as a small update.
+    of a loop, so dense layers skip the loop, which takes as long as a small update.
     """
     return is_dense(variables) and isinstance(rows, Batch) and num_updates(rows) == 1
 
@@ -290,13 +294,13 @@ def is_dense(variables: Sequence[Any]) -> bool:
 class SeparateUpdates:
     """Updates that run one by one, without a compiled loop or branch; called like an `UpdateProgram`.
 
-    It serves eager updates of TensorFlow, and convolutions on the CPU: XLA computes their gradients ten times slower
-    inside of loops and branches (https://github.com/jax-ml/jax/issues/12868).
+    The class serves eager updates of TensorFlow, and convolutions on the CPU: inside of loops and branches, XLA
+    computes gradients of convolutions ten times slower (https://github.com/jax-ml/jax/issues/12868).
 
     Args:
         compile_step: returns the program of a step, which makes a single update for each call.
         step: as for `UpdateProgram`.
-        period: as for `UpdateProgram`; each index has its own program.
+        period: as for `UpdateProgram`; each index has a separate program.
     """
 
     def __init__(self, compile_step: Callable[[Step], Program], step: Step, period: int) -> None:
@@ -309,11 +313,13 @@ class SeparateUpdates:
         """Make `count` updates, of which the first has the number `first`."""
         results: list[GroupResult] = []
         applied = 0
+        # An update that was not applied ends the group, as in a compiled loop.
         while applied == len(results) < count:
             program = self._programs[(first + applied) % len(self._programs)]
             results.append(program(_only(rows, applied), 1))
             applied += results[-1].applied
-        logs, feedback = _joined([each.logs for each in results]), _joined([each.feedback for each in results])
+        logs = _joined([result.logs for result in results])
+        feedback = _joined([result.feedback for result in results])
         return GroupResult(logs, feedback, applied, results[-1].stopped_early, results[-1].weights)
 
 
@@ -324,6 +330,6 @@ def _only(rows: Rows, k: int) -> Rows:
     return map_arrays(lambda array: array[k : k + 1], rows)
 
 
-def _joined(parts: list[dict[str, Any]]) -> dict[str, np.ndarray]:
-    """Return the values by name of all parts, on the host."""
-    return {name: np.concatenate([np.asarray(part[name]) for part in parts]) for name in parts[0]}
+def _joined(results: list[dict[str, Any]]) -> dict[str, np.ndarray]:
+    """Return the values by name of all results, on the host."""
+    return {name: np.concatenate([np.asarray(values[name]) for values in results]) for name in results[0]}

@@ -1,7 +1,8 @@
-"""The contract of the backends: `Backend` has what all of them share, `Capabilities` what only some of them have.
+"""The contract of the backends: `Backend` has what all backends share, `Capabilities` what only some have.
 
 Each `noterl/backends/*/core.py` is a `Backend`, and mypy compares the two. Tensors and variables are `Any`, because
-each framework has its own classes. Arguments before `/` are passed by position: mypy does not compare their names.
+each framework has different classes. Arguments before `/` are passed by position: mypy does not compare the names of
+such arguments.
 """
 
 from __future__ import annotations
@@ -41,10 +42,10 @@ class Modules(Protocol):
         """
 
     def materialize(self, module: Module, shape: Sequence[int], /) -> None:
-        """Call a module on a row of zeros if it has parameters without a shape, as `nn.LazyLinear` does."""
+        """If a module has parameters without a shape, as `nn.LazyLinear` does, call the module on a row of zeros."""
 
     def MultiInput(self, module: Module, places: dict[str, Any], /) -> Module:
-        """Return a module of rows `[B, D]` that passes their parts to a module that takes a dict.
+        """Return a module that passes the parts of rows `[B, D]` to a module that takes a dict.
 
         `noterl.backends.nested` describes `places`.
         """
@@ -53,9 +54,9 @@ class Modules(Protocol):
         """Return a deep copy in evaluation mode that is not trainable, as a Keras layer with `trainable=False` is."""
 
     def adopt(self, module: Module, /) -> list[Variable]:
-        """Return the parameters and buffers of a module as `keras.Variable`s that share their storage.
+        """Return the parameters and buffers of a module as `keras.Variable`s in the same storage.
 
-        A module is searched once. Layers that are added to it later are not found.
+        A module is searched once, so layers that are added later are not found.
         """
 
     def get_weights(self, module: Module, /) -> list[np.ndarray]:
@@ -109,16 +110,16 @@ class DevicePrograms(Protocol):
 
 
 class Capabilities(TypedDict, total=False):
-    """What only some backends can do: by name, what is called for it.
+    """What only some backends can do: by the name of the capability, what is called for that capability.
 
     Attributes:
         modules: native modules as networks, and native optimizers.
         device_programs: training on the device.
         tables: the observations of a replay memory on the device.
         scopes: a function of variables and optimizers that makes what was built in the scope of a strategy independent
-            of the scope: `fit(strategy=)` makes its own copies.
+            of the scope: `fit(strategy=)` makes separate copies.
         live_numbers: True if an update reads Python numbers, such as rules of optimizers, each time. Otherwise a
-            compiled update contains them as constants.
+            compiled update contains the numbers as constants.
     """
 
     modules: Modules
@@ -146,7 +147,7 @@ class Backend(Protocol):
         """Compile a function of one argument; `CallProgram` documents the arguments."""
 
     def is_tracing(self) -> bool:
-        """Return whether the current code is being compiled: it runs once, and Python numbers become constants."""
+        """Return whether the current code is being compiled: code runs once, and Python numbers become constants."""
 
     # Gradients
 
@@ -186,10 +187,10 @@ class Backend(Protocol):
         """
 
     def isolated(self, function: Callable[[], T], variables: Variables, /) -> T:
-        """Return `function()`, and undo what it assigns to `variables`; also inside a compiled call."""
+        """Return `function()`, and undo the assignments to `variables`; also inside a compiled call."""
 
     def dry_run(self, function: Callable[[], None], variables: Variables, jit_compile: bool | str = "auto", /) -> None:
-        """Call `function` for its side effects in Python, and undo what it assigns to `variables`.
+        """Call `function` for the side effects in Python, and undo the assignments to `variables`.
 
         Unless `jit_compile` is False, a backend may compute shapes instead of values.
         """

@@ -1,4 +1,4 @@
-"""The start of a run: processes wait for each other before a framework connects them, and would wait without end."""
+"""The start of a run: processes meet before a framework connects the processes, and would wait without end."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def choose_loopback_interface() -> None:
 def meet(address: str, rank: int, count: int, seconds: float) -> list[int]:
     """Wait until all processes of a run have started.
 
-    The first process listens at its address; the others connect to it, and it answers when all have.
+    The first process listens at its address. The others connect, and the first process answers when all have connected.
 
     Args:
         address: "host:port" of the first process.
@@ -47,7 +47,7 @@ def meet(address: str, rank: int, count: int, seconds: float) -> list[int]:
         seconds: to wait for.
 
     Returns:
-        The ranks of the processes that did not start in time; only the first process returns those of the others.
+        The ranks of the processes that did not start in time; only the first process returns the other ranks.
 
     Raises:
         ConnectionLost: if the first process cannot listen at its address.
@@ -60,13 +60,14 @@ def meet(address: str, rank: int, count: int, seconds: float) -> list[int]:
 
 
 def listener(address: str) -> socket.socket:
-    """Return a socket that listens at an address "host:port". The error names it, which errors of frameworks do not.
+    """Return a socket that listens at an address "host:port". The error names the address, unlike errors of frameworks.
 
     Raises:
         ConnectionLost: if this process cannot listen there.
     """
     host, _, port = address.rpartition(":")
     server = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    # A run that starts right after another one may use the same port.
     server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         server.bind((host, int(port)))
@@ -80,23 +81,23 @@ def listener(address: str) -> socket.socket:
 
 
 def _missing_after(server: socket.socket, count: int, until: float) -> list[int]:
-    """Wait for all other processes, then answer them; return the ranks of those that have not connected in time."""
-    found: dict[int, socket.socket] = {}
+    """Wait for all other processes, then answer; return the ranks of the processes that have not connected in time."""
+    connections: dict[int, socket.socket] = {}
     with contextlib.ExitStack() as stack:
-        while len(found) < count - 1 and time.monotonic() < until:
+        while len(connections) < count - 1 and time.monotonic() < until:
             server.settimeout(max(0.01, until - time.monotonic()))
             with contextlib.suppress(OSError, ValueError):
                 connection = stack.enter_context(server.accept()[0])
-                connection.settimeout(1.0)
+                connection.settimeout(1.0)  # a program that connects and sends nothing must not block the others
                 message = connection.recv(64)
                 other = int(message.removeprefix(_HELLO)) if message.startswith(_HELLO) else 0
                 if 0 < other < count:  # otherwise it is not a process of this run
-                    found[other] = connection
-        if len(found) == count - 1:
-            for connection in found.values():
+                    connections[other] = connection
+        if len(connections) == count - 1:
+            for connection in connections.values():
                 with contextlib.suppress(OSError):
                     connection.sendall(_HELLO)
-    return [rank for rank in range(1, count) if rank not in found]
+    return [rank for rank in range(1, count) if rank not in connections]
 
 
 def _is_answered(address: str, rank: int, until: float) -> bool:
@@ -105,8 +106,9 @@ def _is_answered(address: str, rank: int, until: float) -> bool:
     while time.monotonic() < until:
         with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout=1.0) as connection:
             connection.sendall(_HELLO + str(rank).encode())
+            # The answer comes only after the last process has started.
             connection.settimeout(max(0.01, until - time.monotonic()))
             if connection.recv(64) == _HELLO:
                 return True
-        time.sleep(0.1)
+        time.sleep(0.1)  # the first process may not listen yet
     return False

@@ -11,14 +11,14 @@ def split_columns(rows: Any, places: Mapping[str, Any], reshape: Callable[[Any, 
 
     Args:
         rows: an array or tensor.
-        places: for each part, its first column, its end column and the shape of its rows; or a dict of parts.
-        reshape: a function of a tensor and its new shape.
+        places: for each part, the first column, the end column and the shape of a row; or a dict of parts.
+        reshape: a function of a tensor and the new shape.
     """
-    parts = {}
+    columns = {}
     for name, place in places.items():
         if isinstance(place, Mapping):
-            parts[name] = split_columns(rows, place, reshape)
+            columns[name] = split_columns(rows, place, reshape)
         else:
             start, stop, shape = place
-            parts[name] = reshape(rows[:, start:stop], (-1, *shape))
-    return parts
+            columns[name] = reshape(rows[:, start:stop], (-1, *shape))
+    return columns

@@ -22,7 +22,7 @@ class Sums(NamedTuple):
 
     Attributes:
         returns: sums of rewards, float32.
-        compensation: the rounding error of `returns`, to be added to them.
+        compensation: the rounding error of `returns`, to be added to `returns`.
         lengths: numbers of steps.
     """
 
@@ -42,10 +42,10 @@ class Carry(NamedTuple):
     Attributes:
         key: of the iteration in progress.
         states: of the environments, a pytree of arrays `[N, ...]`.
-        observations: as the rollout or the replay memory stores them, `[N, ...]`.
+        observations: as the rollout or the replay memory stores observations, `[N, ...]`.
         sums: of the episodes in flight, `[N]`.
-        memory: the `Rollout` in progress. With a replay memory, whether a lane's last transition is N slots before its
-            next one, and its episode goes on, `[N]`.
+        memory: the `Rollout` in progress. With a replay memory, whether a lane's last transition is N slots before the
+            lane's next transition, and the episode goes on, `[N]`.
         policy: the state of the policy before the next step and "starts", `[N, ...]` by name; {} without a state.
         learner_state: see `noterl.replay.rollout.Rollout`; {} if there is none.
     """
@@ -63,8 +63,8 @@ class Report(NamedTuple):
     """What happened in a call of C iterations with R rounds.
 
     Attributes:
-        ended: whether the step of a lane in a round ended its episode, `[R, N]`.
-        sums: where an episode ended, its return and length, `[R, N]`.
+        ended: whether the step of a lane in a round ended the episode, `[R, N]`.
+        sums: where an episode ended, the episode's return and length, `[R, N]`.
         iterations: the number of iterations that ran.
         applied: the number of updates of each iteration that were applied, `[C]`.
         stopped: whether `stop` ended the updates of an iteration, `[C]`.
@@ -107,18 +107,18 @@ class Exploration(Protocol):
 
 @dataclass(eq=False, kw_only=True)
 class Training:
-    """What a program collects and learns, whatever its memory is.
+    """What a program collects and learns, with any memory.
 
     Args:
         functions: of the environment.
-        encode: observations -> those of networks, which have the same leading axes.
+        encode: observations -> inputs of networks, with the same leading axes.
         exploration: the random numbers that `act` receives.
         act: (observations of networks, random numbers `[N, num_sampled]`, settings `[E]`, the state of the policy by
             name) -> (the actions that are stored, those for environments, the next state).
         policy_start: the state of the policy before the first step of an episode, `[...]` by name.
         discount: returns the discount factor.
-        updates: the gradient updates. All functions of the program may read or assign their variables.
-        scheduled: those of the variables that have a schedule.
+        updates: the gradient updates. All functions of the program may read or assign the updates' variables.
+        scheduled: the variables that have a schedule.
         num_envs: N, the number of lanes.
         batch_size: B, the rows of an update.
         on_trace: called for each program that is traced.
@@ -162,7 +162,7 @@ class TrainingProgram:
 
 
 class Rollout(NamedTuple):
-    """A rollout, `[T, N, ...]` each; `policy` is that of the `Carry` before each step."""
+    """A rollout, `[T, N, ...]` each; `policy` is `Carry.policy` before each step."""
 
     observation: Any
     action: Any
@@ -177,7 +177,7 @@ class Rollout(NamedTuple):
 class DeviceProgram(TrainingProgram):
     """Collecting and learning on the device, called as `program(carry, begin, end, scheduled)`.
 
-    The arguments are those of `TrainingProgram`, and these.
+    `TrainingProgram` documents the arguments that are not listed here.
 
     Args:
         act_best: observations of networks `[N, ...]` -> the actions for environments, without exploration.
@@ -212,8 +212,8 @@ class DeviceProgram(TrainingProgram):
             carry: what `start` or the last call returned.
             begin: below T N.
             end: at most C T N.
-            scheduled: the values of the scheduled variables for each rollout, and after them the settings of the
-                exploration for each of its rounds, `[C, variables + T E]`.
+            scheduled: for each rollout, the values of the scheduled variables, followed by the settings of the
+                exploration for each round, `[C, variables + T E]`.
         """
         raise NotImplementedError
 
@@ -236,20 +236,21 @@ class Members(Protocol):
         """The program of one member."""
 
     def call(self, calls: Sequence[MemberCall]) -> list[tuple[Carry, Report]]:
-        """Make the calls of some members, each as `DeviceProgram` makes it."""
+        """Make the calls of some members, each as a call of `DeviceProgram`."""
 
     def play(self, variables: Sequence[Any], key: np.ndarray, episodes: int) -> tuple[np.ndarray, np.ndarray]:
         """Play the same episodes with members of these variables; return returns and lengths, `[S, episodes]`."""
 
 
 class Transitions(NamedTuple):
-    """Transitions with any leading axes; those of the ring have `[R, N, ...]`.
+    """Transitions with any leading axes; in the ring, the axes are `[R, N, ...]`.
 
     Attributes:
         ahead: the distance in slots at which the next transition of the episode is, if there is one.
-        behind: the distance in slots to the one before it in its episode; 0 if there is none. A transition and one
-            `ahead` of it belong together if that one is stored and its `behind` is the same distance. So each column is
-            written once for a transition; XLA copies the whole column in each round if it is written twice.
+        behind: the distance in slots to the previous transition of the episode; 0 if there is none. A transition and
+            the one that is `ahead` belong together if the later one is stored and has the same distance as `behind`.
+            So each column is written once for a transition. If a column is written twice, XLA copies the whole column
+            in each round.
     """
 
     observation: Any
@@ -269,7 +270,7 @@ class Plan(NamedTuple):
         settings: of the exploration, float32 `[C, E]`.
         random: number of first lanes whose actions are uniformly random, `[C]`.
         updates: gradient updates after the round, `[C]`.
-        copies: 1 if a hard copy to the target precedes them, otherwise 0, `[C]`.
+        copies: 1 if a hard copy to the target precedes these updates, otherwise 0, `[C]`.
         recent: number of newest transitions that can be sampled then, `[C]`.
         older: number of entries of the table of further slots that can be sampled then, `[C]`.
         first: the first of these entries, `[C]`.
@@ -306,10 +307,10 @@ class Place(NamedTuple):
 class ReplayProgram(TrainingProgram):
     """Collecting and learning on the device, called as `program(carry, ring, table, place, plan)`.
 
-    The arguments are those of `TrainingProgram`, and these.
+    `TrainingProgram` documents the arguments that are not listed here.
 
     Args:
-        store: observations of the environments `[N, ...]` -> those that the memory stores.
+        store: observations of the environments `[N, ...]` -> observations for the memory.
         act_randomly: uniform numbers `[N, num_random]` -> actions.
         num_random: the number of uniform numbers for one action.
         update_target: makes a hard copy.
@@ -351,7 +352,7 @@ class ReplayProgram(TrainingProgram):
             ring: of `make_ring` or the last call.
             table: slots of transitions that can be sampled, apart from the newest ones, int32.
             place: where the call begins and ends.
-            plan: what happens in its rounds.
+            plan: what happens in the rounds of the call.
         """
         raise NotImplementedError
 
@@ -360,7 +361,7 @@ class ReplayProgram(TrainingProgram):
         raise NotImplementedError
 
     def is_destroyed(self, ring: Transitions) -> bool:
-        """Return whether a call that has raised an error has destroyed the ring, which was donated to it."""
+        """Return whether a call that has raised an error has destroyed the donated ring."""
         raise NotImplementedError
 
     def read(self, ring: Transitions, slots: np.ndarray) -> dict[str, Any]:

@@ -15,7 +15,7 @@ class ConnectionLost(RuntimeError):
 
 
 class ProcessGroup(ABC):
-    """The processes of a run, as seen by one of them.
+    """The processes of a run, as seen by one process.
 
     Attributes:
         rank: the number of this process.
@@ -27,7 +27,7 @@ class ProcessGroup(ABC):
 
     @abstractmethod
     def exchange(self, own: np.ndarray) -> np.ndarray:
-        """Return the int32 vectors `[n]` of all processes, `[processes, n]`; n is the same in all of them.
+        """Return the int32 vectors `[n]` of all processes, `[processes, n]`; n is the same in all processes.
 
         Raises:
             ConnectionLost: if another process has failed.
@@ -35,6 +35,7 @@ class ProcessGroup(ABC):
 
     def agree(self, values: Sequence[float]) -> np.ndarray:
         """Return the values of all processes, `[processes, n]` float64."""
+        # Sent as int32, because JAX would round float64 to float32.
         bits = self.exchange(np.asarray(values, np.float64).view(np.int32))
         return np.array(bits, order="C").view(np.float64)
 
@@ -50,7 +51,7 @@ class ProcessGroup(ABC):
 
 
 def settle(future: Future[Any], function: Callable[[], Any]) -> None:
-    """Call a function, and set its result or its error as the result of a future, for a thread that waits."""
+    """Call a function, and set the result or the error of a future, for a thread that waits."""
     try:
         future.set_result(function())
     except BaseException as error:

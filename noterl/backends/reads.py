@@ -1,4 +1,4 @@
-"""Recording which attributes of an agent its compiled programs read: they contain the values as constants."""
+"""Recording which attributes of an agent compiled programs read: programs contain the values as constants."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ _PLAIN = (bool, int, float, complex, str, bytes, np.generic, type(None))
 _OPAQUE = ("noterl", "keras", "torch", "tensorflow", "jax", "jaxlib", "gymnasium", "functools", "itertools")
 
 # Larger arrays and containers are compared by identity, because a copy of each is kept.
-_LARGEST_ARRAY, _LARGEST_CONTAINER = 2**20, 1_000
+_LARGEST_ARRAY = 2**20
+_LARGEST_CONTAINER = 1_000
 
 _MISSING = object()
 
 
 @dataclass
 class Reading:
-    """What a program has read and assigned while it was traced.
+    """What a program has read and assigned during tracing.
 
     Attributes:
         names: the attributes that were read.
@@ -43,7 +44,7 @@ class Reading:
 
 
 class Reads:
-    """The attributes of an agent that its compiled programs have read.
+    """The attributes of an agent that compiled programs have read.
 
     Args:
         agent: the agent.
@@ -51,14 +52,15 @@ class Reads:
 
     Attributes:
         version: another number after each change; a program that was traced at an older one is traced again.
-        acting: the names of those that the forward pass for acting has read.
-        in_place: the names of those that may change without an assignment, such as arrays and dicts.
+        acting: the names of attributes that the forward pass for acting has read.
+        in_place: the names of attributes that may change without an assignment, such as arrays and dicts.
         retraced: the numbers of updates after which the `fit` in progress has traced programs again.
         is_eager: whether an update assigns such an attribute, so that losses must not be traced.
     """
 
     def __init__(self, agent: Any, is_own: Callable[[str], bool]) -> None:
-        self._agent, self._is_own = agent, is_own
+        self._agent = agent
+        self._is_own = is_own
         self.version: int = 0
         self.acting: set[str] = set()
         self.in_place: set[str] = set()
@@ -70,7 +72,7 @@ class Reads:
         self._depth = 0  # of contexts that record
 
     def assign(self, name: str, value: Any) -> None:
-        """Called before an attribute is assigned: outdate the programs that have read it."""
+        """Called before an attribute is assigned: outdate the programs that have read the attribute."""
         if self._depth:
             self._reading.assigned.add(name)
             return
@@ -91,7 +93,7 @@ class Reads:
             self._values[name] = new
 
     def outdate(self, name: str) -> None:
-        """Let the programs be traced again before their next call, because this attribute gets another value."""
+        """Let the programs be traced again before the next call, because this attribute gets another value."""
         self.version += self._agent._on_change(name)
 
     def watch(self, name: str, value: Any) -> None:
@@ -100,9 +102,9 @@ class Reads:
         self._values[name] = frozen(value)
 
     def traced(self, function: Callable[..., Any], jit_compile: bool | str, *, acting: bool = False) -> Any:
-        """Return a function for a backend that traces it as a whole; the attributes that it reads are recorded.
+        """Return a function for a backend that traces whole functions; attributes that the function reads are recorded.
 
-        On torch, and without compilation, the function itself is returned: it runs in Python each time.
+        On torch, and without compilation, the function itself is returned, and runs in Python each time.
         """
         if jit_compile is False or "live_numbers" in backends.current().capabilities:
             return function
@@ -122,12 +124,13 @@ class Reads:
         return run
 
     def renewed(self, make: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
-        """Return the program that `make` returns; it is made again if an attribute that programs read has changed."""
+        """Return the program of `make`; `make` is called again if an attribute that programs read has changed."""
         programs: dict[int, Callable[..., Any]] = {self.version: make()}
 
         def run(*args: Any, **keywords: Any) -> Any:
             version = self.check()
             if version not in programs:
+                # Programs of older versions hold outdated constants.
                 programs.clear()
                 programs[version] = make()
             return programs[version](*args, **keywords)
@@ -136,26 +139,28 @@ class Reads:
 
     @contextmanager
     def recording(self, *, acting: bool = False) -> Iterator[Reading]:
-        """Record inside the context which attributes a program reads while it is traced; undo what it assigns.
+        """Record inside the context which attributes a traced program reads; undo the program's assignments.
 
         The agent has another class meanwhile, so that reading attributes costs nothing outside of the context.
         """
         agent = self._agent
+        # Contexts may be nested; the outermost one changes the class of the agent.
         if not self._depth:
             self._reading = Reading()
-            kind: Any = type(agent)
-            object.__setattr__(agent, "__class__", _recording_class(kind))
+            agent_class: Any = type(agent)
+            object.__setattr__(agent, "__class__", _recording_class(agent_class))
         self._depth += 1
         reading = self._reading
         before = self._own()
         values = self.own_values()
-        contents = [(each, copy.copy(each)) for value in before.values() for each in _containers(value)]
+        contents = [(container, copy.copy(container)) for value in before.values() for container in _containers(value)]
         try:
             yield reading
         finally:
             self._depth -= 1
             if not self._depth:
                 object.__setattr__(agent, "__class__", type(agent).__bases__[0])
+            # Code that assigns attributes is not kept as a trace, so the assignments of tracing are undone.
             after = self._own()
             changed = {name for name, value in after.items() if frozen(value) != values.get(name)}
             for name in after.keys() - before.keys():
@@ -168,7 +173,7 @@ class Reads:
             self._keep(tuple(reading.names), acting)  # a recording that goes on adds names
 
     def own_values(self) -> dict[str, Any]:
-        """Return the attributes of the author of the algorithm by name, as `frozen` returns them."""
+        """Return the attributes of the author of the algorithm by name, as values of `frozen`."""
         return {name: frozen(value) for name, value in self._own().items()}
 
     def adopt(self, other: Reads, values: dict[str, Any]) -> None:
@@ -179,10 +184,10 @@ class Reads:
         return {name: value for name, value in vars(self._agent).items() if self._is_own(name)}
 
     def _keep(self, names: tuple[str, ...], acting: bool) -> None:
-        kind = type(self._agent)
-        is_built_in = kind.__module__.partition(".")[0] == "noterl"
+        agent_class = type(self._agent)
+        is_built_in = agent_class.__module__.partition(".")[0] == "noterl"
         for name in names:
-            declared = inspect.getattr_static(kind, name, None)
+            declared = inspect.getattr_static(agent_class, name, None)
             if name.startswith("__") or not self._is_own(name) or isinstance(declared, property):
                 continue
             value = self._current(name)
@@ -199,8 +204,9 @@ class Reads:
 
 
 def frozen(value: Any, depth: int = 4) -> Any:
-    """Return a copy of plain values, arrays and containers of them, to be compared; other objects by identity."""
+    """Return a copy of plain values, arrays and their containers, to be compared; other objects by identity."""
     if isinstance(value, _PLAIN):
+        # `1 == 1.0 == True`, but each is another constant in a program; `repr` also makes NaN equal to itself.
         return type(value), repr(value)
     contents = _contents(value) if depth else None
     if contents is None:
@@ -228,18 +234,21 @@ def _contents(value: Any) -> Any:
 def _containers(value: Any, depth: int = 4) -> Iterator[Any]:
     """Yield the arrays, containers and dicts of attributes in a value that can change in place.
 
-    Lists of networks and functions are left out: comparing them before each step takes time, and they seldom change.
+    Lists of networks and functions are left out: they seldom change, and comparing such lists before each step takes
+    time.
     """
     contents = None if isinstance(value, _PLAIN) or not depth else _contents(value)
     if contents is None:
         return
-    parts = (
+    elements = (
         () if isinstance(contents, np.ndarray) else list(contents.values() if isinstance(contents, dict) else contents)
     )
-    if not isinstance(contents, tuple | frozenset) and (not parts or any(isinstance(part, _PLAIN) for part in parts)):
+    if not isinstance(contents, tuple | frozenset) and (
+        not elements or any(isinstance(element, _PLAIN) for element in elements)
+    ):
         yield contents
-    for part in parts:
-        yield from _containers(part, depth - 1)
+    for element in elements:
+        yield from _containers(element, depth - 1)
 
 
 def _restore(container: Any, content: Any) -> None:
@@ -251,10 +260,11 @@ def _restore(container: Any, content: Any) -> None:
 
 
 @functools.cache
-def _recording_class(kind: Any) -> type:
+def _recording_class(agent_class: Any) -> type:
     def getattribute(self: Any, name: str) -> Any:
         object.__getattribute__(self, "__dict__")["_reads"]._reading.names.add(name)
-        return kind.__getattribute__(self, name)
+        return agent_class.__getattribute__(self, name)
 
-    namespace = {"__slots__": (), "__getattribute__": getattribute, "__module__": kind.__module__}
-    return type.__new__(type(kind), kind.__name__, (kind,), {**namespace, "__qualname__": kind.__qualname__})
+    namespace = {"__slots__": (), "__getattribute__": getattribute, "__module__": agent_class.__module__}
+    namespace["__qualname__"] = agent_class.__qualname__
+    return type.__new__(type(agent_class), agent_class.__name__, (agent_class,), namespace)

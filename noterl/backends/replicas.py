@@ -1,7 +1,7 @@
 """The replicas of an update in progress, for statistics over the global batch.
 
-A strategy that runs an update once for each share of a batch enters `averaging` around it. If one program computes the
-global batch, as on JAX, there is nothing to enter.
+A strategy that runs an update once for each share of a batch enters `averaging` around the update. If one program
+computes the global batch, as on JAX, there is nothing to enter.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Replicas(Protocol):
 
 
 def means_by_dtype(tensors: Sequence[Any], mean: Callable[[list[Any]], Iterable[Any]]) -> list[Any]:
-    """Return the means of tensors, of which `mean` computes those of one dtype together, by one reduction."""
+    """Return the means of tensors; `mean` computes the means of all tensors of one dtype by one reduction."""
     means: list[Any] = [None] * len(tensors)
     for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
         places = [k for k, tensor in enumerate(tensors) if tensor.dtype == dtype]

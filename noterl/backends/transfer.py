@@ -20,7 +20,7 @@ Place = tuple[tuple[str, ...], tuple[int, ...], str, int, int | None]
 class HostReport:
     """The vector that the host reads after a compiled call: a finite flag, the logs, and the weights for acting.
 
-    Its layout is known once the updates have been traced.
+    The layout is known once the updates have been traced.
 
     Args:
         concatenate: the backend's concatenation of one-dimensional arrays.
@@ -32,11 +32,11 @@ class HostReport:
         self._num_weights = 0
 
     def write(self, finite: Any, logs: dict[str, Any], weights: Sequence[Any]) -> tuple[Any, dict[str, Any]]:
-        """Return the vector, and the logs that are not part of it.
+        """Return the vector, and the logs that are not part of the vector.
 
         Args:
             finite: 1 if everything is finite, float32 `[1]`.
-            logs: `[K, ...]` by name; the vector contains those of shape `[K]` and float32.
+            logs: `[K, ...]` by name; the vector contains logs of shape `[K]` and float32.
             weights: the weights to report, flat and float32.
         """
         self._names = [name for name, value in logs.items() if len(value.shape) == 1 and "float32" in str(value.dtype)]
@@ -49,12 +49,12 @@ class HostReport:
 
         Args:
             vector: the vector that `write` returned, on the host.
-            logs: the logs that are not part of it.
+            logs: the logs that are not part of the vector.
         """
         end = len(vector) - self._num_weights
         # Copied, so that a stored loss does not keep the weights in memory.
-        parts = np.split(vector[1:end].copy(), len(self._names)) if self._names else []
-        values = dict(zip(self._names, parts, strict=True))
+        log_values = np.split(vector[1:end].copy(), len(self._names)) if self._names else []
+        values = dict(zip(self._names, log_values, strict=True))
         return bool(vector[0]), {**values, **logs}, vector[end:] if self._num_weights else None
 
 
@@ -88,9 +88,10 @@ def unpack(
 
     Args:
         packed: the arrays of `pack`, as tensors.
-        places: as `pack` returned them.
-        cast: reinterprets words as a dtype, bit for bit, and reshapes them.
+        places: from `pack`.
+        cast: reinterprets words as a dtype, bit for bit, and reshapes the result.
     """
+    # A batch without extra fields has no leaves under this name, and so no place.
     fields: dict[str, Any] = {"extra": {}}
     for path, shape, dtype, position, first in places:
         tensor = packed[position]

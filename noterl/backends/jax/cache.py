@@ -1,8 +1,9 @@
 """JAX's persistent compilation cache, in noterl's folder.
 
 JAX's own cache writes files in place, so another process may read one that is half written, and a file that is damaged
-stays and warns in each run. With a size limit it locks the folder for each program and needs another package. JAX has
-no public way to exchange it, so its constructor is replaced; noterl's cache is off in a JAX that has none.
+stays and warns in each run. With a size limit, JAX's cache locks the folder for each program and needs another
+package. JAX has no public way to exchange the cache, so the constructor of the cache is replaced; noterl's cache is off
+in a JAX that has no such constructor.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ class Cache:
     """
 
     def __init__(self, store: compilation_cache.Store) -> None:
-        self._store, self._path = store, store.folder
+        self._store = store
+        self._path = store.folder
 
     def get(self, key: str) -> bytes | None:
         """Return a compiled program, or None."""

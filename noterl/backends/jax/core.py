@@ -1,4 +1,4 @@
-"""The JAX backend; `noterl.backends.interface` documents its functions."""
+"""The JAX backend; `noterl.backends.interface` documents the functions."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _polyak(source: Any, target: Any, tau: Any) -> Any:
 def compile_updates(
     step: Step, variables: Sequence[Any], *, period: int = 1, kind: type[Updates] = Updates, **options: Any
 ) -> Program:
-    """Compile gradient updates; `kind` is the class of the programs, and the other arguments are its own."""
+    """Compile gradient updates; `kind` is the class of the programs, which receives the other arguments."""
     if options.get("jit_compile") is False or loops_are_fast(variables):
         return kind(step, variables, period=period, **options)
     return SeparateUpdates(lambda single: kind(single, variables, is_separate=True, **options), step, period)

@@ -1,9 +1,9 @@
-"""Rollouts in environments of JAX, and the updates on them, as one compiled call on the device.
+"""Rollouts in environments of JAX, and the updates on these rollouts, as one compiled call on the device.
 
 A position counts the steps of all lanes within a rollout: position `t N + lane` is the step of a lane in round t. A
 call goes from one position to another one, which may lie several rollouts ahead, or in the middle of a round. All
-positions share one compiled program, and the random numbers of a step depend on its rollout, round and lane only. So
-splitting training into calls does not change a result.
+positions share one compiled program, and the random numbers of a step depend only on the rollout, round and lane of the
+step. So splitting training into calls does not change a result.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class DeviceProgram(on_device.DeviceProgram):
         compiled = compiler(updates.jit_compile)
         # Its shapes are needed before it is traced in the loop; a jitted function is traced once for both.
         self._learn = compiled(self._learn_traced)
-        self._run, self._learn_carefully = compiled(self.run), compiled(self._carefully)
+        self._run = compiled(self.run)
+        self._learn_carefully = compiled(self._carefully)
         self.start = compiled(self._start)
 
     def __call__(self, carry: Carry, begin: int, end: int, scheduled: np.ndarray) -> tuple[Carry, Report]:
@@ -50,8 +51,11 @@ class DeviceProgram(on_device.DeviceProgram):
         """Return the state, the carry and the report of a call; pure."""
         state, carry, report, finite = self._run(state, carry, np.int32(begin), np.int32(end), scheduled)
         report = jax.tree.map(np.asarray, report)
+        # With `stop`, the program has checked each update already. Otherwise the updates on the failed rollout are
+        # repeated, to keep the updates before the failure.
         if not finite and self._updates.stop is None:
-            number, count = int(report.iterations) - 1, self.num_updates
+            number = int(report.iterations) - 1
+            count = self.num_updates
             state, carry, applied, logs = self._learn_carefully(state, carry, scheduled[number])
             report = report._replace(applied=report.applied.copy(), logs=jax.tree.map(np.array, report.logs))
             report.applied[number] = min(int(applied), count - 1)
@@ -79,6 +83,7 @@ class DeviceProgram(on_device.DeviceProgram):
             first = jnp.maximum(begin - number * self.size, 0)
             last = jnp.minimum(end - number * self.size, self.size)
             carry, report = self._collect(state, carry, report, (first, last), scheduled[number])
+            # The next call continues a rollout that is not complete.
             full = last == self.size
             state, carry, report, finite = jax.lax.cond(
                 full, self._learn_and_report, lambda *loop: loop[:-1], state, carry, report, finite, scheduled
@@ -92,7 +97,8 @@ class DeviceProgram(on_device.DeviceProgram):
     def _start(self, key: Any) -> Carry:
         """Return the carry of new episodes in all lanes, for a key of uint32 `[2]`."""
         carry = self._environments.start(key)
-        reward, ended = carry.sums.returns, carry.sums.lengths > 0
+        reward = carry.sums.returns
+        ended = carry.sums.lengths > 0
         action = self._environments.action_shape(carry, jnp.zeros(self.training.exploration.num_settings))
         fields = Rollout(carry.observations, action, reward, carry.observations, ended, ended, carry.policy)
         return carry._replace(
@@ -101,7 +107,7 @@ class DeviceProgram(on_device.DeviceProgram):
         )
 
     def play(self, state: list[Any], key: Any, episodes: int) -> tuple[Any, Any]:
-        """Play episodes without exploration; return their returns and lengths, `[episodes]`; pure."""
+        """Play episodes without exploration; return the returns and lengths, `[episodes]`; pure."""
 
         def act(observations: Any) -> Any:
             with Scope(self._variables, state):
@@ -125,7 +131,8 @@ class DeviceProgram(on_device.DeviceProgram):
             return (place >= first) & (place < last)
 
         def added(t: Any, loop: tuple[Carry, Report]) -> tuple[Carry, Report]:
-            rollout, row = carry.memory, report.iterations * self.length + t
+            rollout = carry.memory
+            row = report.iterations * self.length + t
             return add_rewards(loop, row, rollout.reward[t], rollout.ended[t], counted(t))
 
         def step(t: Any, carry: Carry) -> Carry:
@@ -133,11 +140,12 @@ class DeviceProgram(on_device.DeviceProgram):
 
         carry = jax.lax.fori_loop(*rounds, step, carry)
         # A loop of its own: fused with the products of an environment, sums would be rounded differently.
-        found: tuple[Carry, Report] = jax.lax.fori_loop(*rounds, added, (carry, report))
-        return found
+        summed: tuple[Carry, Report] = jax.lax.fori_loop(*rounds, added, (carry, report))
+        return summed
 
     def _round(self, state: list[Any], carry: Carry, t: Any, counted: Any, settings: Any) -> Carry:
         """Step the `counted` lanes `[N]` in round t; the others do not change."""
+        # The numbers depend on the round alone, so two calls that share a round give its lanes the same numbers.
         act_key, *keys = jax.random.split(jax.random.fold_in(carry.key, t), 3)
         actions, executed, states = self._environments.act(state, carry, act_key, settings)
         after, step = self._environments.step(carry, executed, (keys[0], keys[1]), counted)
@@ -167,6 +175,7 @@ class DeviceProgram(on_device.DeviceProgram):
         (after, finite), logs = jax.lax.scan(once, (before, jnp.asarray(True)), rows.indices)
         finite &= all_finite(after)
         after = [jnp.where(finite, new, old) for new, old in zip(after, state, strict=True)]
+        # After a failure, the updates are repeated with checks, from the same key and learner state.
         kept = (following.key, following.learner_state), (carry.key, carry.learner_state)
         key, learner_state = jax.tree.map(lambda new, old: jnp.where(finite, new, old), *kept)
         following = following._replace(key=key, learner_state=learner_state)
@@ -185,6 +194,7 @@ class DeviceProgram(on_device.DeviceProgram):
         with Scope(self._variables, state) as scope:
             rows, learner_state = self.prepare(self._batch(carry.memory, carry.learner_state))
         indices = self._indices(jax.random.fold_in(carry.key, self.length))
+        # Rounds have the numbers below `length`, and the minibatches have `length`.
         following = carry._replace(
             key=jax.random.fold_in(carry.key, self.length + 1),
             learner_state=with_dtypes(learner_state, carry.learner_state),
@@ -210,9 +220,11 @@ class DeviceProgram(on_device.DeviceProgram):
 
     def _indices(self, key: Any) -> Any:
         """Return the rows or sequences `[K, B]` of all minibatches, in the layout of `RolloutLearner.sample`."""
-        count, size = self.size // self.sequence_length, self.training.batch_size // self.sequence_length
+        count = self.size // self.sequence_length
+        size = self.training.batch_size // self.sequence_length
         if size == count:
             return jnp.tile(jnp.arange(count, dtype=jnp.int32), (self.epochs, 1))
+        # The last minibatch of an epoch is filled up with rows of a second permutation.
         missing = -count % size
 
         def epoch(key: Any) -> Any:

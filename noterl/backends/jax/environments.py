@@ -1,4 +1,4 @@
-"""N environments of pure functions in a compiled call: their actions, steps and resets, and the sums of rewards."""
+"""N environments of pure functions in a compiled call: actions, steps, resets and the sums of rewards."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class Environments:
 
     Args:
         training: what is collected and learned.
-        store: observations `[N, ...]` of the environments -> those that the carry holds, `[N, ...]`.
-        encode: observations of the carry -> those of networks.
+        store: observations `[N, ...]` of the environments -> observations for the carry, `[N, ...]`.
+        encode: observations of the carry -> observations for networks.
     """
 
     def __init__(
@@ -65,6 +65,7 @@ class Environments:
         """Return the carry of new episodes in all lanes, without a memory."""
         first, second = jax.random.split(key)
         observations, states = self._reset_all(first)
+        # A loop needs equal types before and after a round, and constants of an environment have weak types.
         states = jax.tree.map(lambda leaf: jax.lax.convert_element_type(leaf, leaf.dtype), states)
         zeros = jnp.zeros(self._num_envs, jnp.float32)
         sums = Sums(zeros, zeros, zeros.astype(jnp.int32))
@@ -112,7 +113,7 @@ class Environments:
 
         Args:
             carry: before the step.
-            actions: as environments receive them, `[N, ...]`.
+            actions: for the environments, `[N, ...]`.
             keys: for the steps and for the resets.
             counted: the lanes that the carry follows, bool `[N]`; the others do not change.
         """
@@ -141,16 +142,18 @@ class Environments:
         def body(loop: tuple) -> tuple:
             observations, states, returns, lengths, alive, t = loop
             keys = jax.random.split(jax.random.fold_in(second, t), episodes)
+            # Environments whose episode has ended are stepped too, and do not count.
             now, new, reward, terminated, truncated = jax.vmap(self._step)(keys, states, act(observations))
             after = with_dtypes((self._stored(now), new), (observations, states))
-            returns, lengths = returns + jnp.where(alive, reward, 0), lengths + alive
+            returns = returns + jnp.where(alive, reward, 0)
+            lengths = lengths + alive
             return *after, returns, lengths, alive & ~(terminated | truncated), t + 1
 
         _, _, returns, lengths, *_ = jax.lax.while_loop(lambda loop: loop[4].any(), body, start)
         return returns, lengths
 
     def empty_report(self, rounds: int, iterations: int, logs: dict[str, Any]) -> Report:
-        """Return the report of a call of so many rounds and iterations; `logs` are those of a call."""
+        """Return the report of a call of so many rounds and iterations; `logs` are the empty logs."""
         lanes = jnp.zeros((rounds, self._num_envs), jnp.float32)
         none = jnp.zeros(iterations, jnp.int32)
         sums = Sums(lanes, lanes, lanes.astype(jnp.int32))
@@ -162,8 +165,8 @@ class Environments:
 
     def _reset_ended(self, key: Any, ended: Any, after: tuple[Any, Any]) -> tuple[Any, Any]:
         fresh = with_dtypes(self._reset_all(key), after)
-        found: tuple[Any, Any] = jax.tree.map(partial(select, ended), fresh, after)
-        return found
+        restarted: tuple[Any, Any] = jax.tree.map(partial(select, ended), fresh, after)
+        return restarted
 
     def _stored(self, observations: Any) -> Any:
         return jax.tree.map(jnp.asarray, self._store(observations))
@@ -176,13 +179,14 @@ def states_of(policy: dict[str, Any]) -> dict[str, Any]:
 
 def store(table: Any, position: Any, rows: Any, counted: Any) -> Any:
     """Return a table `[R, N, ...]` with the rows of the `counted` lanes `[N]` at a position."""
-    return jax.tree.map(lambda all_, one: all_.at[position].set(select(counted, one, all_[position])), table, rows)
+    return jax.tree.map(lambda array, new: array.at[position].set(select(counted, new, array[position])), table, rows)
 
 
 def add_rewards(loop: tuple[Carry, Report], row: Any, reward: Any, ended: Any, counted: Any) -> tuple[Carry, Report]:
     """Add the rewards of a round to the sums of the `counted` lanes, and report the episodes that end.
 
-    Call it in a loop without the environments' steps: fused with their products, sums would be rounded differently.
+    Call this function in a loop without the environments' steps: fused with the products in the steps, sums would be
+    rounded differently.
 
     Args:
         loop: the carry and the report.
@@ -203,17 +207,17 @@ def add_rewards(loop: tuple[Carry, Report], row: Any, reward: Any, ended: Any, c
 
 
 def select(mask: Any, first: Any, second: Any) -> Any:
-    """Return the rows `[N, ...]` of `first` where `mask` `[N]` is true, else those of `second`."""
+    """Return the rows `[N, ...]` of `first` where `mask` `[N]` is true, else the rows of `second`."""
     return jnp.where(mask.reshape(mask.shape + (1,) * (first.ndim - mask.ndim)), first, second)
 
 
 def with_dtypes(new: Any, old: Any) -> Any:
-    """Return the arrays of `new` with the dtypes of `old`, so that they fit into a loop."""
-    return jax.tree.map(lambda one, other: jax.lax.convert_element_type(one, other.dtype), new, old)
+    """Return the arrays of `new` with the dtypes of `old`, which a loop requires."""
+    return jax.tree.map(lambda array, like: jax.lax.convert_element_type(array, like.dtype), new, old)
 
 
 def _two_sum(first: Any, second: Any) -> tuple[Any, Any]:
-    """Return a sum and its rounding error (Knuth, 1969): their sum is exact, so float32 suffices for returns."""
+    """Return a sum and the rounding error (Knuth, 1969): both together are exact, so float32 suffices for returns."""
     total = first + second
     part = total - first
     return total, (first - (total - part)) + (second - part)

@@ -1,4 +1,4 @@
-"""The capability `device_programs` of JAX; `noterl.backends.interface.DevicePrograms` documents its functions."""
+"""The capability `device_programs` of JAX; `noterl.backends.interface.DevicePrograms` documents the functions."""
 
 from noterl.backends.jax.device import DeviceProgram
 from noterl.backends.jax.population import make_members

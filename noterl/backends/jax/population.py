@@ -28,7 +28,7 @@ class ThreadedMembers:
 
     Args:
         program: the program.
-        members: their number.
+        members: the number of members.
     """
 
     def __init__(self, program: DeviceProgram, members: int) -> None:
@@ -37,13 +37,15 @@ class ThreadedMembers:
         self._compiled: set[Any] = set()  # the programs that were called
 
     def call(self, calls: Sequence[MemberCall]) -> list[tuple[Carry, Report]]:
-        """Make the calls of some members, each as `DeviceProgram` makes it."""
+        """Make the calls of some members, each as a call of `DeviceProgram`."""
         return _write(calls, self._map("call", lambda call: self.program.train(*_arguments(call)), calls))
 
     def play(self, variables: Sequence[Any], key: np.ndarray, episodes: int) -> tuple[np.ndarray, np.ndarray]:
         """Play the same episodes with each member; return returns and lengths, `[S, episodes]`."""
-        results = self._map(("play", episodes), lambda own: self._play(read_values(own), key, episodes), variables)
-        returns, lengths = (np.stack([np.asarray(each[k]) for each in results]) for k in (0, 1))
+        results = self._map(
+            ("play", episodes), lambda member: self._play(read_values(member), key, episodes), variables
+        )
+        returns, lengths = (np.stack([np.asarray(result[k]) for result in results]) for k in (0, 1))
         return returns, lengths
 
     def _map(self, program: Any, function: Callable[[Any], Any], values: Sequence[Any]) -> list[Any]:
@@ -52,7 +54,7 @@ class ThreadedMembers:
         Args:
             program: identifies the compiled program that the function calls.
             function: the function.
-            values: its arguments.
+            values: the arguments of the function.
         """
 
         def complete(value: Any) -> Any:
@@ -66,7 +68,7 @@ class ThreadedMembers:
 
 
 class VectorizedMembers:
-    """The members of a population, trained by one vectorized call; the interface is that of `ThreadedMembers`."""
+    """The members of a population, trained by one vectorized call; with the interface of `ThreadedMembers`."""
 
     def __init__(self, program: DeviceProgram, members: int) -> None:
         self.program = program
@@ -85,9 +87,9 @@ class VectorizedMembers:
         places = (begins[0], ends[0], scheduled[0]) if same else tuple(map(np.stack, (begins, ends, scheduled)))
         results = (self._together if same else self._apart)(states, carries, *places)
         finished = []
-        for own, (state, carry, report, finite) in zip(arguments[: len(calls)], results, strict=False):
+        for inputs, (state, carry, report, finite) in zip(arguments[: len(calls)], results, strict=False):
             # A call that is not finite is repeated, because it ends with that update.
-            alone = () if finite else self.program.train(*own)
+            alone = () if finite else self.program.train(*inputs)
             finished.append(alone or (state, carry, jax.tree.map(np.asarray, report)))
         return _write(calls, finished)
 

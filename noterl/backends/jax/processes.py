@@ -1,4 +1,4 @@
-"""Processes of `jax.distributed`: their connection, and averages of gradients and statistics over them."""
+"""Processes of `jax.distributed`: the connection, and averages of gradients and statistics over all processes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ _AXIS = "process"
 _ERROR_KEY = "noterl/error"
 
 # Where an array is: a copy in each process, or divided along its first or second axis.
-REPLICATED, ROWS, GROUPS = PartitionSpec(), PartitionSpec(_AXIS), PartitionSpec(None, _AXIS)
+REPLICATED = PartitionSpec()
+ROWS = PartitionSpec(_AXIS)
+GROUPS = PartitionSpec(None, _AXIS)
 
 
 def is_connected() -> bool:
@@ -60,12 +62,13 @@ def connect(coordinator: str, count: int, rank: int) -> None:
 
     Raises:
         ImportError: if JAX is too old.
-        ConnectionLost: if they do not all start within `CONNECT_SECONDS`, the port is in use, or JAX has computed
+        ConnectionLost: if not all processes start within `CONNECT_SECONDS`, the port is in use, or JAX has computed
             something in this process before.
         ValueError: if a process has several devices.
     """
     _check_version()
     flags = os.environ.get("XLA_FLAGS", "")
+    # A limit of the user stays.
     if "xla_cpu_collective_timeout_seconds" not in flags:
         os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_collective_timeout_seconds={_WAIT_SECONDS}"
     host, _, port = coordinator.rpartition(":")
@@ -93,6 +96,7 @@ def connect(coordinator: str, count: int, rank: int) -> None:
         )
         if is_local:
             _connect_cpus_on_loopback()
+        # Devices connect at the first operation over all processes, so errors of the connection are raised here.
         connected().agree([0.0])
     except RuntimeError as error:  # errors of XLA are RuntimeErrors
         raise ConnectionLost(
@@ -126,14 +130,15 @@ class Processes(ProcessGroup):
         _check_version()
         self.rank: int = jax.process_index()
         self.count: int = jax.process_count()
-        self._mesh, self._host_mesh = _mesh(jax.devices()), _mesh(jax.devices("cpu"))
+        self._mesh = _mesh(jax.devices())
+        self._host_mesh = _mesh(jax.devices("cpu"))
         self._to_all = jax.jit(lambda rows: rows, out_shardings=NamedSharding(self._host_mesh, REPLICATED))
         self._thread = _Thread()
 
     def run(self, function: Callable[[], T]) -> T:
         """Return `function()`, which computes with the other processes.
 
-        It runs in a thread: if another process has stored an error, this one stops waiting for it.
+        The function runs in a thread: if another process has stored an error, this process stops waiting.
 
         Raises:
             ConnectionLost: if another process has failed.
@@ -147,7 +152,7 @@ class Processes(ProcessGroup):
             raise self._lost(_first_line(error)) from error
 
     def fail(self, reason: str) -> None:
-        """Store the error of this process, which the others raise while they wait for it."""
+        """Store the error of this process; the others raise the error while waiting for this process."""
         client = _client()
         if client is not None:
             with contextlib.suppress(RuntimeError):  # the first process has failed, or there is an error already
@@ -183,8 +188,8 @@ class Processes(ProcessGroup):
 
         def mean(group: list[Any]) -> list[Any]:
             bucket = jax.lax.pmean(jnp.concatenate([tensor.ravel() for tensor in group]), _AXIS)
-            parts = jnp.split(bucket, np.cumsum([tensor.size for tensor in group])[:-1])
-            return [part.reshape(tensor.shape) for part, tensor in zip(parts, group, strict=True)]
+            flat_means = jnp.split(bucket, np.cumsum([tensor.size for tensor in group])[:-1])
+            return [flat.reshape(tensor.shape) for flat, tensor in zip(flat_means, group, strict=True)]
 
         return means_by_dtype(tensors, mean)
 
@@ -192,9 +197,9 @@ class Processes(ProcessGroup):
         """Return a compiled function of arrays of all processes.
 
         Args:
-            function: runs on each device, with the part of its process.
-            specs: returns the `PartitionSpec`s of its arguments.
-            results: the `PartitionSpec`s of its results.
+            function: runs on each device, with the part of the device's process.
+            specs: returns the `PartitionSpec`s of the function's arguments.
+            results: the `PartitionSpec`s of the function's results.
         """
 
         def run(*arguments: Any) -> Any:
@@ -207,13 +212,13 @@ class Processes(ProcessGroup):
         return jax.jit(run)
 
     def parts(self, array: Any, axis: int) -> jax.Array:
-        """Return the array of which each process holds its own part along an axis."""
+        """Return the array of which each process holds one part along an axis."""
         return _joined(self._mesh, array, axis)
 
     def replicated(self, array: Any) -> jax.Array:
         """Return the array of which each process holds a copy; all must have the same values."""
-        own = jax.device_put(array, _device(self._mesh))
-        return jax.make_array_from_single_device_arrays(own.shape, NamedSharding(self._mesh, REPLICATED), [own])
+        local = jax.device_put(array, _device(self._mesh))
+        return jax.make_array_from_single_device_arrays(local.shape, NamedSharding(self._mesh, REPLICATED), [local])
 
 
 class _Thread:
@@ -239,9 +244,9 @@ class _Thread:
         return cast(T, future.result())
 
     def _leave(self) -> None:
-        """Wait for a function that still waits for another process; Python cannot end while it does.
+        """Wait for a function that still waits for another process; Python cannot end before the function.
 
-        It fails when that process ends, and that process ends when both have left the run.
+        The function fails when the other process ends, and the other process ends when both have left the run.
         """
         if self._awaited is not None:
             with contextlib.suppress(RuntimeError):
@@ -259,7 +264,7 @@ def _check_version() -> None:
 
 
 def _connect_cpus_on_loopback() -> None:
-    """Let gloo listen on the loopback interface; by default, it listens at the address of the host name.
+    """Let gloo listen on the loopback interface; by default, gloo listens at the address of the host name.
 
     JAX has no public option for the address, and does not read the variable of gloo.
     """
@@ -292,6 +297,7 @@ def _mesh(devices: Sequence[Any]) -> Mesh:
             f"each process of strategy='data_parallel' must have one device, but the {jax.process_count()} processes "
             f"have {len(devices)}: start one process for each device"
         )
+    # Sorted, so that the parts of arrays are in the order of the ranks.
     return Mesh(np.asarray(sorted(devices, key=lambda device: device.process_index)), (_AXIS,))
 
 
@@ -302,10 +308,11 @@ def _device(mesh: Mesh) -> Any:
 
 def _joined(mesh: Mesh, array: Any, axis: int) -> jax.Array:
     """Return the array on all devices that consists of the parts of each process along an axis."""
-    own = jax.device_put(array, _device(mesh))
-    shape, place = list(own.shape), NamedSharding(mesh, PartitionSpec(*[None] * axis, _AXIS))
+    local = jax.device_put(array, _device(mesh))
+    shape = list(local.shape)
+    place = NamedSharding(mesh, PartitionSpec(*[None] * axis, _AXIS))
     shape[axis] *= mesh.size
-    return jax.make_array_from_single_device_arrays(tuple(shape), place, [own])
+    return jax.make_array_from_single_device_arrays(tuple(shape), place, [local])
 
 
 def _first_line(error: Exception) -> str:

@@ -1,12 +1,13 @@
-"""Collecting into a replay memory on the device, and the updates from it, as one compiled call.
+"""Collecting into a replay memory on the device, and the updates from this memory, as one compiled call.
 
 A round is one step of every lane. The transitions of a round are one row `[N, ...]` of a ring, and the updates that are
-due follow it. A call begins and ends at any step; the updates of a round that is not complete follow in the next call.
-The random numbers of a round depend on its number only. So splitting training into calls does not change a result.
+due follow the round. A call begins and ends at any step; the updates of a round that is not complete follow in the next
+call. The random numbers of a round depend on the round's number only. So splitting training into calls does not
+change a result.
 
 A slot is a position in the ring without the axis of lanes: `row N + lane`. The ring has room for the steps of one call
-beside the memory's capacity. So a call can be repeated if an update is not finite: it has overwritten nothing that it
-reads.
+beside the memory's capacity. So a call can be repeated if an update is not finite: the call has overwritten no
+transition that the call reads.
 """
 
 from __future__ import annotations
@@ -41,8 +42,10 @@ class ReplayProgram(on_device.ReplayProgram):
         jit_compile = updates.jit_compile
         compiled = compiler(jit_compile)
         if jit_compile is not False:
+            # The ring may take most of the device's memory, so the new ring gets the memory of the old one.
             compiled = partial(jax.jit, donate_argnames="ring", static_argnames="careful")
-        self._run, self.start = compiled(self._train), compiler(jit_compile)(self._start)
+        self._run = compiled(self._train)
+        self.start = compiler(jit_compile)(self._start)
 
     def __call__(
         self, carry: Carry, ring: Transitions, table: np.ndarray, place: Place, plan: Plan
@@ -51,6 +54,7 @@ class ReplayProgram(on_device.ReplayProgram):
         place = Place(*map(np.int32, place))
         run = partial(self._run, read_values(self._variables), carry, table=table, place=place, plan=plan)
         state, after, ring, report, finite = run(ring=ring)
+        # Checking each update takes longer, so only a call that has failed is repeated with checks.
         if not finite:
             state, after, ring, report, _ = run(ring=ring, careful=True)
         write_values(self._variables, state)
@@ -71,7 +75,7 @@ class ReplayProgram(on_device.ReplayProgram):
         return Transitions(**{name: jax.tree.map(fill, shape, rows[name]) for name, shape in shapes.items()})
 
     def is_destroyed(self, ring: Transitions) -> bool:
-        """Return whether a call that has raised an error has destroyed the ring, which was donated to it."""
+        """Return whether a call that has raised an error has destroyed the donated ring."""
         return any(array.is_deleted() for array in jax.tree.leaves(ring))
 
     def read(self, ring: Transitions, slots: np.ndarray) -> dict[str, Any]:
@@ -82,7 +86,8 @@ class ReplayProgram(on_device.ReplayProgram):
     def _row_shapes(self) -> Transitions:
         """Return the shapes and dtypes of one round, `[N, ...]`."""
         carry = jax.eval_shape(self._start, np.zeros(2, np.uint32))
-        observation, flag = carry.observations, carry.memory
+        observation = carry.observations
+        flag = carry.memory
         action = self._environments.action_shape(carry, np.zeros(self.training.exploration.num_settings, np.float32))
         distance = carry.sums.lengths
         return Transitions(observation, action, carry.sums.returns, observation, flag, flag, distance, distance)
@@ -123,11 +128,12 @@ class ReplayProgram(on_device.ReplayProgram):
             *keys, learn_key, next_key = jax.random.split(carry.key, 6)
             row = (place.row + t) % self.rows
             carry, ring, new = self._round(state, carry, ring, row, now, counted(t), keys)
-            outcome = tuple(all_.at[t].set(one) for all_, one in zip(outcome, new, strict=True))
+            outcome = tuple(array.at[t].set(values) for array, values in zip(outcome, new, strict=True))
             after = (t + 1) * self.num_envs
             newest = row * self.num_envs + self.num_envs - 1
             sample = partial(self._sample, ring=ring, table=table, newest=newest, now=now, key=learn_key)
             learned = self._learn(state, sample, now, place.number, (applied, finite, logs), careful)
+            # The next call continues a round that is not complete, with the same key.
             carry = carry._replace(key=jnp.where(after <= place.end, next_key, carry.key))
             return t + 1, learned[0], carry, ring, outcome, learned[1:]
 
@@ -146,7 +152,7 @@ class ReplayProgram(on_device.ReplayProgram):
     def _round(
         self, state: list[Any], carry: Carry, ring: Transitions, row: Any, now: Plan, counted: Any, keys: list[Any]
     ) -> tuple[Carry, Transitions, tuple[Any, Any]]:
-        """Step the `counted` lanes `[N]` and store their transitions; return also the rewards and ends, `[N]`."""
+        """Step the `counted` lanes `[N]` and store the transitions; return also the rewards and ends, `[N]`."""
         act_key, random_key, step_key, reset_key = keys
         actions, *_ = self._environments.act(state, carry, act_key, now.settings)
         numbers = jax.random.uniform(random_key, (self.num_envs, self.num_random))
@@ -165,14 +171,14 @@ class ReplayProgram(on_device.ReplayProgram):
     def _learn(
         self, state: list[Any], sample: Callable[..., Batch], now: Plan, first: Any, before: tuple, careful: bool
     ) -> tuple[list[Any], Any, Any, dict[str, Any]]:
-        """Make the updates that are due after a round; return the state, and `before` with them.
+        """Make the updates that are due after a round; return the state, and `before` including these updates.
 
         Args:
             state: before the round.
             sample: (state, number of the update after this round) -> a batch; see `_sample`.
             now: what happens in this round.
             first: updates before the call.
-            before: the updates applied in this call, whether all are finite, and what they logged.
+            before: the updates applied in this call, whether all are finite, and the logged values.
             careful: whether an update that is not finite is undone and ends the updates.
         """
         values = [
@@ -186,8 +192,8 @@ class ReplayProgram(on_device.ReplayProgram):
             k, state, applied, finite, logs = loop
             number = first + applied
             batch = sample(state, k)
-            after, good, (found, _) = self._updates.update(state, batch, number, losses_only=not careful)
-            logs = {name: all_.at[applied].set(found[name]) for name, all_ in logs.items()}
+            after, good, (logged, _) = self._updates.update(state, batch, number, losses_only=not careful)
+            logs = {name: array.at[applied].set(logged[name]) for name, array in logs.items()}
             if careful:
                 good &= all_finite(after)
                 after = [jnp.where(good, new, old) for new, old in zip(after, state, strict=True)]
@@ -230,21 +236,24 @@ class ReplayProgram(on_device.ReplayProgram):
         older = jnp.take(table, now.first + chosen - now.recent, mode="clip")
         slots = jnp.where(chosen < now.recent, (newest - chosen) % self.slots, older)
         extra = {
-            name: SAMPLERS[distribution](each, (self.training.batch_size, *shape), jnp.float32)
-            for each, (name, (shape, distribution)) in zip(keys[1:], self.random_spec.items(), strict=True)
+            name: SAMPLERS[distribution](extra_key, (self.training.batch_size, *shape), jnp.float32)
+            for extra_key, (name, (shape, distribution)) in zip(keys[1:], self.random_spec.items(), strict=True)
         }
         with Scope(self._variables, state):
             return self._gather(ring, slots, newest, extra)
 
     def _gather(self, ring: Transitions, slots: Any, newest: Any, extra: dict[str, Any]) -> Batch:
-        """Return the batch of slots `[B]`; the returns are those of `noterl.replay.returns.n_step_return`."""
+        """Return the batch of slots `[B]`; returns as in `noterl.replay.returns.n_step_return`."""
         rows = jax.tree.map(_flat, ring)
 
         def take(table: Any, slots: Any) -> Any:
             return jax.tree.map(lambda array: jnp.take(array, slots, axis=0, mode="clip"), table)
 
         gamma = jnp.asarray(self.training.discount(), jnp.float32)
-        reward, last, power = take(rows.reward, slots), slots, jnp.broadcast_to(gamma, slots.shape)
+        reward = take(rows.reward, slots)
+        last = slots
+        power = jnp.broadcast_to(gamma, slots.shape)
+        # A return ends where the episode does, or at the newest transition; see `Transitions.behind`.
         for _ in range(1, self.n_step):
             ahead = take(rows.ahead, last)
             following = (last + ahead) % self.slots
@@ -267,8 +276,8 @@ class ReplayProgram(on_device.ReplayProgram):
         def update(state: list[Any], plan: Plan) -> dict[str, Any]:
             now = jax.tree.map(lambda values: values[0], plan)
             batch = sample(state, jnp.int32(0), newest=jnp.int32(0), now=now, key=jax.random.PRNGKey(0))
-            found: dict[str, Any] = self._updates.update(state, batch, jnp.int32(0))[2][0]
-            return found
+            logs: dict[str, Any] = self._updates.update(state, batch, jnp.int32(0))[2][0]
+            return logs
 
         shapes = jax.eval_shape(update, state, plan)
         return {name: jnp.zeros((self.num_updates, *shape.shape), shape.dtype) for name, shape in shapes.items()}

@@ -1,4 +1,4 @@
-"""Pure functions of Keras variables on JAX: scopes that hold their values, and gradients inside of them."""
+"""Pure functions of Keras variables on JAX: scopes that hold the variables' values, and gradients inside of scopes."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _scopes: Stack[Any] = Stack()
 
 
 class Scope(keras.StatelessScope):
-    """A stateless scope that raises if code uses a variable that was not passed to it.
+    """A stateless scope that raises if code uses a variable that was not passed to the scope.
 
-    JAX would compile an unknown variable as a constant, and lose what is assigned to it.
+    JAX would compile an unknown variable as a constant, and lose what is assigned to the variable.
 
     Args:
         variables: the known variables.
-        values: their values.
+        values: the values of the variables.
 
     Attributes:
         finite: whether every loss and gradient so far is finite.
@@ -88,7 +88,7 @@ def in_scope() -> bool:
 
 
 def is_tracing() -> bool:
-    """Whether the current code is being compiled: it runs once, and Python numbers in it become constants."""
+    """Whether the current code is being compiled: the code runs once, and Python numbers become constants."""
     return in_scope() and not jax.config.jax_disable_jit
 
 
@@ -114,7 +114,7 @@ def write_values(variables: Sequence[keras.Variable], values: Sequence[Any]) -> 
 
 
 def dry_run(function: Callable[[], None], variables: Variables, jit_compile: bool | str = "auto") -> None:
-    """Call `function` for its side effects in Python, and discard what it assigns to `variables`.
+    """Call `function` for the side effects in Python, and discard the assignments to `variables`.
 
     Unless `jit_compile` is False, only shapes are computed, because computing values would compile each operation.
     """
@@ -127,7 +127,8 @@ def dry_run(function: Callable[[], None], variables: Variables, jit_compile: boo
 
 
 def isolated(function: Callable[[], T], variables: Sequence[keras.Variable]) -> T:
-    """Return `function()`, and discard what it assigns to `variables`; also inside a compiled call."""
+    """Return `function()`, and discard the assignments to `variables`; also inside a compiled call."""
+    # Inside a compiled call, the outer scope has the current values.
     scope = (
         Scope(_scopes.top.variables, _scopes.top.values()) if _scopes.top else Scope(variables, read_values(variables))
     )
@@ -140,8 +141,8 @@ def _objective(
 ) -> tuple[Callable[[list[Any]], tuple[Any, tuple[Any, dict[int, Any]]]], list[Any]]:
     """Return `loss_fn(*args)` as a function of the values of `trained`, inside a scope, and the current values.
 
-    The function returns `(loss, (aux, assigned))`; `assigned` are the values that it assigned to other variables, by
-    their positions in the scope.
+    The function returns `(loss, (aux, assigned))`; `assigned` are the new values of other variables, by position
+    in the scope.
     """
     outer: Any = _scopes.top
     positions = {id(variable): position for position, variable in enumerate(trained)}
@@ -170,22 +171,24 @@ def _gradients(loss_fn: Loss, trained: Variables, args: tuple, must_depend: bool
     """Return `(loss, aux, gradients)` of `loss_fn(*args)`, inside a scope."""
     outer: Any = _scopes.top
     objective, values = _objective(loss_fn, trained, args, must_depend)
-    (loss, (aux, assigned)), found = jax.value_and_grad(objective, has_aux=True)(values)
+    (loss, (aux, assigned)), grads = jax.value_and_grad(objective, has_aux=True)(values)
+    # The loss ran in an inner scope, so the outer one has not received the assignments.
     for position, value in assigned.items():
         outer.state_mapping[id(outer.variables[position])] = value
+    # Each process has computed the loss of a share of the batch.
     if (over := replicas.active.top) is not None:
-        loss, *found = over.mean_of_all([loss, *found])
-    return loss, aux, found
+        loss, *grads = over.mean_of_all([loss, *grads])
+    return loss, aux, grads
 
 
 def gradients(function: Callable[[], Any], variables: Sequence[keras.Variable]) -> tuple[Any, list[Any]]:
-    """Return the scalar `function()` and its gradients."""
-    value, _, found = _gradients(function, variables, ())
-    return value, found
+    """Return the scalar `function()` and the gradients."""
+    value, _, grads = _gradients(function, variables, ())
+    return value, grads
 
 
 def hessian_product(function: Callable[[], Any], variables: Variables) -> Callable[[list[Any]], list[Any]]:
-    """Linearize the gradient once; each product is a linear function of its vector."""
+    """Linearize the gradient once; each product is a linear function of the vector."""
     objective, values = _objective(function, variables, ())
     product: Callable[[list[Any]], list[Any]] = jax.linearize(jax.grad(lambda new: objective(new)[0]), values)[1]
     over = replicas.active.top
@@ -201,14 +204,16 @@ def minimize(
             result = minimize(loss_fn, trained, optimizer, args)
         write_values(known, scope.values())
         return result
-    loss, aux, found = _gradients(loss_fn, trained, args, must_depend=True)
+    loss, aux, grads = _gradients(loss_fn, trained, args, must_depend=True)
     outer = _scopes.top
+    # Part of the compiled program: the host reads one flag for all updates of a call.
     outer.finite_losses &= jnp.isfinite(loss)
     outer.finite &= outer.finite_losses
-    for gradient in found:
+    for gradient in grads:
         outer.finite &= jnp.isfinite(gradient).all()
     if isinstance(optimizer, keras.optimizers.Optimizer):  # others record gradients
         count = optimizer._iterations
+        # Keras's count would overflow; see `LARGEST_COUNT`.
         count.assign_sub(jnp.where(count.value < LARGEST_COUNT, 0, count_period(optimizer)))
-    optimizer.apply(found, list(trained))
+    optimizer.apply(grads, list(trained))
     return loss, aux

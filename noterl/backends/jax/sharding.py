@@ -1,6 +1,6 @@
 """Updates on several devices of one process: XLA divides the program of the global batch.
 
-Rows are placed with their batch axis divided, variables with a copy on each device. The compiler inserts the
+Rows are placed with the batch axis divided, variables with a copy on each device. The compiler inserts the
 reductions, so every statistic of the batch is global, and a group of updates stays one compiled call.
 """
 
@@ -55,7 +55,9 @@ class ShardedProgram:
     """
 
     def __init__(self, program: Program, mesh: Mesh, axis: int = 0) -> None:
-        self._program, self._mesh, self._axis = program, mesh, 1 + axis
+        self._program = program
+        self._mesh = mesh
+        self._axis = 1 + axis  # the first axis of rows counts updates
 
     def __call__(self, rows: Rows, count: int, first: int = 0) -> GroupResult:
         """Make `count` updates, of which the first has the number `first`."""
@@ -69,7 +71,7 @@ class ShardedProgram:
     def _divided(self, array: Any) -> Any:
         """Return an array `[K, B, ...]` with an axis on the devices, or whole on each if that has another size.
 
-        The result of a program does not depend on where its inputs are.
+        The result of a program does not depend on where the inputs are.
         """
         divides = array.ndim > self._axis and array.shape[self._axis] % self._mesh.size == 0
         place = PartitionSpec(*[None] * self._axis, _AXIS) if divides else PartitionSpec()

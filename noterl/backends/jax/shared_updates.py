@@ -32,32 +32,38 @@ class _Variables:
     """
 
     def __init__(self, variables: Sequence[keras.Variable], processes: Processes) -> None:
-        self._variables, self._processes = list(variables), processes
+        self._variables = list(variables)
+        self._processes = processes
         self._pairs: list[tuple[Any, Any]] = [(None, None)] * len(self._variables)  # own array, array of all
 
     @contextmanager
     def of_all(self) -> Iterator[None]:
         """Make the variables arrays of all processes inside the context."""
         for k, variable in enumerate(self._variables):
-            own, shared = self._pairs[k]
-            if variable._value is not own:
-                own, shared = variable._value, self._processes.replicated(variable._value)
-            self._pairs[k], variable._value = (own, shared), shared
+            local, shared = self._pairs[k]
+            # An array that code outside of programs has assigned since is sent again; others are reused.
+            if variable._value is not local:
+                local = variable._value
+                shared = self._processes.replicated(local)
+            self._pairs[k] = local, shared
+            variable._value = shared
         try:
             yield
         finally:
             for k, variable in enumerate(self._variables):
-                own, shared = self._pairs[k]
+                local, shared = self._pairs[k]
                 if variable._value is not shared:
-                    self._pairs[k] = own, shared = variable._value.addressable_data(0), variable._value
-                variable._value = own
+                    shared = variable._value
+                    local = shared.addressable_data(0)
+                    self._pairs[k] = local, shared
+                variable._value = local
 
 
 @dataclass(eq=False)
 class SharedUpdates(Updates):
-    """Updates of which each process computes its share; see `UpdateProgram`.
+    """Updates of which each process computes a share; see `UpdateProgram`.
 
-    Rows and feedback are those of this process, and logs are means over the processes.
+    Rows and feedback belong to this process, and logs are means over the processes.
     """
 
     processes: Processes = field(kw_only=True)
@@ -67,7 +73,8 @@ class SharedUpdates(Updates):
         if self.jit_compile is False:
             raise ValueError("jit_compile must not be False for updates of several processes on JAX")
         if self.stop is not None:  # it must see the logs of all processes
-            self._own_step, self.step = self.step, self._averaged_step
+            self._own_step = self.step
+            self.step = self._averaged_step
         self._shared = _Variables(self.variables, self.processes)
         # An array of all processes has the memory of this process's own: donating it would end both.
         self._reuses_memory = False
@@ -112,9 +119,9 @@ class SharedUpdates(Updates):
 
 @dataclass(eq=False)
 class SharedCall(Call):
-    """A function whose statistics are those of all processes; see `CallProgram`.
+    """A function with statistics over all processes; see `CallProgram`.
 
-    It receives and returns arrays with a first axis of rows or steps of this process.
+    The function receives and returns arrays with a first axis of rows or steps of this process.
     """
 
     processes: Processes = field(kw_only=True)

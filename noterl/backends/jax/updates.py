@@ -1,6 +1,6 @@
 """Compiled gradient updates on JAX: one jitted while loop over a pure state.
 
-The buffers of the state are not donated: if an update is not finite, the variables keep their arrays from before the
+The buffers of the state are not donated: if an update is not finite, the variables keep the arrays from before the
 call. Updates of large networks on the CPU donate the arrays of the state before that one.
 """
 
@@ -33,9 +33,9 @@ class Updates(UpdateProgram):
     With `is_separate`, a call makes one update, without the loop, and reuses the memory of the arrays that the call
     before has replaced.
 
-    Whether all updates of a call are finite is checked once, from their losses and the state that they leave: a
-    gradient that is not finite leaves a state that is not finite. Checking every gradient costs a fifth of a small
-    update, so a second program does it only to find the first update that failed.
+    All updates of a call are checked once, from the losses and the state after the last update: a gradient that is not
+    finite leaves a state that is not finite. Checking every gradient costs a fifth of a small update, so a second
+    program checks gradients only to find the first update that failed.
     """
 
     is_separate: bool = field(default=False, kw_only=True)
@@ -73,7 +73,7 @@ class Updates(UpdateProgram):
         )
 
     def _apply(self, rows: Rows, count: int, start: np.int32) -> GroupResult | None:
-        """Run `count` updates; if one of them is not finite, change nothing and return None."""
+        """Run `count` updates; if one update is not finite, change nothing and return None."""
         state = read_values(self.variables)
         if self._assigned is None:
             self._assigned = self._find_assigned(state, rows)
@@ -115,7 +115,7 @@ class Updates(UpdateProgram):
     def _once(
         self, state: list[Any], batch: Batch, *, index: int, losses_only: bool = True
     ) -> tuple[dict[int, Any], Any, tuple[dict, dict]]:
-        """Make one update; return the values that it assigns, by position, whether it is finite, and its result."""
+        """Make one update; return the assigned values, by position, whether the update is finite, and the result."""
         with Scope(self.variables, state) as scope:
             result = self.step(batch, index)
         assigned = {k: value for k, value in enumerate(scope.values()) if value is not state[k]}
@@ -126,7 +126,7 @@ class Updates(UpdateProgram):
     ) -> tuple[Any, list[Any], tuple]:
         """Make all updates; return the report for the host, the assigned values and the remaining results.
 
-        The assigned values take the memory of `spare`, or new memory if it is empty.
+        The assigned values take the memory of `spare`, or new memory if `spare` is empty.
         """
         self.on_trace()
         positions = self._assigned or []
@@ -153,6 +153,7 @@ class Updates(UpdateProgram):
             return replaced(state, list(new), list(new.values())), finite, result
 
         ran, _, finite, result = self._repeat(once, state, rows, count, start, until_false=True)
+        # The loop has run the failed update too.
         return jnp.where(finite, ran, ran - 1), result
 
     def until_stop(self, state: list[Any], rows: Rows, count: Any, start: Any) -> tuple[list[Any], Any, Any, tuple]:
@@ -172,7 +173,7 @@ class Updates(UpdateProgram):
         return state, jnp.where(applied, ran, ran - 1), stopped.any(), result
 
     def update(self, state: list[Any], batch: Batch, number: Any, *, losses_only: bool = True) -> tuple:
-        """Make the update with this number; return the state, whether it is finite, and its result; pure."""
+        """Make the update with this number; return the state, whether the update is finite, and the result; pure."""
 
         def once(state: list[Any], batch: Batch, index: int = 0) -> tuple[list[Any], Any, tuple[dict, dict]]:
             new, finite, result = self._traced_once(state, batch, index=index, losses_only=losses_only)
@@ -183,7 +184,7 @@ class Updates(UpdateProgram):
     def _repeat(
         self, once: _Once, state: list[Any], rows: Rows, count: Any, start: Any, *, until_false: bool
     ) -> tuple[Any, list[Any], Any, Any]:
-        """Make `count` updates, each on its own batch; with `until_false`, none after one that returned False.
+        """Make `count` updates, each on a separate batch; with `until_false`, none after one that returned False.
 
         Returns:
             the number of updates that ran, the state, whether all returned True, and the results `[K, ...]`.
@@ -217,7 +218,7 @@ class Updates(UpdateProgram):
 
 
 class _SpareArrays:
-    """Arrays that a program may overwrite, because only this object refers to them.
+    """Arrays that a program may overwrite, because only this object refers to these arrays.
 
     New memory for all values costs page faults: a tenth of an update of the network of Mnih et al. (2015).
     """
@@ -230,7 +231,8 @@ class _SpareArrays:
 
         JAX itself keeps an array that a NumPy view shows.
         """
-        arrays, self.arrays = self.arrays or [None] * len(values), []
+        arrays = self.arrays or [None] * len(values)
+        self.arrays = []  # the caller donates the arrays, so no later call may take these
         for k, value in enumerate(values):
             is_unused = sys.getrefcount(arrays[k]) <= 2  # this list and the argument
             if not is_unused or arrays[k].sharding != value.sharding:
@@ -258,10 +260,10 @@ def row_of(data: Batch, indices: Any) -> Batch:
 
 
 def _separate_row(rows: Rows, k: Any) -> Batch:
-    """Return batch `k`, behind a fusion barrier if it contains random numbers.
+    """Return batch `k`, behind a fusion barrier if the batch contains random numbers.
 
-    If XLA fuses their lookup into the update, rounding depends on K. `lax.cond` is never fused, and XLA cannot prove
-    `k >= 0`, so it keeps the branch.
+    If XLA fuses the lookup of random numbers into the update, rounding depends on K. `lax.cond` is never fused, and XLA
+    cannot prove `k >= 0`, so XLA keeps the branch.
     """
     if isinstance(rows, GatheredRows) or not rows.extra:
         return _row(rows, k)

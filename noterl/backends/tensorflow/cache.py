@@ -1,8 +1,8 @@
 """XLA's persistent compilation cache in TensorFlow, in noterl's folder.
 
-If TensorFlow cannot read or write a file of its cache, the call that compiles raises. So each process gives TensorFlow
-a folder of its own with copies of the files whose checksum is right, and stores what TensorFlow adds to it. This module
-is imported before TensorFlow, which reads the variable `TF_XLA_FLAGS` once.
+If TensorFlow cannot read or write a file of the cache, the call that compiles raises. So each process gives TensorFlow
+a separate folder with copies of the files whose checksum is right, and stores what TensorFlow adds. This module is
+imported before TensorFlow, which reads the variable `TF_XLA_FLAGS` once.
 """
 
 from __future__ import annotations
@@ -31,21 +31,23 @@ _LIMIT = 64 * 2**20
 _FLAG = "--tf_xla_persistent_cache_directory"
 # More than the tensors that a process makes before the first program, or while it traces one.
 _ALIGNMENT = 2**16
-_PREFIX, _LOCK = ".tensorflow-", ".lock"
+_PREFIX = ".tensorflow-"
+_LOCK = ".lock"
 # A folder without a lock is abandoned after this time: on Windows, and if its process ended while it started.
 _SECONDS = 7 * 24 * 3600
 _session: Session | None = None
 
 
 class Session:
-    """The folder of this process, and the store from which it is filled.
+    """The folder of this process, and the store that fills the folder.
 
     Args:
         store: the files of all processes.
     """
 
     def __init__(self, store: compilation_cache.Store) -> None:
-        self._store, self._process = store, os.getpid()
+        self._store = store
+        self._process = os.getpid()
         self.folder: Path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=store.folder.parent))
         self._lock = open(self.folder / f"{_LOCK}.part", "wb")  # noqa: SIM115  # until the process ends
         if sys.platform != "win32":
@@ -61,7 +63,7 @@ class Session:
                 self._stored.add(key)
 
     def publish(self) -> None:
-        """Store the files that TensorFlow has written since the last call. TensorFlow renames them when complete."""
+        """Store the files that TensorFlow has written since the last call. TensorFlow renames complete files."""
         if os.getpid() != self._process:  # a forked process
             return
         with contextlib.suppress(OSError):
@@ -71,7 +73,7 @@ class Session:
                     self._store.put(path.name, path.read_bytes())
 
     def discard(self) -> None:
-        """Remove the files that this process was given, from its folder and the store."""
+        """Remove the files that this process was given, from the folder and the store."""
         for key in self._stored:
             (self.folder / key).unlink(missing_ok=True)
             self._store.remove(key)
@@ -107,19 +109,19 @@ def enable() -> None:
 
 
 def publish() -> None:
-    """Store what was compiled, so that a process that is killed later does not lose it."""
+    """Store what was compiled, so that a process that is killed later loses no program."""
     if _session is not None:
         _session.publish()
 
 
 def first_call(make: Callable[[], Callable[[], Any]]) -> Any:
-    """Return the result of the first call of a program, which compiles it or reads it from the cache.
+    """Return the result of the first call of a program, which compiles the program or reads the cache.
 
-    If TensorFlow cannot use what it reads, it would raise in each process: the stored programs are removed, and the
+    If a stored program cannot be used, TensorFlow would raise in each process: the stored programs are removed, and the
     program is made again, because TensorFlow keeps the error of the old one.
 
     Args:
-        make: makes the program, and returns its call.
+        make: makes the program, and returns a function that calls the program.
     """
     call = make()
     from tensorflow.errors import DataLossError
@@ -137,8 +139,8 @@ def first_call(make: Callable[[], Callable[[], Any]]) -> Any:
 def align_names() -> None:
     """Let the names in the next program that is traced not depend on what this process has computed before.
 
-    The key of a stored program contains the names of functions, and they contain TensorFlow's counter of tensors and
-    functions. So the counter moves on to a multiple of `_ALIGNMENT`, which takes a few milliseconds.
+    The key of a stored program contains the names of functions, and the names contain TensorFlow's counter of tensors
+    and functions. So the counter moves on to a multiple of `_ALIGNMENT`, which takes a few milliseconds.
     """
     if _session is None:
         return
@@ -151,7 +153,7 @@ def align_names() -> None:
 
 
 def _version(flags: str) -> str:
-    """Return the version of TensorFlow, which is not imported yet, and its flags."""
+    """Return the version of TensorFlow, which is not imported yet, and the flags."""
     for name in ("tensorflow", "tensorflow-cpu", "tf-nightly"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             version = importlib.metadata.version(name)

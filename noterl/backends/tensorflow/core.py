@@ -1,4 +1,4 @@
-"""The TensorFlow backend; `noterl.backends.interface` documents its functions."""
+"""The TensorFlow backend; `noterl.backends.interface` documents the functions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def fetch(value: Any) -> np.ndarray:
 
 
 def is_tracing() -> bool:
-    """Whether the current code is being compiled: it runs once, and Python numbers in it become constants."""
+    """Whether the current code is being compiled: the code runs once, and Python numbers become constants."""
     return not tf.executing_eagerly()
 
 
@@ -38,11 +38,15 @@ def device_name() -> str:
 
 def device_names() -> list[str]:
     """Return the devices that TensorFlow detects."""
-    return [str(device.name) for kind in ("CPU", "GPU", "TPU") for device in tf.config.list_logical_devices(kind)]
+    return [
+        str(device.name)
+        for device_type in ("CPU", "GPU", "TPU")
+        for device in tf.config.list_logical_devices(device_type)
+    ]
 
 
 def update_threads(variables: Sequence[keras.Variable], batch_size: int) -> int:
-    """Return the number of threads of an update with this batch size, on the CPU; all operations share them."""
+    """Return the number of threads of an update with this batch size, on the CPU; all operations share the threads."""
     chosen = tf.config.threading.get_intra_op_parallelism_threads() or os.environ.get("TF_NUM_INTRAOP_THREADS")
     return int(chosen or available_cores())
 
@@ -66,7 +70,8 @@ def copy_variables(sources: Sequence[keras.Variable], targets: Sequence[keras.Va
         copy._call_flat([], copy.captured_inputs)
         return
     for source, target in zip(sources, targets, strict=True):
-        old, new = target.value, source.value
+        old = target.value
+        new = source.value
         if target.value.dtype.is_floating:
             coefficient = keras.ops.convert_to_tensor(tau, dtype=target.dtype)
             new = tf.where(coefficient == 1.0, new, old + coefficient * (new - old))
@@ -76,23 +81,24 @@ def copy_variables(sources: Sequence[keras.Variable], targets: Sequence[keras.Va
 def _hard_copy(sources: Sequence[keras.Variable], targets: Sequence[keras.Variable]) -> Any:
     """Return the concrete function that copies the variables: a sixth of the time of separate assignments."""
     key = (*map(id, sources), *map(id, targets))
-    found = _hard_copies.get(key)
-    if found is None:
+    entry = _hard_copies.get(key)
+    if entry is None:
+        # The stored variables keep deleted agents in memory, so there are at most 16 entries.
         if len(_hard_copies) == 16:
             _hard_copies.clear()
         copy = tf.function(lambda: [t.value.assign(s.value) for s, t in zip(sources, targets, strict=True)] and None)
         # The variables are stored too, so that their ids are not reused.
-        found = _hard_copies[key] = copy.get_concrete_function(), list(sources), list(targets)
-    return found[0]
+        entry = _hard_copies[key] = copy.get_concrete_function(), list(sources), list(targets)
+    return entry[0]
 
 
 def dry_run(function: Callable[[], None], variables: Variables, jit_compile: bool | str = "auto") -> None:
-    """Call `function` for its side effects in Python, and undo what it assigns to `variables`."""
+    """Call `function` for the side effects in Python, and undo the assignments to `variables`."""
     isolated(function, variables)
 
 
 def leave_scope(variables: Sequence[keras.Variable], optimizers: Iterable[Any]) -> None:
-    """Make what was built in the scope of a strategy independent of it: `fit(strategy=)` makes its own copies."""
+    """Make what was built in a strategy's scope independent of the scope: `fit(strategy=)` makes separate copies."""
     for variable in variables:
         value = variable.value
         if isinstance(value, tf.distribute.DistributedValues):
@@ -107,16 +113,17 @@ capabilities: Capabilities = {"scopes": leave_scope}
 
 
 def compile_updates(step: Step, variables: Sequence[Any], *, period: int = 1, **options: Any) -> Program:
-    """Compile gradient updates; the arguments are those of `UpdateProgram`."""
+    """Compile gradient updates; `UpdateProgram` documents the arguments."""
     if options.get("jit_compile") is False:
         return SeparateUpdates(lambda single: EagerUpdates(single, variables, **options), step, period)
+    # On the CPU, gradients of convolutions are slow inside of compiled loops; see `SeparateUpdates`.
     if is_dense(variables) or tf.config.list_logical_devices("GPU"):
         return Updates(step, variables, period=period, **options)
     return SeparateUpdates(lambda single: Updates(single, variables, is_separate=True, **options), step, period)
 
 
 class Call(CallProgram):
-    """A `tf.function`, compiled by XLA unless it is for acting; see `CallProgram`."""
+    """A `tf.function`, compiled by XLA unless for acting; see `CallProgram`."""
 
     def __post_init__(self) -> None:
         self._programs: dict[tuple, Any] = {}

@@ -20,7 +20,7 @@ class FiniteFlag:
     """Tracks whether the losses, and unless `losses_only` the gradients, are finite inside the context.
 
     Attributes:
-        value: a boolean tensor. Each `minimize` combines it with its own numbers.
+        value: a boolean tensor. Each `minimize` combines the tensor with checks of new numbers.
     """
 
     def __init__(self, *, losses_only: bool) -> None:
@@ -39,18 +39,18 @@ def minimize(loss_fn: Loss, trained: Variables, optimizer: Any, args: tuple, **u
     """Take a gradient step; the optimizer receives None for a variable that the loss does not depend on."""
     replica: Any = replicas.active.top
     take = partial(_gradients_of_loss, loss_fn, trained, args)
-    loss, aux, found = take() if replica is None else replica.mean_gradients(take, partial(loss_fn, *args))
+    loss, aux, grads = take() if replica is None else replica.mean_gradients(take, partial(loss_fn, *args))
     flag = _flags.top
     if flag is not None:
         flag.value &= tf.math.is_finite(loss)
         if not flag.losses_only:
-            for gradient in found:
+            for gradient in grads:
                 if gradient is not None:
                     flag.value &= tf.reduce_all(tf.math.is_finite(gradient))
     if replica is None:
-        optimizer.apply(found, list(trained))
+        optimizer.apply(grads, list(trained))
     else:
-        replica.apply(optimizer, found, list(trained))
+        replica.apply(optimizer, grads, list(trained))
     return loss, aux
 
 
@@ -58,10 +58,10 @@ def _gradients_of_loss(loss_fn: Loss, trained: Variables, args: tuple) -> tuple[
     """Return the loss, the auxiliary values and the gradients, which are None for unused variables."""
     with tf.GradientTape() as tape:
         loss, aux = split_loss(loss_fn(*args))
-    found = tape.gradient(loss, [_own_value(variable.value) for variable in trained])
-    if all(gradient is None for gradient in found):
+    grads = tape.gradient(loss, [_own_value(variable.value) for variable in trained])
+    if all(gradient is None for gradient in grads):
         raise no_gradient(loss_fn)
-    return loss, aux, found
+    return loss, aux, grads
 
 
 def _own_value(value: Any) -> Any:
@@ -77,7 +77,7 @@ def and_finite(finite: Any) -> None:
 
 
 def gradients(function: Callable[[], Any], variables: Variables) -> tuple[Any, list[Any]]:
-    """Return the scalar `function()` and its gradients."""
+    """Return the scalar `function()` and the gradients."""
     values = [variable.value for variable in variables]
     with tf.GradientTape() as tape:
         value = function()
@@ -85,8 +85,9 @@ def gradients(function: Callable[[], Any], variables: Variables) -> tuple[Any, l
 
 
 def hessian_product(function: Callable[[], Any], variables: Variables) -> Callable[[list[Any]], list[Any]]:
-    """Record the gradient once; each product differentiates it."""
+    """Record the gradient once; each product differentiates the gradient."""
     values = [variable.value for variable in variables]
+    # Persistent, because each product differentiates the recorded gradient again.
     with tf.GradientTape(persistent=True) as tape:
         first = gradients(function, variables)[1]
 
@@ -97,7 +98,7 @@ def hessian_product(function: Callable[[], Any], variables: Variables) -> Callab
 
 
 def isolated(function: Callable[[], T], variables: Variables) -> T:
-    """Return `function()`, and undo what it assigns to `variables`; also inside a compiled call."""
+    """Return `function()`, and undo the assignments to `variables`; also inside a compiled call."""
     old = [variable.value.read_value() for variable in variables]
     try:
         return function()

@@ -53,6 +53,7 @@ def serve(job: str, index: int, chief: str) -> None:
     if not _wait_for([chief]):
         raise ConnectionLost(f"{job} {index} found no chief at {chief} within {CONNECT_SECONDS} s")
     last = time.monotonic()
+    # One connection may fail on a busy machine, so the chief must be silent for a while.
     while time.monotonic() - last < DEAD_SECONDS:
         if is_listening(chief):
             last = time.monotonic()
@@ -74,7 +75,7 @@ def connect(workers: Sequence[str], servers: Sequence[str]) -> tf.distribute.Par
     """Return the chief's strategy, connected to the workers and servers.
 
     Raises:
-        ConnectionLost: if they do not all start within `CONNECT_SECONDS`.
+        ConnectionLost: if not all processes start within `CONNECT_SECONDS`.
     """
     if not _wait_for([*workers, *servers]):
         missing = [address for address in (*workers, *servers) if not is_listening(address)]
@@ -87,8 +88,8 @@ class Fleet:
 
     Args:
         strategy: of the chief.
-        workers: their addresses.
-        servers: their addresses.
+        workers: the addresses of the workers.
+        servers: the addresses of the parameter servers.
     """
 
     def __init__(
@@ -97,7 +98,9 @@ class Fleet:
         self.strategy = strategy
         self.coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
         self._seen = dict.fromkeys((*workers, *servers), time.monotonic())
-        self._workers, self._servers, self._probed = list(workers), list(servers), 0.0
+        self._workers = list(workers)
+        self._servers = list(servers)
+        self._probed = 0.0
 
     @property
     def num_workers(self) -> int:
@@ -137,7 +140,7 @@ class Fleet:
 
 
 class _Worker:
-    """A worker's part of an update while it is traced; it averages with no other worker."""
+    """A worker's part of an update during tracing, without averages over the workers."""
 
     count = 1
 
@@ -173,8 +176,8 @@ class _Worker:
 class ScheduledUpdates(Updates):
     """Updates of which the coordinator schedules equal parts on the workers; see `UpdateProgram`.
 
-    The updates of a call run at the same time on all workers, each with the variables as it finds them. The chief waits
-    for the whole call, then copies the variables from the servers.
+    The updates of a call run at the same time on all workers, each with the current variables. The chief waits for the
+    whole call, then copies the variables from the servers.
     """
 
     fleet: Fleet = field(kw_only=True)
@@ -185,13 +188,14 @@ class ScheduledUpdates(Updates):
         self._own = [variable.value for variable in self.variables]
         with self.fleet.strategy.scope():
             self._served = copies_of(self._own)
-        self._known = [own.numpy() for own in self._own]  # what the servers hold
+        self._known = [variable.numpy() for variable in self._own]  # what the servers hold
         self._closures: dict[Any, Any] = {}
 
     def __call__(self, rows: Rows, count: int, first: int = 0) -> GroupResult:
         """Make `count` updates, of which the first has the number `first`."""
         self._push()
         batches = _gathered(rows) if isinstance(rows, GatheredRows) else rows
+        # Parts of equal size share one traced closure; the last part is padded.
         size = -(-num_updates(rows) // self.fleet.num_workers)
         scheduled = []
         for start in range(0, count, size):
@@ -227,31 +231,33 @@ class ScheduledUpdates(Updates):
             logs, feedback = self.step(batch, index)
         return tf.constant(True), ({**logs, "": flag.value}, feedback)
 
-    def _result(self, parts: list[tuple[int, tuple[dict, dict]]]) -> GroupResult:
+    def _result(self, results: list[tuple[int, tuple[dict, dict]]]) -> GroupResult:
         def joined(which: int) -> dict[str, np.ndarray]:
             return {
-                name: np.concatenate([np.asarray(part[which][name])[:used] for used, part in parts])
-                for name in parts[0][1][which]
+                name: np.concatenate([np.asarray(result[which][name])[:used] for used, result in results])
+                for name in results[0][1][which]
             }
 
         self._pull()
-        logs, feedback = joined(0), joined(1)
+        logs = joined(0)
+        feedback = joined(1)
         finite = logs.pop("")
         applied = len(finite) if finite.all() else int(np.argmin(finite))
         return GroupResult(logs, feedback, applied)
 
     def _push(self) -> None:
         """Send the variables that callbacks, hard copies or restored states have changed to the servers."""
-        for k, own in enumerate(self._own):
-            value = own.numpy()
+        for k, variable in enumerate(self._own):
+            value = variable.numpy()
+            # Most variables have not changed since the last call, and are not sent.
             if not np.array_equal(value, self._known[k], equal_nan=value.dtype.kind == "f"):
                 self._served[k].assign(value)
                 self._known[k] = value
 
     def _pull(self) -> None:
         self._known = [served.numpy() for served in self._served]
-        for own, value in zip(self._own, self._known, strict=True):
-            own.assign(value)
+        for variable, value in zip(self._own, self._known, strict=True):
+            variable.assign(value)
 
 
 def _gathered(rows: GatheredRows) -> Batch:
@@ -262,5 +268,5 @@ def _gathered(rows: GatheredRows) -> Batch:
 
 def _part(start: int, size: int, array: np.ndarray) -> np.ndarray:
     """Return `size` batches from number `start` on, padded with zeros."""
-    own = array[start : start + size]
-    return np.concatenate([own, np.zeros((size - len(own), *array.shape[1:]), array.dtype)])
+    batches = array[start : start + size]
+    return np.concatenate([batches, np.zeros((size - len(batches), *array.shape[1:]), array.dtype)])

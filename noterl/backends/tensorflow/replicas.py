@@ -1,9 +1,9 @@
 """Updates that the replicas of a `tf.distribute.Strategy` share.
 
-The strategy runs the update on its devices and reduces gradients; the variables are ours. The agent's own variables are
-those of the first local replica, and each further device has a copy. While a replica's update is traced, the agent's
-variables refer to its copies, and TensorFlow sees no strategy. So networks, optimizers and targets work as on one
-device. XLA compiles the code between two reductions; it cannot compile a reduction.
+The strategy runs the update on its devices and reduces gradients; the variables are ours. The agent's own variables
+belong to the first local replica, and each further device has a copy. While a replica's update is traced, the agent's
+variables refer to the replica's copies, and TensorFlow sees no strategy. So networks, optimizers and targets work as on
+one device. XLA compiles the code between two reductions, but cannot compile a reduction.
 """
 
 from __future__ import annotations
@@ -58,21 +58,21 @@ def refer(variables: Sequence[Any], values: Sequence[Any]) -> None:
 @contextmanager
 def tracing_with(replica: Any, variables: Sequence[Any], values: Sequence[Any]) -> Iterator[None]:
     """Trace with these values of variables, outside of the strategy; `replica` averages."""
-    own = [variable._value for variable in variables]
+    before = [variable._value for variable in variables]
     with averaging(replica), _no_strategy:
         refer(variables, values)
         try:
             yield
         finally:
-            refer(variables, own)
+            refer(variables, before)
 
 
 class Devices:
     """The variables of an agent on the local devices of a strategy.
 
     Args:
-        strategy: its replicas share the updates.
-        variables: the agent's variables, which are those of the first device.
+        strategy: the strategy whose replicas share the updates.
+        variables: the agent's variables, which the first device uses.
     """
 
     def __init__(self, strategy: tf.distribute.Strategy, variables: Sequence[keras.Variable]) -> None:
@@ -89,12 +89,12 @@ class Devices:
     def synchronize(self) -> None:
         """Copy the variables of the first device to the others."""
         for copies in self.copies[1:]:
-            for copy, own in zip(copies, self.own, strict=True):
-                copy.assign(own)
+            for copy, value in zip(copies, self.own, strict=True):
+                copy.assign(value)
 
 
 class Replica:
-    """One replica's part of an update while it is traced; see `noterl.backends.replicas.Replicas`.
+    """One replica's part of an update during tracing; see `noterl.backends.replicas.Replicas`.
 
     Args:
         devices: the variables.
@@ -102,7 +102,8 @@ class Replica:
     """
 
     def __init__(self, devices: Devices, jit_compile: bool) -> None:
-        self._devices, self._jit_compile = devices, jit_compile
+        self._devices = devices
+        self._jit_compile = jit_compile
         self._context = tf.distribute.get_replica_context()
         self.count = self._context.num_replicas_in_sync
         self.number: int = int(tf.get_static_value(self._context.replica_id_in_sync_group)) % len(devices.copies)
@@ -135,8 +136,8 @@ class Replica:
             bucket = tf.concat([tf.reshape(tensor, [-1]) for tensor in group], 0)
             with self._context:
                 bucket = self._context.all_reduce(tf.distribute.ReduceOp.MEAN, bucket)
-            parts = tf.split(bucket, [tensor.shape.num_elements() for tensor in group])
-            return [tf.reshape(part, tensor.shape) for part, tensor in zip(parts, group, strict=True)]
+            flat_means = tf.split(bucket, [tensor.shape.num_elements() for tensor in group])
+            return [tf.reshape(flat, tensor.shape) for flat, tensor in zip(flat_means, group, strict=True)]
 
         means = means_by_dtype(tensors, mean)
         # Another replica was traced in the meantime, and the variables refer to its copies.
@@ -148,20 +149,21 @@ class Replica:
     ) -> tuple[Any, Any, list[Any]]:
         """Return `take()`: a loss, auxiliary values and gradients. The loss and gradients are means over all replicas.
 
-        XLA cannot compile the means inside of a loss, such as those of advantages. Such a loss is traced twice: once
-        without XLA for its means, and once with them as inputs. TensorFlow removes the rest of the first trace.
+        XLA cannot compile the means inside of a loss, such as the means of advantages. Such a loss is traced
+        twice: once without XLA for the means, and once with the means as inputs. TensorFlow removes the rest of the
+        first trace.
         """
         try:
-            value, aux, found = self._compiled(take)
+            value, aux, grads = self._compiled(take)
         except _NeedsReduction:
             self._reduced = []
             loss()
             self._reused = iter(self._reduced)
-            value, aux, found = self._compiled(take)
-        used = [tf.convert_to_tensor(gradient) for gradient in found if gradient is not None]
+            value, aux, grads = self._compiled(take)
+        used = [tf.convert_to_tensor(gradient) for gradient in grads if gradient is not None]
         value, *means = self.mean_of_all([value, *used])
-        rest = iter(means)
-        return value, aux, [None if gradient is None else next(rest) for gradient in found]
+        remaining = iter(means)
+        return value, aux, [None if gradient is None else next(remaining) for gradient in grads]
 
     def apply(self, optimizer: Any, gradients: list[Any], variables: list[keras.Variable]) -> None:
         """Apply the optimizer to the variables of this replica."""
@@ -181,7 +183,7 @@ class Replica:
 
 @dataclass(eq=False)
 class ReplicatedUpdates(Updates):
-    """Updates of which each replica computes its share; see `UpdateProgram`.
+    """Updates of which each replica computes a share; see `UpdateProgram`.
 
     TensorFlow runs the loop over updates. Every call starts with the variables of the first device, because callbacks,
     hard copies and restored states change only those.
@@ -192,7 +194,8 @@ class ReplicatedUpdates(Updates):
     xla = False
 
     def __post_init__(self) -> None:
-        self._own_step, self.step = self.step, self._shared_step
+        self._own_step = self.step
+        self.step = self._shared_step
         super().__post_init__()
 
     def _repeat(self, *args: Any, **options: Any) -> tuple[Any, Any, Any]:
@@ -200,8 +203,9 @@ class ReplicatedUpdates(Updates):
         return super()._repeat(*args, **options)
 
     def _shared_step(self, batch: Batch, index: int) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Make one update, of which each replica computes its share; return the global logs and all feedback."""
-        strategy, shares = self.devices.strategy, len(self.devices.copies)
+        """Make one update, of which each replica computes a share; return the global logs and all feedback."""
+        strategy = self.devices.strategy
+        shares = len(self.devices.copies)
         size = int(batch.reward.shape[self.axis])
         if size % shares:
             name = "num_envs" if self.axis else "batch_size"
@@ -212,14 +216,16 @@ class ReplicatedUpdates(Updates):
         results = strategy.run(self._share_of_step, args=(batch, index))
         finite, logs, feedback = tf.nest.map_structure(strategy.experimental_local_results, results)
         and_finite(finite[0])
-        return {name: each[0] for name, each in logs.items()}, {
-            name: tf.concat(each, 0) for name, each in feedback.items()
+        # Logs are means over all replicas, so every replica has the same.
+        return {name: values[0] for name, values in logs.items()}, {
+            name: tf.concat(values, 0) for name, values in feedback.items()
         }
 
     def _share_of_step(self, batch: Batch, index: int) -> tuple[Any, dict[str, Any], dict[str, Any]]:
-        replica, shares = Replica(self.devices, self.jit_compile is not False), len(self.devices.copies)
-        own = tf.nest.map_structure(lambda array: tf.split(array, shares, self.axis)[replica.number], batch)
+        replica = Replica(self.devices, self.jit_compile is not False)
+        shares = len(self.devices.copies)
+        share = tf.nest.map_structure(lambda array: tf.split(array, shares, self.axis)[replica.number], batch)
         with replica.active(), FiniteFlag(losses_only=False) as flag:
-            logs, feedback = self._own_step(own, index)
+            logs, feedback = self._own_step(share, index)
             means = replica.mean_of_all([tf.cast(value, value.dtype) for value in logs.values()])
         return flag.value, dict(zip(logs, means, strict=True)), feedback

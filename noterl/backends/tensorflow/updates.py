@@ -34,10 +34,10 @@ class EagerUpdates(UpdateProgram):
         return GroupResult(logs, feedback, int(applied), bool(stopped))
 
     def _once_or_undone(self, batch: Batch, index: int = 0) -> tuple[Any, Any]:
-        """Make an update; undo it if it is not finite or `stop` is true.
+        """Make an update; undo the update if a value is not finite or `stop` is true.
 
         Returns:
-            whether it is applied, its result, and whether `stop` is true.
+            whether the update is applied, the result, and whether `stop` is true.
         """
         old = self._read_state()
         with FiniteFlag(losses_only=False) as flag:
@@ -63,9 +63,9 @@ class Updates(EagerUpdates):
 
     With `is_separate`, a call makes one update, without the loop.
 
-    Whether all updates of a call are finite is checked once, from their losses and the state that they leave: a
-    gradient that is not finite leaves a state that is not finite. Checking every gradient costs a fifth of a small
-    update, so a second program does it only to find the first update that failed.
+    All updates of a call are checked once, from the losses and the state after the last update: a gradient that is not
+    finite leaves a state that is not finite. Checking every gradient costs a fifth of a small update, so a second
+    program checks gradients only to find the first update that failed.
     """
 
     is_separate: bool = field(default=False, kw_only=True)
@@ -88,7 +88,7 @@ class Updates(EagerUpdates):
         return apply_finite(lambda fewer: self._apply(rows, fewer, start), find, count)
 
     def _apply(self, rows: Rows, count: int, start: int) -> GroupResult | None:
-        """Run `count` updates; if one of them is not finite, change nothing and return None."""
+        """Run `count` updates; if one update is not finite, change nothing and return None."""
         vector, logs, feedback = self._run_all(rows, count, start)
         finite, logs, weights = self._host_report.read(np.asarray(vector), logs)
         return GroupResult(logs, feedback, count, weights=weights) if finite else None
@@ -96,7 +96,8 @@ class Updates(EagerUpdates):
     def _all(self, rows: Rows, count: Any, start: Any) -> tuple[Any, dict, dict]:
         """Make all updates, or none if one is not finite; return the report for the host and the other results."""
         self.on_trace()
-        old, once = self._read_state(), partial(self._once, losses_only=True)
+        old = self._read_state()
+        once = partial(self._once, losses_only=True)
         _, finite, result = self._repeat(once, rows, count, start, until_false=False)
         finite &= _all_finite(self._state)
         self._write_state(old, keep=finite)
@@ -106,9 +107,11 @@ class Updates(EagerUpdates):
 
     def _until_non_finite(self, rows: Rows, count: Any, start: Any) -> tuple[Any, tuple[dict, dict]]:
         """Return the number of updates before the first that is not finite, and the results; change nothing."""
-        old, once = self._read_state(), partial(self._once, losses_only=False)
+        old = self._read_state()
+        once = partial(self._once, losses_only=False)
         ran, finite, result = self._repeat(once, rows, count, start, until_false=True)
         self._write_state(old, keep=False)
+        # The loop has run the failed update too.
         return tf.where(finite, ran, ran - 1), result
 
     def _until_stop(self, rows: Rows, count: Any, start: Any) -> tuple[Any, Any, tuple[dict, dict]]:
@@ -118,13 +121,13 @@ class Updates(EagerUpdates):
         return tf.where(applied, ran, ran - 1), tf.reduce_any(stopped), result
 
     def _once(self, batch: Batch, index: int = 0, *, losses_only: bool) -> tuple[Any, tuple[dict, dict]]:
-        """Make one update; return whether its numbers are finite, and its result."""
+        """Make one update; return whether the numbers are finite, and the result."""
         with FiniteFlag(losses_only=losses_only) as flag:
             result = self.step(batch, index)
         return flag.value, result
 
     def _repeat(self, once: _Once, rows: Rows, count: Any, start: Any, *, until_false: bool) -> tuple[Any, Any, Any]:
-        """Make `count` updates, each on its own batch; with `until_false`, none after one that returned False.
+        """Make `count` updates, each on a separate batch; with `until_false`, none after one that returned False.
 
         Returns:
             the number of updates that ran, whether all returned True, and the results `[K, ...]`.
@@ -167,11 +170,12 @@ class _Compiled:
 
     Args:
         function: takes `(rows, count, start)` and returns tensors.
-        xla: whether XLA compiles it, or it is only traced.
+        xla: whether XLA compiles the function; False to trace only.
     """
 
     def __init__(self, function: Callable[..., Any], xla: bool) -> None:
-        self._function, self._xla = function, xla
+        self._function = function
+        self._xla = xla
         self._programs: dict[tuple, Any] = {}
 
     def __call__(self, rows: Rows, count: int, start: int) -> Any:

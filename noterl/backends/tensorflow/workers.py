@@ -1,4 +1,4 @@
-"""The processes of a `MultiWorkerMirroredStrategy`: their connection, and messages between them."""
+"""The processes of a `MultiWorkerMirroredStrategy`: the connection, and messages between processes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _ERRORS = (
 
 
 def is_in_use() -> bool:
-    """Return whether TensorFlow has created a tensor in this process, and can no longer connect it to others."""
+    """Return whether TensorFlow has created a tensor in this process, which then cannot be connected to others."""
     return context.context()._context_handle is not None
 
 
@@ -40,12 +40,12 @@ def connect(workers: Sequence[str], rank: int, has_chief: bool) -> tf.distribute
     """Return the strategy of the processes that `TF_CONFIG` lists, connected.
 
     Args:
-        workers: their addresses, the chief's first.
+        workers: the addresses of the processes, the chief's first.
         rank: the number of this process.
         has_chief: whether the first one is the job "chief", and the others are the job "worker".
 
     Raises:
-        ConnectionLost: if they do not all start within `CONNECT_SECONDS`, or the port of this process is in use.
+        ConnectionLost: if not all processes start within `CONNECT_SECONDS`, or the port of this process is in use.
     """
     _meet(workers, rank)
     _configure({"chief": 1, "worker": len(workers) - 1} if has_chief else {"worker": len(workers)})
@@ -73,7 +73,7 @@ def _configure(jobs: dict[str, int]) -> None:
 
 
 def _meet(workers: Sequence[str], rank: int) -> None:
-    """Wait until all processes have started. TensorFlow's own server would wait for them without end.
+    """Wait until all processes have started. TensorFlow's own server would wait without end.
 
     Raises:
         ConnectionLost: if they do not all start within `CONNECT_SECONDS`, or this process cannot listen at its address.
@@ -124,8 +124,8 @@ class Workers(ProcessGroup):
         rows = np.zeros((self.count, len(own)), own.dtype)
         rows[self.rank] = own
         with self.reporting():
-            found: np.ndarray = self._sum(tf.constant(rows)).numpy()
-        return found
+            gathered: np.ndarray = self._sum(tf.constant(rows)).numpy()
+        return gathered
 
     def _sum_over_workers(self, rows: Any) -> Any:
         strategy = self.strategy
@@ -134,8 +134,9 @@ class Workers(ProcessGroup):
         def total() -> Any:
             replica = tf.distribute.get_replica_context()
             is_first = int(tf.get_static_value(replica.replica_id_in_sync_group)) % local == 0
-            own = tf.identity(rows) if is_first else tf.zeros_like(rows)  # a reduction needs the device of an operation
-            return replica.all_reduce(tf.distribute.ReduceOp.SUM, own)
+            # A reduction needs the device of an operation, which `tf.identity` has.
+            summand = tf.identity(rows) if is_first else tf.zeros_like(rows)
+            return replica.all_reduce(tf.distribute.ReduceOp.SUM, summand)
 
         return strategy.experimental_local_results(strategy.run(total))[0]
 

@@ -1,4 +1,4 @@
-"""The torch backend; `noterl.backends.interface` documents its functions."""
+"""The torch backend; `noterl.backends.interface` documents the functions."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def scan(step: Callable[[Any, Any], Any], start: Any, rows: Any) -> Any:
     columns = keras.tree.map_structure(torch.unbind, rows)
     for t in range(len(keras.tree.flatten(rows)[0])):
         values.append(step(values[-1], keras.tree.map_structure_up_to(rows, lambda column: column[t], columns)))  # noqa: B023
-    return keras.tree.map_structure(lambda *each: torch.stack(each), *values[1:])
+    return keras.tree.map_structure(lambda *leaves: torch.stack(leaves), *values[1:])
 
 
 def weights_reader(variables: Sequence[keras.Variable]) -> Callable[[], list[np.ndarray]]:
@@ -52,19 +52,20 @@ def copy_variables(sources: Sequence[keras.Variable], targets: Sequence[keras.Va
         floating = [pair for pair in pairs if coefficient != 1.0 and pair[1].is_floating_point()]
         if floating:
             torch._foreach_lerp_([target for _, target in floating], [source for source, _ in floating], coefficient)
-        rest = [pair for pair in pairs if coefficient == 1.0 or not pair[1].is_floating_point()]
-        if rest:
-            torch._foreach_copy_([target for _, target in rest], [source for source, _ in rest])
+        # A hard copy, or integers, which cannot be interpolated.
+        copied = [pair for pair in pairs if coefficient == 1.0 or not pair[1].is_floating_point()]
+        if copied:
+            torch._foreach_copy_([target for _, target in copied], [source for source, _ in copied])
 
 
 def dry_run(function: Callable[[], None], variables: Variables, jit_compile: bool | str = "auto") -> None:
-    """Call `function` for its side effects in Python, and undo what it assigns to `variables`."""
+    """Call `function` for the side effects in Python, and undo the assignments to `variables`."""
     with GLOBAL_GENERATORS, restored_generators(device_name()):
         isolated(function, variables)
 
 
 def isolated(function: Callable[[], T], variables: Sequence[keras.Variable]) -> T:
-    """Return `function()`, and undo what it assigns to `variables`."""
+    """Return `function()`, and undo the assignments to `variables`."""
     with restoring([variable.value.detach() for variable in variables]):
         return function()
 

@@ -67,15 +67,18 @@ def minimize(
     traces = call.traces if call and traceable else None
     with torch.enable_grad():
         traced = None if traces is None else traces.find(loss_fn, trained, args)
-        loss, aux, found = eager_gradients(loss_fn, trained, args) if traced is None else traced()
+        loss, aux, grads = eager_gradients(loss_fn, trained, args) if traced is None else traced()
     rollback = call.rollback if call else None
     loss = loss.detach()
     if replicas.active.top is not None:
-        loss, found = _averaged(loss, found)
-    pairs = [(gradient, variable) for gradient, variable in zip(found, trained, strict=True) if gradient is not None]
+        loss, grads = _averaged(loss, grads)
+    pairs = [(gradient, variable) for gradient, variable in zip(grads, trained, strict=True) if gradient is not None]
     with torch.no_grad():
+        # One number for the loss and all gradients: a sum with NaN or infinity is not finite.
         total = torch.stack(torch._foreach_norm([gradient for gradient, _ in pairs])).sum() + loss.abs()
-        changed, may_overflow = [variable for _, variable in pairs], False
+        changed = [variable for _, variable in pairs]
+        may_overflow = False
+        # Reading the number would wait for the device, so the caller checks a group of updates at once.
         if call is not None and call.totals is not None:
             call.totals.append(total)
         elif not math.isfinite(number := float(total)):
@@ -92,29 +95,30 @@ def minimize(
     return loss, aux
 
 
-def _averaged(loss: torch.Tensor, found: list[torch.Tensor | None]) -> tuple[torch.Tensor, list[torch.Tensor | None]]:
-    """Return the means of a loss and its gradients over the replicas, in one transfer."""
+def _averaged(loss: torch.Tensor, grads: list[torch.Tensor | None]) -> tuple[torch.Tensor, list[torch.Tensor | None]]:
+    """Return the means of a loss and the gradients over the replicas, in one transfer."""
     over = replicas.active.top
     assert over is not None
-    present = [gradient for gradient in found if gradient is not None]
+    present = [gradient for gradient in grads if gradient is not None]
     with torch.no_grad():
         loss, *means = over.mean_of_all([loss, *present])
-    rest = iter(means)
-    return loss, [None if gradient is None else next(rest) for gradient in found]
+    remaining = iter(means)
+    return loss, [None if gradient is None else next(remaining) for gradient in grads]
 
 
 def gradients(function: Callable[[], Any], variables: Variables) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """Return the scalar `function()` and its gradients."""
+    """Return the scalar `function()` and the gradients."""
     with torch.enable_grad():
-        value, _, found = eager_gradients(function, variables, ())
-    value, found = value.detach(), _zeros_for_none(found, variables)
+        value, _, grads = eager_gradients(function, variables, ())
+    value = value.detach()
+    grads = _zeros_for_none(grads, variables)
     if (over := replicas.active.top) is not None:
-        value, *found = over.mean_of_all([value, *found])
-    return value, found
+        value, *grads = over.mean_of_all([value, *grads])
+    return value, grads
 
 
 def hessian_product(function: Callable[[], Any], variables: Variables) -> Callable[[list[Any]], list[Any]]:
-    """Build the graph of the gradient once; each product is one backward pass through it."""
+    """Build the graph of the gradient once; each product is one backward pass through the graph."""
     values = [variable.value for variable in variables]
     with torch.enable_grad():
         first = torch.autograd.grad(function(), values, create_graph=True, allow_unused=True)
@@ -125,27 +129,28 @@ def hessian_product(function: Callable[[], Any], variables: Variables) -> Callab
         if not outputs:
             return [torch.zeros_like(value) for value in values]
         slopes = [part for part, used in zip(vector, is_used, strict=True) if used]
-        found = torch.autograd.grad(outputs, values, slopes, retain_graph=True, allow_unused=True)
-        result = _zeros_for_none(found, variables)
+        products = torch.autograd.grad(outputs, values, slopes, retain_graph=True, allow_unused=True)
+        result = _zeros_for_none(products, variables)
         over = replicas.active.top
         return result if over is None else over.mean_of_all(result)
 
     return product
 
 
-def _zeros_for_none(found: Sequence[torch.Tensor | None], variables: Sequence[keras.Variable]) -> list[torch.Tensor]:
-    pairs = zip(found, variables, strict=True)
-    return [torch.zeros_like(variable.value) if one is None else one for one, variable in pairs]
+def _zeros_for_none(grads: Sequence[torch.Tensor | None], variables: Sequence[keras.Variable]) -> list[torch.Tensor]:
+    pairs = zip(grads, variables, strict=True)
+    return [torch.zeros_like(variable.value) if gradient is None else gradient for gradient, variable in pairs]
 
 
 def _has_bounded_steps(optimizer: Any) -> bool:
     """Return whether steps on gradients below `_LARGE_GRADIENT` always leave finite weights and slots.
 
-    These optimizers then move a weight by less than 1e25, so their variables need not be copied before each step and
-    checked after it.
+    These optimizers then move a weight by less than 1e25, so no variables need to be copied before each step and
+    checked afterwards.
     """
-    kind = type(optimizer)
-    if kind.__name__ not in _BOUNDED or not kind.__module__.startswith(("keras.", "torch.")):
+    optimizer_class = type(optimizer)
+    # A class of the user with such a name may have other rules, so the module counts too.
+    if optimizer_class.__name__ not in _BOUNDED or not optimizer_class.__module__.startswith(("keras.", "torch.")):
         return False
     if isinstance(optimizer, torch.optim.Optimizer):
         rules = [
@@ -153,7 +158,8 @@ def _has_bounded_steps(optimizer: Any) -> bool:
             for group in optimizer.param_groups
         ]
     else:
-        epsilon, centered = getattr(optimizer, "epsilon", 1.0), getattr(optimizer, "centered", False)
+        epsilon = getattr(optimizer, "epsilon", 1.0)
+        centered = getattr(optimizer, "centered", False)
         rules = [(optimizer.learning_rate, optimizer.weight_decay, epsilon, centered)]
     return all(
         host_number(rate) <= 1.0 and (decay or 0.0) <= 1.0 and epsilon >= 1e-12 and not centered
@@ -171,28 +177,29 @@ def state_of(optimizer: Any, variables: Sequence[keras.Variable]) -> list[Any]:
 
 def all_finite(values: Sequence[Any]) -> bool:
     """Return whether all tensors are finite; waits for the device once. Other values are ignored."""
-    found = [torch.isfinite(value).all() for value in values if isinstance(value, torch.Tensor)]
-    return bool(torch.stack([flag.to(found[0].device) for flag in found]).all())
+    flags = [torch.isfinite(value).all() for value in values if isinstance(value, torch.Tensor)]
+    return bool(torch.stack([flag.to(flags[0].device) for flag in flags]).all())
 
 
-def _apply(optimizer: Any, found: list[torch.Tensor], variables: list[keras.Variable]) -> None:
+def _apply(optimizer: Any, grads: list[torch.Tensor], variables: list[keras.Variable]) -> None:
     if isinstance(optimizer, torch.optim.Optimizer):
-        for gradient, variable in zip(found, variables, strict=True):
+        for gradient, variable in zip(grads, variables, strict=True):
             variable.value.grad = gradient
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
     elif _is_plain_adam(optimizer) and not any(variable.constraint for variable in variables):
-        _fused_adam(optimizer, found, variables)
+        _fused_adam(optimizer, grads, variables)
     else:
         if isinstance(optimizer, keras.optimizers.Optimizer):  # others record gradients
             count = optimizer._iterations._value
             with torch.no_grad():  # the comparison stays on the device, which is not waited for
                 count.sub_((count >= LARGEST_COUNT) * count_period(optimizer))
-        optimizer.apply(found, variables)
+        optimizer.apply(grads, variables)
 
 
 def _is_plain_adam(optimizer: Any) -> bool:
     """Whether `_fused_adam` supports all settings of the optimizer."""
+    # The name too, because AdamW and optimizers of users are subclasses of Adam.
     return (
         type(optimizer).__name__ == "Adam"
         and isinstance(optimizer, keras.optimizers.Adam)
@@ -202,28 +209,29 @@ def _is_plain_adam(optimizer: Any) -> bool:
     )
 
 
-def _fused_adam(optimizer: keras.optimizers.Adam, found: list[torch.Tensor], variables: list[keras.Variable]) -> None:
+def _fused_adam(optimizer: keras.optimizers.Adam, grads: list[torch.Tensor], variables: list[keras.Variable]) -> None:
     """Apply Keras's Adam by torch's fused kernel.
 
-    Keras adds epsilon to sqrt(v) before the bias correction ("epsilon hat" of Kingma and Ba, section 2), torch after
-    it. Torch's formula with epsilon / sqrt(1 - beta_2^t) equals Keras's.
+    Keras adds epsilon to sqrt(v) before the bias correction ("epsilon hat" of Kingma and Ba, section 2), torch
+    afterwards. Torch's formula with epsilon / sqrt(1 - beta_2^t) equals Keras's.
     """
     indices = [optimizer._get_variable_index(variable) for variable in variables]
     # `_value` instead of `value`, whose lookup of Keras's scopes costs more than a small operation.
     weights = [variable._value for variable in variables]
     # The kernel ignores strides, and the gradient of a convolution may have other strides than its weights.
-    found = [
+    grads = [
         gradient if gradient.stride() == weight.stride() else torch.empty_like(weight).copy_(gradient)
-        for gradient, weight in zip(found, weights, strict=True)
+        for gradient, weight in zip(grads, weights, strict=True)
     ]
     if optimizer.global_clipnorm:
-        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(found)))
-        found = torch._foreach_mul(found, torch.clamp(optimizer.global_clipnorm / norm, max=1.0))
+        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads)))
+        grads = torch._foreach_mul(grads, torch.clamp(optimizer.global_clipnorm / norm, max=1.0))
     step = host_number(optimizer.iterations) + 1.0
-    beta_1, beta_2 = float(optimizer.beta_1), float(optimizer.beta_2)
+    beta_1 = float(optimizer.beta_1)
+    beta_2 = float(optimizer.beta_2)
     torch._fused_adam_(
         weights,
-        found,
+        grads,
         [optimizer._momentums[index]._value for index in indices],
         [optimizer._velocities[index]._value for index in indices],
         [],
@@ -236,5 +244,6 @@ def _fused_adam(optimizer: keras.optimizers.Adam, found: list[torch.Tensor], var
         amsgrad=False,
         maximize=False,
     )
+    # Keras's count would overflow; see `LARGEST_COUNT`.
     if step <= LARGEST_COUNT:
         increment(optimizer.iterations)

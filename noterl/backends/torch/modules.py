@@ -1,4 +1,4 @@
-"""Native torch modules: those that `noterl.networks` builds on this backend, and those of users.
+"""Native torch modules: modules that `noterl.networks` builds on this backend, and modules of users.
 
 Parameters and buffers are adopted as `keras.Variable`s. Weights have torch's layout in memory and Keras's in files.
 """
@@ -30,15 +30,15 @@ _KERNEL_AXES = {nn.Linear: (1, 0), nn.Conv1d: (2, 1, 0), nn.Conv2d: (2, 3, 1, 0)
 
 
 def adopt(module: nn.Module) -> list[keras.Variable]:
-    """Return the parameters and buffers of a module as `keras.Variable`s that share their storage.
+    """Return the parameters and buffers of a module as `keras.Variable`s in the same storage.
 
-    A module is searched once. Layers that are added to it later are not found.
+    A module is searched once, so layers that are added later are not found.
     """
-    found = _variables.get(module)
-    if found is None:
+    variables = _variables.get(module)
+    if variables is None:
         with _lock:
-            found = _variables[module] = [_adopt(tensor, name) for name, tensor in _tensors(module)]
-    return found
+            variables = _variables[module] = [_adopt(tensor, name) for name, tensor in _tensors(module)]
+    return variables
 
 
 def in_bfloat16(compute: Callable[[], Any]) -> Any:
@@ -53,9 +53,10 @@ def in_bfloat16(compute: Callable[[], Any]) -> Any:
 
 
 def materialize(module: nn.Module, shape: Sequence[int]) -> None:
-    """Call a module on a row of zeros if it has parameters without a shape, as `nn.LazyLinear` does."""
+    """If a module has parameters without a shape, as `nn.LazyLinear` does, call the module on a row of zeros."""
     if not any(map(nn.parameter.is_lazy, module.parameters())):
         return
+    # In evaluation mode, a row of zeros does not change running means.
     modes = [(part, part.training) for part in module.modules()]
     with torch.no_grad():
         module.eval()(torch.zeros((1, *shape), device=device_name()))
@@ -65,9 +66,9 @@ def materialize(module: nn.Module, shape: Sequence[int]) -> None:
 
 def modules_with(variables: Sequence[keras.Variable]) -> list[nn.Module]:
     """Return the adopted modules whose parameters and buffers are all among the variables."""
-    known = set(map(id, variables))
+    ids = set(map(id, variables))
     with _lock:
-        return [module for module, found in _variables.items() if all(id(variable) in known for variable in found)]
+        return [module for module, adopted in _variables.items() if all(id(variable) in ids for variable in adopted)]
 
 
 def _tensors(module: nn.Module) -> list[tuple[str, torch.Tensor]]:
@@ -82,6 +83,7 @@ def _tensors(module: nn.Module) -> list[tuple[str, torch.Tensor]]:
 def _adopt(tensor: torch.Tensor, name: str) -> keras.Variable:
     variable = _adopted.get(tensor)
     if variable is None:
+        # Keras adopts a parameter as given, but converts other tensors.
         shared = tensor if isinstance(tensor, nn.Parameter) else nn.Parameter(tensor.detach(), requires_grad=False)
         dtype = keras.backend.standardize_dtype(tensor.dtype)
         variable = keras.Variable(shared, dtype=dtype, trainable=shared.requires_grad, name=name.replace("/", "."))
@@ -120,7 +122,7 @@ class Scale(nn.Module):
 
 
 class Rearrange(nn.Module):
-    """Transposes the axes of each row, and then reshapes it."""
+    """Transposes the axes of each row, and then reshapes the row."""
 
     def __init__(self, axes: Sequence[int], shape: Sequence[int]) -> None:
         super().__init__()
@@ -147,7 +149,7 @@ class Encoders(nn.Module):
 
 
 class Residual(nn.Module):
-    """Adds the outputs of layers to their inputs."""
+    """Adds the outputs of layers to the inputs."""
 
     def __init__(self, layers: nn.Module) -> None:
         super().__init__()
@@ -184,13 +186,16 @@ class Dueling(nn.Module):
 
     def __init__(self, trunk: nn.Module, value: nn.Module, advantage: nn.Module, values: int = 1) -> None:
         super().__init__()
-        self.trunk, self.value, self.advantage = trunk, value, advantage
+        self.trunk = trunk
+        self.value = value
+        self.advantage = advantage
         self.values: int = values
 
     def forward(self, observation: torch.Tensor) -> torch.Tensor:
-        """Return the Q values `[B, A]`, or the atoms of their distributions, `[B, Z A]`."""
+        """Return the Q values `[B, A]`, or the atoms of return distributions, `[B, Z A]`."""
         features = self.trunk(observation)
-        value, advantage = self.value(features), self.advantage(features)
+        value = self.value(features)
+        advantage = self.advantage(features)
         if self.values == 1:
             return value + advantage - advantage.mean(-1, keepdim=True)
         atoms = advantage.unflatten(-1, (self.values, -1))
@@ -198,7 +203,7 @@ class Dueling(nn.Module):
 
 
 class LogStd(nn.Module):
-    """Appends a trained vector `[A]` to each row of its inputs `[B, A]`."""
+    """Appends a trained vector `[A]` to each row of inputs `[B, A]`."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -240,30 +245,32 @@ def _sequence(
 ) -> tuple[nn.Sequential, tuple[int, ...]]:
     modules: list[nn.Module] = []
     convolutions: list[nn.Module] = []
-    for kind, *rest in layers:
-        if kind == "dense":
-            modules.append(nn.Linear(shape[-1], rest[0]))
-            shape = (rest[0],)
-            modules += [getattr(nn, activations[rest[1]])()] * (rest[1] != "linear")
-        elif kind == "convolution":
-            filters, size, stride, activation, *_ = rest
+    for name, *settings in layers:
+        if name == "dense":
+            modules.append(nn.Linear(shape[-1], settings[0]))
+            shape = (settings[0],)
+            modules += [getattr(nn, activations[settings[1]])()] * (settings[1] != "linear")
+        elif name == "convolution":
+            # Collected, because one module flattens the images after the last convolution.
+            filters, size, stride, activation, *_ = settings
             convolutions += [nn.Conv2d(shape[-1], filters, size, stride), getattr(nn, activations[activation])()]
             shape = ((shape[0] - size) // stride + 1, (shape[1] - size) // stride + 1, filters)
-        elif kind == "encoders":
-            parts = [_sequence(inner, (stop - start,), activations) for start, stop, inner in rest[0]]
-            modules.append(Encoders([(start, stop) for start, stop, _ in rest[0]], [part for part, _ in parts]))
-            shape = (sum(features for _, (features,) in parts),)
-        elif kind == "rearrange":
-            modules.append(Rearrange(*rest))
-            shape = rest[1]
-        elif kind == "residual":
-            modules.append(Residual(_sequence(rest[0], shape, activations)[0]))
-        elif kind in _PLAIN:
-            modules.append(_PLAIN[kind](*rest))
-        elif kind in _OF_SIZE:
-            modules.append(_OF_SIZE[kind](shape[-1]))
-        elif kind == "activation":
-            modules.append(getattr(nn, activations[rest[0]])())
+        elif name == "encoders":
+            encoders = [_sequence(inner, (stop - start,), activations) for start, stop, inner in settings[0]]
+            places = [(start, stop) for start, stop, _ in settings[0]]
+            modules.append(Encoders(places, [encoder for encoder, _ in encoders]))
+            shape = (sum(features for _, (features,) in encoders),)
+        elif name == "rearrange":
+            modules.append(Rearrange(*settings))
+            shape = settings[1]
+        elif name == "residual":
+            modules.append(Residual(_sequence(settings[0], shape, activations)[0]))
+        elif name in _PLAIN:
+            modules.append(_PLAIN[name](*settings))
+        elif name in _OF_SIZE:
+            modules.append(_OF_SIZE[name](shape[-1]))
+        elif name == "activation":
+            modules.append(getattr(nn, activations[settings[0]])())
         else:
             modules.append(Convolutions(convolutions) if convolutions else nn.Flatten())
             shape = (int(np.prod(shape)),)
@@ -287,7 +294,7 @@ def set_weights(module: nn.Module, weights: Sequence[np.ndarray]) -> None:
     """Set what `get_weights` returned."""
     with torch.no_grad():
         for (_, tensor), axes, weight in zip(_tensors(module), _keras_axes(module), weights, strict=True):
-            tensor.copy_(torch.as_tensor(np.array(weight).transpose(np.argsort(axes))))
+            tensor.copy_(torch.as_tensor(np.array(weight).transpose(np.argsort(axes))))  # the inverse axes
 
 
 def keras_layout(networks: Iterable[Any]) -> dict[int, Sequence[int]]:
@@ -301,10 +308,10 @@ def keras_layout(networks: Iterable[Any]) -> dict[int, Sequence[int]]:
 
 
 def _keras_axes(module: nn.Module) -> list[Sequence[int]]:
-    """Return for each parameter and buffer the axes that transpose it to Keras's layout."""
+    """Return for each parameter and buffer the axes that transpose the tensor to Keras's layout."""
     kernels = {}
     for layer in module.modules():
-        for kind, axes in _KERNEL_AXES.items():
-            if isinstance(layer, kind):
+        for layer_class, axes in _KERNEL_AXES.items():
+            if isinstance(layer, layer_class):
                 kernels[id(layer.weight)] = axes
     return [kernels.get(id(tensor), range(tensor.ndim)) for _, tensor in _tensors(module)]

@@ -1,4 +1,4 @@
-"""Processes of `torch.distributed`: their connection, and averages of gradients and statistics over them."""
+"""Processes of `torch.distributed`: the connection, and averages of gradients and statistics over all processes."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Processes(ProcessGroup):
         """Connect to the other processes: by NCCL if the variables are on a GPU, otherwise by gloo.
 
         Raises:
-            ConnectionLost: if they do not all start within `CONNECT_SECONDS`, or the port is in use.
+            ConnectionLost: if not all processes start within `CONNECT_SECONDS`, or the port is in use.
         """
         if self.is_connected:
             return
@@ -85,7 +85,7 @@ class Processes(ProcessGroup):
         atexit.register(self._disconnect)
 
     def _make_store(self) -> Any:
-        """Return the store of the run, when all processes have connected to it."""
+        """Return the store of the run, when all processes have connected."""
         limit = timedelta(seconds=CONNECT_SECONDS)
         host = os.environ["MASTER_ADDR"]
         if is_loopback(host):
@@ -125,7 +125,7 @@ class Processes(ProcessGroup):
             ) from error
 
     def _reason(self) -> str:
-        """Return the error that another process has stored; it may be on its way."""
+        """Return the error that another process has stored; wait for an error that is on the way."""
         if self._store is None:
             return ""
         try:
@@ -148,32 +148,33 @@ class Processes(ProcessGroup):
             bucket = torch.cat([tensor.detach().reshape(-1) for tensor in group])
             dist.all_reduce(bucket, group=self._group)
             bucket /= self.count
-            parts = bucket.split([tensor.numel() for tensor in group])
-            return [part.view(tensor.shape) for part, tensor in zip(parts, group, strict=True)]
+            flat_means = bucket.split([tensor.numel() for tensor in group])
+            return [flat.view(tensor.shape) for flat, tensor in zip(flat_means, group, strict=True)]
 
         return means_by_dtype(tensors, mean)
 
     def exchange(self, own: np.ndarray) -> np.ndarray:
         """Return the int32 vectors of all processes, `[processes, n]`."""
-        found = torch.empty((self.count, len(own)), dtype=torch.int32)
+        gathered = torch.empty((self.count, len(own)), dtype=torch.int32)
         with self.reporting():
-            dist.all_gather(list(found.unbind(0)), torch.tensor(own), group=self._host_group)
-        return found.numpy()
+            dist.all_gather(list(gathered.unbind(0)), torch.tensor(own), group=self._host_group)
+        return gathered.numpy()
 
 
 class ReplicatedProgram:
     """An update program whose gradients, statistics and logs are averaged; called like an `UpdateProgram`.
 
     Args:
-        compile_program: returns the program for a `stop` function, as `UpdateProgram` has it.
+        compile_program: returns the program for a `stop` function, as in `UpdateProgram`.
         processes: the replicas.
-        stop: as for `UpdateProgram`; it receives the logs of the global batch.
+        stop: as for `UpdateProgram`; receives the logs of the global batch.
     """
 
     def __init__(
         self, compile_program: Callable[[Any], Program], processes: Processes, stop: Callable[..., Any] | None
     ) -> None:
-        self._processes, self._stop = processes, stop
+        self._processes = processes
+        self._stop = stop
         self._program = compile_program(None if stop is None else self._stop_together)
 
     def __call__(self, rows: Rows, count: int, first: int = 0) -> GroupResult:
@@ -238,7 +239,7 @@ def _within(seconds: float, function: Callable[[], Any]) -> Any:
     """Return the result of a function that may wait for ever, in C++, for a server that does not answer.
 
     Raises:
-        TimeoutError: if it does not return in time. Its thread then waits until the process ends.
+        TimeoutError: if the function does not return in time. The thread then waits until the process ends.
     """
     future: Future[Any] = Future()
     threading.Thread(target=settle, args=(future, function), daemon=True).start()

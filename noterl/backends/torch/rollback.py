@@ -1,8 +1,8 @@
 """Undoing a torch update in which a loss was not finite.
 
-An optimizer is applied only after its loss and gradients are known to be finite. So only the changes by earlier
-optimizers of the same update may have to be undone. Nothing is copied for the last optimizer, unless its step may
-overflow.
+An optimizer is applied only after the loss and the gradients are known to be finite. So only the changes by earlier
+optimizers of the same update may have to be undone. Nothing is copied for the last optimizer, unless that optimizer's
+step may overflow.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def restoring(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
 
 
 class _Copy(NamedTuple):
-    """Tensors and their saved values, and torch optimizers with their saved states."""
+    """Tensors with saved values, and torch optimizers with saved states."""
 
     tensors: list[torch.Tensor]
     saved: list[torch.Tensor]
@@ -47,20 +47,20 @@ class _Copy(NamedTuple):
 class Rollback:
     """Undoes updates.
 
-    Before an optimizer is applied, its variables are copied, unless it is the update's last optimizer and its step
-    cannot overflow. The whole state is copied at the start of an update in two cases:
+    Before an optimizer is applied, the optimizer's variables are copied, unless no optimizer follows in the update and
+    the step cannot overflow. The whole state is copied at the start of an update in two cases:
 
-    - The update assigns other variables before its last loss is known, such as the running mean of a normalization.
-    - The update may be undone after its end.
+    - The update assigns other variables before the last loss is known, such as the running mean of a normalization.
+    - The update may be undone after the end of the update.
 
-    The first update of each index within the period shows how many optimizers an update applies, and whether it assigns
-    other variables. For that update everything is copied.
+    The first update of each index within the period shows how many optimizers an update applies, and whether the
+    update assigns other variables. For that update everything is copied.
 
     Args:
         variables: all variables that an update may assign.
 
     Attributes:
-        applied: the optimizers that were applied in the current group, each with the variables that it changed; None
+        applied: the optimizers that were applied in the current group, each with the changed variables; None
             if updates are undone one by one.
     """
 
@@ -76,12 +76,18 @@ class Rollback:
 
     def begin_group(self) -> None:
         """Start a group of updates that are undone together."""
-        self._copies, self._versions, self.applied = [], None, {}
+        self._copies = []
+        self._versions = None
+        self.applied = {}
         self._copy((-1, -1), _tensors(self._variables))
 
     def begin(self, index: int) -> None:
         """Start an update of this index within the period."""
-        self._index, self._count, self._copies, self._versions, self.applied = index, 0, [], None, None
+        self._index = index
+        self._count = 0
+        self._copies = []
+        self._versions = None
+        self.applied = None
         first = index not in self._num_applied
         if first or self._copies_all:
             self._copy((-1, -1), _tensors(self._variables))
@@ -99,7 +105,7 @@ class Rollback:
             self.applied[id(optimizer), *map(id, variables)] = optimizer, variables
         native = optimizer if isinstance(optimizer, torch.optim.Optimizer) else None
         if self._versions is not None or self._copies_all or self.applied is not None:
-            copied = any(native is other for each in self._copies for other, _ in each.native)
+            copied = any(native is other for saved in self._copies for other, _ in saved.native)
             if native is not None and not copied:
                 self._copies.append(_Copy([], [], [_saved(native)]))
         elif may_overflow or self._count < self._num_applied.get(self._index, 0):
@@ -112,7 +118,7 @@ class Rollback:
             self._read_versions()
 
     def end(self, *, may_restore: bool = False) -> None:
-        """End an update; `may_restore` is whether updates of this program may be undone after their end."""
+        """End an update; `may_restore` is whether updates of this program may be undone later."""
         self._num_applied[self._index] = max(self._count, self._num_applied.get(self._index, 0))
         self._copies_all |= may_restore
 
@@ -122,7 +128,7 @@ class Rollback:
             copied.restore()
 
     def restore_after_error(self) -> None:
-        """Undo an update that has raised, unless its last optimizer was applied, before which nothing is copied."""
+        """Undo an update that has raised, unless the last optimizer was applied, before which nothing is copied."""
         is_copied = self._versions is not None or self._copies_all
         if is_copied or self._count < self._num_applied.get(self._index, 0):
             self.restore()

@@ -14,26 +14,26 @@ SEEDED_DEVICES = ("cuda", "xpu")  # types, beside the CPU, whose generators can 
 
 
 def _numbers(device: str) -> tuple[list[int], str]:
-    """Return the number of a device, in a list that is empty if its generator cannot be restored, and its type."""
+    """Return the number of a device, in a list that is empty if the generator cannot be restored, and the type."""
     where = torch.device(device)
     return ([where.index or 0], where.type) if where.type in SEEDED_DEVICES else ([], "cuda")
 
 
 def restored_generators(device: str) -> AbstractContextManager[None]:
-    """Return a context at whose end torch's generators of the CPU and of a device are as at its start."""
-    numbers, kind = _numbers(device)
-    context: AbstractContextManager[None] = torch.random.fork_rng(devices=numbers, device_type=kind)
+    """Return a context at whose end torch's generators of the CPU and of a device are as at the start."""
+    numbers, device_type = _numbers(device)
+    context: AbstractContextManager[None] = torch.random.fork_rng(devices=numbers, device_type=device_type)
     return context
 
 
 class SeededCalls:
-    """Seeds torch's global generators during calls, and restores them afterwards. Other threads wait until then.
+    """Seeds torch's global generators during calls, and restores the generators afterwards; other threads wait.
 
     If some calls in a row sample no number, later calls are not seeded.
 
     Args:
-        seed: `seed(advance)` returns the seed of the next call. It is called with False before a call, and with True
-            after a call that sampled numbers. If it is None, calls are not seeded.
+        seed: `seed(advance)` returns the seed of the next call. `seed` is called with False before a call, and with
+            True after a call that sampled numbers. If `seed` is None, calls are not seeded.
         device: the name of the device whose generator the calls use, beside the CPU's.
         calls: number of these calls in a row.
 
@@ -42,7 +42,8 @@ class SeededCalls:
     """
 
     def __init__(self, seed: Callable[[bool], int] | None, device: str, calls: int = 1) -> None:
-        self._seed, self._device = seed, device
+        self._seed = seed
+        self._device = device
         self._calls = self._calls_left = calls
         self.may_sample: bool = seed is not None
 
@@ -59,12 +60,14 @@ class SeededCalls:
             self._seed(True)
             self._calls_left = self._calls
         else:
+            # Comparing the states of the generators takes time, so calls that never sample are no longer seeded.
             self._calls_left -= 1
             if not self._calls_left:
-                self._seed, self.may_sample = None, False
+                self._seed = None
+                self.may_sample = False
         return result
 
     def _states(self) -> list[torch.Tensor]:
-        numbers, kind = _numbers(self._device)
-        others = [torch.get_device_module(kind).get_rng_state(number) for number in numbers]
+        numbers, device_type = _numbers(self._device)
+        others = [torch.get_device_module(device_type).get_rng_state(number) for number in numbers]
         return [torch.get_rng_state(), *others]

@@ -26,7 +26,7 @@ _numbers: Any = WeakIdKeyDictionary()
 def host_number(value: Any) -> float:
     """Return a number, or the value of a scalar variable.
 
-    Reading a variable waits for its device. So a number is kept until an operation changes the tensor in place; torch
+    Reading a variable waits for the device. So a number is kept until an operation changes the tensor in place; torch
     counts these changes, except those through `tensor.data`.
     """
     if not isinstance(value, keras.Variable):
@@ -40,8 +40,9 @@ def host_number(value: Any) -> float:
 
 
 def increment(counter: keras.Variable) -> None:
-    """Add 1 to an integer variable, and to the number that `host_number` keeps of it."""
-    number, tensor = host_number(counter) + 1.0, counter._value
+    """Add 1 to an integer variable, and to the number that `host_number` keeps."""
+    number = host_number(counter) + 1.0
+    tensor = counter._value
     with torch.no_grad():
         tensor.add_(1)
     _numbers[tensor] = tensor._version, number
@@ -54,15 +55,19 @@ def device_name() -> str:
 
 def device_names() -> list[str]:
     """Return the CPU and every accelerator that torch detects."""
-    kind = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     return [
         "cpu",
-        *([] if kind is None else [f"{kind.type}:{index}" for index in range(torch.accelerator.device_count())]),
+        *(
+            []
+            if accelerator is None
+            else [f"{accelerator.type}:{index}" for index in range(torch.accelerator.device_count())]
+        ),
     ]
 
 
 def to_device(value: Any, device: str) -> Any:
-    """Return an array, or a batch or dict of them, as tensors on the device; tensors are returned as they are."""
+    """Return an array, or a batch or dict of arrays, as tensors on the device; tensors are returned as given."""
     return map_arrays(
         lambda array: array if isinstance(array, torch.Tensor) else torch.from_numpy(array).to(device), value
     )
@@ -73,8 +78,8 @@ def unbind(batch: Batch, count: int, device: str) -> list[Batch]:
 
     def split(value: Any) -> Any:
         if isinstance(value, dict):
-            parts = {name: split(part) for name, part in value.items()}
-            return [{name: part[k] for name, part in parts.items()} for k in range(count)]
+            columns = {name: split(column) for name, column in value.items()}
+            return [{name: column[k] for name, column in columns.items()} for k in range(count)]
         tensor = value if isinstance(value, torch.Tensor) else torch.from_numpy(value).to(device)
         return tensor.unbind(0)
 
@@ -92,7 +97,7 @@ def empty_table(shape: tuple[int, ...], dtype: np.dtype[Any], variable: keras.Va
 
 
 def write_rows(table: torch.Tensor, rows: np.ndarray, values: np.ndarray) -> torch.Tensor:
-    """Write host arrays `[n, ...]` to rows `[n]` of a table, and return it."""
+    """Write host arrays `[n, ...]` to rows `[n]` of a table, and return the table."""
     return table.index_copy_(0, _on_device_of(table, rows).long(), _on_device_of(table, values))
 
 
@@ -104,6 +109,7 @@ def take_rows(table: torch.Tensor, rows: np.ndarray) -> torch.Tensor:
 
 def take_rows_of_two(first: torch.Tensor, second: torch.Tensor, rows: np.ndarray) -> torch.Tensor:
     """Return rows `[...]` of two tables; row `len(first) + i` is row i of the second one."""
+    # Rows of the second table take row 0 of the first one, and are replaced below.
     taken = take_rows(first, np.where(rows < len(first), rows, 0))
     (positions,) = np.nonzero(rows.reshape(-1) >= len(first))
     if len(positions):
@@ -118,4 +124,4 @@ def _on_device_of(table: torch.Tensor, array: np.ndarray) -> torch.Tensor:
 
 def stack(dicts: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
     """Stack the values under the names of the last dict."""
-    return {name: torch.stack([torch.as_tensor(one[name]).detach() for one in dicts]) for name in dicts[-1]}
+    return {name: torch.stack([torch.as_tensor(values[name]).detach() for values in dicts]) for name in dicts[-1]}

@@ -2,7 +2,7 @@
 
 For small products, a second thread saves little time. If another program uses one of the cores, the threads wait for
 each other, and an update takes three to four times as long. One thread also leaves cores to worker processes.
-Convolutions use all threads, because the last bits of their gradients depend on the number.
+Convolutions use all threads, because the last bits of the gradients depend on the number.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ SMALL_PRODUCT = 2**24
 # Of each `PERIOD` groups of updates, the first runs on one thread and the second on all; groups of fewer than `PROBE`
 # updates are taken together. Until the next such pair, updates run on one thread if all took longer. On two quiet
 # cores, they take 0.6 to 0.9 times as long as one; beside a busy program 1.05 to 1.6 times, and now and then ten times.
-PERIOD, PROBE = 128, 8
+PERIOD = 128
+PROBE = 8
 
 _VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 class _PythonThread(threading.local):
-    """The state of a Python thread: torch keeps a number of threads for each of them."""
+    """The state of a Python thread: torch keeps a number of threads for each Python thread."""
 
     is_checked = False
 
@@ -54,26 +55,28 @@ class _Process:
     is_crowded = False
 
 
-_python_thread, _process = _PythonThread(), _Process()
+_python_thread = _PythonThread()
+_process = _Process()
 
 
 class UpdateThreads:
     """Chooses the number of threads of updates.
 
-    Updates of large products are timed at regular intervals. Which ones depends only on their numbers, so a resumed run
-    has the same number of threads in each update if the machine is as busy as before.
+    Updates of large products are timed at regular intervals. The choice depends only on the numbers of the updates,
+    so a resumed run has the same number of threads in each update if the machine is as busy as before.
 
     Args:
         variables: all variables of the updates.
 
     Attributes:
-        times: receives the seconds of each update of the current group; None if they are not timed.
+        times: receives the seconds of each update of the current group; None if updates are not timed.
     """
 
     def __init__(self, variables: Sequence[Any]) -> None:
         shapes = [tuple(variable.shape) for variable in variables]
         is_dense = all(
-            len(shape) <= 2 and each.value.device.type == "cpu" for shape, each in zip(shapes, variables, strict=True)
+            len(shape) <= 2 and variable.value.device.type == "cpu"
+            for shape, variable in zip(shapes, variables, strict=True)
         )
         self._largest = max(map(math.prod, shapes), default=0) if is_dense else math.inf  # weights of a layer
         self._times: tuple[list[float], list[float]] = ([], [])  # seconds of updates with one thread and with all
@@ -87,18 +90,21 @@ class UpdateThreads:
             first: the number of the first update of a group, which may be timed; None for the current number.
             count: updates of the group.
         """
-        self.times, current = None, number_of_python_thread()
+        self.times = None
+        current = number_of_python_thread()
         if _is_chosen(current) or self._largest == math.inf:
             return current
+        # A product of `[B, n]` and `[n, m]` takes 2 B n m operations.
         if 2 * batch_size * self._largest < SMALL_PRODUCT:
             return 1
         turn = PERIOD if first is None else first // max(count, PROBE) % PERIOD
+        # The first group of a period runs on one thread, the second on all; both are timed.
         if turn < 2:
             self.times = self._times[turn]
             return (1, current)[turn]
         if all(self._times):
-            one, together = map(_typical, self._times)
-            _process.is_crowded = together > one
+            alone, together = map(_typical, self._times)
+            _process.is_crowded = together > alone
             self._times = ([], [])
         return 1 if _process.is_crowded else current
 
@@ -121,8 +127,8 @@ def update_threads(variables: Sequence[Any], batch_size: int) -> int:
 def number_of_python_thread() -> int:
     """Return torch's number of threads in this Python thread, outside of `limited`.
 
-    When a Python thread first calls torch, it receives the number that was set last in any Python thread. If that is
-    the limit of an update in progress, it is replaced with the number outside of updates.
+    A Python thread that first calls torch receives the number that was set last in any Python thread. If that number is
+    the limit of an update in progress, the number outside of updates replaces the limit.
     """
     current = torch.get_num_threads()
     if not _python_thread.is_checked:

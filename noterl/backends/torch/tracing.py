@@ -1,4 +1,4 @@
-"""Traced gradients on torch: a loss and its gradients as one straight list of tensor operations.
+"""Traced gradients on torch: a loss and the gradients as one straight list of tensor operations.
 
 What an eager step spends in Python (layer calls, `keras.ops`, the autograd tape) is spent once, when the loss is
 traced. With `jit_compile=True` and a C++ compiler, inductor compiles the list, which takes tens of seconds.
@@ -35,15 +35,15 @@ Gradient = Callable[[list[torch.Tensor]], tuple[torch.Tensor, Any, list[torch.Te
 
 
 def is_tracing() -> bool:
-    """Whether the current code is being traced: it runs once, and Python numbers in it become constants."""
+    """Whether the current code is being traced: the code runs once, and Python numbers become constants."""
     return _traces_in_progress.top is not None
 
 
 class TracedGradients:
-    """Traces of loss functions, made when they are first needed.
+    """Traces of loss functions, made at the first use.
 
-    Losses run eagerly if `jit_compile` is False or there is a Keras seed generator. Keras generates its seeds in
-    Python, and a trace would turn them into constants.
+    Losses run eagerly if `jit_compile` is False or there is a Keras seed generator. Keras generates seeds in
+    Python, and a trace would turn the seeds into constants.
 
     Args:
         variables: all variables that the loss functions read or assign.
@@ -65,17 +65,18 @@ class TracedGradients:
         self.are_due = True
         self._is_eager = jit_compile is False or any("seed_generator" in variable.path for variable in variables)
         self._inductor = jit_compile is True and any(map(shutil.which, ("g++", "clang++", "c++")))
-        self._on_trace, self._recording = on_trace, recording
+        self._on_trace = on_trace
+        self._recording = recording
         self._slots = _slots(variables)
         self._known: dict[tuple, Gradient | None] = {}  # None for a loss that must run eagerly
 
     def find(
         self, loss_fn: Callable[..., Any], variables: Sequence[keras.Variable], args: tuple
     ) -> Callable[[], tuple[torch.Tensor, Any, list[torch.Tensor | None]]] | None:
-        """Return the traced gradients of `loss_fn(*args)`, or None if it must run eagerly.
+        """Return the traced gradients of `loss_fn(*args)`, or None if the loss must run eagerly.
 
         Args:
-            loss_fn: a function that depends on nothing but its arguments and the variables.
+            loss_fn: a function that depends on nothing but the arguments and the variables.
             variables: the variables to differentiate with respect to.
             args: the arguments.
         """
@@ -85,6 +86,7 @@ class TracedGradients:
         signature = tuple(
             [(leaf.shape, leaf.dtype) if isinstance(leaf, torch.Tensor) else type(leaf) for leaf in leaves]
         )
+        # A trace is valid for these variables, shapes and dtypes only.
         key = (loss_fn, tuple(map(id, variables)), structure, signature)
         if key not in self._known:
             # Tracing runs the loss several times, and restores the generators after it.
@@ -122,9 +124,9 @@ class TracedGradients:
             with _swapped(self._slots, tensors):
                 loss, aux = split_loss(loss_fn(*pytree.tree_unflatten(flat[len(state) :], structure)))
                 gradients = torch.autograd.grad(loss, [tensors[k] for k in trained], allow_unused=True)
-            found, shape["aux"] = pytree.tree_flatten(aux)
+            aux_leaves, shape["aux"] = pytree.tree_flatten(aux)
             shape["used"] = [gradient is not None for gradient in gradients]
-            return [loss.detach(), *(leaf.detach() for leaf in found), *(g for g in gradients if g is not None)]
+            return [loss.detach(), *(leaf.detach() for leaf in aux_leaves), *(g for g in gradients if g is not None)]
 
         program = self._program(pure, loss_fn, state, leaves)
         if program is None:
@@ -144,7 +146,7 @@ class TracedGradients:
     def _program(
         self, pure: Callable, loss_fn: Callable, state: list[torch.Tensor], leaves: list[torch.Tensor]
     ) -> tuple[Callable, list[int]] | None:
-        """Return `pure` as a function of some leaves alone, and their positions; it reads the state by itself."""
+        """Return `pure` as a function of some leaves alone, and the positions; the function itself reads the state."""
         from torch.fx.experimental.proxy_tensor import make_fx
 
         examples = [*(tensor.clone() for tensor in state), *leaves]
@@ -179,7 +181,7 @@ class TracedGradients:
 
 @contextmanager
 def _one_fake_mode() -> Iterator[None]:
-    """Let `make_fx` describe all tensors by one mode; making one for each takes half of its time."""
+    """Let `make_fx` describe all tensors by one mode; making one for each takes half of the time of `make_fx`."""
     from torch._guards import TracingContext, tracing
     from torch._subclasses import FakeTensorMode
 
@@ -188,13 +190,14 @@ def _one_fake_mode() -> Iterator[None]:
 
 
 def _gradient(program: Callable, taken: list[int], shape: dict[str, Any]) -> Gradient:
-    count, used = shape["aux"].num_leaves, shape["used"]
+    count = shape["aux"].num_leaves
+    used = shape["used"]
 
     def gradient(leaves: list[torch.Tensor]) -> tuple[torch.Tensor, Any, list[torch.Tensor | None]]:
         with torch.no_grad():
-            loss, *rest = program(*[leaves[k] for k in taken])
-        gradients = iter(rest[count:])
-        aux = pytree.tree_unflatten(rest[:count], shape["aux"])
+            loss, *outputs = program(*[leaves[k] for k in taken])
+        gradients = iter(outputs[count:])
+        aux = pytree.tree_unflatten(outputs[:count], shape["aux"])
         return loss, aux, [next(gradients) if used_here else None for used_here in used]
 
     return gradient
@@ -204,7 +207,7 @@ def _simplified(module: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, lis
     """Remove operations without effect where no gradient is recorded: each costs as much as any small operation.
 
     Returns:
-        the module, and the positions of the inputs that it uses; the others are removed.
+        the module, and the positions of the used inputs; the others are removed.
     """
     aten = torch.ops.aten
     for node in module.graph.nodes:
@@ -250,11 +253,11 @@ def eager_gradients(
     loss, aux = split_loss(loss_fn(*args))
     if not loss.requires_grad:
         raise no_gradient(loss_fn)
-    return loss, aux, list(torch.autograd.grad(loss, [v.value for v in variables], allow_unused=True))
+    return loss, aux, list(torch.autograd.grad(loss, [variable.value for variable in variables], allow_unused=True))
 
 
 def _with_rollback(run: Callable[[], Any], state: list[torch.Tensor]) -> tuple[Any, list[torch.Tensor]]:
-    """Return the result of `run` and the state after it; then restore the state and torch's random numbers."""
+    """Return the result of `run` and the state afterwards; then restore the state and torch's random numbers."""
     with restoring(state), restored_generators(device_name()):
         result = run()
         return result, [tensor.clone() for tensor in state]
@@ -262,7 +265,8 @@ def _with_rollback(run: Callable[[], Any], state: list[torch.Tensor]) -> tuple[A
 
 def _same(traced: Any, eager: Any) -> bool:
     """Whether the numbers are equal up to the order of additions."""
-    ours, theirs = pytree.tree_leaves(traced), pytree.tree_leaves(eager)
+    ours = pytree.tree_leaves(traced)
+    theirs = pytree.tree_leaves(eager)
     try:
         torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-5, equal_nan=True)
     except AssertionError:

@@ -25,14 +25,14 @@ EAGER_UPDATES = 100
 
 
 def waits_for_device(device: str) -> bool:
-    """Return whether the host waits for all work of the device when it reads a number."""
+    """Return whether the host waits for all work of the device before reading a number."""
     return torch.device(device).type in SEEDED_DEVICES
 
 
 class Updates(UpdateProgram):
     """Updates one by one, with traces from update `EAGER_UPDATES` on; see `UpdateProgram`.
 
-    On CUDA and XPU devices, a group of updates is checked once, at its end; it needs room for a copy of all variables.
+    On CUDA and XPU devices, a group of updates is checked once, at the end, with room for a copy of all variables.
 
     Attributes:
         rollback: undoes an update.
@@ -64,8 +64,9 @@ class Updates(UpdateProgram):
         return waits_for_device(self._device) and self.stop is None and not self._seeded.may_sample
 
     def _checked_together(self, batch: Callable[[int], Batch], count: int, first: int) -> GroupResult | None:
-        """Make all updates, and wait for the device once; if one is not finite, undo them all and return None."""
-        rollback, totals = self.rollback, list[torch.Tensor]()
+        """Make all updates, and wait for the device once; if one is not finite, undo all and return None."""
+        rollback = self.rollback
+        totals = list[torch.Tensor]()
         rollback.begin_group()
         try:
             with calling(self._traces, rollback, totals):
@@ -116,7 +117,7 @@ class Updates(UpdateProgram):
         return self.step(batch, number % self.period)
 
     def _logs_of_failed(self, error: NonFiniteError, before: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        """Return the logs of an update that was undone: only its loss is known. `before` are the logs before it."""
+        """Return the logs of an update that was undone: only the loss is known. `before` are the earlier logs."""
         values = dict.fromkeys(self.log_names, math.nan) | {"loss": error.loss}
         shapes = {name: torch.as_tensor(value).shape for name, value in before[-1].items()} if before else {}
         return {name: torch.full(shapes.get(name, ()), value, device=self._device) for name, value in values.items()}

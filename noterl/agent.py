@@ -52,7 +52,7 @@ _NAMES_FOR_USERS = (
 
 
 class AgentOptions(TypedDict, total=False):
-    """The keyword arguments of `Agent`, for subclasses that pass them on as `**options: Unpack[AgentOptions]`."""
+    """The keyword arguments of `Agent`, for subclasses that pass all on as `**options: Unpack[AgentOptions]`."""
 
     seed: int | None
     normalize_observation: bool
@@ -95,24 +95,27 @@ class BaseAgent(Algorithm):
 
     def __dir__(self) -> list[str]:
         """Return the names for completion: those for users of an agent, not those for authors of algorithms."""
-        kind = type(self)
-        own = {name for base in kind.__mro__ if base.__module__.partition(".")[0] != "noterl" for name in vars(base)}
-        own = {name for name in {*own, *vars(self)} if not hasattr(BaseAgent, name)} - {"generators", "trace_counts"}
-        own |= inspect.signature(kind).parameters.keys() & vars(self).keys()
-        return sorted({*_NAMES_FOR_USERS.split()} | {name for name in own if not name.startswith("_")})
+        agent_class = type(self)
+        names = {
+            name for base in agent_class.__mro__ if base.__module__.partition(".")[0] != "noterl" for name in vars(base)
+        }
+        names = {name for name in {*names, *vars(self)} if not hasattr(BaseAgent, name)}
+        names -= {"generators", "trace_counts"}
+        names |= inspect.signature(agent_class).parameters.keys() & vars(self).keys()
+        return sorted({*_NAMES_FOR_USERS.split()} | {name for name in names if not name.startswith("_")})
 
     @classmethod
     def from_preset(cls, env: str, name: str = "zoo", **arguments: Any) -> Self:
         """Return a compiled agent with the settings of a preset; docs/presets.md lists the presets.
 
-        `fit` then takes its budget, number of environments and workers from the preset, unless it receives these
-        arguments. The preset's schedules span the budget of the `fit` that runs them. A saved agent does not hold its
-        preset, so `fit` of a loaded one needs a budget.
+        `fit` then takes the budget, number of environments and workers from the preset, unless `fit` receives these
+        arguments. The preset's schedules span the budget of the `fit` that runs them. A saved agent does not hold the
+        preset, so `fit` of a loaded agent needs a budget.
 
         Args:
             env: the id of the environment, such as "CartPole-v1" or "atari:Pong".
             name: the name of the preset: "zoo" for the settings that rl-zoo3 publishes for Stable-Baselines3.
-            **arguments: of the constructor, of `compile` or of `fit`; each replaces that of the preset.
+            **arguments: of the constructor, of `compile` or of `fit`; each replaces the preset's argument.
 
         Raises:
             ValueError: if there is no such preset, or an argument is unknown; the message names the nearest.
@@ -147,29 +150,29 @@ class BaseAgent(Algorithm):
     ) -> None:
         """Set the optimizers, exploration, memory and update schedule; None keeps the algorithm's default.
 
-        A second call keeps the replay memory and its contents unless it receives `replay`. All other arguments that it
-        does not receive return to their defaults, as in Keras, and a message lists what changed. Optimizers are reset.
+        A second call keeps the replay memory and its contents unless `replay` is passed. All other arguments that are
+        not passed return to the defaults, as in Keras, and a message lists what changed. Optimizers are reset.
 
         Args:
             optimizer: one optimizer, which is cloned for each of `optimizer_names`; a list in that order; or a dict by
                 name. Keras optimizers work on every backend. With KERAS_BACKEND=torch, `torch.optim` optimizers and
-                functions `parameters -> optimizer` also work. A name, such as "adam", is one of Keras's with its
-                defaults. A number, or a schedule of `noterl.schedules`, is the learning rate of the algorithm's default
-                optimizer.
+                functions `parameters -> optimizer` also work. A name, such as "adam", stands for a Keras optimizer with
+                Keras's defaults. A number, or a schedule of `noterl.schedules`, is the learning rate of the algorithm's
+                default optimizer.
             policy: exploration policy for discrete actions, from `noterl.policies`, or its name, such as
-                "epsilon_greedy"; `noterl.policies.get` lists the names. A list gives each worker process of `fit` its
-                own; `agent.policy` is then the first. If another agent has used the object, `agent.policy` is a new one
-                with the same arguments.
+                "epsilon_greedy"; `noterl.policies.get` lists the names. A list gives each worker process of `fit` one
+                policy; `agent.policy` is then the first. If another agent has used the object, `agent.policy` is a new
+                one with the same arguments.
             noise: exploration noise for continuous actions, from `noterl.noise`; or a list, as for `policy`.
             replay: the memory, a `noterl.Replay`, or a capacity, for the default memory of this capacity. `fit` and
                 `build` allocate it.
             batch_size: transitions per gradient update, or "rollout" for a whole rollout. Larger batches have less
-                gradient noise and cost more; 32 to 256 are usual. `fit` raises an error if it exceeds a rollout. A
-                default that does is reduced instead.
-            learning_starts: environment steps before the first update; their actions are uniformly random.
+                gradient noise and cost more; 32 to 256 are usual. `fit` raises an error if the batch exceeds a rollout.
+                A default that does is reduced instead.
+            learning_starts: environment steps before the first update; actions are uniformly random until then.
             update_every: environment steps between groups of updates, or "episode".
             updates: gradient updates in a group, or "pass" for as many batches as the memory fills. The default is the
-                algorithm's number. If `update_every` is below its default, this number is reduced, so that the updates
+                algorithm's number. If `update_every` is below the default, this number is reduced, so that the updates
                 per step do not increase. More than 4 updates per step cause a warning.
             target_update: an int is the number of environment steps between hard copies to the target. A float below 1
                 is Polyak's coefficient, applied after every update (or every `target_period` updates).
@@ -182,7 +185,7 @@ class BaseAgent(Algorithm):
             precision: "bfloat16" makes the layers of networks compute in bfloat16 in updates, which is faster on some
                 processors and GPUs; see docs/speed.md. Weights, outputs, losses and optimizers stay float32.
             steps_per_execution: gradient updates in one compiled call; "auto" for a whole group, of up to 256 updates
-                (ACER: one fixed size). It does not affect results.
+                (ACER: one fixed size). The number does not affect results.
 
         Raises:
             ValueError: if an argument is not one of the allowed values; the agent is then unchanged.
@@ -195,8 +198,8 @@ class BaseAgent(Algorithm):
     def build(self) -> None:
         """Allocate the memory, build the optimizers and compile the updates.
 
-        If the agent is not compiled, `compile` is called with its defaults first. `fit` calls `build`. Call it earlier
-        to find errors before training. Acting and evaluating need no memory and no optimizers, so they allocate none.
+        If the agent is not compiled, `compile` is called with all defaults first. `fit` calls `build`. Call `build`
+        earlier to find errors before training. Acting and evaluating need and allocate no memory and no optimizers.
 
         Raises:
             ValueError: if the memory needs more bytes than are available, or the agent's methods do not fit together.
@@ -230,25 +233,27 @@ class BaseAgent(Algorithm):
                 agent of `from_preset`.
             strategy: how devices or processes share the updates: "data_parallel" on JAX, "ddp" on torch, "mirrored",
                 "multiworker" or "parameter_server" on TensorFlow, or the framework's own object; None for one device.
-                `batch_size` counts the transitions of all of them. See docs/scaling.md.
-            callbacks: `noterl.callbacks` or `keras.callbacks`. They run in this order, but loggers and checkpoints run
-                last.
-            num_envs: number of environments; by default that of the previous `fit`, or one for each worker, or 1.
-                Without workers they are stepped in turn in this process, which does not speed up slow environments.
-            vectorize: whether gymnasium's native vector environment of the id steps them together, which is faster for
-                many environments; by default False. Such ids are "CartPole-v1" and those of Atari games with raw
+                `batch_size` counts the transitions of all devices. See docs/scaling.md.
+            callbacks: `noterl.callbacks` or `keras.callbacks`. Callbacks run in this order, but loggers and checkpoints
+                run last.
+            num_envs: number of environments; by default as in the previous `fit`, or one for each worker, or 1.
+                Without workers, environments are stepped in turn in this process, which does not speed up slow
+                environments.
+            vectorize: whether gymnasium's native vector environment of the id steps all together, which is faster for
+                many environments; by default False. Such ids are "CartPole-v1" and the ids of Atari games with raw
                 frames; a `noterl.envs.Atari` needs no `vectorize`.
             workers: number of processes that step the environments; a `noterl.collect.Workers` with more settings; a
-                `noterl.collect.RayWorkers` for those of a Ray cluster; 0 or None for none. Workers also choose actions
-                if the network runs in NumPy and `forward` returns no further fields. They end with this `fit`.
+                `noterl.collect.RayWorkers` for processes of a Ray cluster; 0 or None for none. Workers also choose
+                actions if the network runs in NumPy and `forward` returns no further fields. Workers end with this
+                `fit`.
             verbose: 0 silent, 1 a progress bar, 2 a line every `log_every` episodes, at least every 10 seconds; "auto"
                 is 1 on a terminal, else 2. With 1 and 2, a line at the end says why training ended and what it did.
             log_every: episodes between lines, 10 by default.
-            seed: new seed of every generator, including those of Keras layers. It also resets the environments. None
+            seed: new seed of every generator, also of Keras layers. A seed also resets the environments. None
                 continues all generators and episodes.
             info: keys of the step's `info` whose values the logs of an episode hold under the same names: a dict of
                 keys and "sum", "mean", "max" or "last" over the steps that have the key; or a tuple of keys, which
-                means "last". The values must be numbers. `evaluate` reports them too.
+                means "last". The values must be numbers. `evaluate` reports the values too.
 
         Returns:
             The `History` of this call, which is also `agent.history`.
@@ -275,29 +280,30 @@ class BaseAgent(Algorithm):
     def env_call(self, name: str, *args: Any, **kwargs: Any) -> list[Any]:
         """Call a method of every training environment between two steps, such as for a curriculum.
 
-        Call it in a callback, or in another thread, which waits for the end of a step. The method may be one of a
-        wrapped environment. It takes effect in the next step. If workers choose the actions, it takes effect after the
-        steps that they have already taken, up to a phase. It should not change what the agent observes now, because the
-        current observation is not read again.
+        Use `env_call` in a callback, or in another thread, which waits for the end of a step. The method may belong to
+        a wrapped environment. The call takes effect in the next step. If workers choose the actions, the call takes
+        effect after the steps that the workers have already taken, up to a phase. The method should not change what the
+        agent observes now, because the current observation is not read again.
 
-        A saved run restores what the method has changed only if the environment has `get_state` and `set_state`, and
-        they include it. All other environments restart their episodes after a call, with a warning; the callback should
-        then repeat the call in `on_train_begin`. Each `fit` with workers makes new environments, as a restored run
-        does. A worker that is replaced repeats the calls of this `fit`.
+        A saved run restores what the method has changed only if the environment has `get_state` and `set_state`,
+        which include the change. All other environments restart the episodes after a call, with a warning; the callback
+        should then repeat the call in `on_train_begin`. Each `fit` with workers makes new environments, as a restored
+        run does. A worker that is replaced repeats the calls of this `fit`.
 
         Args:
             name: the method.
-            *args: its arguments.
-            **kwargs: its keyword arguments.
+            *args: the arguments of the method.
+            **kwargs: the keyword arguments of the method.
 
         Returns:
             The results, in the order of the environments.
 
         Raises:
             RuntimeError: if no `fit` is running.
-            ValueError: if the environments have no such method, it is `reset`, `step` or `close`, or the arguments
-                cannot be sent to workers. No environment was then called.
-            noterl.collect.WorkerError: if the method raises in a worker. Without workers, its own exception is raised.
+            ValueError: if the environments have no such method, the method is `reset`, `step` or `close`, or the
+                arguments cannot be sent to workers. No environment was then called.
+            noterl.collect.WorkerError: if the method raises in a worker. Without workers, the method's own exception is
+                raised.
         """
         return self._parts.gate.run(lambda: self._parts.session.call_envs(EnvCall(name, args, kwargs)))
 
@@ -326,7 +332,7 @@ class BaseAgent(Algorithm):
         The loss depends on the head: cross entropy for `Categorical` and `Probabilities`, negative log-likelihood for
         `Gaussian` and `SquashedGaussian`, squared error of scaled actions for `Deterministic`, large margin for `Q`
         (`noterl.losses.large_margin`). Only what `forward` depends on is trained; target networks then receive a copy.
-        If observations are normalized and no step was taken yet, their statistics start with the demonstrations. The
+        If observations are normalized and no step was taken yet, the statistics start with the demonstrations. The
         counters of steps and updates, the optimizers of `compile` and the memory do not change.
 
         Args:
@@ -336,8 +342,8 @@ class BaseAgent(Algorithm):
             optimizer: an optimizer or a learning rate, as for `compile`; Adam with 1e-3 by default.
             verbose: 0 silent, 1 a progress bar, 2 a line every 10 seconds, both with a line at the end; "auto" is 1
                 on a terminal, else 2.
-            callbacks: their `on_batch_begin` and `on_batch_end` are called for each update, numbered from 0 in this
-                call; `logs` hold the loss. Their other events do not fire. `stop` in a hook ends pretraining after the
+            callbacks: the hooks `on_batch_begin` and `on_batch_end` are called for each update, numbered from 0 in this
+                call; `logs` hold the loss. Other events do not fire. `stop` in a hook ends pretraining after the
                 group of updates in progress, of at most 256.
 
         Returns:
@@ -373,18 +379,18 @@ class BaseAgent(Algorithm):
             episodes: number of episodes.
             seed: seed of the environments; by default the agent's seed in every call.
             deterministic: whether to act without exploration; if False, the agent explores as in training.
-            num_envs: number of environments that are stepped together. If `deterministic` is True, it changes results
-                only by rounding.
-            callbacks: their `on_evaluate_begin` and `on_evaluate_end` are called, after those of a `fit` in progress.
-            info: keys of the step's `info` that are reduced over each episode, as in `fit`; by default those of the
-                last `fit`.
+            num_envs: number of environments that are stepped together. If `deterministic` is True, the number changes
+                results only by rounding.
+            callbacks: `on_evaluate_begin` and `on_evaluate_end` are called, after the hooks of a `fit` in progress.
+            info: keys of the step's `info` that are reduced over each episode, as in `fit`; by default the keys of
+                the last `fit`.
             max_steps: an episode is cut off after this number of steps; None for no limit. An episode of more than
                 100,000 steps is reported with a warning.
 
         Returns:
             `returns` and `lengths` (arrays `[episodes]`), `reward_mean`, `reward_std`, `reward_iqm` (the inter-quartile
             mean over these episodes), `length_mean`, and `success_rate` if an episode reports `is_success`; an episode
-            that does not report it counts as no success. With several agents also `reward_mean/NAME` of each. For each
+            without `is_success` counts as no success. With several agents also `reward_mean/NAME` of each. For each
             key of `info`, the mean over the episodes that have a value.
 
         Raises:
@@ -408,7 +414,7 @@ class BaseAgent(Algorithm):
         self._parts.gate.run(lambda: saving.write(path, self.get_document(replay=replay)))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> BaseAgent:
-        """Return an independent agent with the same state, as `save` and `load` make it; it opens own environments."""
+        """Return an independent agent with the same state, as by `save` and `load`; the copy opens own environments."""
         return loading.copied(self)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -432,8 +438,8 @@ class BaseAgent(Algorithm):
     def get_document(self, *, replay: bool = True) -> dict[str, Any]:
         """Return the document that `save` passes to `noterl.saving.write`.
 
-        The arrays of the memory are views, which the next step changes. So call it in a callback, not in another
-        thread while `fit` runs.
+        The arrays of the memory are views, which the next step changes. So call `get_document` in a callback, not in
+        another thread while `fit` runs.
         """
         return agent_state.document(self._parts.declared(), replay=replay)
 
@@ -444,10 +450,10 @@ class BaseAgent(Algorithm):
     def export(self, path: str | Path, format: str = "keras") -> Path:
         """Write the acting function to files that do not need noterl.
 
-        The function is that of `act` with `deterministic=True`: observation encoding, normalization, network and
-        scaling of actions. It receives batches of the input "observation", or of each part of a Dict, whose name is its
-        keys, joined by dots. It returns "action", and "outputs", which the network returns. The result is compared with
-        the agent on random observations before it replaces older files.
+        The function equals `act` with `deterministic=True`: observation encoding, normalization, network and scaling of
+        actions. The inputs are batches of "observation", or of each part of a Dict, whose name is the keys, joined by
+        dots. The outputs are "action", and "outputs", which the network returns. The result is compared with the agent
+        on random observations before replacing older files.
 
         Args:
             path: of the file; the ending of the format is added if it is missing.
@@ -548,9 +554,9 @@ class BaseAgent(Algorithm):
         seed: int | None = None,
         trajectory: bool = True,
     ) -> dict[str, Any]:
-        """Play whole episodes, show them, and return statistics and trajectories; training is not affected.
+        """Play and show whole episodes, and return statistics and trajectories; training is not affected.
 
-        With the same `seed`, the episodes are those of `evaluate`. Window, video and images can be combined.
+        With the same `seed`, `evaluate` plays the same episodes. Window, video and images can be combined.
 
         Args:
             env: environment to play in; by default a new copy of the training environment. An environment object is
@@ -559,7 +565,7 @@ class BaseAgent(Algorithm):
             render: True or "human" shows the episodes in a window, which needs a display.
             video: a `.gif` or `.mp4` file to write all episodes to; `.mp4` needs the extra `mp4`.
             frame_dir: a folder for single frames, named `00000.jpg`, `00001.jpg` and so on. Each episode adds the frame
-                after its reset and one for each step.
+                after the reset and one for each step.
             frame_frequency: number of frames of which the first is saved in `frame_dir`.
             frame_delay: seconds to wait after each frame.
             fps: frames per second of the video, and the most in a window.
@@ -594,7 +600,7 @@ class BaseAgent(Algorithm):
         deterministic: bool = True,
         overlay: bool = False,
     ) -> float:
-        """Play an episode and write it as a `.gif` or `.mp4`; return its reward. `play` documents the arguments.
+        """Play an episode and write a `.gif` or `.mp4`; return the reward. `play` documents the arguments.
 
         A notebook shows the result as the animation.
         """
@@ -606,7 +612,7 @@ class BaseAgent(Algorithm):
         return animation
 
     def close(self) -> None:
-        """Close the environments; a later `fit` opens them again and continues their episodes.
+        """Close the environments; a later `fit` opens new ones and continues the episodes.
 
         Raises:
             RuntimeError: while `fit` is running.
@@ -616,21 +622,21 @@ class BaseAgent(Algorithm):
         self.spaces.source.close()
 
     def set_rule(self, rule: str, value: float, optimizer: str | None = None) -> None:
-        """Set `learning_rate`, `beta_1`, `beta_2` or `weight_decay` of one optimizer, or of all if it is None.
+        """Set `learning_rate`, `beta_1`, `beta_2` or `weight_decay` of one optimizer, or of all for None.
 
         Compiled updates are not traced again.
 
         Raises:
-            ValueError: if the optimizer is unknown, it has no such rule, or the value is out of bounds.
+            ValueError: if the optimizer is unknown or has no such rule, or the value is out of bounds.
         """
         optimizers.set_rules(self.optimizers, rule, float(value), optimizer)
 
     @contextlib.contextmanager
     def preserved(self) -> Iterator[None]:
-        """Restore the agent exactly at the end of the `with` block; inside, it may be trained and compiled.
+        """Restore the agent exactly at the end of the `with` block; inside, the agent may be trained and compiled.
 
-        The training environments keep their episodes. Inside the block, pass another environment to `fit`, such as
-        `new_environment()`.
+        The training environments keep the episodes in progress. Inside the block, pass another environment to `fit`,
+        such as `new_environment()`.
 
         Raises:
             RuntimeError: while `fit` is running.
@@ -781,22 +787,22 @@ class BaseAgent(Algorithm):
 
 
 class Agent(BaseAgent):
-    """A reinforcement-learning agent: its networks, its exploration and its training.
+    """A reinforcement-learning agent: networks, exploration and training.
 
-    A subclass builds its networks in `__init__` (after `super().__init__(env, seed=seed)`). It defines `forward`, and
-    either `loss` or `update`. If it has a target network, it also defines `update_target`. The agent collects networks,
-    variables and seed generators from its attributes, including attributes that are lists, tuples or dicts.
+    A subclass builds networks in `__init__` (after `super().__init__(env, seed=seed)`), and defines `forward`, and
+    either `loss` or `update`. A subclass with a target network also defines `update_target`. The agent collects
+    networks, variables and seed generators from its attributes, including attributes that are lists, tuples or dicts.
 
     If the observation space is not a Box, networks receive one float32 vector; see `noterl.envs.observation`. For
-    `Hindsight`, an agent may define `compute_reward(achieved_goal, desired_goal, info)` and `compute_terminated`. If it
-    does not, the environment's methods are used.
+    `Hindsight`, an agent may define `compute_reward(achieved_goal, desired_goal, info)` and `compute_terminated`. An
+    agent without these methods uses the environment's methods.
 
     Args:
         env: a gymnasium id, an environment, a function that makes one, a native vector environment, or a pair
             (observation_space, action_space).
         seed: seed of all random numbers of the run: environments, exploration, sampling and networks; None for a random
             seed.
-        normalize_observation: whether networks receive observations that are normalized by their running mean and
+        normalize_observation: whether networks receive observations that are normalized by the running mean and
             standard deviation.
         normalize_reward: whether rewards are divided by the running standard deviation of the discounted return.
 
@@ -809,20 +815,20 @@ class Agent(BaseAgent):
         head: the object of `noterl.heads` that converts the network's output into an action.
         optimizer_names: the optimizers that `update` names in `minimize`.
         action_spaces: the kinds of action space that the algorithm supports.
-        observation_spaces: the kinds of observation space that it supports.
-        random_spec: name -> (shape, distribution) of the random numbers that an update needs. They are passed to it in
-            `batch.extra`. The shape is that of one row of a batch. The distribution is "normal" (standard normal),
+        observation_spaces: the kinds of observation space that the algorithm supports.
+        random_spec: name -> (shape, distribution) of the random numbers that an update needs, and receives in
+            `batch.extra`. The shape describes one row of a batch. The distribution is "normal" (standard normal),
             "uniform" (in [0, 1)), or "batch_normal", whose numbers are equal in all rows of a batch.
         supports_replay: for agents that learn from rollouts, whether `compile` accepts a replay memory. The memory
             stores rollouts with the fields that `prepare` returns.
         learns_in_prepare: for agents that learn from rollouts, whether `prepare` changes the networks. Workers with
             `overlap` then wait while the agent learns.
-        extra_spec: name -> (shape, dtype) of the fields that `forward` returns beside its output, or `prepare` returns.
-            Those of `prepare` need not be declared. Fields of `forward` are passed on as float32.
+        extra_spec: name -> (shape, dtype) of the fields that `forward` returns beside the output, or `prepare` returns.
+            Fields of `prepare` need not be declared. Fields of `forward` are passed on as float32.
         info_spec: name -> (shape, dtype, default) of fields of the environment's `info` that the memory stores, such as
             `to_play`. `batch.extra` holds each field for the observation, and as `next_<name>` for the next
             observation. The default is used where `info` lacks the field. The field `action_mask` is added if an
-            environment reports it and the head takes masks.
+            environment reports masks and the head takes masks.
         state_spec: name -> shape, or (shape, dtype), of the state that the policy passes from one step of an episode to
             the next; see `forward`. The dtype is float32 by default. Updates receive sequences `[T, S, ...]`, with the
             state before the first row in `batch.extra["state"]`, and in `batch.extra["starts"]` whether a row starts an
@@ -843,7 +849,7 @@ class Agent(BaseAgent):
         steps: environment steps so far.
         updates: gradient updates so far.
         episodes: finished episodes so far.
-        stop_training: whether `stop` was called; setting it to True also ends training.
+        stop_training: whether `stop` was called; assigning True also ends training.
     """
 
     @property
@@ -886,7 +892,7 @@ class Agent(BaseAgent):
                 batch. None if all are legal.
 
         Raises:
-            ValueError: if the shape is neither that of one observation nor that of a batch, the dtype of the space
+            ValueError: if the shape fits neither one observation nor a batch, the dtype of the space
                 cannot represent a value, a value is not finite or not in a Discrete space, or the mask, `state` or
                 `starts` does not fit the shape; if the agent's head takes no masks, or the agent has no state.
         """

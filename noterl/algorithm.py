@@ -34,7 +34,7 @@ class RunningUpdater(Protocol):
     """What makes an update: `noterl.learning.updater.Updater`.
 
     Attributes:
-        algorithm: the agent whose update it makes.
+        algorithm: the agent whose update is made.
         trained: the variables that the default `update` trains.
     """
 
@@ -162,15 +162,16 @@ class Algorithm(Configurable):
     def _with_networks_of_files(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments of the constructor with the paths of networks replaced by networks or descriptions.
 
-        They replace the recorded arguments too, so that a saved agent does not need the files.
+        The networks replace the recorded arguments too, so that a saved agent does not need the files.
         """
-        own = arguments.get("network")
-        network = networks.resolve_network(own)
-        parts = own if isinstance(own, list | tuple) else [own]
-        if not any(isinstance(part, str | os.PathLike) for part in parts):
+        argument = arguments.get("network")
+        network = networks.resolve_network(argument)
+        entries = argument if isinstance(argument, list | tuple) else [argument]
+        if not any(isinstance(entry, str | os.PathLike) for entry in entries):
             return arguments
-        for config in (self._config, *(each for each in self._config.values() if isinstance(each, dict))):
-            if config.get("network") is own:
+        # Keywords of `**options` are recorded in a nested dict.
+        for config in (self._config, *(value for value in self._config.values() if isinstance(value, dict))):
+            if config.get("network") is argument:
                 config["network"] = network
         return {**arguments, "network": network}
 
@@ -178,7 +179,7 @@ class Algorithm(Configurable):
         """Set an attribute, or the value of a hyperparameter.
 
         Raises:
-            ValueError: if the name is that of a method or internal attribute of noterl's agents.
+            ValueError: if a method or internal attribute of noterl's agents has this name.
         """
         current = self.__dict__.get(name)
         if isinstance(current, Hyperparameter) and not isinstance(value, Hyperparameter):
@@ -213,7 +214,7 @@ class Algorithm(Configurable):
     def _on_change(self, name: str) -> bool:
         """Return whether programs that have read this attribute, which gets another value, are traced again.
 
-        If an update on torch assigns it, the losses that have read it run eagerly from now on.
+        If an update on torch assigns the attribute, the losses that have read the attribute run eagerly from now on.
         """
         updater = _running.get()
         if updater is None or updater.algorithm is not self:
@@ -232,8 +233,8 @@ class Algorithm(Configurable):
     def forward(self, *inputs: Any, **named: Any) -> Any:
         """Return the network's output for observations `[B, ...]`: the input of head, policy and noise.
 
-        It may return `(output, extra)`, where `extra` holds the fields `[B, ...]` of `extra_spec` by name. They are
-        stored with each step, and `prepare` and updates receive them in `batch.extra`.
+        `forward` may return `(output, extra)`, where `extra` holds the fields `[B, ...]` of `extra_spec` by name. These
+        fields are stored with each step, and `prepare` and updates receive the fields in `batch.extra`.
 
         If the class declares a `state_spec`, `forward(observation, state)` also receives the state of the policy,
         `[B, ...]` by name, and returns `(output, new_state)` or `(output, new_state, extra)`. The state is zero at the
@@ -249,9 +250,9 @@ class Algorithm(Configurable):
         raise NotImplementedError(f"{type(self).__name__} must define loss(batch), or update(batch)")
 
     def update(self, batch: Batch) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Make one gradient update and return `(logs, feedback)`; override it for several optimizers.
+        """Make one gradient update and return `(logs, feedback)`; override `update` for several optimizers.
 
-        If `update_period` is n above 1, it is called as `update(batch, index)` with `index = updates % n`.
+        If `update_period` is n above 1, `update` is called as `update(batch, index)` with `index = updates % n`.
         """
         loss, feedback = self.minimize(self.loss, self._updater().trained, self.optimizer_names[0], batch)
         if not isinstance(feedback, dict | None):
@@ -265,12 +266,12 @@ class Algorithm(Configurable):
     def prepare(self, rollout: Batch) -> dict[str, Any]:
         """Return fields `[T, N, ...]` of a rollout `[T, N, ...]`, which updates receive in `batch.extra`.
 
-        It is called if `memory` is "rollout" or "sequences": once for each rollout, compiled, before the first update
-        on it. With a `state_spec`, `rollout.extra["state"]` is the state before the first row, `[N, ...]` by name. With
-        a `learner_state_spec`, `rollout.extra["learner_state"]` is the state that `prepare` has returned for the
-        rollout before, under the name "learner_state"; it is zero at first.
+        `prepare` is called if `memory` is "rollout" or "sequences": once for each rollout, compiled, before the first
+        update on the rollout. With a `state_spec`, `rollout.extra["state"]` is the state before the first row,
+        `[N, ...]` by name. With a `learner_state_spec`, `rollout.extra["learner_state"]` is the state that `prepare`
+        has returned for the rollout before, under the name "learner_state"; the state is zero at first.
         `rollout.extra["continues"]` `[T, N]` is 1 if the lane's next step continues the same episode, and 0 where an
-        episode or the rollout ends. What it assigns to variables is kept: TRPO updates its policy here, because each
+        episode or the rollout ends. Assignments to variables are kept: TRPO updates the policy here, because each
         rollout has one update of the policy and many of the values.
         """
         return {}
@@ -288,8 +289,8 @@ class Algorithm(Configurable):
     def update_target(self) -> None:
         """Move target networks: with hard copies, or by Polyak averaging every `target_period` updates.
 
-        `noterl.networks.copy(network, target)` copies the weights or, in a step of Polyak averaging, moves them by the
-        coefficient `self.tau`.
+        `noterl.networks.copy(network, target)` copies the weights or, in a step of Polyak averaging, moves the weights
+        by the coefficient `self.tau`.
         """
 
     def defaults(self) -> Defaults:
@@ -352,16 +353,16 @@ class Algorithm(Configurable):
 
     @property
     def observation_shape(self) -> tuple[int, ...]:
-        """Shape of an observation as networks receive it, by `noterl.envs.observation`; for several agents, of each."""
+        """Shape of an observation for networks, by `noterl.envs.observation`; for several agents, of each."""
         return self.spaces.network_shape
 
     @property
     def is_image(self) -> bool:
-        """Whether observations, or those of some agent, are images that `noterl.networks.nature_cnn` accepts."""
+        """Whether observations (of at least one agent) are images that `noterl.networks.nature_cnn` accepts."""
         return self.spaces.is_image
 
     def networks(self) -> dict[str, Any]:
-        """Return the agent's networks, variables and seed generators by the names of their attributes."""
+        """Return the agent's networks, variables and seed generators by the names of the attributes."""
         return networks.find_networks(
             {name: value for name, value in vars(self).items() if _owner(type(self), name) is None}
         )
@@ -404,7 +405,7 @@ class Algorithm(Configurable):
     def _joint_forward(self, observation: Any) -> Any:
         """Return the output of `forward` for observations `[B, ...]`; with several agents, all outputs side by side.
 
-        If `forward` also returns fields, they are further columns, in the order of their names.
+        If `forward` also returns fields, the fields are further columns, in the order of the names.
         """
         return self._columns_of(*self._output_and_fields(observation))
 
@@ -412,7 +413,7 @@ class Algorithm(Configurable):
         """Return the columns of `_joint_forward` for observations and states `[B, ...]`, and the next states.
 
         Raises:
-            ValueError: if `forward` returns something else than its output, the state of `state_spec` and fields.
+            ValueError: if `forward` returns something else than an output, the state of `state_spec` and fields.
         """
         observation, state = inputs
         output, new_state, fields = self._output_state_and_fields(observation, state)
@@ -450,7 +451,7 @@ class Algorithm(Configurable):
         return ops.concatenate([output, *columns], axis=-1)
 
     def _output_and_fields(self, observation: Any) -> tuple[Any, dict[str, Any]]:
-        """Return the output of `forward` for observations `[B, ...]`, and the fields that it returns beside it.
+        """Return the output of `forward` for observations `[B, ...]`, and the fields beside the output.
 
         Raises:
             ValueError: if `forward` returns a tuple, but not the fields that `extra_spec` declares.
@@ -467,8 +468,9 @@ class Algorithm(Configurable):
         return output, self._checked_fields(fields)
 
     def _checked_fields(self, fields: Any) -> dict[str, Any]:
-        """Return the fields that `forward` returned; raise a ValueError if `extra_spec` does not declare them."""
-        name, spec = type(self).__name__, dict(self.extra_spec)
+        """Return the fields of `forward`; raise a ValueError for a field that `extra_spec` does not declare."""
+        name = type(self).__name__
+        spec = dict(self.extra_spec)
         if not isinstance(fields, dict):
             raise ValueError(
                 f"forward must return an output, or (output, dict of fields); {name} returned the fields {fields!r:.80}"
@@ -498,7 +500,7 @@ def moves_target(algorithm: Algorithm) -> bool:
 
 @functools.cache
 def _owner(kind: type, name: str) -> str | None:
-    """Return what makes `name` unavailable as an attribute of instances, such as "Agent.fit"; None if it is available.
+    """Return what makes `name` unavailable as an attribute of instances, such as "Agent.fit"; None if nothing does.
 
     Methods, properties without a setter and annotated state of noterl's classes are unavailable. Declarations (class
     attributes with a plain value) and attributes of the user's own class are available. Methods with which that class
@@ -539,11 +541,11 @@ def _check_spaces(algorithm: Algorithm, source: envs.EnvSource) -> None:
             )
         check(name, source.observation_space, source.action_space)
         return
-    found = source.team.observation_space, source.team.action_space
+    spaces = source.team.observation_space, source.team.action_space
     if not algorithm.multi_agent:
-        check(name, *found, hint="MADDPG learns with several agents")
-    for agent, *both in zip(source.team.names, *found, strict=True):
-        check(f"{name} for the agent {agent!r}", *both, bounded_actions=True)
+        check(name, *spaces, hint="MADDPG learns with several agents")
+    for agent, *agent_spaces in zip(source.team.names, *spaces, strict=True):
+        check(f"{name} for the agent {agent!r}", *agent_spaces, bounded_actions=True)
 
 
 def _check_descriptions(network: Any, head: Any) -> None:
@@ -559,9 +561,10 @@ def bind_head(algorithm: Algorithm) -> Head:
     """Return the algorithm's head, bound to its action space.
 
     Raises:
-        ValueError: if the class lacks a declaration, or one of them is not allowed.
+        ValueError: if the class lacks a declaration, or a declaration is not allowed.
     """
-    name, head = type(algorithm).__name__, algorithm.head
+    name = type(algorithm).__name__
+    head = algorithm.head
     if "action_space" not in vars(algorithm):
         raise ValueError(f"{name}.__init__ must call super().__init__(env, seed=seed) before anything else")
     if not isinstance(head, Head):

@@ -48,7 +48,7 @@ IN_NOTERL = False
 
 
 class AgentView(Protocol):
-    """What a callback may use of the agent that it is attached to; only `stop_training` may be assigned.
+    """What a callback may use of the agent in `self.agent`; only `stop_training` may be assigned.
 
     Attributes:
         memory: the kind of memory that the agent learns from, "replay", "rollout" or "sequences".
@@ -62,18 +62,18 @@ class AgentView(Protocol):
         episodes: finished episodes so far.
         fits: number of `fit` calls in this process that started training.
         history: the `History` of the `fit` in progress, or of the last one.
-        callbacks: those of the `fit` in progress, or of the last one, in the order in which they run.
+        callbacks: the callbacks of the `fit` in progress, or of the last one, in the order of running.
         replay: the replay memory, or None.
         policy: the exploration policy, or None.
         schedule: when updates are due, with `batch_size`, `update_every` and `updates`, which may be set.
         optimizer: the first optimizer.
         optimizers: the optimizers by name.
         hyperparameters: the hyperparameters by name.
-        learning_rate: that of the first optimizer.
+        learning_rate: the learning rate of the first optimizer.
         update_batch_size: transitions of one gradient update.
         metric_names: the names of what updates log.
         configuration: what determines the run, with all defaults, as numbers and strings by name.
-        recorded_info: the keys of the step's `info` that the last `fit` logged, with their reductions.
+        recorded_info: the keys of the step's `info` that the last `fit` logged, with the reductions.
     """
 
     memory: str
@@ -172,7 +172,7 @@ class AgentView(Protocol):
         deterministic: bool = True,
         overlay: bool = False,
     ) -> float:
-        """Play an episode and write it as an animation; return its reward."""
+        """Play an episode and write an animation; return the reward."""
 
     def export(self, path: str | Path, format: str = "keras") -> Path:
         """Write the acting function to files that do not need noterl; return the path of the first."""
@@ -293,7 +293,7 @@ class Callback:
             call.
         stops_training: True for a callback that can end training, so that `fit` needs no budget.
         adds: the names that the callback adds to the logs of some episodes. Callbacks that monitor such a name then
-            wait for it instead of failing.
+            wait for the name instead of failing.
         every: how often `on_due` is called.
         all_ranks: whether the callback runs in every process of `fit(strategy=)`. Otherwise the callback runs in the
             chief only, which handles the ends of the episodes of all processes.

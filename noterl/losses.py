@@ -36,8 +36,8 @@ def take(values: Tensor, action: Tensor) -> Tensor:
 def large_margin(values: Tensor, action: Tensor, margin: float = 0.8) -> Tensor:
     """Return the large-margin loss of an expert's actions (Piot et al., 2014; Hester et al., 2018, section 4).
 
-    `max over a of (Q(a) + margin if a is not the expert's) - Q(expert's action)`. It is 0 if the expert's action leads
-    all others by the margin.
+    `max over a of (Q(a) + margin if a is not the expert's) - Q(expert's action)`. The loss is 0 if the expert's action
+    leads all others by the margin.
 
     Args:
         values: `[B, A]`.
@@ -116,14 +116,14 @@ def squared(error: Tensor) -> Tensor:
 
 
 def quantile_huber(quantiles: Tensor, target: Tensor, fractions: Tensor) -> Tensor:
-    """Return the quantile Huber loss of each row, summed over its quantiles and averaged over those of the target.
+    """Return the quantile Huber loss of each row, summed over the quantiles and averaged over the target's quantiles.
 
     Dabney et al., "Distributional reinforcement learning with quantile regression" (2018), equation 10:
     `|tau - 1{u < 0}| huber(u)` for each error `u = target_j - quantile_i`.
 
     Args:
         quantiles: `[B, Z]`.
-        target: `[B, Y]`; no gradient flows to it if it comes from `td_target`.
+        target: `[B, Y]`; no gradient flows to a target from `td_target`.
         fractions: tau of the quantiles, `[Z]` or `[B, Z]`.
 
     Returns:
@@ -145,7 +145,8 @@ def categorical_target(probabilities: Tensor, reward: Tensor, discount: Tensor, 
     """Return the projection of `reward + discount * Z` onto a support, without a gradient.
 
     Bellemare et al., "A distributional perspective on reinforcement learning" (2017), equation 7: a value between two
-    atoms gives each a share of its probability, by its distance to the other. Values beyond the support are clipped.
+    atoms gives each atom a share of the probability, by the distance to the other atom. Values beyond the support are
+    clipped.
 
     Args:
         probabilities: of Z, `[B, Z]`.
@@ -199,7 +200,7 @@ def map_rows(function: Callable[..., Tensor], *arrays: Tensor) -> Tensor:
 def sequence_mean(values: Tensor, weight: Tensor) -> Tensor:
     """Return `sum(weight * values)`, divided by the number of rows of weight above 0; all `[T, S]`.
 
-    If replicas share the batch, the divisor is the mean of their numbers.
+    If replicas share the batch, the divisor is the mean of the replicas' numbers.
     """
     rows = ops.sum(ops.cast(weight > 0, "float32"))
     return ops.sum(weight * values) / ops.maximum(mean_over_replicas(rows), 1.0)
@@ -208,8 +209,8 @@ def sequence_mean(values: Tensor, weight: Tensor) -> Tensor:
 def masked_mean(values: Tensor, weight: Tensor) -> Tensor:
     """Return `sum(weight * values) / sum(weight)`: the mean over rows of weight 1.
 
-    If replicas share the batch, the divisor is the mean of their sums, so that the mean of the results over replicas is
-    that of the global batch.
+    If replicas share the batch, the divisor is the mean of the replicas' sums, so that the mean of the results over
+    replicas equals the result for the global batch.
     """
     return ops.sum(weight * values) / ops.maximum(mean_over_replicas(ops.sum(weight)), 1e-8)
 
@@ -217,8 +218,8 @@ def masked_mean(values: Tensor, weight: Tensor) -> Tensor:
 def normalize(values: Tensor, weight: Tensor, epsilon: float = 1e-8) -> Tensor:
     """Return values `[B]` shifted and scaled to a mean of 0 and a standard deviation of 1, over rows of weight 1.
 
-    A single row is returned unchanged, as in Stable-Baselines3. If replicas share the batch, mean and deviation are
-    those of the global batch, and no gradient flows through them.
+    A single row is returned unchanged, as in Stable-Baselines3. If replicas share the batch, mean and deviation
+    belong to the global batch, and no gradient flows through mean and deviation.
     """
     if values.shape[0] * num_replicas() == 1:
         return values

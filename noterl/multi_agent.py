@@ -1,7 +1,8 @@
 """Agents for environments of several agents.
 
 Lanes, memory and compiled calls handle one vector with all observations and one with all actions (see
-`noterl.envs.multi_agent.team`). `MultiAgent` splits them for `forward` and `update`, and joins them for acting.
+`noterl.envs.multi_agent.team`). `MultiAgent` splits the arrays for `forward` and `update`, and joins the arrays for
+acting.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from noterl.utils.checks import check_bool
 class MultiAgent(BaseAgent):
     """Base of algorithms that train several agents at once, in PettingZoo's parallel environments or in lists.
 
-    It is a sibling of `Agent`, not a kind of it: both are a `noterl.agent.BaseAgent`.
+    `MultiAgent` is a sibling of `Agent`, not a subclass: both are a `noterl.agent.BaseAgent`.
 
     Like `Agent`, but per agent: `observation_space` and `action_space` are Tuples; `observation_size` and `action_size`
     are tuples. `forward(observation, agent)` is called for one agent, by its number. The batch fields observation,
@@ -34,7 +35,7 @@ class MultiAgent(BaseAgent):
     Args:
         env: an environment of several agents, a function that makes one, or a pair of Tuple spaces.
         seed: see `Agent`.
-        normalize_observation: see `Agent`; each agent has its own statistics.
+        normalize_observation: see `Agent`; each agent has separate statistics.
         normalize_reward: see `Agent`.
 
     Raises:
@@ -65,7 +66,7 @@ class MultiAgent(BaseAgent):
     def team_reward(self, rewards: np.ndarray, terminations: np.ndarray) -> Any:
         """Return the reward that the agents learn from: one number for all, or one for each; by default their own.
 
-        Its mean over the agents is the `reward` of logs and evaluations. The logs also hold the return of each agent's
+        The mean over the agents is the `reward` of logs and evaluations. The logs also hold the return of each agent's
         own rewards.
 
         Args:
@@ -116,8 +117,8 @@ class MultiAgent(BaseAgent):
         return self._team.actions(actions[0]) if joint.ndim == 1 else self._team.batched_actions(actions)
 
     def _joint_forward(self, observation: Any) -> Any:
-        parts = self._team.split_observations(observation, ops.reshape)
-        return ops.concatenate([self.forward(part, agent) for agent, part in enumerate(parts)], axis=-1)
+        observations = self._team.split_observations(observation, ops.reshape)
+        return ops.concatenate([self.forward(part, agent) for agent, part in enumerate(observations)], axis=-1)
 
     def _per_agent_batch(self, batch: Batch) -> Batch:
         extra = dict(batch.extra)

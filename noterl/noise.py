@@ -169,7 +169,7 @@ class OrnsteinUhlenbeckProcess(NoiseProcess):
     """Noise that reverts to `mu`: `x' = x + theta * (mu - x) * dt + sigma_n * sqrt(dt) * N(0, 1)`.
 
     This is the Euler scheme for the process of Uhlenbeck & Ornstein, "On the Theory of the Brownian Motion", 1930. Each
-    lane has its own x. It starts at `x_0 ~ N(mu, sigma_n)` when the lane is first sampled, and at every `reset`. A
+    lane has its own x, which starts at `x_0 ~ N(mu, sigma_n)` when the lane is first sampled, and at every `reset`. A
     sample is `x'`.
 
     Args:

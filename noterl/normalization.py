@@ -168,7 +168,8 @@ class Normalizers:
             batch: the rollout.
             gamma: the discount of returns.
             acting: the statistics (`arrays`) with which the actions were chosen; None if these are the current ones.
-            merge: called when the statistics are updated; may merge the statistics with those of other processes.
+            merge: called when the statistics are updated; may merge the statistics with the statistics of other
+                processes.
         """
         counted = batch.weight > 0
         current = {}

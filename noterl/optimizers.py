@@ -22,7 +22,7 @@ class RAdam(keras.optimizers.Optimizer):
     Args:
         learning_rate: a number or a schedule.
         beta_1: decay of the mean of the gradients.
-        beta_2: decay of the mean of their squares.
+        beta_2: decay of the mean of the gradients' squares.
         epsilon: is added to the root of the second mean.
         **options: see `keras.optimizers.Optimizer`, such as `global_clipnorm`.
 
@@ -60,7 +60,8 @@ class RAdam(keras.optimizers.Optimizer):
         step = ops.cast(self.iterations + 1, variable.dtype)
         beta_1, beta_2 = (ops.cast(value, variable.dtype) for value in (self.beta_1, self.beta_2))
         index = self._get_variable_index(variable)
-        momentum, velocity = self._momentums[index], self._velocities[index]
+        momentum = self._momentums[index]
+        velocity = self._velocities[index]
         self.assign_add(momentum, (gradient - momentum) * (1.0 - beta_1))
         self.assign_add(velocity, (ops.square(gradient) - velocity) * (1.0 - beta_2))
 

@@ -21,12 +21,12 @@ PRONOUNS = re.compile(r"\b(it|its|they|them|their)\b", re.IGNORECASE)
 POINTERS = re.compile(r"\b(those of|that of|those that)\b", re.IGNORECASE)
 # The largest rates, per 1,000 stored names, stored names, statements, words and words.
 LIMITS = {"placeholders": 10.0, "fillers": 8.0, "packed": 6.0, "pronouns": 10.0, "those of": 0.5}
-# The packages that keep all of them. The others follow, one at a time.
+# The packages that keep all of them. The others follow, one at a time; "noterl" is the modules directly in the package.
 PACKAGES = (
-    *("callbacks", "noterl/acting", "noterl/agents", "noterl/backends", "noterl/cli", "noterl/collect"),
-    *("noterl/distribute", "noterl/envs", "noterl/export", "noterl/finders", "noterl/heads", "noterl/imitation"),
-    *("noterl/learning", "noterl/networks", "noterl/presets", "noterl/replay", "noterl/saving", "noterl/training"),
-    *("noterl/tune", "noterl/utils"),
+    *("callbacks", "noterl", "noterl/acting", "noterl/agents", "noterl/backends", "noterl/cli"),
+    *("noterl/collect", "noterl/distribute", "noterl/envs", "noterl/export", "noterl/finders", "noterl/heads"),
+    *("noterl/imitation", "noterl/learning", "noterl/networks", "noterl/presets", "noterl/replay", "noterl/saving"),
+    *("noterl/training", "noterl/tune", "noterl/utils"),
 )
 
 
@@ -65,7 +65,8 @@ def rates(texts: list[str]) -> dict[str, float]:
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_package_is_easy_to_read(package: str) -> None:
-    measured = rates([path.read_text(encoding="utf-8") for path in (ROOT / package).rglob("*.py")])
+    paths = (ROOT / package).glob("*.py" if package == "noterl" else "**/*.py")
+    measured = rates([path.read_text(encoding="utf-8") for path in paths])
     assert {name: rate for name, rate in measured.items() if rate > LIMITS[name]} == {}
 
 

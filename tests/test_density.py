@@ -25,8 +25,8 @@ LIMITS = {"placeholders": 10.0, "fillers": 8.0, "packed": 6.0, "pronouns": 10.0,
 PACKAGES = (
     *("callbacks", "noterl", "noterl/acting", "noterl/agents", "noterl/backends", "noterl/cli"),
     *("noterl/collect", "noterl/distribute", "noterl/envs", "noterl/export", "noterl/finders", "noterl/heads"),
-    *("noterl/imitation", "noterl/learning", "noterl/networks", "noterl/presets", "noterl/replay", "noterl/saving"),
-    *("noterl/training", "noterl/tune", "noterl/utils"),
+    *("noterl/imitation", "noterl/learning", "noterl/migration", "noterl/networks", "noterl/presets", "noterl/replay"),
+    *("noterl/saving", "noterl/training", "noterl/tune", "noterl/utils"),
 )
 
 

@@ -1,7 +1,8 @@
 """The words of other libraries and what replaces them in noterl: tables of error messages and of docs/migration/.
 
-Each TOML file is one library: sections of its page, each with rows `"word, word" = "replacement"`. A word stands as its
-users write it, such as `n_steps` or `--n-steps`. The files are read when an error needs them or the docs are built.
+Each TOML file is one library: sections of the library's page, each with rows `"word, word" = "replacement"`. A word is
+spelled as by the library's users, such as `n_steps` or `--n-steps`. A file is read when an error needs the words, or
+when the docs are built.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ LIBRARIES = {
 
 @functools.cache
 def sections(library: str) -> dict[str, dict[str, str]]:
-    """Return the tables of a library: section of its page -> words, separated by ", " -> replacement."""
+    """Return the tables of a library: section of the library's page -> words, separated by ", " -> replacement."""
     file = resources.files(__name__) / f"{LIBRARIES[library]}.toml"
     return tomllib.loads(file.read_text(encoding="utf-8"))
 
@@ -62,11 +63,12 @@ def file_name(library: str, section: str) -> str:
 
 @functools.cache
 def _replacements() -> dict[str, dict[str, str]]:
-    """Return, for each word, its replacements as plain text, each with the library and the word."""
+    """Return, for each word, the replacements as plain text, each with the library and the word."""
     replacements: dict[str, dict[str, str]] = {}
     for library in LIBRARIES:
         for rows in sections(library).values():
             for words, line in rows.items():
+                # Errors are read in a terminal, which shows no links.
                 plain = re.sub(r"\[(.+?)\]\(.+?\)", r"\1", line).replace("`", "")
                 for word in words.split(", "):
                     replacements.setdefault(argument_name(word), {}).setdefault(

@@ -86,9 +86,14 @@ def _hard_copy(sources: Sequence[keras.Variable], targets: Sequence[keras.Variab
         # The stored variables keep deleted agents in memory, so there are at most 16 entries.
         if len(_hard_copies) == 16:
             _hard_copies.clear()
-        copy = tf.function(lambda: [t.value.assign(s.value) for s, t in zip(sources, targets, strict=True)] and None)
+
+        def copy() -> None:
+            for source, target in zip(sources, targets, strict=True):
+                target.value.assign(source.value)
+
+        program = tf.function(copy, autograph=False).get_concrete_function()
         # The variables are stored too, so that their ids are not reused.
-        entry = _hard_copies[key] = copy.get_concrete_function(), list(sources), list(targets)
+        entry = _hard_copies[key] = program, list(sources), list(targets)
     return entry[0]
 
 

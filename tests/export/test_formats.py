@@ -22,6 +22,8 @@ FORMATS = {
     "jax": ("keras", "saved_model", "torch", "numpy"),
     "torch": ("keras", "onnx", "torch", "numpy"),
 }
+# SavedModels are written and read with TensorFlow, also on JAX.
+NEEDS = {"saved_model": "tensorflow", "onnx": "onnxruntime", "torch": "torch"}
 ENDINGS = {"keras": ".keras", "saved_model": "", "onnx": ".onnx", "torch": ".py", "numpy": ".py"}
 
 Inputs = Mapping[str, np.ndarray]
@@ -88,14 +90,14 @@ def read(path: Path, format: str) -> Function:
 @pytest.mark.parametrize("format", ["keras", "saved_model", "onnx", "torch", "numpy"])
 @pytest.mark.parametrize("name", representatives(["PPO", "SAC", "DQN"], "PPO"))
 def test_exported_policy_acts_like_the_agent(name: str, format: str, tmp_path: Path) -> None:
-    if module := {"onnx": "onnxruntime", "torch": "torch"}.get(format):
-        pytest.importorskip(module)
     exported = agent(name)
     if format not in FORMATS[backends.name()]:
         with pytest.raises(ValueError, match=r"format.*'numpy'"):
             exported.export(tmp_path / "policy", format)
         assert not list(tmp_path.iterdir())
         return
+    if module := NEEDS.get(format):
+        pytest.importorskip(module)
     path = exported.export(tmp_path / "policy", format)
     assert path == tmp_path / f"policy{ENDINGS[format]}"
     observations = np.random.default_rng(5).normal(size=(1_000, exported.observation_size)).astype("float32")
@@ -189,7 +191,7 @@ def read_with_state(path: Path, format: str) -> Function:
 @pytest.mark.parametrize("format", ["keras", "saved_model", "onnx", "torch", "numpy"])
 @pytest.mark.parametrize("kind", representatives(["gru", "lstm", "lstm, normalized"], "lstm, normalized"))
 def test_exported_memory_acts_like_the_agent_across_episodes(kind: str, format: str, tmp_path: Path) -> None:
-    if module := {"onnx": "onnxruntime", "torch": "torch"}.get(format):
+    if module := NEEDS.get(format):
         pytest.importorskip(module)
     if format not in FORMATS[backends.name()]:
         pytest.skip(f"{backends.name()} does not write {format}")

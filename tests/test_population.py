@@ -28,12 +28,16 @@ def make(seed: int = 3, **options: Any) -> Any:
     return agent
 
 
+def use_members(name: str, patch: pytest.MonkeyPatch) -> None:
+    programs, module = (importlib.import_module(f"noterl.backends.jax.{part}") for part in ("on_device", "population"))
+    patch.setattr(programs, "make_members", getattr(module, name))
+
+
 @pytest.fixture(scope="module", params=["ThreadedMembers", "VectorizedMembers"])
 def trained(request: pytest.FixtureRequest) -> Any:
     """A population of each kind: in threads as on the CPU, and vectorized as on other devices."""
-    programs, module = (importlib.import_module(f"noterl.backends.jax.{name}") for name in ("on_device", "population"))
     patch = pytest.MonkeyPatch()
-    patch.setattr(programs, "make_members", getattr(module, request.param))
+    use_members(request.param, patch)
     request.addfinalizer(patch.undo)
     population = noterl.Population(make(), seeds=3)
     population.fit(steps=30, num_envs=3)
@@ -75,18 +79,26 @@ def test_members_train_at_the_same_time_after_the_first_call(monkeypatch: pytest
     population.evaluate(1)
 
 
-@pytest.mark.parametrize("kind", [noterl.A2C, noterl.TRPO])
-def test_members_of_other_agents_equal_single_runs(kind: type[noterl.Agent]) -> None:
+# After one update, TRPO's vectorized members differ from single runs by 4e-8. In the second update, a change of one unit
+# in the last place of the weights moves the result by 6e-8 or by 7.4e-6.
+@pytest.mark.parametrize(
+    ("kind", "members", "atol"),
+    [(noterl.A2C, "ThreadedMembers", 2e-6), (noterl.TRPO, "VectorizedMembers", 1e-5)],
+)
+def test_members_of_other_agents_equal_single_runs(
+    kind: type[noterl.Agent], members: str, atol: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def one(seed: int) -> noterl.Agent:
         return kind(line(), hidden=(8,), rollout_steps=4, seed=seed)
 
+    use_members(members, monkeypatch)
     population = noterl.Population(one(1), seeds=[1, 5])
     population.fit(steps=24, num_envs=3)
     for number, seed in enumerate(population.seeds):
         single = one(seed)
         single.fit(steps=24, num_envs=3, verbose=0)
         for name, value in single.get_weights().items():
-            np.testing.assert_allclose(population.member(number).get_weights()[name], value, rtol=1e-4, atol=2e-6)
+            np.testing.assert_allclose(population.member(number).get_weights()[name], value, rtol=1e-4, atol=atol)
 
 
 def test_history_has_a_list_for_each_member(trained: Any, tmp_path: Path) -> None:

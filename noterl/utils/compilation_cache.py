@@ -21,8 +21,6 @@ import warnings
 import zlib
 from pathlib import Path
 
-import platformdirs
-
 from noterl.utils.cores import available_cores
 
 # TensorFlow ends a run if it cannot write a program, so a disk that is almost full is not used.
@@ -45,7 +43,11 @@ def root() -> Path | None:
     chosen = os.environ.get("NOTERL_CACHE", "")
     if chosen == "0":
         return None
-    return Path(chosen).expanduser().absolute() / "noterl" if chosen else platformdirs.user_cache_path("noterl")
+    if chosen:
+        return Path(chosen).expanduser().absolute() / "noterl"
+    import platformdirs
+
+    return platformdirs.user_cache_path("noterl")
 
 
 def folder(framework: str, version: str) -> Path | None:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import psutil
-
 
 def available_bytes() -> int:
     """Return how many bytes can be allocated without swapping, on this machine and in this process's control groups."""
+    import psutil
+
     return min([psutil.virtual_memory().available, *(left for _, left in _control_groups())])
 
 
 def total_bytes() -> int:
     """Return the memory of this machine, or the limit of this process's control groups if that is lower."""
+    import psutil
+
     return min([psutil.virtual_memory().total, *(limit for limit, _ in _control_groups())])
 
 

@@ -144,6 +144,16 @@ def test_missing_package_raises_an_import_error() -> None:
         importlib.import_module("no_such_package")
 
 
+@pytest.mark.backend_free  # Keras imports psutil too
+def test_packages_that_few_calls_need_are_imported_by_them() -> None:
+    program = """
+import sys
+import noterl, noterl.callbacks, noterl.envs, noterl.replay, noterl.utils.compilation_cache, noterl.utils.memory
+print(sys.modules.keys() & {"matplotlib", "psutil", "platformdirs"})
+"""
+    assert run(program) == "set()\n"
+
+
 @pytest.mark.parametrize("first", ["", "import matplotlib, pandas"])
 def test_plots_and_data_frames_work_after_the_import_of_keras(first: str, tmp_path: Path) -> None:
     program = f"""

@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
-import psutil
 import torch
 
 from noterl.utils.cores import available_cores
@@ -158,4 +157,6 @@ def limited(count: int) -> Iterator[None]:
 @cache
 def _defaults() -> set[int | None]:
     """Return the numbers of threads that torch takes if the user sets none."""
+    import psutil
+
     return {available_cores(), psutil.cpu_count(), psutil.cpu_count(logical=False)}

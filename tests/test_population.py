@@ -79,8 +79,8 @@ def test_members_train_at_the_same_time_after_the_first_call(monkeypatch: pytest
     population.evaluate(1)
 
 
-# After one update, TRPO's vectorized members differ from single runs by 4e-8. In the second update, a change of one unit
-# in the last place of the weights moves the result by 6e-8 or by 7.4e-6.
+# After one update, TRPO's vectorized members differ from single runs by 4e-8. In the second update, a change of the
+# weights by one unit in the last place moves the result by 6e-8 or by 7.4e-6.
 @pytest.mark.parametrize(
     ("kind", "members", "atol"),
     [(noterl.A2C, "ThreadedMembers", 2e-6), (noterl.TRPO, "VectorizedMembers", 1e-5)],

@@ -11,7 +11,7 @@ from noterl.cli.errors import UsageError
 
 # Name -> (module, function, what it does)
 COMMANDS = {
-    "train": ("train", "run", "train an agent: noterl train ppo --env CartPole-v1 --steps 100_000"),
+    "train": ("seeds", "run", "train an agent: noterl train ppo --env CartPole-v1 --steps 100_000"),
     "launch": ("launch", "run", "run a script in processes that train together: noterl launch --strategy ddp FILE"),
     "tune": ("tune", "run", "search for hyperparameters: noterl tune dqn --env CartPole-v1"),
     "play": ("files", "run_play", "play episodes of a trained agent, in a window or as a video"),

@@ -12,13 +12,26 @@ from noterl import plotting
 from noterl.cli.catalogue import columns
 from noterl.cli.errors import UsageError
 from noterl.cli.options import Given
-from noterl.cli.train import LOG_FILE, RunOptions, folder_of, read_options, train
+from noterl.cli.train import LOG_FILE, RunOptions, folder_of, read_options, train, without_flag
 from noterl.training.evaluation import interquartile_mean
 from noterl.utils.tables import read_columns
 
 FIGURE_FILE = "seeds.png"
 LAST_EPISODES = 100  # whose mean return is the score of a run, as `noterl train` prints it
 _RESAMPLES = 2_000
+
+
+def run(arguments: Sequence[str]) -> None:
+    """Run `noterl train`: once, or once for each of `--seeds`.
+
+    Raises:
+        UsageError: if the command line is wrong.
+    """
+    remaining, seeds = without_flag(arguments, "--seeds")
+    if seeds:
+        train_seeds(remaining, seeds[-1])
+    else:
+        train(*read_options(arguments))
 
 
 def train_seeds(arguments: Sequence[str], text: str) -> None:

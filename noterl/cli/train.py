@@ -34,21 +34,6 @@ _EXPECTED = {"--config": "the path of a TOML file", "--import": "the name of a m
 _NOT_FIT = ("env", "seed", "callbacks")
 
 
-def run(arguments: Sequence[str]) -> None:
-    """Run `noterl train`.
-
-    Raises:
-        UsageError: if the command line is wrong.
-    """
-    remaining, seeds = without_flag(arguments, "--seeds")
-    if not seeds:
-        train(*read_options(arguments))
-        return
-    from noterl.cli.seeds import train_seeds
-
-    train_seeds(remaining, seeds[-1])
-
-
 def read_options(arguments: Sequence[str]) -> tuple[str, list[Option], dict[str, Given]]:
     """Return the agent's name, all options of the command, and the given ones.
 

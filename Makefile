@@ -1,12 +1,13 @@
 # Every target works on a fresh machine: it makes the environment in $(VENV) when that is missing or pyproject.toml has
 # changed. Variables: BACKEND=tensorflow|jax|torch (demo: jax; test and bench: all), WORKERS (processes that test), PYTHON,
-# VENV, PEERS, PYTEST_ARGS.
+# VENV, PEERS, PYTEST_ARGS, CONSTRAINTS (a file for pip, with the versions to install).
 PYTHON ?= python3
 VENV ?= .venv
 PEERS ?= .venv-peers
 BACKEND ?=
 WORKERS ?= 2
 PYTEST_ARGS ?=
+CONSTRAINTS ?=
 
 # Tests start many processes, each of which would compile the source of noterl again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -15,6 +16,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # A crash ends the run: xdist would wait for ever for the tests of the process that crashed.
 pytest := -m pytest --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder --max-worker-restart=0
 known := tensorflow jax torch
+comma := ,
 ifneq ($(filter-out $(known),$(BACKEND)),)
 $(error BACKEND must be one of $(known), not "$(BACKEND)")
 endif
@@ -22,25 +24,26 @@ backends := $(or $(BACKEND),$(known))
 demo_backend := $(or $(BACKEND),jax)
 
 python := $(VENV)/bin/python
-install := -m pip install --quiet --disable-pip-version-check
+install := -m pip install --quiet --disable-pip-version-check $(CONSTRAINTS:%=--constraint %)
 
 # Frameworks come before noterl and its extras, so that the smaller build stays where there is one: tensorflow-cpu is
 # built for some machines only, and a torch that is not pinned brings gigabytes of CUDA along.
 package_tensorflow := $(if $(filter Linux-x86_64,$(shell uname -s -m | tr ' ' -)),tensorflow-cpu,tensorflow)
 package_jax := jax
-package_torch := torch==2.13.0
+package_torch := torch$(if $(CONSTRAINTS),,==2.13.0)
+resolve := $(python) -m uv --quiet pip compile --upgrade --all-extras --python-version 3.11 --no-header --no-annotate pyproject.toml
 extras_tensorflow := classic-control
 extras_jax := classic-control
 extras_torch := classic-control
 extras_docs := classic-control,docs
-extras_dev := dev-all
+extras_dev := dev-all$(if $(CONSTRAINTS),$(comma)robotics)
 
 # TensorFlow keeps each program that it compiled until its process ends, up to 10 GB in a run of all tests. So its tests
 # run in parts, each in new processes. The micro benchmarks run on torch only.
 parts_tensorflow := 'tests/[ab]*' 'tests/[c-h]*' 'tests/[i-s]*' 'tests/[tu]* benchmarks/tests'
 parts_jax := 'tests benchmarks/tests'
 
-.PHONY: demo check test test-faults test-oldest lint type docs format bench peers wheel clean
+.PHONY: demo check test test-oldest test-newest constraints test-faults lint type docs format bench peers wheel clean
 .SECONDARY:
 .NOTPARALLEL:
 
@@ -55,13 +58,6 @@ check: $(VENV)/.installed-torch lint type
 # Everything that CI runs.
 test: lint type docs test-backend-free $(backends:%=test-%)
 
-# The quick tests with the oldest packages that pyproject.toml allows; all other targets install the newest ones.
-test-oldest:
-	$(PYTHON) -m venv $(VENV)-oldest
-	$(PYTHON) .ci/oldest torch classic-control > $(VENV)-oldest/constraints.txt
-	$(VENV)-oldest/bin/python $(install) --constraint $(VENV)-oldest/constraints.txt --editable '.[torch,classic-control,dev]'
-	KERAS_BACKEND=torch $(VENV)-oldest/bin/python $(pytest) -m "fast and not backend_free" $(PYTEST_ARGS)
-
 test-backend-free: $(VENV)/.installed-dev
 	$(python) $(pytest) --backend-free $(PYTEST_ARGS)
 
@@ -70,6 +66,16 @@ test-%: $(VENV)/.installed-dev $(VENV)/.installed-%
 	for part in $(or $(parts_$*),''); do \
 	  KERAS_BACKEND=$* $(python) $(pytest) -m "not backend_free" $(PYTEST_ARGS) $$part || [ $$? -eq 5 ] || exit 1; \
 	done
+
+# The tests with the oldest versions that pyproject.toml allows, on Python 3.11, and with the newest.
+test-oldest test-newest: test-%:
+	$(MAKE) test-backend-free $(backends:%=test-%) VENV=$(VENV)-$* CONSTRAINTS=constraints/$*.txt
+
+# Find these versions anew. PyTorch stays at the version that has a build without CUDA packages.
+constraints: $(VENV)/.made
+	$(python) $(install) uv
+	$(resolve) --resolution lowest-direct --output-file constraints/oldest.txt constraints/cpu.in
+	echo "$(package_torch)" | $(resolve) --universal --output-file constraints/newest.txt constraints/cpu.in -
 
 # Damaged files of each kind; then the fault tests, three times, with 200 fits in one process and 200 interrupts of each kind
 # of run; kills of each kind of run, in a process of their own, because the threads of torch do not survive a fork; and

@@ -8,12 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from noterl import plotting
 from noterl.cli.catalogue import columns
 from noterl.cli.errors import UsageError
 from noterl.cli.options import Given
 from noterl.cli.train import LOG_FILE, RunOptions, folder_of, read_options, train, without_flag
-from noterl.training.evaluation import interquartile_mean
 from noterl.utils.tables import read_columns
 
 FIGURE_FILE = "seeds.png"
@@ -66,6 +64,9 @@ def train_seeds(arguments: Sequence[str], text: str) -> None:
             scores[seed] = float(np.mean(rewards))
     logs = [folder / f"seed-{seed}" / LOG_FILE for seed in scores]
     if logs:
+        # Late imports, because they need Keras: a wrong command line is answered without.
+        from noterl import plotting
+
         plotting.compare(logs, path=folder / FIGURE_FILE)
     if not is_quiet:
         print(columns({f"seed {seed}": f"{score:.2f}" for seed, score in scores.items()}))
@@ -96,6 +97,8 @@ def seeds_of(text: str) -> list[int]:
 
 def summary_of_scores(scores: Sequence[float]) -> str:
     """Return the interquartile mean of the scores of runs, with its 95 % bootstrap interval over runs."""
+    from noterl.training.evaluation import interquartile_mean
+
     if not scores:
         return "no run has finished an episode"
     # The same resamples in every call: equal runs have equal intervals.

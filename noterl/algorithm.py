@@ -542,7 +542,7 @@ def _check_spaces(algorithm: Algorithm, source: envs.EnvSource) -> None:
         check(name, source.observation_space, source.action_space)
         return
     spaces = source.team.observation_space, source.team.action_space
-    if not algorithm.multi_agent:
+    if not algorithm.multi_agent:  # raises, because the joined spaces of a team are Tuples
         check(name, *spaces, hint="MADDPG learns with several agents")
     for agent, *agent_spaces in zip(source.team.names, *spaces, strict=True):
         check(f"{name} for the agent {agent!r}", *agent_spaces, bounded_actions=True)

@@ -95,7 +95,7 @@ def set_state(env: gymnasium.Env[Any, Any], state: dict[str, Any]) -> None:
         ValueError: if the state is not a result of `get_state`, or is of an environment with other wrappers.
     """
     stack = list(layers(env))
-    stateful = _stateful(stack)
+    stateful = _stateful(stack)  # the position of the layer with a state: that many wrappers surround the layer
     if not isinstance(state, dict) or set(state) != {"layers", "wrappers", "env", "random"}:
         raise ValueError(f"state must be a result of get_state, got {type(state).__name__}")
     names = [type(layer).__name__ for layer in stack]

@@ -254,6 +254,12 @@ class Decoder:
         return array.tolist()
 
     def _mixed(self, content: Any, keys: Keys) -> list[Any]:
+        """Return a list of values of several kinds.
+
+        The content is `[codes, floats, ints]` or `[codes, floats, ints, lengths of words, words, scalars, ...]`: the
+        code of each value, and the values of each kind in their order. Constants have codes from 2 on, after the codes
+        of floats and ints, and no values.
+        """
         names = expect(content, list)
         codes, floats, ints = (self._packed(name, keys) for name in names[:3])
         values_by_code = {_FLOATS: floats, _INTS: ints}

@@ -97,7 +97,7 @@ class TensorBoard(Callback):
         self._flush()
 
     def _open(self) -> None:
-        """Open a file. The first event makes TensorBoard hide later steps in older files, which are played again."""
+        """Open a file. The first event makes TensorBoard hide the steps of older files that this run repeats."""
         from tensorboardX.event_file_writer import EventsWriter
         from tensorboardX.proto.event_pb2 import Event, SessionLog
 

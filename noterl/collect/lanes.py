@@ -156,8 +156,8 @@ class ScalarLanes(Lanes):
     def call(self, call: EnvCall) -> list[Any]:
         """Call a method of every environment, or read an attribute; return the results of the lanes.
 
-        A method may change an environment for all later episodes. The actions alone then do not repeat these
-        episodes, so actions are no longer recorded.
+        A resumed run repeats an episode in progress by the recorded actions. A method may change an environment, so
+        that the actions alone no longer repeat the episodes, and actions are no longer recorded.
         """
         return call_all(call, self.environments, self.first, self._stop_log)
 

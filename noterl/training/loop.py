@@ -325,7 +325,7 @@ class Loop:
     def fire_step_end(self) -> None:
         """Call the `on_step_end` hooks; the agent is consistent and can be saved. Hooks must not change weights."""
         started = perf_counter()
-        with self.gate:
+        with self.gate:  # a thread for which a hook waits may use the agent; the guard defers Ctrl-C
             call_handlers(self.events.on_step_end, call=self.guard.call)
         self.clock["callbacks"] += perf_counter() - started
 

@@ -213,6 +213,7 @@ class SharedWeights:
 
 
 def _views(memory: Array, shapes: Shapes) -> list[Array]:
+    """Return one view of the bytes for each shape and dtype; `_nbytes` includes the padding between the views."""
     views = []
     start = 0
     for shape, dtype in shapes:

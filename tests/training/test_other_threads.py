@@ -111,7 +111,10 @@ def test_weights_of_another_thread_are_those_after_a_step() -> None:
     agent = make_agent()
     seen = {b"".join(array.tobytes() for array in agent.get_weights().values())}
 
+    begun = threading.Event()
+
     def note() -> None:
+        begun.set()
         seen.add(b"".join(array.tobytes() for array in agent.get_weights().values()))
         if len(read) == 50:
             agent.stop("the other thread has ended")
@@ -119,6 +122,7 @@ def test_weights_of_another_thread_are_those_after_a_step() -> None:
     read: list[bytes] = []
 
     def run() -> None:
+        begun.wait()  # otherwise all reads may come before the first step
         while len(read) < 50:
             read.append(b"".join(array.tobytes() for array in agent.get_weights().values()))
 

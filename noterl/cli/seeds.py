@@ -11,11 +11,19 @@ import numpy as np
 from noterl.cli.catalogue import columns
 from noterl.cli.errors import UsageError
 from noterl.cli.options import Given
-from noterl.cli.train import LOG_FILE, RunOptions, folder_of, read_options, train, without_flag
+from noterl.cli.train import (
+    LAST_EPISODES,
+    LOG_FILE,
+    RunOptions,
+    folder_of,
+    read_options,
+    train,
+    values_by_group,
+    without_flag,
+)
 from noterl.utils.tables import read_columns
 
 FIGURE_FILE = "seeds.png"
-LAST_EPISODES = 100  # whose mean return is the score of a run, as `noterl train` prints it
 _RESAMPLES = 2_000
 
 
@@ -45,18 +53,14 @@ def train_seeds(arguments: Sequence[str], text: str) -> None:
         UsageError: if the command line is wrong.
     """
     seeds = seeds_of(text)
-    folder = Path()
-    is_quiet = False
+    # All commands are read before the first run, so that a mistake costs no training.
+    commands = [read_options([argument.replace("{seed}", str(seed)) for argument in arguments]) for seed in seeds]
+    name, options, given = commands[0]
+    _check(arguments, given)
+    run_options = RunOptions(**values_by_group(options, given)["run"])
+    folder = folder_of(name, run_options)
     scores: dict[int, float] = {}
-    for number, seed in enumerate(seeds):
-        name, options, given = read_options([argument.replace("{seed}", str(seed)) for argument in arguments])
-        own = {
-            option.key: given[option.key].value for option in options if option.group == "run" and option.key in given
-        }
-        if number == 0:
-            _check(arguments, given)
-            folder = folder_of(name, RunOptions(**own))
-            is_quiet = bool(own.get("quiet", False))
+    for seed, (_, _, given) in zip(seeds, commands, strict=True):
         out = str(folder / f"seed-{seed}")
         train(name, options, {**given, "seed": Given(seed, seed), "out": Given(out, out)})
         rewards = read_columns(Path(out, LOG_FILE)).get("reward", [])[-LAST_EPISODES:]
@@ -68,7 +72,7 @@ def train_seeds(arguments: Sequence[str], text: str) -> None:
         from noterl import plotting
 
         plotting.compare(logs, path=folder / FIGURE_FILE)
-    if not is_quiet:
+    if not run_options.quiet:
         print(columns({f"seed {seed}": f"{score:.2f}" for seed, score in scores.items()}))
         print(summary_of_scores(list(scores.values())))
         print(folder / FIGURE_FILE)

@@ -27,6 +27,7 @@ from noterl.utils.words import explain_name
 
 AGENT_FILE = "agent.noterl"
 LOG_FILE = "log.csv"
+LAST_EPISODES = 100  # whose mean return is the score of a run
 
 _EXPECTED = {"--config": "the path of a TOML file", "--import": "the name of a module", "--seeds": "seeds, such as 0-9"}
 
@@ -141,10 +142,7 @@ def train(name: str, options: Sequence[Option], given: Mapping[str, Given]) -> P
     Raises:
         UsageError: if an option has a wrong value.
     """
-    groups: dict[str, dict[str, Any]] = {}
-    for option in options:
-        if option.key in given:
-            groups.setdefault(option.group, {})[option.key] = given[option.key].value
+    groups = values_by_group(options, given)
     run_options = RunOptions(**groups["run"])
     # Drawn here instead of in the agent, because run.toml records it.
     seed = secrets.randbelow(2**31) if run_options.seed is None else run_options.seed
@@ -179,6 +177,15 @@ def train(name: str, options: Sequence[Option], given: Mapping[str, Given]) -> P
         print(message)
         print(folder / AGENT_FILE)
     return folder
+
+
+def values_by_group(options: Sequence[Option], given: Mapping[str, Given]) -> dict[str, dict[str, Any]]:
+    """Return the values of the given options by group and name; a group without any is missing."""
+    groups: dict[str, dict[str, Any]] = {}
+    for option in options:
+        if option.key in given:
+            groups.setdefault(option.group, {})[option.key] = given[option.key].value
+    return groups
 
 
 @contextlib.contextmanager
@@ -327,7 +334,7 @@ def _fit(agent: Any, fit: dict[str, Any], callbacks: list[Any], folder: Path) ->
             raise UsageError(str(error)) from error
         raise
     agent.save(folder / AGENT_FILE, replay=False)
-    rewards = history.history["reward"][-100:]
+    rewards = history.history["reward"][-LAST_EPISODES:]
     mean = f"mean reward of the last {len(rewards)} {sum(rewards) / len(rewards):.2f}; " if rewards else ""
     return (
         f"{agent.episodes:,} episodes, {agent.steps:,} steps, {agent.updates:,} updates; {mean}"

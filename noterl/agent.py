@@ -485,9 +485,11 @@ class BaseAgent(Algorithm):
             ValueError: if `layout` is neither, or is "torch" and a network is not a module of torch.
         """
         check_word("layout", layout, ("keras", "torch"))
-        read = agent_state.get_weights if layout == "keras" else agent_state.torch_weights
-        weights = self._parts.gate.run(lambda: read(self))
-        saving.write_weights(path, agent_state.without_shared(self, weights))
+        if layout == "keras":
+            weights = agent_state.without_shared(self, self.get_weights())
+        else:
+            weights = self._parts.gate.run(lambda: agent_state.torch_weights(self))
+        saving.write_weights(path, weights)
 
     def load_weights(self, path: str | Path, *, allow_nonfinite: bool = False) -> None:
         """Load the weights from a file of `save_weights`, written on any backend.

@@ -26,8 +26,8 @@ from benchmarks.processes import machine, store
 from benchmarks.tasks import TASKS as TRAINING_TASKS
 from benchmarks.training_task import LEARNING_RESULTS, TrainingTask
 
-MODULES = [*sorted(module.name for module in pkgutil.iter_modules(learning_tasks.__path__)), *MEMORY_TASKS]
-TASKS = [*(name for name, task in TRAINING_TASKS.items() if task.learning is not None), *MODULES]
+MODULES = sorted(module.name for module in pkgutil.iter_modules(learning_tasks.__path__))
+TASKS = [*(name for name, task in TRAINING_TASKS.items() if task.learning is not None), *MEMORY_TASKS, *MODULES]
 PACKAGES = ("noterl", "keras", "numpy", "gymnasium")
 FRAMEWORKS = {"tensorflow": ("tensorflow", "tensorflow-cpu"), "jax": ("jax",), "torch": ("torch",)}
 
@@ -56,7 +56,7 @@ def parse(words: list[str] | None) -> tuple[Any, argparse.Namespace, dict[str, o
     defaults = vars(parser.parse_args([arguments.task]))
     module = load(arguments.task)
     options = {name: value for name, value in vars(arguments).items() if name not in ("task", "seeds", "output")}
-    # A training task stores each run beside the others when it ends, so an incomplete set of seeds is stored too.
+    # A module does all runs in this process. Other tasks store each run when it ends, and a part of the seeds, too.
     matters = ("steps",) if arguments.task not in MODULES else [name for name in defaults if name != "output"]
     complete = all(defaults[name] == getattr(arguments, name) for name in matters)
     return module, arguments, options, complete

@@ -1,10 +1,18 @@
-"""The tasks of `learning.py` that need a memory: agents with a memory, and the same agents without one beside them."""
+"""The tasks of `learning.py` that need a memory: agents with a memory, and the same agents without one beside them.
+
+`python -m benchmarks.memory_tasks TASK MEMORY SEED STEPS` does one run. `learning.py` does all, each in a process of
+its own, stores each run when it ends, and does not repeat runs that are stored with the same settings.
+"""
 
 from __future__ import annotations
 
 import argparse
+import datetime
+import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -13,14 +21,19 @@ import numpy as np
 from gymnasium import spaces
 
 import noterl
-from benchmarks import stats
+from benchmarks import stats, study
+from benchmarks.evaluation import print_json, versions
 from benchmarks.learning_tasks.bitflip import by_memory
+from benchmarks.processes import ROOT, execute, machine, variables
 from benchmarks.report import iqm, markdown_table
 from noterl import envs
 from noterl.policies import LinearEpsGreedyPolicy
 from noterl.schedules import Linear
 
 EPISODES = 100
+WITHOUT = "without"
+CONTRIB = "contrib"  # RecurrentPPO of Stable-Baselines3 Contrib, with an LSTM, too
+PACKAGES = ("noterl", "keras", "numpy", "gymnasium", "jax", "torch", "tensorflow", "tensorflow-cpu")
 SYMBOLS, DECISIONS = 4, 8
 
 
@@ -71,6 +84,7 @@ class MemoryTask:
     """A task of `learning.py`, with the interface of the modules of `learning_tasks`.
 
     Attributes:
+        name: of the task.
         title: agent, environment and its settings.
         make: (recurrent or None, seed, steps) -> a compiled agent.
         steps: environment steps of a run.
@@ -79,9 +93,13 @@ class MemoryTask:
         every: steps between evaluations; the score is the best of them. None for one evaluation at the end.
         score: the key of the result of `evaluate`.
         scale: what the score is divided by.
+        memories: the cells that are trained, and None for no memory.
+        peer: the task of peers/ppo_lstm.py that trains the peer with the same settings; None for no peer.
+        span: the highest less the lowest return, for the comparison with the peer.
         SEEDS: the seeds of a complete result.
     """
 
+    name: str
     title: str
     make: Callable[[str | None, int, int], Any]
     steps: int
@@ -91,6 +109,8 @@ class MemoryTask:
     score: str = "reward_mean"
     scale: float = 1.0
     memories: tuple[str | None, ...] = ("lstm", None)
+    peer: str | None = None
+    span: float = 0.0
     SEEDS: int = 5
 
     @property
@@ -99,16 +119,60 @@ class MemoryTask:
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--steps", type=int, default=self.steps, help="environment steps of each run")
+        parser.add_argument("--peer-python", default=str(ROOT / ".venv-peers" / "bin" / "python"))
 
-    def run(self, seeds: int, *, steps: int) -> dict[str, Any]:
-        names = {memory: memory or "without" for memory in self.memories}
-        runs = [
-            {"memory": name, "seed": seed, "success": self.train(memory, seed, steps)}
-            for seed in range(seeds)
-            for memory, name in names.items()
-        ]
+    def run(self, seeds: int, *, steps: int, peer_python: str, folder: Path | None = None) -> dict[str, Any]:
+        """Do the runs that `folder` does not hold, store each when it ends, and return the result of all."""
+        path = None if folder is None else folder / f"{self.name}.json"
+        backend = keras.backend.backend()
         settings = {"steps": steps, "every": self.every or steps, "evaluation episodes": EPISODES}
-        return {"title": self.title, "goal": self.goal, "settings": settings, "runs": runs}
+
+        def is_same(result: dict[str, Any]) -> bool:
+            return result["settings"] == settings and result["backend"] == backend
+
+        def train_one(key: tuple[str, int]) -> tuple[dict[str, Any], str]:
+            memory, seed = key
+            if memory == CONTRIB:
+                words = [peer_python, "-m", "benchmarks.peers.ppo_lstm", str(self.peer), str(seed), str(steps)]
+                run = execute(words, variables())
+                run["success"] = [run.pop("score")]
+            else:
+                words = [sys.executable, "-m", "benchmarks.memory_tasks", self.name, memory, str(seed), str(steps)]
+                run = execute(words, variables(backend))
+            line = f"seed {seed} {memory}: {max(run['success']):.3g}"
+            return {"memory": memory, "seed": seed, "machine": machine(), **run}, line
+
+        def result_of(runs: list[dict[str, Any]]) -> dict[str, Any]:
+            runs = sorted(runs, key=lambda run: (run["memory"], run["seed"]))
+            result = {
+                "task": self.name,
+                "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+                "backend": backend,
+                "title": self.title,
+                "goal": self.goal,
+                "settings": settings,
+                "seeds": len({run["seed"] for run in runs}),
+                "summary": self.summarize({"runs": runs}),
+                "runs": runs,
+            }
+            return {**result, "table": self.table(result).splitlines()}
+
+        participants = [memory or WITHOUT for memory in self.memories] + [CONTRIB] * (self.peer is not None)
+        return study.complete(
+            study.stored_runs(path, is_same),
+            [(who, seed) for seed in range(seeds) for who in participants],
+            key_of=lambda run: (run["memory"], run["seed"]),
+            train=train_one,
+            result_of=result_of,
+            path=path,
+        )
+
+    def run_one(self, memory: str, seed: int, steps: int) -> dict[str, Any]:
+        """Train an agent with a memory, or `WITHOUT` one, and return its scores, the seconds and the versions."""
+        begun = time.perf_counter()
+        scores = self.train(None if memory == WITHOUT else memory, seed, steps)
+        seconds = round(time.perf_counter() - begun, 1)
+        return {"success": scores, "seconds": seconds, "versions": versions(PACKAGES)}
 
     def train(self, memory: str | None, seed: int, steps: int) -> list[float]:
         """Return the scores of the evaluations."""
@@ -133,7 +197,12 @@ class MemoryTask:
             for name, one in result["summary"].items()
         ]
         header = ("memory", "median", "IQM (95 % interval)", "worst seed")
-        return f"Goal: {result['goal']}\n\n{markdown_table(header, rows)}"
+        lines = [f"Goal: {result['goal']}", "", markdown_table(header, rows)]
+        if CONTRIB in result["summary"]:
+            ours, theirs = (result["summary"][who]["scores"] for who in ("lstm", CONTRIB))
+            outcome = stats.difference(ours, theirs, self.span)["outcome"]
+            lines += ["", f'Beside RecurrentPPO of Stable-Baselines3 Contrib: "{outcome}".']
+        return "\n".join(lines)
 
     def draw(self, result: dict[str, Any]) -> Any:
         from matplotlib.figure import Figure
@@ -232,28 +301,43 @@ def pendulum_sac(memory: str | None, seed: int, steps: int) -> noterl.SAC:
     return agent
 
 
-MEMORY_TASKS: dict[str, MemoryTask] = {
-    "memory-cartpole-ppo": MemoryTask(
+ALL_TASKS = (
+    MemoryTask(
+        name="memory-cartpole-ppo",
         title="PPO, CartPole without velocities",
         make=cartpole_ppo,
         steps=100_000,
         goal="median 500, worst at least 450",
         SEEDS=10,
     ),
-    "memory-pendulum-ppo": MemoryTask(
+    MemoryTask(
+        name="memory-pendulum-ppo",
         title="PPO, Pendulum without the velocity",
         make=pendulum_ppo,
         steps=100_000,
         goal='not "worse" than contrib\'s RecurrentPPO (peers/ppo_lstm.py)',
         num_envs=4,
+        peer="pendulum",
+        span=1_700.0,
     ),
-    "memory-repeat-ppo": MemoryTask(
-        title="PPO, RepeatPrevious (k=4)", make=repeat_ppo, steps=1_000_000, goal="at least 0.95", num_envs=16
+    MemoryTask(
+        name="memory-repeat-ppo",
+        title="PPO, RepeatPrevious (k=4)",
+        make=repeat_ppo,
+        steps=1_000_000,
+        goal="at least 0.95",
+        num_envs=16,
     ),
-    "memory-repeat-dqn": MemoryTask(
-        title="DQN, RepeatPrevious (k=4)", make=repeat_dqn, steps=200_000, goal="at least 0.9", num_envs=4
+    MemoryTask(
+        name="memory-repeat-dqn",
+        title="DQN, RepeatPrevious (k=4)",
+        make=repeat_dqn,
+        steps=200_000,
+        goal="at least 0.9",
+        num_envs=4,
     ),
-    "memory-maze-ppo": MemoryTask(
+    MemoryTask(
+        name="memory-maze-ppo",
         title="PPO, T-maze of length 20",
         make=maze_ppo,
         steps=500_000,
@@ -261,7 +345,8 @@ MEMORY_TASKS: dict[str, MemoryTask] = {
         num_envs=16,
         score="success_rate",
     ),
-    "memory-cartpole-dqn": MemoryTask(
+    MemoryTask(
+        name="memory-cartpole-dqn",
         title="DQN, CartPole without velocities",
         make=cartpole_dqn,
         steps=100_000,
@@ -270,7 +355,8 @@ MEMORY_TASKS: dict[str, MemoryTask] = {
         every=5_000,
         memories=("lstm",),
     ),
-    "memory-pendulum-sac": MemoryTask(
+    MemoryTask(
+        name="memory-pendulum-sac",
         title="SAC, Pendulum without the velocity",
         make=pendulum_sac,
         steps=30_000,
@@ -279,10 +365,17 @@ MEMORY_TASKS: dict[str, MemoryTask] = {
         memories=("lstm",),
         SEEDS=3,
     ),
-    "memory-masked-ppo": MemoryTask(
+    MemoryTask(
+        name="memory-masked-ppo",
         title="PPO, masks and a memory",
         make=masked_ppo,
         steps=200_000,
         goal="at least 0.95 in 5 of 5 seeds; the largest return is 1",
     ),
-}
+)
+MEMORY_TASKS: dict[str, MemoryTask] = {task.name: task for task in ALL_TASKS}
+
+
+if __name__ == "__main__":
+    chosen, asked, first_seed, budgeted = sys.argv[1:]
+    print_json(MEMORY_TASKS[chosen].run_one(asked, int(first_seed), int(budgeted)))

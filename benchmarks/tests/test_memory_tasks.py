@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,15 +16,29 @@ pytestmark = pytest.mark.backends("torch")
 
 @pytest.mark.filterwarnings("ignore:fit ended:UserWarning")
 @pytest.mark.parametrize("name", MEMORY_TASKS)
-def test_task_trains_and_is_summarized(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_task_trains_and_is_summarized(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarks.memory_tasks.EPISODES", 1)
     task: Any = MEMORY_TASKS[name]
-    result = task.run(1, steps=16)
-    assert [run["memory"] for run in result["runs"]] == [memory or "without" for memory in task.memories]
+    begun = []
+
+    def execute(words: list[str], added: dict[str, str]) -> dict[str, Any]:
+        begun.append(words[2:])
+        if "benchmarks.peers.ppo_lstm" in words:
+            return {"score": -200.0, "steps_per_second": 1.0}
+        return task.run_one(words[-3], int(words[-2]), int(words[-1]))
+
+    monkeypatch.setattr("benchmarks.memory_tasks.execute", execute)
+    result = task.run(1, steps=16, peer_python="python", folder=tmp_path)
+    participants = sorted([*(memory or "without" for memory in task.memories), *["contrib"] * bool(task.peer)])
+    assert [run["memory"] for run in result["runs"]] == participants
     assert all(len(run["success"]) == 1 and np.isfinite(run["success"]).all() for run in result["runs"])
-    result |= {"summary": task.summarize(result), "seeds": 1}
     assert task.goal in task.table(result)
     task.draw(result)
+
+    # Stored runs are not repeated.
+    again = task.run(1, steps=16, peer_python="python", folder=tmp_path)
+    assert [run["success"] for run in again["runs"]] == [run["success"] for run in result["runs"]]
+    assert len(begun) == len(participants)
 
 
 @pytest.mark.parametrize("remembers", [True, False])

@@ -18,6 +18,7 @@ import keras
 import numpy as np
 
 import noterl
+from benchmarks import minatar
 from benchmarks.evaluation import FIRST_SEED, Clock, evaluate, num_evaluation_episodes, print_json, versions
 from benchmarks.processes import ROOT
 from benchmarks.tasks import TASKS, Task
@@ -49,7 +50,9 @@ class UpdateClock(noterl.Callback):
 
 
 def environment(task: Task) -> Any:
-    """Return the `env` argument: an id, or a class of `noterl.envs`."""
+    """Return the `env` argument: an id, a class of `noterl.envs`, or a functional environment."""
+    if task.environment == "MinAtar/Breakout":
+        return minatar.breakout()
     return getattr(envs, task.environment, task.environment)
 
 
@@ -156,7 +159,10 @@ def defaults(task: Task, seed: int, steps: int) -> noterl.Agent:
     """Return an agent with its defaults, except for the arguments of constructor and `compile` in the settings."""
     settings = task.settings
     kind = getattr(noterl, settings["class"])
-    agent: noterl.Agent = kind(environment(task), seed=seed, **settings.get("constructor", {}))
+    own = dict(settings.get("constructor", {}))
+    if "simba" in settings:
+        own["network"] = noterl.networks.simba(width=settings["simba"])
+    agent: noterl.Agent = kind(environment(task), seed=seed, **own)
     noise: dict[str, Any] = {}
     if "colored_noise" in settings:
         noise["noise"] = ColoredNoise(size=agent.action_size, **settings["colored_noise"])
@@ -173,8 +179,13 @@ ALGORITHMS = {
     "ddpg": lambda task, seed, steps: off_policy(noterl.DDPG, task, seed),
     "td3": lambda task, seed, steps: off_policy(noterl.TD3, task, seed),
     "sac": lambda task, seed, steps: off_policy(noterl.SAC, task, seed),
-    **dict.fromkeys(("qrdqn", "c51", "iqn", "rainbow", "pqn", "tqc", "td3-colored", "sac-colored"), defaults),
 }
+
+
+def build(task: Task, seed: int, steps: int) -> noterl.Agent:
+    """Return the compiled agent of a task; `defaults` makes those that name their class."""
+    make = defaults if "class" in task.settings else ALGORITHMS[task.algorithm]
+    return make(task, seed, steps)
 
 
 def task_callbacks(task: Task) -> list[noterl.Callback]:
@@ -189,7 +200,7 @@ def describe() -> dict[str, str]:
 
 def train(task: Task, seed: int, steps: int) -> tuple[noterl.Agent, noterl.History, dict[str, Any]]:
     """Train an agent and return it with its history and the times."""
-    agent = ALGORITHMS[task.algorithm](task, seed, steps)
+    agent = build(task, seed, steps)
     clock = Clock(steps)
     num_envs = task.settings.get("num_envs", 1)
     history = agent.fit(
@@ -221,7 +232,7 @@ def backup_path(*identity: Any) -> Path:
 
 def learn(task: Task, seed: int, steps: int, points: int) -> dict[str, Any]:
     """Train an agent for `learning.py`; evaluate it `points` times during training, and afterwards."""
-    agent = ALGORITHMS[task.algorithm](task, seed, steps)
+    agent = build(task, seed, steps)
     path = backup_path(task, seed, steps, points)
     episodes = task.learning.episodes
     budget: dict[str, Any] = {"steps": steps} if episodes is None else {"episodes": episodes}

@@ -78,9 +78,8 @@ def default_task(
 ) -> Task:
     """Return the task of an agent with its defaults, except for `settings`; see `defaults` in run.py."""
     settings = {"class": kind, **settings}
-    name = f"{kind.lower()}{'-colored' * ('colored_noise' in settings)}"
     source = f"the defaults of noterl.{kind}"
-    return Task(name, environment, steps, settings, return_range, source=source, learning=Learning(**goals))
+    return Task(kind.lower(), environment, steps, settings, return_range, source=source, learning=Learning(**goals))
 
 
 PPO = {
@@ -508,10 +507,20 @@ TASKS = {
     },
     "cartpole-pqn": default_task("PQN", "CartPole-v1", 500_000, (0, 500), {"median": 495, "worst": 450}, num_envs=16),
     "pendulum-tqc": default_task(
-        "TQC", "Pendulum-v1", 20_000, PENDULUM_RANGE, {"median": -160, "published": "-151 (rl-zoo3)"}
+        "TQC",
+        "Pendulum-v1",
+        20_000,
+        PENDULUM_RANGE,
+        {"median": -160, "published": "-151 (rl-zoo3)", "peers": ("sb3",)},
+        constructor={"critics": 2},
     ),
     "lunarlander-tqc": default_task(
-        "TQC", "LunarLanderContinuous-v3", 100_000, (-300, 300), {"median": 200, "seeds": 5}
+        "TQC",
+        "LunarLanderContinuous-v3",
+        100_000,
+        (-300, 300),
+        {"median": 200, "seeds": 5, "peers": ("sb3",)},
+        constructor={"critics": 2},
     ),
     **{
         f"mountaincar-{kind.lower()}-colored": default_task(
@@ -523,6 +532,37 @@ TASKS = {
             colored_noise={"length": 999, "sigma": sigma},
         )
         for kind, sigma in (("TD3", 0.3), ("SAC", 1.0))
+    },
+    **{
+        f"minatar-{kind.lower()}": default_task(
+            kind,
+            "MinAtar/Breakout",
+            1_000_000,
+            (0, 60),
+            {"median": 4, "share": 1.0, "seeds": 3},
+            compile={"learning_starts": 5_000, "update_every": 4, "target_update": 1_000},
+            constructor={"hidden": [256, 256]},
+        )
+        for kind in ("DQN", "IQN", "Rainbow")
+    },
+    "minatar-pqn": default_task(
+        "PQN", "MinAtar/Breakout", 3_000_000, (0, 60), {"median": 8, "share": 1.0, "seeds": 3}, num_envs=128
+    ),
+    **{
+        f"{environment.lower()}-{name}": default_task(
+            kind,
+            f"{environment}-v5",
+            100_000,
+            return_range,
+            {"seeds": seeds},
+            **settings,
+        )
+        for environment, return_range in (("HalfCheetah", (0, 10_000)), ("Walker2d", (0, 5_000)))
+        for name, kind, seeds, settings in (
+            ("sac", "SAC", 5, {}),
+            ("sac-simba", "SAC", 3, {"constructor": {"normalize_observation": True}, "simba": 256}),
+        )
+        if (environment, name) != ("Walker2d", "sac-simba")
     },
     "pendulum-ddpg": Task(
         algorithm="ddpg",

@@ -35,10 +35,10 @@ def algorithm_class(peer: str, algorithm: str) -> type:
         import sbx
 
         return getattr(sbx, algorithm.upper())
-    if algorithm == "trpo":
+    if algorithm in ("trpo", "tqc"):
         import sb3_contrib
 
-        return sb3_contrib.TRPO
+        return getattr(sb3_contrib, algorithm.upper())
     import stable_baselines3
 
     return getattr(stable_baselines3, algorithm.upper())
@@ -142,7 +142,20 @@ def off_policy(cls: type, task: Task, seed: int, steps: int) -> Any:
     )
 
 
-ALGORITHMS = {"dqn": dqn, "ppo": ppo, "trpo": trpo, "ddpg": off_policy, "td3": off_policy, "sac": off_policy}
+def tqc(cls: type, task: Task, seed: int, steps: int) -> Any:
+    """Return TQC with the defaults of noterl, which differ from its own in the random steps only: 1,000, not 100."""
+    return cls("MlpPolicy", task.environment, learning_starts=1_000, seed=seed, verbose=0)
+
+
+ALGORITHMS = {
+    "tqc": tqc,
+    "dqn": dqn,
+    "ppo": ppo,
+    "trpo": trpo,
+    "ddpg": off_policy,
+    "td3": off_policy,
+    "sac": off_policy,
+}
 
 
 def callback(on_rollout_start: Any = None, on_step: Any = None) -> Any:

@@ -538,7 +538,7 @@ TASKS = {
             kind,
             "MinAtar/Breakout",
             1_000_000,
-            (0, 60),
+            (0, 80),
             {"median": 4, "share": 1.0, "seeds": 3},
             compile={"learning_starts": 5_000, "update_every": 4, "target_update": 1_000},
             constructor={"hidden": [256, 256]},
@@ -546,7 +546,7 @@ TASKS = {
         for kind in ("DQN", "IQN", "Rainbow")
     },
     "minatar-pqn": default_task(
-        "PQN", "MinAtar/Breakout", 3_000_000, (0, 60), {"median": 8, "share": 1.0, "seeds": 3}, num_envs=128
+        "PQN", "MinAtar/Breakout", 3_000_000, (0, 80), {"median": 8, "share": 1.0, "seeds": 3}, num_envs=128
     ),
     **{
         f"{environment.lower()}-{name}": default_task(

@@ -7,6 +7,19 @@ import pytest
 
 from benchmarks import minatar
 
+pytestmark = pytest.mark.backends("jax")
+
+# Step, sum of the rewards, x and y of the ball, paddle and bricks, as the package has them, for a ball that starts on
+# the left and a paddle that follows the ball. The wall is renewed before step 600.
+FOLLOWING = [
+    (150, 14, 9, 5, 9, 16),
+    (300, 25, 0, 4, 0, 5),
+    (450, 38, 9, 8, 9, 22),
+    (600, 51, 0, 8, 0, 9),
+    (750, 62, 9, 4, 9, 28),
+    (900, 76, 0, 8, 0, 14),
+]
+
 
 def test_steps_equal_those_of_the_package() -> None:
     package = pytest.importorskip("minatar.environments.breakout")
@@ -37,6 +50,23 @@ def test_steps_equal_those_of_the_package() -> None:
             if is_lost:
                 break
     assert rewards > 100
+
+
+def test_a_paddle_that_follows_the_ball() -> None:
+    jax = pytest.importorskip("jax")
+    advance = jax.jit(minatar.advance)
+    seeds = (jax.random.PRNGKey(seed) for seed in range(20))
+    ball = next(ball for _, ball in map(minatar.reset, seeds) if int(ball.x) == 0)
+    total = 0
+    shown = []
+    for step in range(1, FOLLOWING[-1][0] + 1):
+        action = 0 if int(ball.x) == int(ball.paddle) else 1 + int(ball.x > ball.paddle)
+        ball, reward, is_lost = advance(ball, action)
+        total += int(reward)
+        if step in [row[0] for row in FOLLOWING]:
+            shown.append((step, total, int(ball.x), int(ball.y), int(ball.paddle), int(ball.bricks.sum())))
+    assert shown == FOLLOWING
+    assert not is_lost
 
 
 def test_first_observation() -> None:

@@ -13,6 +13,7 @@ import stat
 import struct
 import sys
 import threading
+import time
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -27,6 +28,7 @@ if sys.platform != "win32":
 PathLike = str | os.PathLike[str]
 Keys = tuple[str | int, ...]
 
+_DAY = 24 * 3600.0
 # The errors that zipfile, json, NumPy and safetensors raise for malformed bytes.
 _DAMAGE = (
     ValueError,
@@ -186,7 +188,8 @@ def checked_path(path: PathLike) -> str:
 def _temporary(path: PathLike, result: str) -> Iterator[tuple[str, BinaryIO]]:
     """Open a new file in the directory of `path`, and remove the file at the end unless renamed.
 
-    Missing directories are created. Temporary files of writers that were killed are removed.
+    Missing directories are created. Temporary files of writers that were killed are removed; those of other targets
+    only after a day without a write, because a lock does not reach other machines on each network file system.
 
     Yields:
         the absolute path without symbolic links, and the file.
@@ -201,8 +204,8 @@ def _temporary(path: PathLike, result: str) -> Iterator[tuple[str, BinaryIO]]:
     with naming(path, f"; {result}"):
         os.makedirs(directory, exist_ok=True)
         for leftover in os.listdir(directory):
-            if leftover.startswith(beginning) and leftover.endswith(".part"):
-                _remove_if_abandoned(os.path.join(directory, leftover))
+            if leftover.startswith(".noterl-") and leftover.endswith(".part"):
+                _remove_if_abandoned(os.path.join(directory, leftover), 0.0 if leftover.startswith(beginning) else _DAY)
         locked = False
         while not locked:
             name = os.path.join(directory, f"{beginning}{secrets.token_hex(4)}.part")
@@ -219,9 +222,14 @@ def _temporary(path: PathLike, result: str) -> Iterator[tuple[str, BinaryIO]]:
                     os.unlink(name)
 
 
-def _remove_if_abandoned(name: str) -> None:
-    """Remove a temporary file unless the writer still runs. A lock ends with the process, even after kill -9."""
+def _remove_if_abandoned(name: str, age: float) -> None:
+    """Remove a temporary file of at least this age in seconds, unless the writer still runs.
+
+    A lock ends with the process, even after kill -9.
+    """
     with contextlib.suppress(OSError), open(name, "r+b") as file:
+        if time.time() - os.fstat(file.fileno()).st_mtime < age:
+            return
         if sys.platform == "win32":  # Windows does not remove open files, so no lock is needed.
             file.close()
         else:

@@ -200,8 +200,26 @@ def test_kill_while_writing_leaves_old_file_and_next_write_removes_the_rest(path
         process.communicate()
     assert np.array_equal(saving.read(path)["replay"], OLD["replay"])
     saving.write(path.with_name("other.noterl"), OLD)
-    assert temporary.exists(), "temporary files of another path must stay"
+    assert temporary.exists(), "new temporary files of another path must stay"
     path.with_name("other.noterl").unlink()
+    saving.write(path, OLD)
+    assert_only_old(path)
+
+
+@linux
+@pytest.mark.parametrize("is_written", [True, False])
+def test_old_temporary_file_of_another_path_is_removed_unless_written(is_written: bool, path: Path) -> None:
+    process = start(HANGING, path.with_name("other.noterl"))
+    try:
+        assert process.stdout is not None and process.stdout.readline() == "written\n"
+        (temporary,) = {*path.parent.iterdir()} - {path}
+        os.utime(temporary, (0, 0))
+        if is_written:
+            saving.write(path, OLD)
+            assert temporary.exists()
+    finally:
+        os.kill(process.pid, signal.SIGKILL)
+        process.communicate()
     saving.write(path, OLD)
     assert_only_old(path)
 

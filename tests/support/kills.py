@@ -212,7 +212,9 @@ def kill_and_compare(run: str, folder: Path, kills: int, rng: random.Random) -> 
         found.append("the budget was not spent")
     numbers = read_columns(killed / "log.csv")["episode"]
     found += [] if len(set(numbers)) == len(numbers) else [f"episodes: {numbers}"]
-    return count, found + [file.name for file in killed.rglob("*.part")]
+    # A run that is not exact may never write a file again that it was writing when it was killed; such a temporary file
+    # goes after a day.
+    return count, found + [file.name for file in killed.rglob("*.part") if run not in INEXACT]
 
 
 def main() -> None:

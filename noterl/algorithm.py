@@ -29,6 +29,9 @@ from noterl.types import Batch, Counters
 from noterl.utils import words
 from noterl.utils.checks import check_bool
 
+# Units of a layer up to which a CPU trains networks on vectors as fast as an accelerator does: see docs/speed.md.
+_WIDEST = 512
+
 
 class RunningUpdater(Protocol):
     """What makes an update: `noterl.learning.updater.Updater`.
@@ -133,6 +136,9 @@ class Algorithm(Configurable):
         check_bool("normalize_observation", normalize_observation)
         check_bool("normalize_reward", normalize_reward)
         spaces = networks.Spaces(source, normalize_observation, normalize_reward)
+        choose_device = backends.current().capabilities.get("choose_device")
+        if choose_device is not None:
+            choose_device(self._has_small_networks(spaces))
         self._set(
             spaces=spaces,
             observation_space=spaces.observation_space,
@@ -154,7 +160,7 @@ class Algorithm(Configurable):
         distribute.start()
         instance._set(generators=Generators(instance.get_config().get("seed")))
         with construction(instance.generators.seed):
-            if any(base.__module__.split(".")[:2] == ["noterl", "agents"] for base in cls.__mro__):
+            if any(map(_is_of_noterl, cls.__mro__)):
                 kwargs = instance._with_networks_of_files(kwargs)
             instance.__init__(*args, **kwargs)
         _check_descriptions(instance.get_config().get("network"), instance.head)
@@ -174,6 +180,14 @@ class Algorithm(Configurable):
             if config.get("network") is argument:
                 config["network"] = network
         return {**arguments, "network": network}
+
+    def _has_small_networks(self, spaces: networks.Spaces) -> bool:
+        """Return whether this is an agent of noterl that will build small networks for vectors."""
+        config = self.get_config()
+        is_own = _is_of_noterl(type(self)) and config.get("network") is None
+        widths = [config.get(name) or () for name in ("hidden", "critic_hidden")]
+        is_narrow = all(isinstance(units, int) and units <= _WIDEST for units in (*widths[0], *widths[1]))
+        return is_own and is_narrow and not spaces.has_images
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Set an attribute, or the value of a hyperparameter.
@@ -546,6 +560,11 @@ def _check_spaces(algorithm: Algorithm, source: envs.EnvSource) -> None:
         check(name, *spaces, hint="MADDPG learns with several agents")
     for agent, *agent_spaces in zip(source.team.names, *spaces, strict=True):
         check(f"{name} for the agent {agent!r}", *agent_spaces, bounded_actions=True)
+
+
+def _is_of_noterl(cls: type) -> bool:
+    """Return whether a class is one of noterl's own agents."""
+    return cls.__module__.split(".")[:2] == ["noterl", "agents"]
 
 
 def _check_descriptions(network: Any, head: Any) -> None:

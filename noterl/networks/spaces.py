@@ -37,6 +37,7 @@ class Spaces:
         action_space: of the environments; for several agents, a Tuple.
         network_shape: the shape of an observation as networks receive it; for several agents, a tuple of shapes.
         is_image: whether observations, at least of one agent, are images that `noterl.networks.nature_cnn` accepts.
+        has_images: whether an observation, or a part of an observation, is an image of this form.
         network_dtype: the dtype of the observations that networks receive: uint8 is kept, all others become float32.
     """
 
@@ -53,6 +54,8 @@ class Spaces:
         shapes = [tuple(encoder.space.shape) for encoder in self._encoders]
         self.network_shape: tuple[Any, ...] = shapes[0] if self.team is None else tuple(shapes)
         self.is_image: bool = any(map(is_image_shape, shapes))
+        leaves = (space.shape or () for encoder in self._encoders for _, space, _ in encoder.parts)
+        self.has_images: bool = self.is_image or any(map(is_image_shape, leaves))
         self.network_dtype: np.dtype[Any] = np.dtype(np.float32) if normalize_observation else self.encoder.dtype
         if normalize_observation and self.is_image and self.encoder.dtype == np.uint8:
             raise ValueError("normalize_observation is for vectors; networks scale images themselves")

@@ -409,10 +409,11 @@ def summary(parts: Parts) -> str:
     """Return the text that `Agent.summary` prints."""
     algorithm = parts.algorithm
     counters = parts.counters
+    reason = backends.current().capabilities.get("device_reason", str)()
     lines = [
         f"{type(algorithm).__name__}: {algorithm.observation_space} -> {algorithm.action_space}",
         f"backend {backends.name()}, devices: {', '.join(backends.current().device_names())}",
-        f"updates on {backends.current().device_name()}, acting in "
+        f"updates on {backends.current().device_name()}{reason}, acting in "
         f"{'NumPy on the host' if parts.actor.forward.in_numpy else 'the compiled forward pass'}",
         f"threads of updates on the CPU: {update_threads(parts)}",
     ]

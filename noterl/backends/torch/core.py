@@ -12,7 +12,7 @@ import torch
 
 from noterl.backends.common import CallProgram, Variables
 from noterl.backends.interface import Backend, Capabilities
-from noterl.backends.torch import modules, tensors
+from noterl.backends.torch import modules, placement, tensors
 from noterl.backends.torch.gradients import calling, gradients, hessian_product, minimize
 from noterl.backends.torch.rollback import restoring
 from noterl.backends.torch.seeding import SeededCalls, restored_generators
@@ -24,7 +24,13 @@ from noterl.random import GLOBAL_GENERATORS
 
 T = TypeVar("T")
 
-capabilities: Capabilities = {"modules": modules, "tables": tensors, "live_numbers": True}
+capabilities: Capabilities = {
+    "modules": modules,
+    "tables": tensors,
+    "choose_device": placement.choose_device,
+    "device_reason": placement.reason,
+    "live_numbers": True,
+}
 
 
 def scan(step: Callable[[Any, Any], Any], start: Any, rows: Any) -> Any:

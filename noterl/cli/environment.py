@@ -11,9 +11,8 @@ from typing import Any
 
 from noterl.cli.errors import UsageError
 from noterl.cli.values import parse_call
-from noterl.envs import ClipRewards, FrameStack, VectorMaker, preprocess
+from noterl.envs import Atari, ClipRewards, FrameStack, preprocess
 from noterl.envs.making import make_registered
-from noterl.envs.sources.maker import MAKERS
 from noterl.utils.words import explain_name
 
 _WITH_ARGUMENTS = re.compile(r"(?P<name>[^()]+)\((?P<arguments>.*)\)", re.DOTALL)
@@ -64,17 +63,17 @@ class EnvFactory:
         return function(*self.arguments, **keywords)
 
 
-def environment_of(text: str, wrappers: Sequence[str] = ()) -> str | EnvFactory | VectorMaker:
+def environment_of(text: str, wrappers: Sequence[str] = ()) -> str | EnvFactory | Atari:
     """Return the argument `env` of an agent, from the options `--env` and `--wrap`.
 
     Args:
         text: an id, perhaps with arguments, such as `FrozenLake-v1(is_slippery=False)`; `module:function(...)`; or
-            `atari:Pong` or `envpool:Pong-v5`, perhaps with arguments of `noterl.envs.Atari` or `EnvPool`.
+            `atari:Pong`, perhaps with arguments of `noterl.envs.Atari`.
         wrappers: calls of `gymnasium.wrappers`, or of `preprocess`, `FrameStack` or `ClipRewards` of `noterl.envs`,
             innermost first.
 
     Raises:
-        UsageError: if the arguments are not literals, or wrappers are given for a maker of vector environments.
+        UsageError: if the arguments are not literals, or wrappers are given for an Atari game.
 
     Example:
     >>> from noterl.cli.environment import environment_of
@@ -85,10 +84,10 @@ def environment_of(text: str, wrappers: Sequence[str] = ()) -> str | EnvFactory 
     """
     match = _WITH_ARGUMENTS.fullmatch(text)
     prefix, _, name = (text if match is None else match["name"]).partition(":")
-    if prefix in MAKERS:
+    if prefix == "atari":
         if wrappers:
-            raise UsageError(f"--wrap is not possible for {text}, because it makes vector environments")
-        return text if match is None else _maker(prefix, name, match["arguments"])
+            raise UsageError(f"--wrap is not possible for {text}, because Atari games are stepped together")
+        return text if match is None else _game(name, match["arguments"])
     # A plain id stays a text, which the agent's file describes.
     if match is None:
         return EnvFactory(text, wrappers=tuple(wrappers), text=text) if wrappers or _is_function(text) else text
@@ -98,14 +97,14 @@ def environment_of(text: str, wrappers: Sequence[str] = ()) -> str | EnvFactory 
     return EnvFactory(match["name"], arguments, keywords, tuple(wrappers), text)
 
 
-def _maker(prefix: str, name: str, arguments: str) -> VectorMaker:
+def _game(name: str, arguments: str) -> Atari:
     positional, keywords = parse_call(f"env({arguments})", _find_env)
     if positional:
-        raise UsageError(f"--env: the arguments of {prefix}:{name} must be keywords, such as name=value")
+        raise UsageError(f"--env: the arguments of atari:{name} must be keywords, such as name=value")
     try:
-        return MAKERS[prefix](name, **keywords)
+        return Atari(name, **keywords)
     except TypeError as error:
-        raise UsageError(f"--env: {prefix}:{name}: {error}") from error
+        raise UsageError(f"--env: atari:{name}: {error}") from error
 
 
 def _arguments(*arguments: Any, **keywords: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

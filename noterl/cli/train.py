@@ -85,7 +85,7 @@ class RunOptions:
 
     Attributes:
         env: the environment: a gymnasium id, perhaps with arguments, such as "FrozenLake-v1(is_slippery=False)";
-            atari:Pong; envpool:Pong-v5; or module:function.
+            atari:Pong; or module:function.
         wrap: wrappers of gymnasium, or preprocess(...), around the environment, innermost first, such as
             "FrameStackObservation(4)".
         seed: the seed of all random numbers; by default a random one, which run.toml records.

@@ -8,7 +8,6 @@ from noterl.envs.atari import Atari as Atari
 from noterl.envs.checking.check import check as check
 from noterl.envs.checking.report import Report as Report
 from noterl.envs.checking.vector import autoreset_mode as autoreset_mode
-from noterl.envs.envpool import EnvPool as EnvPool
 from noterl.envs.functional import FunctionalEnv as FunctionalEnv
 from noterl.envs.functional import FunctionalVectorEnv as FunctionalVectorEnv
 from noterl.envs.functional import functional as functional

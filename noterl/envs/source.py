@@ -35,7 +35,7 @@ def resolve(env: Any) -> EnvSource:
             - an environment with several agents, with PettingZoo's parallel API or with lists of observations, actions
               and rewards;
             - a `gymnasium.vector.VectorEnv`;
-            - a `VectorMaker`, such as `noterl.envs.Atari`; "atari:Pong" and "envpool:Pong-v5" are makers, too;
+            - a `VectorMaker`, such as `noterl.envs.Atari`; "atari:Pong" is a maker, too;
             - a callable without arguments that returns one of these;
             - a pair of spaces, for an agent that acts without an environment;
             - an `EnvSource`, which is returned unchanged.

@@ -31,7 +31,6 @@ SHORT["tune"] += ["--episodes", "1", "--verbose", "0"]
 # Packages that environments and other arguments need.
 NEEDS = {
     "atari:": "ale_py",
-    "envpool:": "envpool",
     "BipedalWalker": "Box2D",
     "parquet": "pyarrow",
     ".mp4": "imageio_ffmpeg",

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable
 from typing import Any
 
 from gymnasium.vector import VectorEnv
 
 from noterl.envs import description
 from noterl.envs.atari import Atari
-from noterl.envs.envpool import EnvPool
 from noterl.envs.making import Builder
 from noterl.envs.sources.base import EnvSource, Opened
 from noterl.envs.spaces import convert, same_layout, show
 from noterl.envs.vectorized import VectorMaker
-
-# The makers by the prefix of a name.
-MAKERS: dict[str, Callable[..., VectorMaker]] = {"atari": Atari, "envpool": EnvPool}
 
 
 class MakerSource(EnvSource):
@@ -44,13 +39,13 @@ class MakerSource(EnvSource):
         """Return whether `env` is a maker or names one, such as "atari:Pong"."""
         prefix, _, name = env.partition(":") if isinstance(env, str) else ("", "", "")
         # A name is needed: "atari:" alone is no game.
-        return isinstance(env, VectorMaker) or (prefix in MAKERS and bool(name))
+        return isinstance(env, VectorMaker) or (prefix == "atari" and bool(name))
 
     @classmethod
     def open(cls, env: Any, build: Builder | None = None) -> Opened:
         """Make one environment for evaluation, with the spaces of a lane."""
         prefix, _, name = env.partition(":") if isinstance(env, str) else ("", "", "")
-        maker = MAKERS[prefix](name) if prefix else env
+        maker = Atari(name) if prefix else env
         return Opened.around(maker.make_single(), functools.partial(cls, maker=maker), maker.make_single)
 
     def _maker_entry(self) -> dict[str, Any]:

@@ -152,7 +152,8 @@ class ESSWindow(Callback):
         self._windows = [_Window(**window) for window in state["windows"]]
 
     def _log(self, logs: Logs) -> None:
-        logs["window"] = sum(self._sizes())
+        replay = self.agent.replay
+        logs["window"] = len(replay) if self.by is None and self.trim == "oldest" else window_size(replay)
         measured = [window.last for window in self._windows if window.last is not None]
         if measured:
             logs["ess"] = sum(measured)

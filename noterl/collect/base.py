@@ -121,7 +121,7 @@ class Lanes(ABC):
 
     def set_sources(self, replay: Replay) -> None:
         """Set in the replay memory which lanes belong to which worker; without workers, there is one source."""
-        replay.set_sources([self.num_envs], balance=False)
+        replay.set_sources([self.num_envs])
 
     def start(self, actor: Actor, rollout_steps: int | None = None) -> None:
         """Called before the first round of a `fit`.

@@ -536,16 +536,14 @@ class Replay(Configurable):
         masked = storage.begin + np.delete(np.arange(storage.length), ages)
         self._trim(lambda: storage.mask(masked))
 
-    def set_sources(self, lanes: Sequence[int], *, balance: bool) -> None:
+    def set_sources(self, lanes: Sequence[int]) -> None:
         """Set which environments belong to which worker; `fit` calls this.
 
         Args:
             lanes: number of environments of each worker, in the order of the lanes; one number without workers.
-            balance: whether `Uniform()` samples the workers evenly; see `noterl.collect.Workers`.
         """
         if self.sources is None or self.sources.lanes != tuple(lanes):
             self.sources = Sources(self._built(), lanes)
-        self.sampler.balance(self.sources if balance and len(lanes) > 1 else None)
 
     def effective_sample_size(self, alpha: bool = True, *, by_lane: bool = False, by_worker: bool = False) -> Any:
         """Return 1 / sum of p^2 over the sampler's probabilities: the size of a uniform sample with the same variance.

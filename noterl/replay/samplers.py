@@ -15,7 +15,6 @@ import numpy as np
 from noterl.registry import register
 from noterl.replay.columns import Array
 from noterl.replay.relabel import Relabel
-from noterl.replay.sources import Sources
 from noterl.replay.storage import Ring, StorageUser
 
 
@@ -76,12 +75,6 @@ class Sampler(StorageUser[Ring]):
         """
         self._use(storage, "sampler")
 
-    def balance(self, sources: Sources | None) -> None:
-        """Sample the sources of transitions evenly from now on; None to ignore the sources.
-
-        By default this does nothing, because the chances of a sampler other than `Uniform` take precedence.
-        """
-
     def sample_indices(self, updates: int, batch_size: int, generator: np.random.Generator) -> Array:
         """Return indices `[K, B]` (int64) of stored transitions that are not masked; there is at least one."""
         raise NotImplementedError
@@ -135,34 +128,14 @@ class Sampler(StorageUser[Ring]):
 class Uniform(Sampler):
     """Samples all transitions with the same probability, with replacement.
 
-    If a `fit` has worker processes whose numbers of transitions differ, each worker is sampled in proportion to the
-    number of the worker's environments instead; see `balance` of `noterl.collect.Workers`.
-
     >>> import noterl
     >>> noterl.Replay(1000, sampler=noterl.replay.Uniform()).capacity
     1000
     """
 
-    _sources: Sources | None = None
-
-    def balance(self, sources: Sources | None) -> None:
-        """Sample the sources of transitions evenly from now on; None to ignore the sources."""
-        self._sources = sources
-
     def sample_indices(self, updates: int, batch_size: int, generator: np.random.Generator) -> Array:
         """Return indices `[K, B]`."""
-        indices = self._sample(updates * batch_size, generator)
-        sources = self._sources
-        chances = None if sources is None else sources.chances()
-        if sources is not None and chances is not None:
-            # Rejection sampling: an index is accepted in proportion to the chance of the transition's source.
-            chances /= chances.max()
-            rejected = np.flatnonzero(generator.random(len(indices)) >= chances[sources.of(indices)])
-            while rejected.size:
-                indices[rejected] = self._sample(rejected.size, generator)
-                accepted = generator.random(rejected.size) < chances[sources.of(indices[rejected])]
-                rejected = rejected[~accepted]
-        return indices.reshape(updates, batch_size)
+        return self._sample(updates * batch_size, generator).reshape(updates, batch_size)
 
     def _sample(self, count: int, generator: np.random.Generator) -> Array:
         """Return `count` indices of transitions that are not masked, all with the same probability."""
@@ -179,15 +152,6 @@ class Uniform(Sampler):
             indices[wrong] = storage.sample_stored(wrong.size, generator)
             wrong = wrong[~unmasked[indices[wrong]]]
         return indices
-
-    def probabilities(self, *, alpha: bool = True) -> Array:
-        """Return the probability `[n]` of each transition that is not masked, the oldest first; see `Sampler`."""
-        probabilities = super().probabilities(alpha=alpha)
-        sources = self._sources
-        chances = None if sources is None else sources.chances()
-        if sources is None or chances is None:
-            return probabilities
-        return probabilities * chances[sources.of(self.storage.unmasked_indices())]
 
 
 class Selection:

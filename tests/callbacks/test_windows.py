@@ -127,7 +127,7 @@ def two_workers(scores: tuple[float, ...], lanes: tuple[int, ...], batch_size: i
     for lane in lanes:
         agent.replay.add(lane, np.zeros(2), 0, 0.0, np.zeros(2), True, False)
     agent.replay.sampler.feedback(np.arange(len(lanes)), {"td_error": np.array(scores)})
-    agent.replay.set_sources((1, 1), balance=True)
+    agent.replay.set_sources((1, 1))
     return agent
 
 

@@ -1,4 +1,4 @@
-"""`fit` with workers whose numbers of transitions differ: balanced sampling, windows of workers, and exact resuming."""
+"""`fit` with workers whose numbers of transitions differ: windows of workers, and exact resuming."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import noterl
@@ -14,7 +13,7 @@ from noterl.callbacks import ESSWindow, LambdaCallback, Window
 from noterl.collect import Workers
 from noterl.replay import Prioritized
 from tests.support.replay_invariants import check_replay
-from tests.support.states import assert_same_state, differences
+from tests.support.states import assert_same_state
 from tests.support.worker_envs import DiscreteWalkEnv, UnequalEnv
 
 pytestmark = pytest.mark.backends("torch")
@@ -31,59 +30,26 @@ def counts(agent: noterl.DQN) -> list[int]:
     return agent.replay.sources.counts()
 
 
-class TestBalance:
-    def test_long_episodes_do_not_dominate(self) -> None:
-        """Workers deliver whole rounds, so `balance` changes nothing."""
-        runs = []
-        for balance in (True, False):
-            agent = dqn(UnequalEnv, seed=5)
-            workers = Workers(2, collect="episode", balance=balance)
-            history = agent.fit(steps=300, num_envs=2, workers=workers, verbose=0)
-            found = history.history
-            lengths = {(int(worker), int(n)) for worker, n in zip(found["worker"], found["length"], strict=True)}
-            assert lengths == {(0, 4), (1, 30)} or lengths == {(0, 30), (1, 4)}
-            assert max(counts(agent)) - min(counts(agent)) <= 1
-            runs.append(agent)
-        assert_same_state(*runs)
+def test_long_episodes_do_not_dominate() -> None:
+    """Workers deliver whole rounds, so each environment has the same share of the memory."""
+    agent = dqn(UnequalEnv, seed=5)
+    history = agent.fit(steps=300, num_envs=2, workers=Workers(2, collect="episode"), verbose=0).history
+    lengths = {(int(worker), int(n)) for worker, n in zip(history["worker"], history["length"], strict=True)}
+    assert lengths == {(0, 4), (1, 30)} or lengths == {(0, 30), (1, 4)}
+    assert max(counts(agent)) - min(counts(agent)) <= 1
 
-    def test_uneven_shares_of_environments_change_nothing(self) -> None:
-        runs = [dqn(), dqn()]
-        for agent, balance in zip(runs, (True, False), strict=True):
-            agent.fit(steps=200, num_envs=3, workers=Workers(2, balance=balance), verbose=0)
-        assert counts(runs[0]) == [30, 60]
-        assert_same_state(*runs)
 
-    def test_new_environment_is_sampled_as_often_as_the_old_one(self) -> None:
-        shares = []
-        for balance in (True, False):
-            agent = dqn()
-            agent.fit(steps=60, num_envs=1, verbose=0)
-            agent.fit(steps=40, num_envs=2, workers=Workers(2, balance=balance), verbose=0)
-            assert counts(agent) == [70, 20]
-            sample = agent.replay.sample(500, 8, generator=np.random.default_rng(0))
-            shares.append(float(np.mean(agent.replay.sources.of(sample.indices.ravel()))))
-        assert shares == [pytest.approx(0.5, abs=0.03), pytest.approx(2 / 9, abs=0.03)]
-        agent.fit(steps=2, num_envs=1, verbose=0)  # without workers, all transitions have the same chance
-        assert len(set(agent.replay.sampler.probabilities())) == 1
-
-    def test_unbalanced_memory_resumes_exactly(self, tmp_path: Path) -> None:
-        agents = [dqn(), dqn(), dqn()]
-        for agent in agents[:2]:
-            agent.fit(steps=60, num_envs=1, verbose=0)
-        agents[0].fit(steps=70, num_envs=2, workers=2, verbose=0)
-        agents[1].fit(steps=31, num_envs=2, workers=2, verbose=0)
-        agents[1].save(tmp_path / "agent.noterl")
-        agents[2].restore(tmp_path / "agent.noterl")
-        agents[2].fit(steps=39, workers=2, verbose=0)
-        assert_same_state(agents[0], agents[2])
-        plain = dqn()
-        plain.fit(steps=60, num_envs=1, verbose=0)
-        plain.fit(steps=70, num_envs=2, workers=Workers(2, balance=False), verbose=0)
-        assert differences(plain.get_weights(), agents[0].get_weights())
-
-    def test_balance_must_be_a_bool(self) -> None:
-        with pytest.raises(ValueError, match="balance"):
-            Workers(2, balance="yes")  # type: ignore[arg-type]
+def test_memory_with_uneven_shares_resumes_exactly(tmp_path: Path) -> None:
+    agents = [dqn(), dqn(), dqn()]
+    for agent in agents[:2]:
+        agent.fit(steps=60, num_envs=1, verbose=0)
+    agents[0].fit(steps=70, num_envs=2, workers=2, verbose=0)
+    agents[1].fit(steps=31, num_envs=2, workers=2, verbose=0)
+    agents[1].save(tmp_path / "agent.noterl")
+    agents[2].restore(tmp_path / "agent.noterl")
+    agents[2].fit(steps=39, workers=2, verbose=0)
+    assert_same_state(agents[0], agents[2])
+    assert len(set(agents[0].replay.sampler.probabilities())) == 1
 
 
 class TestWindows:

@@ -25,7 +25,7 @@ class RayWorkers(WorkerSettings):
         num_cpus: how many cores Ray reserves for each.
         resources: further resources that each needs, such as {"simulator": 1}, as for `ray.remote`.
         start_timeout: seconds after which `fit` raises an error if the cluster has not started a worker.
-        collect, overlap, balance, max_staleness, on_failure, restarts, step_timeout: see `WorkerSettings`.
+        collect, overlap, max_staleness, on_failure, restarts, step_timeout: see `WorkerSettings`.
 
     Raises:
         ValueError: if an argument is not one of the allowed values.

@@ -116,7 +116,7 @@ class PoolLanes(Pool):
 
     def set_sources(self, replay: Replay) -> None:
         """Set in the replay memory which lanes belong to which worker."""
-        replay.set_sources([lanes.stop - lanes.start for lanes in self.own], balance=self.settings.balance)
+        replay.set_sources([lanes.stop - lanes.start for lanes in self.own])
 
     def look_for_masks(self) -> None:
         """Reset one more environment in this process; if `info` has a mask, `fields` offers the mask.

@@ -36,12 +36,6 @@ class WorkerSettings:
             rollout.
         overlap: whether workers go on collecting while the agent learns. Runs with a replay memory are then not
             reproducible. `docs/workers.md` describes what the bounds are.
-        balance: whether a replay memory with `Uniform()` is sampled evenly from all workers, each in proportion to the
-            number of the worker's environments. Transitions of worker p then have a chance in proportion to N_p / n_p,
-            with N_p environments and n_p stored transitions. Workers return one transition of each environment in turn,
-            however long the episodes are, so the numbers n_p / N_p are equal and `balance` changes nothing. The numbers
-            differ if environments were added since an earlier `fit`, for example. `docs/workers.md` has the details.
-            Prioritized memories ignore `balance`, and rollouts hold as many steps of each environment anyway.
         max_staleness: with overlap, the most gradient updates between the weights that chose an action and the time at
             which the agent receives the transition; None for no bound but the size of the rings.
         on_failure: what to do if a worker dies or hangs. "restart" replaces the worker with a warning and restarts the
@@ -56,7 +50,6 @@ class WorkerSettings:
 
     collect: int | str = 1
     overlap: bool = False
-    balance: bool = True
     max_staleness: int | None = None
     on_failure: str = "restart"
     restarts: int = 3
@@ -65,7 +58,6 @@ class WorkerSettings:
     def __post_init__(self) -> None:
         check_int_or_word("collect", self.collect, "episode")
         check_bool("overlap", self.overlap)
-        check_bool("balance", self.balance)
         if self.overlap and self.collect != 1:
             raise ValueError(
                 f"collect must be 1 with overlap=True, because workers then always collect, got {self.collect!r}"
@@ -100,7 +92,7 @@ class Workers(WorkerSettings):
 
     Args:
         processes: number of processes, which share the environments.
-        collect, overlap, balance, max_staleness, on_failure, restarts, step_timeout: see `WorkerSettings`.
+        collect, overlap, max_staleness, on_failure, restarts, step_timeout: see `WorkerSettings`.
 
     Raises:
         ValueError: if an argument is not one of the allowed values.

@@ -15,7 +15,6 @@ from noterl.envs.games import (
     Game,
     GameEnv,
     Minimax,
-    PettingZooGame,
     RandomPlayer,
     RestoredEnv,
     TicTacToe,
@@ -349,47 +348,3 @@ class TestPlayers:
 
         results = play_games(TicTacToe(), count, count, 30, np.random.default_rng(0), openings=2)
         assert len(set(results.tolist())) > 1 and not np.isnan(results).any()
-
-
-@pytest.mark.parametrize(("name", "own"), [("tictactoe_v3", TicTacToe()), ("connect_four_v3", ConnectFour())])
-def test_pettingzoo_games_have_the_same_rules(name: str, own: Game) -> None:
-    """Random games in lockstep: legal actions, players, results, and how many stones an observation shows."""
-    pytest.importorskip("pettingzoo")
-    game, rng = PettingZooGame(name), np.random.default_rng(0)
-    assert (game.num_actions, game.max_length) == (own.num_actions, own.max_length)
-    states, expected = game.start(5), own.start(5)
-    while len(states):
-        legal = own.legal_actions(expected)
-        assert game.legal_actions(states).tolist() == legal.tolist()
-        assert game.to_play(states).tolist() == own.to_play(expected).tolist()
-        shape = (len(states), -1, 2)
-        stones = game.observe(states).reshape(shape).sum(axis=1)
-        half = own.observe(expected).reshape(len(states), 2, -1).sum(axis=2)
-        assert stones.tolist() == half.tolist()
-        actions = np.array([rng.choice(np.flatnonzero(row)) for row in legal])
-        before = states.copy()
-        states, expected = game.step(states, actions), own.step(expected, actions)
-        assert not np.array_equal(before, states)
-        np.testing.assert_array_equal(game.result(states), own.result(expected))
-        goes_on = np.isnan(own.result(expected))
-        states, expected = states[goes_on], expected[goes_on]
-
-
-def test_pettingzoo_game_is_described_by_its_name() -> None:
-    pytest.importorskip("pettingzoo")
-    described = envs.resolve(PettingZooGame("tictactoe_v3")).describe()
-    again = envs.from_description(described)
-    assert isinstance(again.game, PettingZooGame) and again.game.max_length == 9
-    with pytest.raises(ValueError, match="env must be one of"):
-        envs.from_description({**described, "game": {"class": "PettingZooGame", "arguments": {"env": "os"}}})
-
-
-def test_pettingzoo_game_from_a_function_needs_its_length() -> None:
-    module = pytest.importorskip("pettingzoo.classic.tictactoe.tictactoe")
-    with pytest.raises(ValueError, match="max_length"):
-        PettingZooGame(module.env)
-    game = PettingZooGame(module.raw_env, max_length=9)
-    players = RandomPlayer(), Minimax(depth=2)
-    assert play_games(game, *players, 4, np.random.default_rng(0)).shape == (4,)
-    with pytest.raises(ValueError, match="env"):
-        PettingZooGame(lambda: gymnasium.make("CartPole-v1"), max_length=9)

@@ -258,7 +258,7 @@ def as_team(env: Any) -> TeamEnv | None:
     if hasattr(env, "agent_iter") and hasattr(env, "last"):
         raise ValueError(
             f"env: the agents of {show(env)} act in turn (PettingZoo's AEC API), but all must act at once; use its "
-            "parallel_env, or pettingzoo.utils.aec_to_parallel. AlphaZero plays noterl.envs.games.PettingZooGame"
+            "parallel_env, or pettingzoo.utils.aec_to_parallel. AlphaZero plays a noterl.envs.games.Game"
         )
     if hasattr(env, "possible_agents") and callable(getattr(env, "observation_space", None)):
         return ParallelEnv(env)

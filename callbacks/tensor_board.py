@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import secrets
 import time
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from noterl.callback import LOGGER, AgentView, Budget, Callback, Every
+from noterl.callback import LOGGER, Callback
 from noterl.types import Logs
-from noterl.utils.checks import check_positive, check_word
+from noterl.utils.checks import check_positive
 from noterl.utils.files import naming, user_path
 from noterl.utils.optional import require
 from noterl.utils.tables import plain_row
 
 _EVALUATION = "evaluation_"  # the prefix of what the callback `Evaluate` logs
-# TensorBoard's own summaries have as many bins.
-_BINS = 30
 _MOST_EVENTS = 1000
 
 
@@ -36,9 +31,6 @@ class TensorBoard(Callback):
     Args:
         folder: the folder of the run, which is created if necessary.
         flush_every: number of finished episodes between writes; a crash loses the episodes since the last write.
-        histograms: when to write histograms of the weights, and of the gradients on a batch: "episodes" for the end of
-            each episode, "updates", or an `Every`, such as `Every(100, "updates")`. None for no histograms. Agents that
-            learn from rollouts have gradients only after updates, and need "updates". Training is not affected.
 
     Raises:
         ValueError: if an argument is not one of the allowed values.
@@ -56,32 +48,20 @@ class TensorBoard(Callback):
 
     order = LOGGER
 
-    def __init__(
-        self, folder: str | Path = "runs", flush_every: int = 10, *, histograms: str | Every | None = None
-    ) -> None:
+    def __init__(self, folder: str | Path = "runs", flush_every: int = 10) -> None:
         self.folder: Path = user_path(folder)
         self.flush_every: int = check_positive("flush_every", flush_every)
-        if isinstance(histograms, Every):
-            self.every: Every = histograms
-        elif histograms is not None:
-            self.every = Every(1, check_word("histograms", histograms, ("episodes", "updates")))
         require("tensorboardX", "tensorboard", "TensorBoard")
         self._file: Any = None
         self._suffix = ""  # the end of the file's name
         self._events: list[Any] = []  # those that are not written yet
         self._unwritten = 0  # the number of their episodes
         self._evaluated: dict[str, Any] = {}  # the last evaluation, until the episode that logs it
-        self._gradients: Any = None
-        self._warned = False
 
     @property
     def state_key(self) -> str:
         """The class and the folder's name."""
         return f"{type(self).__name__}:{self.folder.name}"
-
-    def before_fit(self, agent: AgentView, budget: Budget) -> None:
-        """Keep rollouts on the host if their gradients are wanted."""
-        self.needs_host: bool = self.every is not None and agent.memory == "rollout" and agent.replay is None
 
     def on_train_begin(self, logs: Logs) -> None:
         """Open a file."""
@@ -93,7 +73,6 @@ class TensorBoard(Callback):
         experiment, start, self._session_end = hparams(dict(self.agent.configuration), {"reward": 0.0})
         for summary in (experiment, start):
             self._write(self.agent.steps + 1, summary)
-        self._gradients = None
         self._flush()
 
     def _open(self) -> None:
@@ -133,24 +112,6 @@ class TensorBoard(Callback):
             self._evaluated = {f"evaluation/{name}": value for name, value in plain_row(logs).items()}
             self._write_scalars(self.agent.steps, self._evaluated)
 
-    def on_due(self, logs: Logs) -> None:
-        """Write histograms of the finite weights and gradients, and warn once if some are not finite."""
-        if self._file is None:
-            return
-        if self._gradients is None:
-            self._gradients = self.agent.gradient_values()
-        arrays = {f"weights/{name}": values for name, values in self.agent.get_weights().items()}
-        arrays |= {f"gradients/{name}": values for name, values in (self._gradients() or {}).items()}
-        for name, values in arrays.items():
-            flat = np.asarray(values, np.float64).ravel()
-            finite = flat[np.isfinite(flat)]
-            if finite.size < flat.size and not self._warned:
-                self._warned = True
-                missing = flat.size - finite.size
-                warnings.warn(f"TensorBoard: {missing} of the {flat.size} {name} are not finite", stacklevel=2)
-            if finite.size:
-                self._write(self.agent.steps, _histogram(name, finite))
-
     def on_train_end(self, logs: Logs) -> None:
         """Write everything and close the file."""
         if self._file is not None:
@@ -171,7 +132,7 @@ class TensorBoard(Callback):
         from tensorboardX.proto.event_pb2 import Event
 
         self._events.append(Event(step=step, wall_time=time.time(), summary=summary))
-        if len(self._events) >= _MOST_EVENTS:  # histograms of an episode that does not end
+        if len(self._events) >= _MOST_EVENTS:  # evaluations in an episode that does not end
             self._flush()
 
     def _flush(self) -> None:
@@ -185,14 +146,3 @@ class TensorBoard(Callback):
             for event in events:
                 self._file.write_event(event)
             self._file.flush()
-
-
-def _histogram(name: str, values: np.ndarray[Any, Any]) -> Any:
-    """Return the histogram of some finite numbers."""
-    from tensorboardX.summary import histogram_raw
-
-    counts, edges = np.histogram(values, _BINS)
-    moments = float(values.sum()), float(np.square(values).sum())
-    return histogram_raw(
-        name, float(values.min()), float(values.max()), values.size, *moments, edges[1:].tolist(), counts.tolist()
-    )

@@ -22,7 +22,6 @@ from noterl.history import History
 from noterl.learning import optimizers
 from noterl.learning.dry_run import check_networks
 from noterl.learning.gradient_noise import GradientNoise
-from noterl.learning.gradient_values import GradientValues
 from noterl.learning.settings import Settings
 from noterl.noise import NoiseProcess
 from noterl.policies import Policy
@@ -665,10 +664,6 @@ class BaseAgent(Algorithm):
             ValueError: if the agent learns from rollouts of a single transition.
         """
         return GradientNoise(self._parts.build()[0], samples)
-
-    def gradient_values(self) -> GradientValues:
-        """Return a function that returns gradients by name, on a batch sampled as for updates."""
-        return GradientValues(self._parts.build()[0])
 
     def largest_batch(self, size: int) -> int:
         """Return the size of the largest batch, of at most `size` transitions, that updates can sample now."""

@@ -109,9 +109,6 @@ class AgentView(Protocol):
     def gradient_noise(self, samples: int) -> Any:
         """Return an object that measures how much gradients differ between `samples` batches."""
 
-    def gradient_values(self) -> Callable[[], dict[str, np.ndarray] | None]:
-        """Return a function that returns gradients by name, on a batch sampled as for updates."""
-
     def largest_batch(self, size: int) -> int:
         """Return the size of the largest batch, of at most `size` transitions, that updates can sample now."""
 

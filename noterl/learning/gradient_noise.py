@@ -99,7 +99,19 @@ class GradientNoise:
                 f"{self._population()} transitions: rollout_steps times num_envs must be at least 2"
             )
         self.generator: np.random.Generator = Generators(learner.algorithm.generators.seed)("gradient_noise")
-        self._spread = compile_measurement(learner, partial(_spread, learner), "noise")
+        algorithm = learner.algorithm
+        self._spread: Callable[[Batch], Any] = algorithm._reads.renewed(
+            lambda: backends.current().compile_call(
+                learner.updater.traced(partial(_spread, learner)),
+                learner.variables,
+                jit_compile=learner.jit_compile,
+                on_trace=learner.updater.trace_counter("noise"),
+                training=True,
+                # Not from the agent's generator, because a measurement must not change later updates.
+                torch_seed=lambda advance: algorithm.updates,
+                recording=algorithm._reads.recording,
+            )
+        )
 
     def __call__(self) -> Spread | None:
         """Return the spread; None if there are no data at this step.
@@ -122,23 +134,6 @@ class GradientNoise:
         """Return the number of transitions of which a batch holds different ones; see `Spread`."""
         learner = self._learner
         return learner.num_rows if isinstance(learner, RolloutLearner) and learner.replay is None else math.inf
-
-
-def compile_measurement(learner: Learner, function: Callable[[Batch], Any], name: str) -> Callable[[Batch], Any]:
-    """Return a compiled function of a batch that computes gradients; traces are counted under this name."""
-    algorithm = learner.algorithm
-    return algorithm._reads.renewed(
-        lambda: backends.current().compile_call(
-            learner.updater.traced(function),
-            learner.variables,
-            jit_compile=learner.jit_compile,
-            on_trace=learner.updater.trace_counter(name),
-            training=True,
-            # Not from the agent's generator, because a measurement must not change later updates.
-            torch_seed=lambda advance: algorithm.updates,
-            recording=algorithm._reads.recording,
-        )
-    )
 
 
 def noise_batch(learner: Any, samples: int, generator: np.random.Generator) -> Batch | None:
@@ -204,13 +199,6 @@ def gradients_of(learner: Learner, batch: Batch) -> list[Any]:
     pairs: list[tuple[Any, Any]] = []
     learner.updater.record(batch, dict.fromkeys(learner.optimizers, Recorder(pairs)))
     return [gradient for gradient, _ in pairs]
-
-
-def recorded(learner: Learner, batch: Batch) -> dict[str, list[tuple[Any, Any]]]:
-    """Return the gradients of the last update of a period with their variables, by optimizer."""
-    by_optimizer: dict[str, list[tuple[Any, Any]]] = {name: [] for name in learner.optimizers}
-    learner.updater.record(batch, {name: Recorder(pairs) for name, pairs in by_optimizer.items()})
-    return by_optimizer
 
 
 def _spread(learner: Learner, batches: Batch) -> tuple[Any, Any, int]:

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from noterl.callback import Every
 from noterl.callbacks import TensorBoard
 
 pytest.importorskip("tensorboardX")
@@ -150,33 +149,6 @@ def test_evaluations_are_curves(reader: Any, tmp_path: Path) -> None:
     read = reader(tmp_path)
     assert read["evaluation/reward_mean"] == [(150, 3.0), (200, 5.0)]
     assert "evaluation_reward_mean" not in read and "evaluation/returns" not in read
-
-
-def test_histograms_count_weights_and_gradients(tmp_path: Path) -> None:
-    board = TensorBoard(tmp_path, histograms="episodes")
-    weights = {"q/000": np.array([[1.0, 2.0], [2.0, 5.0], [np.nan, -np.inf]]), "q/001": np.array([np.nan])}
-    board.agent = agent(7)
-    board.agent.get_weights = lambda: weights
-    board.agent.gradient_values = lambda: lambda: {"q/000": np.array([-1.0, 1.0])}
-    board.on_train_begin({})
-    with pytest.warns(UserWarning, match="2 of the 6 weights/q/000 are not finite"):
-        board.on_due({})
-    board.on_due({})  # does not warn again
-    board.on_train_end({})
-    found = {value.tag: value.histo for event in events(tmp_path) for value in event.summary.value if value.histo.num}
-    assert set(found) == {"weights/q/000", "gradients/q/000"}  # TensorBoard refuses NaN
-    histogram = found["weights/q/000"]
-    assert (histogram.min, histogram.max, histogram.num, histogram.sum, histogram.sum_squares) == (1, 5, 4, 10, 34)
-    assert sum(histogram.bucket) == 4 and histogram.bucket_limit[-1] == 5.0
-
-
-def test_histograms_have_a_frequency() -> None:
-    assert TensorBoard().every is None
-    every = Every(3, "updates")
-    assert TensorBoard(histograms=every).every is every
-    assert TensorBoard(histograms="updates").every.unit == "updates"
-    with pytest.raises(ValueError, match="histograms"):
-        TensorBoard(histograms="steps")
 
 
 @pytest.mark.parametrize("flush_every", [0, 2.5, True])

@@ -22,7 +22,6 @@ from noterl.callbacks import (
     LambdaCallback,
     LearningRateScheduler,
     Scale,
-    TensorBoard,
 )
 from noterl.collect import DeviceLanes, VectorLanes
 from noterl.finders import LRFinder
@@ -539,11 +538,6 @@ class TestCallbacksThatNeedTheHost:
     def test_gradient_noise_of_rollouts_is_measured(self, kind: Any) -> None:
         history = fit(ppo(), 60, callbacks=[kind(num_samples=2, batch=Scale(min=2, max=8))])
         assert "gradient_noise" in history.history
-
-    def test_gradients_on_rollouts_are_written(self, tmp_path: Path) -> None:
-        agent = ppo()
-        fit(agent, 60, callbacks=[TensorBoard(tmp_path, histograms="updates")])
-        assert isinstance(agent._parts.session.lanes, VectorLanes)
 
     def test_they_run_on_the_device_with_a_replay_memory(self) -> None:
         agent = noterl.DQN(line(), hidden=(4,), seed=3)

@@ -13,7 +13,6 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import VectorEnv
 
-from noterl.envs.functional_adapters import find_functional
 from noterl.envs.multi_agent.parallel import as_team
 from noterl.envs.packages import named_packages
 from noterl.envs.spaces import show
@@ -48,9 +47,6 @@ def as_env(value: Any) -> Env | VectorEnv[Any, Any, Any] | None:
     """
     if isinstance(value, VectorEnv):
         return value
-    functional = find_functional(value)
-    if functional is not None:
-        return functional
     team = as_team(value)
     if team is not None or isinstance(value, gymnasium.Env):
         return team or with_masks(value)

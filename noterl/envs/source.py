@@ -29,8 +29,7 @@ def resolve(env: Any) -> EnvSource:
 
             - a gymnasium id or `EnvSpec`;
             - a `noterl.envs.games.Game`;
-            - a functional environment: one of `noterl.envs.functional`, a `FuncEnv` of gymnasium, an environment of
-              gymnax, Brax, MuJoCo Playground or Jumanji, or an id such as "gymnax:CartPole-v1";
+            - a functional environment, as `noterl.envs.functional` returns;
             - an environment of gymnasium or of classic gym (0.21 and 0.26);
             - an environment with several agents, with PettingZoo's parallel API or with lists of observations, actions
               and rewards;

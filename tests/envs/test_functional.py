@@ -1,9 +1,8 @@
-"""Functional environments: their NumPy interfaces, adapters, and CartPole."""
+"""Functional environments: their NumPy interfaces, those of other packages, and CartPole."""
 
 from __future__ import annotations
 
-import sys
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
@@ -15,9 +14,8 @@ import noterl
 from noterl.collect import VectorLanes
 from noterl.envs import functional, functional_cartpole
 from noterl.envs.functional import FunctionalVectorEnv
-from noterl.envs.functional_adapters import find_functional
-from tests.support.doubles import Gym026Env
-from tests.support.functional import FakeBrax, FakeGymnax, FakeJumanji, keyed_line, line
+from tests.docs.test_code_blocks import ROOT, read_blocks
+from tests.support.functional import FakeBrax, FakeGymnax, keyed_line, line
 
 pytest.importorskip("jax")
 
@@ -125,86 +123,34 @@ class TestCartPole:
         np.testing.assert_allclose(starts.mean(axis=0), 0, atol=5e-3)
 
 
-class TestAdapters:
-    def test_gymnax(self) -> None:
-        env = find_functional(FakeGymnax())
-        assert (env.observation_space.shape, env.action_space) == ((1,), spaces.Discrete(3))
+class TestOtherPackages:
+    """The functions of `docs/device.md` that make environments of other packages those of noterl."""
+
+    @pytest.fixture
+    def page(self) -> dict[str, Any]:
+        blocks = read_blocks((ROOT / "docs" / "device.md").read_text(encoding="utf-8"))
+        namespace: dict[str, Any] = {"noterl": noterl, "Box": spaces.Box}
+        (code,) = [block.code for block in blocks if "def from_gymnax" in block.code]
+        exec(code, namespace)
+        return namespace
+
+    def test_gymnax(self, page: dict[str, Any]) -> None:
+        observations, actions = spaces.Box(-np.inf, np.inf, (1,)), spaces.Discrete(3)
+        env = page["from_gymnax"](FakeGymnax(), SimpleNamespace(limit=5), observations, actions)
         assert [step[2:4] for step in rolled(env, [2] * 9)[1:]] == [(False, False), (False, False), (True, False)]
         assert [step[2:4] for step in rolled(env, [1] * 9)[1:]] == [(False, False)] * 4 + [(False, True)]
 
-    def test_id_of_gymnax(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        module: Any = ModuleType("gymnax")
-        module.make = lambda name: (FakeGymnax(), FakeGymnax.default_params)
-        monkeypatch.setitem(sys.modules, "gymnax", module)
-        source = noterl.envs.resolve("gymnax:Line")
-        assert source.functions.name == "Line-gymnax"
-        assert source.make_evaluation().reset(seed=0)[0].shape == (1,)
-
-    def test_missing_package_is_named(self) -> None:
-        with pytest.raises(ImportError, match="pip install jumanji"):
-            noterl.envs.resolve("jumanji:Snake-v1")
-
-    def test_gymnax_before_1_is_refused(self) -> None:
-        parts = ("reset_env", "step_env", "default_params", "observation_space", "action_space")
-        old = SimpleNamespace(name="old", **dict.fromkeys(parts))
-        with pytest.raises(ValueError, match=r"gymnax before 1\.0"):
-            find_functional(old)
-
-    def test_brax(self) -> None:
-        env = find_functional(FakeBrax())
+    def test_brax(self, page: dict[str, Any]) -> None:
+        env = page["from_brax"](FakeBrax(), 4)
         assert (env.observation_space.shape, env.action_space.shape) == ((2,), (1,))
         steps = rolled(env, [np.ones(1, np.float32)] * 9)
         assert [step[1] for step in steps[1:]] == [1.0, 2.0, 3.0]
         assert steps[-1][2:4] == (True, False)
         assert rolled(env, [np.zeros(1, np.float32)] * 9)[-1][2:4] == (False, True)
 
-    @pytest.mark.parametrize("names", [("observation_size", "action_size"), ("observation_spec", "action_spec")])
-    def test_environment_of_gym_with_equal_names_is_none(self, names: tuple[str, str]) -> None:
-        env: Any = Gym026Env()
-        for name in names:
-            setattr(env, name, 2)
-        assert find_functional(env) is None
-        observation, _ = noterl.envs.resolve(env).make(0).reset(seed=1)
-        assert observation.tolist() == [1, 0]
-
-    def test_brax_with_automatic_resets_is_refused(self) -> None:
-        class AutoResetWrapper(FakeBrax):
-            pass
-
-        with pytest.raises(ValueError, match="auto_reset"):
-            find_functional(AutoResetWrapper())
-
-    def test_jumanji(self) -> None:
-        env = find_functional(FakeJumanji())
-        assert env.observation_space["choice"] == spaces.Discrete(3)
-        steps = rolled(env, [0] * 9)
-        assert steps[-1][2:4] == (False, True)
-        assert steps[-1][0]["place"].tolist() == [6.0, -6.0]
-        assert rolled(env, [0, 1])[-1][2:4] == (True, False)
-
-    def test_func_env_of_gymnasium(self) -> None:
-        from gymnasium.experimental.functional import FuncEnv
-
-        class Counter(FuncEnv):
-            observation_space, action_space = spaces.Box(-9, 9, (1,)), spaces.Discrete(2)
-
-            def initial(self, rng: Any, params: Any = None) -> Any:
-                return np.zeros(1, np.float32)
-
-            def transition(self, state: Any, action: Any, rng: Any, params: Any = None) -> Any:
-                return state + action
-
-            def observation(self, state: Any, rng: Any, params: Any = None) -> Any:
-                return state
-
-            def reward(self, state: Any, action: Any, next_state: Any, rng: Any, params: Any = None) -> Any:
-                return next_state[0] * 2
-
-            def terminal(self, state: Any, rng: Any, params: Any = None) -> Any:
-                return state[0] >= 2
-
-        steps = rolled(noterl.envs.resolve(Counter()).make_evaluation(), [1, 0, 1, 1])
-        assert [step[1:4] for step in steps[1:]] == [(2.0, False, False), (2.0, False, False), (4.0, True, False)]
+    def test_object_of_another_package_is_refused(self) -> None:
+        with pytest.raises(ValueError, match=r"env must be .*a functional environment"):
+            noterl.DQN(FakeBrax())
 
 
 class TestErrors:

@@ -27,7 +27,7 @@ from noterl.collect import DeviceLanes, VectorLanes
 from noterl.finders import LRFinder
 from noterl.schedules import Linear
 from noterl.types import Batch, Transition
-from tests.support.functional import FakeBrax, FakeJumanji, keyed_line, line
+from tests.support.functional import box_walk, dict_counter, keyed_line, line
 from tests.support.parts import actor_of, learner_of
 from tests.support.states import assert_same_state
 
@@ -384,14 +384,14 @@ class TestResume:
 @pytest.fixture(scope="module")
 def a2c() -> Any:
     """Return the weights at the start, the agent and the history of a run with Box actions."""
-    agent = noterl.A2C(FakeBrax(), rollout_steps=ROUNDS, hidden=(4,), log_std=2.0, seed=1)
+    agent = noterl.A2C(box_walk(), rollout_steps=ROUNDS, hidden=(4,), log_std=2.0, seed=1)
     return agent.get_weights(), agent, fit(agent, 50)
 
 
 @pytest.fixture(scope="module")
 def trpo() -> Any:
     """Return an agent trained on dict observations."""
-    agent = noterl.TRPO(FakeJumanji(), rollout_steps=ROUNDS, hidden=(4,), seed=1)
+    agent = noterl.TRPO(dict_counter(), rollout_steps=ROUNDS, hidden=(4,), seed=1)
     fit(agent, 4 * SIZE)
     return agent
 

@@ -21,7 +21,7 @@ from noterl.policies import BoltzmannQPolicy, LinearEpsGreedyPolicy
 from noterl.replay import Prioritized, Replay
 from noterl.schedules import Linear
 from noterl.types import Batch, Transition
-from tests.support.functional import FakeBrax, FakeJumanji, line
+from tests.support.functional import box_walk, dict_counter, line
 from tests.support.replay_invariants import check_replay
 from tests.training.test_device_loop import Tape, check_stop, same
 
@@ -263,7 +263,7 @@ class TestUpdates:
     def agent(kind: str) -> Any:
         if kind == "dqn":
             return dqn(learning_starts=24, target_update=1000)
-        agent = {"sac": noterl.SAC, "td3": noterl.TD3}[kind](FakeBrax(), hidden=(4,), seed=1)
+        agent = {"sac": noterl.SAC, "td3": noterl.TD3}[kind](box_walk(), hidden=(4,), seed=1)
         options = {"batch_size": 4, "learning_starts": 24, "update_every": 4, "updates": 2, "target_update": 0.1}
         agent.compile(**options, replay=Replay(40, n_step=2))
         return agent
@@ -305,7 +305,7 @@ class TestUpdates:
                 last = now
 
     def test_copies_can_count_updates(self) -> None:
-        agent, record = dqn(env=FakeJumanji(), target_update=3, target_unit="updates", learning_starts=5), []
+        agent, record = dqn(env=dict_counter(), target_update=3, target_unit="updates", learning_starts=5), []
         fit(agent, 45, callbacks=[Live(on_step_end=lambda: record.append(snapshot(agent)))])
         last = record[0]
         for now in record[1:]:
@@ -482,7 +482,7 @@ class TestChoice:
         assert not runs_on_device(*agent._parts.build(), agent.spaces.source)
 
     def test_noise_with_a_state_steps_a_vector_environment(self) -> None:
-        agent = noterl.DDPG(FakeBrax(), hidden=(4,))
+        agent = noterl.DDPG(box_walk(), hidden=(4,))
         agent.compile(noise=OrnsteinUhlenbeckProcess(0.15))
         assert not runs_on_device(*agent._parts.build(), agent.spaces.source)
 
@@ -491,7 +491,7 @@ class TestChoice:
         assert not runs_on_device(*agent._parts.build(), agent.spaces.source)
 
     def test_default_agents_run_on_the_device(self) -> None:
-        for agent in (noterl.DQN(line()), noterl.SAC(FakeBrax()), noterl.SAC(line()), noterl.TD3(FakeBrax())):
+        for agent in (noterl.DQN(line()), noterl.SAC(box_walk()), noterl.SAC(line()), noterl.TD3(box_walk())):
             agent.compile(replay=1_000)
             assert runs_on_device(*agent._parts.build(), agent.spaces.source)
 

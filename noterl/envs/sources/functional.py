@@ -6,7 +6,6 @@ import functools
 from typing import Any
 
 from noterl.envs.functional import FunctionalEnv, FunctionalVectorEnv, Functions
-from noterl.envs.functional_adapters import adapter_of, find_functional
 from noterl.envs.making import Builder
 from noterl.envs.sources.base import Opened
 from noterl.envs.sources.scalar import ScalarSource
@@ -24,18 +23,16 @@ class FunctionalSource(ScalarSource):
 
     @classmethod
     def matches(cls, env: Any) -> bool:
-        """Return whether `env` is a functional environment, perhaps of another package, or the id of one."""
-        return isinstance(env, FunctionalEnv) or adapter_of(env) is not None
+        """Return whether `env` is a functional environment."""
+        return isinstance(env, FunctionalEnv)
 
     @classmethod
     def open(cls, env: Any, build: Builder | None = None) -> Opened:
         """Return another environment with the functions of `env`."""
-        adapted = env if isinstance(env, FunctionalEnv) else find_functional(env)
-        assert adapted is not None, "`matches` accepts only what can be adapted"
         if build is None:
-            build = functools.partial(_copy, adapted)
-            adapted = adapted.copy() if adapted is env else adapted  # the user's own object is not a lane
-        return Opened.around(adapted, cls, build)
+            build = functools.partial(_copy, env)
+            env = env.copy()  # the user's own object is not a lane
+        return Opened.around(env, cls, build)
 
     def open_vector(self, num_envs: int | None = None) -> Any:
         """Return a vector environment of `num_envs` lanes, stepped by one compiled call."""

@@ -23,7 +23,7 @@ class Arena(Callback):
     may monitor it.
 
     Args:
-        opponents: by name, players such as `noterl.envs.games.RandomPlayer()` and `Minimax(depth=4)`, or functions of
+        opponents: by name, players such as `noterl.envs.games.RandomPlayer()`, or functions of
             `(game, states, generator)` that return an action for each state.
         every: number of `unit` between arenas, at the end of the first episode that reaches or passes a multiple.
         unit: "episodes", "steps", "updates" or "seconds".

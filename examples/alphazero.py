@@ -5,7 +5,7 @@ from pathlib import Path
 
 import noterl
 from noterl.callbacks import Arena
-from noterl.envs.games import Minimax, RandomPlayer, TicTacToe, play_all_lines
+from noterl.envs.games import RandomPlayer, TicTacToe, play_all_lines
 
 import matplotlib.pyplot as plt
 
@@ -14,7 +14,7 @@ EPISODES = min(48_000, int(os.environ.get("NOTERL_MAX_EPISODES", "48000")))
 
 game = TicTacToe()
 agent = noterl.AlphaZero(game, seed=1)
-arena = Arena({"random": RandomPlayer(), "minimax": Minimax(depth=9)}, every=4_000, games=40)
+arena = Arena({"random": RandomPlayer()}, every=4_000, games=40, older=True)
 history = agent.fit(episodes=EPISODES, num_envs=128, callbacks=[arena], log_every=4_000)
 
 

@@ -19,8 +19,9 @@ import numpy as np
 import noterl
 from benchmarks.report import markdown_table
 from noterl.callbacks import Arena, LearningRateScheduler, StopOnTime
-from noterl.envs.games import ConnectFour, Minimax, play_games
+from noterl.envs.games import ConnectFour, play_games
 from noterl.schedules import Linear
+from tests.support.minimax import Minimax
 
 SEEDS = 5
 DEPTH, GAMES, SIMULATIONS, OPENINGS = 4, 200, 100, 2

@@ -9,7 +9,8 @@ import pytest
 
 import noterl
 from noterl.callbacks import Arena
-from noterl.envs.games import Minimax, RandomPlayer, TicTacToe
+from noterl.envs.games import RandomPlayer, TicTacToe
+from tests.support.minimax import Minimax
 from tests.support.states import assert_same_state, differences
 
 pytestmark = pytest.mark.backends("torch")

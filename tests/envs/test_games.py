@@ -14,13 +14,13 @@ from noterl.envs.games import (
     ConnectFour,
     Game,
     GameEnv,
-    Minimax,
     RandomPlayer,
     RestoredEnv,
     TicTacToe,
     play_all_lines,
     play_games,
 )
+from tests.support.minimax import Minimax
 
 pytestmark = pytest.mark.backend_free
 
@@ -313,11 +313,6 @@ class TestPlayers:
         values = Minimax(depth=3).values(game, states)[0]
         assert values.tolist() == [0, 0, 0, 0, 1, 0, 0]
         assert Minimax(depth=2).values(game, states)[0].tolist() == [0] * 7
-
-    @pytest.mark.parametrize("depth", [0, 1.5])
-    def test_bad_depth_raises(self, depth: Any) -> None:
-        with pytest.raises(ValueError, match="depth"):
-            Minimax(depth=depth)
 
     def test_every_line_of_play_is_counted(self) -> None:
         """A player that takes the first empty cell, compared with a walk over all boards."""

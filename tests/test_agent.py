@@ -38,7 +38,7 @@ CONSTRUCTOR: dict[str, tuple[Any, dict[str, Any], str]] = {
     "unknown id": ("CartPoll-v1", {}, "^env: .*CartPoll.*CartPole"),
     "no environment": (3, {}, r"^env .*got 3"),
     "a class that needs arguments": (gymnasium.Wrapper, {}, "^env: .*Wrapper.*arguments"),
-    "without spaces": (gymnasium.Env, {}, "^env: the environment has no observation_space"),
+    "without spaces": (gymnasium.Env, {}, "^env: .*no observation_space"),
     "a factory of something else": (dict, {}, "^env: .*dict"),
     "one space": (spaces.Discrete(2), {}, "^env .*got Discrete"),
     "text observations": (WrongSpaceEnv(spaces.Text(5)), {}, "observation_space.*Text"),
@@ -203,7 +203,7 @@ def test_optimizer_of_another_framework_names_the_remedy(agent: Any, backend: st
 
     optimizer = type("Adam", (), {"__module__": "torch.optim.adam"})()
     for other, kind in ((build, "a function"), (optimizer, "Adam")):
-        with pytest.raises(ValueError, match=rf"^optimizer: {kind} .*{backend}.*KERAS_BACKEND=torch"):
+        with pytest.raises(ValueError, match=rf"^optimizer: {kind} .*KERAS_BACKEND=torch"):
             agent.compile(other)
 
 
@@ -257,7 +257,7 @@ def test_fit_raises_for_bad_argument_and_changes_nothing(case: str, agent: Any) 
 
 def test_fit_raises_for_another_action_space(agent: Any) -> None:
     env = WrongSpaceEnv(agent.observation_space, spaces.Discrete(3))
-    with pytest.raises(ValueError, match=r"^env .*action_space Discrete\(3\).*Discrete\(2\)"):
+    with pytest.raises(ValueError, match=r"^env .*Discrete\(3\).*Discrete\(2\)"):
         agent.fit(env, steps=1, verbose=0)
 
 

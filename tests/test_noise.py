@@ -270,10 +270,10 @@ def test_bad_state_changes_nothing(cls: type[Explorer], arguments: dict[str, Any
             explorer.set_state({**other.get_state(), name: "nonsense"})
         state = other.get_state()
         del state[name]
-        with pytest.raises(ValueError, match=rf"state must hold \['{name}'\] for {cls.__name__}"):
+        with pytest.raises(ValueError, match=rf"state must hold \['{name}'\]"):
             explorer.set_state(state)
     for state in ({"bit_generator": "MT19937"}, {"bit_generator": "PCG64", "state": {"state": 2**200, "inc": -1}}):
-        with pytest.raises(ValueError, match="state\\['generator'\\] is not the state of a PCG64"):
+        with pytest.raises(ValueError, match=r"state\['generator'\] .*PCG64"):
             explorer.set_state({**other.get_state(), "generator": state})
     assert frozen(explorer) == before
 
@@ -294,7 +294,7 @@ def test_generator_is_own_and_assignable(cls: type[Explorer], arguments: dict[st
     fresh.generator = mine
     assert fresh.generator is mine
     for wrong in (None, 7, np.random):
-        with pytest.raises(ValueError, match=r"generator must be a numpy\.random\.Generator"):
+        with pytest.raises(ValueError, match="generator must"):
             fresh.generator = wrong
     assert fresh.generator is mine
 
@@ -372,12 +372,12 @@ def test_contradictory_arguments_raise() -> None:
     for cls, arguments in NOISES:
         with pytest.raises(ValueError, match="sigma_min must"):
             cls(**{**arguments, "sigma_min": 2.5})
-    with pytest.raises(ValueError, match=r"theta must be below 2 / dt \(20\), got 20"):
+    with pytest.raises(ValueError, match=r"theta must .*\(20\), got 20"):
         OrnsteinUhlenbeckProcess(theta=20, dt=0.1)
     noise = OrnsteinUhlenbeckProcess(theta=10, dt=0.1)
-    with pytest.raises(ValueError, match=r"theta must be below 2 / dt \(20\), got 30"):
+    with pytest.raises(ValueError, match=r"theta must .*\(20\), got 30"):
         noise.theta = 30
-    with pytest.raises(ValueError, match=r"theta must be below 2 / dt \(10\), got 10"):
+    with pytest.raises(ValueError, match=r"theta must .*\(10\), got 10"):
         noise.dt = 0.2
     assert (noise.theta, noise.dt) == (10, 0.1)
     state = noise.get_state()

@@ -340,7 +340,7 @@ def test_action_with_probability_0_is_never_selected(draw: float) -> None:
 def test_softmax_policy_without_probabilities_raises(row: list[float]) -> None:
     policy = build(SoftmaxPolicy)
     before = policy.get_state()
-    with pytest.raises(ValueError, match=r"values must be probabilities, .*; row 1 is"):
+    with pytest.raises(ValueError, match=r"values must .*; row 1 is"):
         policy.select_action([[0.5, 0.5], row])
     assert policy.get_state() == before
 

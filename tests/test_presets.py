@@ -106,10 +106,10 @@ def test_subclass_has_the_presets_of_its_base() -> None:
 @pytest.mark.parametrize(
     ("algorithm", "env", "name", "text"),
     [
-        ("PPO", "CartPol-v1", "zoo", "env: PPO has no preset for 'CartPol-v1'; the nearest are CartPole-v1"),
-        ("SAC", "CartPole-v1", "zoo", "for this task there are presets of A2C and DQN and PPO"),
-        ("PPO", "CartPole-v1", "quick", "name must be .*'zoo'.* for PPO on CartPole-v1, got 'quick'"),
-        ("MADDPG", "CartPole-v1", "zoo", "MADDPG has no presets; these algorithms have some: A2C, DQN"),
+        ("PPO", "CartPol-v1", "zoo", r"env: .*'CartPol-v1'.*CartPole-v1"),
+        ("SAC", "CartPole-v1", "zoo", "presets of A2C and DQN and PPO"),
+        ("PPO", "CartPole-v1", "quick", r"name must .*'zoo'.*got 'quick'"),
+        ("MADDPG", "CartPole-v1", "zoo", r"MADDPG .*: A2C, DQN"),
         ("Rainbow", "CartPole-v1", "zoo", "Rainbow has no presets"),
     ],
 )
@@ -119,7 +119,7 @@ def test_missing_preset_names_the_nearest(algorithm: str, env: str, name: str, t
 
 
 def test_unknown_argument_is_named() -> None:
-    with pytest.raises(ValueError, match=r"hiden is an argument of neither PPO, compile nor fit.*'hidden'"):
+    with pytest.raises(ValueError, match=r"hiden .*'hidden'"):
         noterl.PPO.from_preset("CartPole-v1", hiden=(8,))
 
 

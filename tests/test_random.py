@@ -46,7 +46,7 @@ def test_without_a_seed_each_object_has_its_own() -> None:
 @pytest.mark.parametrize("seed", [-1, 1.0, "7", True, np.float64(3), [1]])
 def test_invalid_seed_raises(seed: Any) -> None:
     generators = Generators(3)
-    with pytest.raises(ValueError, match=r"seed must be a non-negative int or None, got "):
+    with pytest.raises(ValueError, match="seed must be"):
         Generators(seed)
     with pytest.raises(ValueError, match="seed must be"):
         generators.reseed(seed)

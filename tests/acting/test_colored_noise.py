@@ -65,7 +65,7 @@ def test_workers_have_the_noise_of_their_lanes() -> None:
 
 
 def test_other_noises_are_refused_by_sac() -> None:
-    with pytest.raises(ValueError, match="noise must"):
+    with pytest.raises(ValueError, match="noise must be"):
         noterl.SAC("Pendulum-v1").compile(noise=GaussianWhiteNoiseProcess(sigma=0.1))
-    with pytest.raises(ValueError, match="noise must have the size of an action, 1, got"):
+    with pytest.raises(ValueError, match="noise must have the size"):
         noterl.SAC("Pendulum-v1").compile(noise=ColoredNoise(size=2))

@@ -250,7 +250,7 @@ def test_bad_initial_temperature_raises(value: Any) -> None:
 
 def test_learned_temperature_cannot_be_set() -> None:
     agent = noterl.SAC("Pendulum-v1", hidden=(4,), seed=1)
-    with pytest.raises(ValueError, match=r"temperature cannot be 0\.1, because it is learned"):
+    with pytest.raises(ValueError, match=r"temperature .*learned"):
         agent.temperature = 0.1
     agent = noterl.SAC("Pendulum-v1", hidden=(4,), temperature=0.3, seed=1)
     agent.temperature = 0.1

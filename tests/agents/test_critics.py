@@ -277,11 +277,11 @@ def test_one_quantile_has_the_gradient_of_a_squared_error_to_the_mean_of_the_tar
     ("name", "arguments", "message"),
     [
         ("SAC", {"critics": 0}, "critics .*got 0"),
-        ("SAC", {"critics_in_target": 3}, "critics_in_target must be at most critics, 2, got 3"),
+        ("SAC", {"critics_in_target": 3}, r"critics_in_target must .*2, got 3"),
         ("SAC", {"critics_in_target": 0}, "critics_in_target .*got 0"),
         ("SAC", {"critic_hidden": 8}, "hidden .*got 8"),
         ("TD3", {"policy_delay": 0}, "policy_delay .*got 0"),
-        ("TD3", {"network": [None, None, None], "critics": 3}, r"network .*\(actor, critic, critic, critic\)"),
+        ("TD3", {"network": [None, None, None], "critics": 3}, r"network .*critic, critic, critic\)"),
         ("SAC", {"dropout": 1.5}, r"dropout .*got 1\.5"),
         ("SAC", {"layer_norm": 1}, "layer_norm .*got 1"),
         (
@@ -291,8 +291,8 @@ def test_one_quantile_has_the_gradient_of_a_squared_error_to_the_mean_of_the_tar
         ),
         ("TQC", {"quantiles": 0}, "quantiles .*got 0"),
         ("TQC", {"drop": 25}, "drop must be below quantiles, 25, got 25"),
-        ("TQC", {"recurrent": "gru"}, "recurrent must be left out with TQC, because its loss is that of single"),
-        ("TQC", {"critics_in_target": 2}, "critics_in_target must be left out with TQC, because a target pools"),
+        ("TQC", {"recurrent": "gru"}, "recurrent must be left out with TQC"),
+        ("TQC", {"critics_in_target": 2}, r"critics_in_target must .*with TQC"),
         ("TQC", {"network": (None, networks.mlp(7, [4], 3)), "critics": 1}, r"quantiles \[B, 25\], got \(2, 3\)"),
     ],
 )

@@ -214,7 +214,7 @@ def test_default_support_is_that_of_the_paper_for_images() -> None:
     [
         ("QRDQN", {"quantiles": 0}, "quantiles .*got 0"),
         ("QRDQN", {"loss": "huber"}, "loss must be left out with QRDQN"),
-        ("C51", {"recurrent": "gru"}, "recurrent must be left out with C51, because its loss is that of single"),
+        ("C51", {"recurrent": "gru"}, "recurrent must be left out with C51"),
         ("C51", {"atoms": 1}, "atoms .*got 1"),
         ("C51", {"support": (1, 1)}, r"support must be a pair .*got \(1, 1\)"),
         ("C51", {"support": 10}, "support must be a pair .*got 10"),
@@ -224,10 +224,10 @@ def test_default_support_is_that_of_the_paper_for_images() -> None:
         ("IQN", {"noisy": True}, "dueling and noisy must be False for IQN"),
         ("DQN", {"noisy": 1}, "noisy .*got 1"),
         ("DQN", {"noisy": True, "hidden": 8}, "hidden .*got 8"),
-        ("Rainbow", {"hidden": ()}, r"hidden must hold the units of at least one layer, got \(\)"),
-        ("IQN", {"hidden": ()}, r"hidden must hold the units of at least one layer, got \(\)"),
+        ("Rainbow", {"hidden": ()}, r"hidden must .*got \(\)"),
+        ("IQN", {"hidden": ()}, r"hidden must .*got \(\)"),
         ("IQN", {"hidden": (8, 0)}, "hidden .*got 0"),
-        ("DQN", {"noisy": True, "recurrent": "gru"}, "noisy must be False with network= and recurrent="),
+        ("DQN", {"noisy": True, "recurrent": "gru"}, "noisy must be False"),
         ("QRDQN", {"network": keras.Sequential([keras.Input((5,)), keras.layers.Dense(7)])}, "network .*50 outputs"),
     ],
 )
@@ -257,7 +257,7 @@ def test_targets_that_the_support_clips_are_logged_and_warned_of() -> None:
         agent._counters.updates = 999
         agent.check_metrics({"clipped": 0.5})
     agent._counters.updates = 1_000
-    with pytest.warns(UserWarning, match=r"support: for 1,000 updates, 50% .*\(-1, 1\)"):
+    with pytest.warns(UserWarning, match=r"support: .*50% .*\(-1, 1\)"):
         agent.check_metrics({"clipped": 0.5})
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -24,7 +24,7 @@ BOX, DISCRETE = spaces.Box(-1.0, 1.0, (4,), np.float32), spaces.Discrete(2)
 @pytest.mark.parametrize(
     ("env", "message"),
     [
-        ((BOX, spaces.Box(-1.0, 1.0, (2,))), r"^env: DQN .*Discrete.*got Box\(-1\.0, 1\.0, \(2,\)"),
+        ((BOX, spaces.Box(-1.0, 1.0, (2,))), r"^env: DQN .*Discrete.*got Box"),
         ((BOX, spaces.MultiDiscrete([2, 2])), "^env: DQN .*Discrete.*got MultiDiscrete"),
         ((spaces.Tuple([BOX]), DISCRETE), "^env: DQN .*observation.*got Tuple"),
         ("NoSuchEnv-v0", "NoSuchEnv"),
@@ -69,7 +69,7 @@ def test_arguments_after_env_are_keyword_only() -> None:
 @pytest.mark.parametrize("outputs", [2, 4])
 def test_network_with_wrong_number_of_actions_raises(outputs: int) -> None:
     network = keras.Sequential([keras.Input((5,)), keras.layers.Dense(outputs)])
-    with pytest.raises(ValueError, match=rf"network .*forward .*3.*got \(2, {outputs}\)"):
+    with pytest.raises(ValueError, match=rf"network .*got \(2, {outputs}\)"):
         noterl.DQN(VECTOR, network=network)
 
 

@@ -264,9 +264,7 @@ class TestResuming:
         path = tmp_path / "backup.noterl"
         interrupted(path, 57, steps=100)
         agent = noterl.DQN("CartPole-v1", hidden=(6,), seed=3)
-        with pytest.raises(
-            ValueError, match=r"does not fit this agent. It was made with hidden=\(4,\), not \(6,\).*Remove the file"
-        ):
+        with pytest.raises(ValueError, match=r"hidden=\(4,\), not \(6,\)"):
             agent.fit(steps=100, callbacks=[BackupAndRestore(path)], verbose=0)
         assert agent.steps == 0 and path.exists()
 
@@ -373,7 +371,7 @@ class TestErrors:
         path = tmp_path / "b.noterl"
         small().save(path)
         before = path.read_bytes()
-        with pytest.raises(saving.FileError, match=r"b\.noterl.*KeyError\('BackupAndRestore'\)"):
+        with pytest.raises(saving.FileError, match=r"b\.noterl.*'BackupAndRestore'"):
             small().fit(steps=5, callbacks=[BackupAndRestore(path)], verbose=0)
         path.write_text("poem")
         with pytest.raises(saving.FileError):
@@ -390,5 +388,5 @@ class TestErrors:
         assert other.steps == 0
 
     def test_bad_arguments_raise(self) -> None:
-        with pytest.raises(ValueError, match=r"^save_freq must be a positive int, got 1.5$"):
+        with pytest.raises(ValueError, match=r"^save_freq must .*1\.5$"):
             BackupAndRestore("b", 1.5, unit="steps")

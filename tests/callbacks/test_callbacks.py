@@ -207,7 +207,7 @@ class TestLambdaCallback:
         assert [name for name in EVENTS if getattr(events, name)] == ["on_train_end"]
 
     def test_unknown_event_raises(self) -> None:
-        with pytest.raises(ValueError, match=r"'on_quux' .*on_train_begin, .*on_exception"):
+        with pytest.raises(ValueError, match=r"'on_quux' .*on_exception"):
             LambdaCallback(on_quux=print)
 
     def test_value_that_is_not_callable_raises(self) -> None:
@@ -272,7 +272,7 @@ class TestEpisodePrinter:
 
     @pytest.mark.parametrize("value", [0, -1, 1.5, True, None])
     def test_bad_argument_raises(self, value: Any) -> None:
-        with pytest.raises(ValueError, match=f"^every must be a positive int, got {value}$"):
+        with pytest.raises(ValueError, match=rf"^every must .*got {value}$"):
             EpisodePrinter(value)
 
 

@@ -61,7 +61,7 @@ def test_bad_frequency_raises(name: str, value: Any, tmp_path: Path, monkeypatch
     if name in PACKAGES:
         monkeypatch.setitem(sys.modules, PACKAGES[name], sys)
     argument, build = FREQUENCIES[name]
-    with pytest.raises(ValueError, match=rf"^{argument} must be .*, got {value!r}$"):
+    with pytest.raises(ValueError, match=rf"^{argument} must .*got {value!r}$"):
         build(value)
     assert not list(tmp_path.iterdir())
 
@@ -106,7 +106,7 @@ EXTRAS: dict[str, tuple[str, str, Callable[[], Any]]] = {
 def test_missing_extra_raises(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     package, extra, build = EXTRAS[name]
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ImportError, match=rf'^{name}.* needs an extra: pip install "noterl\[{extra}\]"$'):
+    with pytest.raises(ImportError, match=rf"^{name}.*noterl\[{extra}\]"):
         build()
 
 

@@ -103,11 +103,11 @@ class TestUnits:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            ({"unit": "epochs"}, r"^unit must be 'episodes', 'steps', 'updates' or 'seconds', got 'epochs'$"),
-            ({"unit": "seconds", "save_freq": 0}, r"^save_freq must be a finite number above 0, got 0$"),
-            ({"unit": "steps", "save_freq": 0.5}, r"^save_freq must be a positive int, got 0.5$"),
-            ({"save_top_k": 0}, r"^save_top_k must be a positive int, got 0$"),
-            ({"mode": "best"}, r"^mode must be 'max' or 'min', got 'best'$"),
+            ({"unit": "epochs"}, r"^unit must .*got 'epochs'$"),
+            ({"unit": "seconds", "save_freq": 0}, r"^save_freq must .*got 0$"),
+            ({"unit": "steps", "save_freq": 0.5}, r"^save_freq must .*int, got 0\.5$"),
+            ({"save_top_k": 0}, r"^save_top_k must .*got 0$"),
+            ({"mode": "best"}, r"^mode must .*got 'best'$"),
             ({"monitor": None}, r"^monitor .*, got None$"),
         ],
     )

@@ -224,7 +224,7 @@ class TestEvaluate:
 
     def test_errors_of_the_background_process_raise(self) -> None:
         for factory in (lambda: gymnasium.make("CartPole-v1"), OF_MODULE):  # pickle raises a different error for each
-            with pytest.raises(ValueError, match="evaluate: the arguments of a process must"):
+            with pytest.raises(ValueError, match="evaluate: the arguments"):
                 one_lane().fit(episodes=1, callbacks=[Evaluate(factory, background=True)], verbose=0)
         ours, theirs = multiprocessing.Pipe()
         serving = threading.Thread(target=_serve, args=(theirs, "missing.noterl", {}, {"episodes": 1}))
@@ -267,7 +267,7 @@ class TestEvaluate:
 
     def test_environment_that_another_process_cannot_make_raises_before_training(self) -> None:
         agent = noterl.DQN(CountingEnv, hidden=(4,))
-        with pytest.raises(ValueError, match=r"env must be given with background=True.*its class"):
+        with pytest.raises(ValueError, match=r"env must .*background=True"):
             agent.fit(episodes=9, callbacks=[Evaluate(every=1000, background=True)], verbose=0)
         assert agent.steps == 0
         evaluate = Evaluate(CountingEnv, every=1, episodes=1, background=True)

@@ -364,7 +364,7 @@ class TestBadInput:
     ) -> None:
         agent, path = rewarded([1]), tmp_path / f"log.{ending}"
         wrong = LambdaCallback(on_episode_end=lambda episode, logs: logs.update(change) if episode == 2 else None)
-        with pytest.raises(ValueError, match=f"logs: '{next(iter(change))}' of episode 2 must be an? .*callback"):
+        with pytest.raises(ValueError, match=rf"logs: '{next(iter(change))}' .*episode 2 "):
             agent.fit(episodes=4, callbacks=[wrong, KINDS[ending](path, 1)], verbose=0)
         assert read_columns(path)["episode"] == [0, 1]
         agent.fit(episodes=1, callbacks=[KINDS[ending](path, 1)], verbose=0)
@@ -380,7 +380,7 @@ class TestBadInput:
     def test_other_file_raises_and_is_unchanged(self, ending: str, tmp_path: Path) -> None:
         path = tmp_path / f"log.{ending}"
         path.write_text("name,age\nAda,36\n")
-        with pytest.raises(ValueError, match=rf"path: .*log\.{ending} .* {KINDS[ending].__name__}"):
+        with pytest.raises(ValueError, match=rf"path: .*{KINDS[ending].__name__}"):
             rewarded([0]).fit(episodes=1, callbacks=[KINDS[ending](path)], verbose=0)
         assert path.read_text() == "name,age\nAda,36\n"
 
@@ -393,7 +393,7 @@ class TestBadInput:
 
     @pytest.mark.parametrize("flush_every", [0, -1, 1.5, True])
     def test_bad_flush_every_raises(self, ending: str, flush_every: Any) -> None:
-        with pytest.raises(ValueError, match=f"flush_every must be a positive int, got {flush_every}"):
+        with pytest.raises(ValueError, match=rf"flush_every must .*got {flush_every}"):
             KINDS[ending]("log", flush_every)
 
     def test_bad_window_raises(self) -> None:

@@ -122,7 +122,7 @@ class Shows(Callback):
 )
 def test_monitor_before_the_callback_that_adds_its_metric_raises(kind: Any, arguments: Any) -> None:
     monitoring = kind(monitor="shown", **arguments)
-    with pytest.raises(ValueError, match=f"monitor: Shows adds 'shown', so it must come before {kind.__name__}"):
+    with pytest.raises(ValueError, match=rf"monitor: .*'shown'.*{kind.__name__}"):
         rewarded([1]).fit(episodes=3, callbacks=[monitoring, Shows()], verbose=0)
     dqn(1).fit(episodes=1, callbacks=[Shows(), kind(monitor="shown", **arguments)], verbose=0)
 
@@ -130,6 +130,6 @@ def test_monitor_before_the_callback_that_adds_its_metric_raises(kind: Any, argu
 def test_evaluation_after_the_monitor_raises_at_the_first_episode() -> None:
     agent = dqn(1)
     callbacks = [EarlyStopping(1, 1, monitor="evaluation_reward_mean"), Evaluate(every=100, episodes=1)]
-    with pytest.raises(ValueError, match="Evaluate adds 'evaluation_reward_mean', so it must"):
+    with pytest.raises(ValueError, match="Evaluate adds 'evaluation_reward_mean'"):
         agent.fit(callbacks=callbacks, verbose=0)
     assert agent.episodes == 1

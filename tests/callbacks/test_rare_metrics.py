@@ -135,7 +135,7 @@ def test_metric_of_each_episode_is_averaged_over_ten() -> None:
     ],
 )
 def test_fit_that_compares_nothing_warns(make: Any, tmp_path: Path) -> None:
-    with pytest.warns(UserWarning, match=r"has compared no '.*': it needs (window|trial_count)=\d+"):
+    with pytest.warns(UserWarning, match=r"compared no .*(window|trial_count)="):
         fit(make(tmp_path), episodes=4)
 
 

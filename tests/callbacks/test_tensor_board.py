@@ -153,5 +153,5 @@ def test_evaluations_are_curves(reader: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("flush_every", [0, 2.5, True])
 def test_bad_argument_raises(flush_every: Any) -> None:
-    with pytest.raises(ValueError, match=f"flush_every must be a positive int, got {flush_every}"):
+    with pytest.raises(ValueError, match=rf"flush_every must .*got {flush_every}"):
         TensorBoard("runs", flush_every)

@@ -300,7 +300,7 @@ def test_window_keeps_at_least_a_batch() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Window(0), "size must be a positive int or a float between 0 and 1, got 0"),
+        (lambda: Window(0), r"^size must .*got 0"),
         (lambda: Window(1.5), "size"),
         (lambda: Window("all"), "size"),
         (lambda: Window(True), "size"),
@@ -309,8 +309,8 @@ def test_window_keeps_at_least_a_batch() -> None:
         (lambda: ESSWindow(0.0), "scale"),
         (lambda: ESSWindow(smooth=0.0), "smooth"),
         (lambda: ESSWindow(smooth=1.1), "smooth"),
-        (lambda: ESSWindow(mode="max"), "mode must be 'target' or 'baseline', got 'max'"),
-        (lambda: ESSWindow(trim="newest"), "trim must be 'oldest' or 'sampled', got 'newest'"),
+        (lambda: ESSWindow(mode="max"), r"mode must .*got 'max'"),
+        (lambda: ESSWindow(trim="newest"), r"trim must .*got 'newest'"),
         (lambda: ESSWindow(min_size=0), "min_size"),
         (lambda: ESSWindow(every=-1), "every"),
         (lambda: Window(5, by="lane"), "by must be None or 'worker', got 'lane'"),
@@ -359,7 +359,7 @@ class TestMemoryWithoutPriorities:
     )
     def test_callback_warns_once_and_holds_still(self, name: str, callback: Any) -> None:
         agent = small_agent(replay=Replay(CAPACITY), learning_starts=4, optimizer=1e-3)
-        with pytest.warns(UserWarning, match=rf"^callbacks: {name} .*sampler=noterl\.replay\.Prioritized") as caught:
+        with pytest.warns(UserWarning, match=rf"^callbacks: {name} .*Prioritized") as caught:
             history = agent.fit(episodes=12, callbacks=[callback()], verbose=0).history
         assert len(caught) == 1
         assert agent.learning_rate == pytest.approx(1e-3) and agent.schedule.batch_size == 4

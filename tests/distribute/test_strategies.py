@@ -101,7 +101,7 @@ def test_the_first_error_stays_the_reason(launched: None, monkeypatch: pytest.Mo
 def test_rollouts_of_all_processes_hold_a_batch(launched: None, monkeypatch: pytest.MonkeyPatch) -> None:
     agent = noterl.PPO("CartPole-v1", hidden=(4,), rollout_steps=16)
     agent.compile(batch_size=34)
-    with pytest.raises(ValueError, match=r"32 \(rollout_steps=16 in 2 environments\), got 34"):
+    with pytest.raises(ValueError, match=r"32 \(rollout_steps=16 .*got 34"):
         agent.fit(steps=1, strategy="ddp")
     agent.compile(batch_size=32)
     # The batch is accepted, so that the process connects.

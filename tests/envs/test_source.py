@@ -104,7 +104,7 @@ class TestResolve:
 
         spec = gymnasium.envs.registration.EnvSpec("NeedsMore-v0", entry_point=entry_point)
         monkeypatch.setitem(gymnasium.registry, spec.id, spec)
-        with pytest.raises(ImportError, match=r"^env: NeedsMore-v0 cannot be made: box2d is not installed"):
+        with pytest.raises(ImportError, match=r"^env: NeedsMore-v0 .*box2d"):
             resolve("NeedsMore-v0")
 
     @pytest.mark.parametrize(
@@ -113,14 +113,14 @@ class TestResolve:
     def test_missing_package_names_the_extra(self, theirs, ours):
         message = f'it is not installed, run `pip install "gymnasium[{theirs}]"`'
         with (
-            pytest.raises(ImportError, match=rf'^env: X cannot be made: it is .*pip install "noterl\[{ours}\]"$'),
+            pytest.raises(ImportError, match=rf"^env: X .*noterl\[{ours}\]"),
             named_packages("env: X cannot be made"),
         ):
             raise gymnasium.error.DependencyNotInstalled(message)
 
     def test_missing_atari_names_the_extra(self):
         with (
-            pytest.raises(ImportError, match=r'Namespace ALE not found.*pip install "noterl\[atari\]"$'),
+            pytest.raises(ImportError, match=r"ALE .*noterl\[atari\]"),
             named_packages("env: X cannot be made"),
         ):
             raise gymnasium.error.NamespaceNotFound("Namespace ALE not found.")
@@ -139,9 +139,7 @@ class TestResolve:
             built[-1].observation_space = spaces.Dict(text=spaces.Text(4))
             return built[-1]
 
-        with pytest.raises(
-            ValueError, match=r"^env: observation_space\['text'\] must be a Box.* got Text.*TransformObservation"
-        ):
+        with pytest.raises(ValueError, match=r"^env: observation_space\['text'\] .*Text"):
             resolve(factory)
         assert built[0].closed == 1
 
@@ -201,7 +199,7 @@ class TestMake:
         env = CountingEnv()
         source = resolve(lambda: env)
         source.make(0)
-        with pytest.raises(ValueError, match=r"the same .* again; it must make a new one"):
+        with pytest.raises(ValueError, match=r"the same .* again"):
             source.make(1)
         with pytest.raises(ValueError, match=r"the same .* again"):
             source.make_evaluation()
@@ -220,7 +218,7 @@ class TestMake:
     def test_factory_with_other_spaces_the_second_time_raises(self):
         sizes = iter((3, 4, 5))
         source = resolve(lambda: doubles.ImageEnv((next(sizes), 4, 1)))
-        with pytest.raises(ValueError, match=r"other spaces: .*\(4, 4, 1\).*, not .*\(3, 4, 1\)"):
+        with pytest.raises(ValueError, match=r"\(4, 4, 1\).* not .*\(3, 4, 1\)"):
             source.make_evaluation()
         source.make(0)
         with pytest.raises(ValueError, match=r"other spaces: .*\(5, 4, 1\)"):
@@ -239,7 +237,7 @@ class TestMake:
     def test_render_mode_is_set_or_raises(self):
         assert resolve(CARTPOLE).make_evaluation(render_mode="rgb_array").render_mode == "rgb_array"
         assert resolve(gymnasium.make(CARTPOLE)).make_evaluation(render_mode="rgb_array").render_mode == "rgb_array"
-        with pytest.raises(ValueError, match="render_mode=None, not 'rgb_array'; pass env="):
+        with pytest.raises(ValueError, match="render_mode=None, not 'rgb_array'"):
             resolve(CountingEnv).make_evaluation(render_mode="rgb_array")
 
     def test_render_mode_is_passed_to_a_factory_that_accepts_it(self):
@@ -337,7 +335,7 @@ class TestVector:
     def test_vector_wrapper_is_not_dropped(self):
         vector = gymnasium.wrappers.vector.NormalizeObservation(gymnasium.make_vec(CARTPOLE, num_envs=2))
         source = resolve(vector)
-        with pytest.raises(ValueError, match=r"NormalizeObservation is one for vector environments\); pass a"):
+        with pytest.raises(ValueError, match=r"NormalizeObservation .*vector"):
             source.make_evaluation()
         assert "id" not in source.describe()
 
@@ -357,7 +355,7 @@ class TestVector:
     def test_missing_autoreset_mode_raises(self):
         vector = doubles.branching_vector(2, "SameStep")
         vector.metadata = {}
-        with pytest.raises(ValueError, match=r"metadata\['autoreset_mode'\] must be one of .* got None"):
+        with pytest.raises(ValueError, match=r"autoreset_mode'\] must .*None"):
             autoreset_mode(vector)
 
 
@@ -406,7 +404,7 @@ class TestStart:
         ],
     )
     def test_part_is_named(self, space):
-        with pytest.raises(ValueError, match=r"observation_space\['token'\] must start|agent '1' must start"):
+        with pytest.raises(ValueError, match=r"(\['token'\]|agent '1') must start"):
             resolve((space, spaces.Tuple([spaces.Discrete(2)] * 2)))
 
     def test_vector_environment_raises(self):

@@ -43,18 +43,18 @@ class TestSpaces:
         assert convert(both, "x") == spaces.Tuple([spaces.MultiBinary(4), spaces.MultiDiscrete([2, 3])])
 
     def test_broken_classic_space_is_named(self):
-        with pytest.raises(ValueError, match=r"^env: action_space looks like a Discrete space but cannot be read"):
+        with pytest.raises(ValueError, match=r"^env: action_space .*cannot be read"):
             convert(type("Discrete", (), {})(), "action_space")
 
     def test_check_spaces_names_the_space(self):
         box, discrete = spaces.Box(-1, 1, (2,)), spaces.Discrete(3)
         check_spaces("DQN", box, discrete)
         check_spaces("SAC", box, box, actions=("Box",), bounded_actions=True)
-        with pytest.raises(ValueError, match=r"^env: DQN takes a Discrete action space, got Box\(-1.0.*; use SAC$"):
+        with pytest.raises(ValueError, match=r"^env: DQN .*got Box.*; use SAC$"):
             check_spaces("DQN", box, box, hint="use SAC")
-        with pytest.raises(ValueError, match=r"^env: DQN takes a Discrete .*; use PPO, SAC or TD3$"):
+        with pytest.raises(ValueError, match=r"^env: DQN .*; use PPO, SAC or TD3$"):
             check_spaces("DQN", box, box)
-        with pytest.raises(ValueError, match=r"takes a Box or Dict observation space, got Discrete\(3\)$"):
+        with pytest.raises(ValueError, match=r"observation space, got Discrete\(3\)$"):
             check_spaces("DQN", discrete, discrete, observations=("Box", "Dict"))
         with pytest.raises(ValueError, match="takes actions with finite bounds"):
             check_spaces("SAC", box, spaces.Box(-1, np.inf, (1,)), actions=("Box",), bounded_actions=True)
@@ -95,7 +95,7 @@ class TestDescription:
         source = self.rebuilt(env)
         assert source.observation_space == resolve(env).observation_space
         assert source.action_space == resolve(env).action_space
-        with pytest.raises(ValueError, match="holds only the spaces of its environment; pass env="):
+        with pytest.raises(ValueError, match=r"only the spaces .*pass env="):
             source.make(0)
 
     def test_spaces_of_subclasses_are_described_by_their_base_classes(self):
@@ -117,7 +117,7 @@ class TestDescription:
 
     def test_id_with_a_module_raises(self):
         described = {**resolve(CARTPOLE).describe(), "id": "antigravity:CartPole-v1"}
-        with pytest.raises(ValueError, match="would import a module, which a file must not"):
+        with pytest.raises(ValueError, match="would import a module"):
             from_description(described)
         assert "antigravity" not in sys.modules
 
@@ -159,7 +159,7 @@ class TestDescription:
 
 def test_error_of_a_tuple_names_the_wrapper():
     parts = spaces.Tuple([spaces.Discrete(3), spaces.Discrete(2)])
-    with pytest.raises(ValueError, match=r"env = gymnasium\.wrappers\.FlattenObservation\(env\)$"):
+    with pytest.raises(ValueError, match=r"FlattenObservation\(env\)$"):
         check_spaces("DQN", parts, spaces.Discrete(2))
     with pytest.raises(ValueError, match=r"gymnasium\.wrappers\.TransformAction"):
         check_spaces("DQN", spaces.Box(0, 1, (1,)), parts)

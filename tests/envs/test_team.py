@@ -56,9 +56,9 @@ class TestTeam:
     @pytest.mark.parametrize(
         ("names", "observations", "message"),
         [
-            (["a"], [spaces.Discrete(2)] * 2, "an observation space and an action space for each agent"),
+            (["a"], [spaces.Discrete(2)] * 2, "action space for each agent"),
             (["a", "a"], [spaces.Discrete(2)] * 2, "the names of agents must differ"),
-            (["a", "b"], [spaces.Discrete(2), spaces.Text(3)], "observation_space of agent 'b' must be a Box"),
+            (["a", "b"], [spaces.Discrete(2), spaces.Text(3)], "agent 'b' must be a Box"),
         ],
     )
     def test_wrong_agents_raise(self, names: list[str], observations: list[Any], message: str) -> None:

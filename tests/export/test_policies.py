@@ -214,7 +214,7 @@ class TestRefused:
     )
     def test_ending_of_another_format(self, name: str, format: str, words: str, tmp_path: Path) -> None:
         for export in (Export, noterl.DQN((VECTOR, DISCRETE)).export):
-            with pytest.raises(ValueError, match=f"path must have the ending of format='{format}' .*{words}"):
+            with pytest.raises(ValueError, match=rf"path must .*'{format}' .*{words}"):
                 export(tmp_path / name, format)
         assert not list(tmp_path.iterdir())
 

@@ -71,7 +71,7 @@ class TestLRFinder:
         rate = keras.optimizers.schedules.ExponentialDecay(1e-3, 10, 0.9) if of_keras else linear
         agent, callback = one_lane(), LambdaCallback(on_train_begin=lambda logs: pytest.fail("training began"))
         agent.compile(keras.optimizers.Adam(rate))
-        with pytest.raises(ValueError, match=r"learning_rate has the schedule .*compile\(optimizer=1e-3\)"):
+        with pytest.raises(ValueError, match="learning_rate has the schedule"):
             LRFinder(agent).find(episodes=20, callbacks=[callback])
         with pytest.raises(ValueError, match="learning_rate has the schedule"):
             agent.set_rule("learning_rate", 0.1)
@@ -332,7 +332,7 @@ class TestPictures:
         assert finder.plot_reward().axes[0].get_xlabel() == "episode"
 
     def test_plot_of_another_metric_raises(self, finder: LRFinder, agent: noterl.DQN) -> None:
-        with pytest.raises(ValueError, match=r"there is no loss to plot: run find\(metric='loss'\) first"):
+        with pytest.raises(ValueError, match=r"no loss .*find\(metric='loss'\)"):
             finder.plot_loss()
         with pytest.raises(ValueError, match=r"there is no reward to plot: run find"):
             OptFinder(agent, ["adam"]).plot_reward()
@@ -447,11 +447,11 @@ class TestParallelFinder:
 
     def test_error_of_the_first_candidate_raises_if_all_fail(self) -> None:
         finder = ParallelFinder({"dying": DyingDQN("CartPole-v1", seed=1)})
-        with pytest.raises(RuntimeError, match=r"(?s)all candidates failed.*'dying'.*dying on purpose"):
+        with pytest.raises(RuntimeError, match=r"(?s)'dying'.*dying on purpose"):
             finder.find(episodes=2)
         assert (finder.results[0]["name"], finder.best) == ("dying", None)
         diverging = OptFinder(one_lane(), {"huge": keras.optimizers.SGD(1e30), "larger": keras.optimizers.SGD(1e35)})
-        with pytest.raises(RuntimeError, match=r"(?s)all candidates failed.*'huge'.*not finite"):
+        with pytest.raises(RuntimeError, match=r"(?s)'huge'.*not finite"):
             diverging.find(episodes=5)
 
     def test_error_of_a_candidate_is_reported(self, tmp_path: Path) -> None:

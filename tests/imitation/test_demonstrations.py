@@ -75,23 +75,23 @@ def test_pairs_leave_out_the_last_observation_of_each_episode() -> None:
 NAN = np.array([[0, 0, 0], [0, np.nan, 0], [0, 0, 0]], np.float32)
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "no episode": ({"observations": [], "actions": [], "rewards": [], "terminated": []}, "observations must .*got 0"),
-    "empty episode": ({"observations": [np.zeros((1, 3))], "actions": [[]], "rewards": [[]]}, r"actions\[0\] must"),
+    "empty episode": (
+        {"observations": [np.zeros((1, 3))], "actions": [[]], "rewards": [[]]},
+        r"actions\[0\] must .*at least one",
+    ),
     "other number of episodes": ({"actions": [[0, 1], [0, 1]]}, "actions must .*got 2"),
     "not a list": ({"rewards": 3.0}, "rewards must be a list"),
     "other width": ({"observations": [np.zeros((3, 4))]}, r"observations\[0\] .*\(3, 3\).*\(3, 4\)"),
     "no last observation": ({"observations": [np.zeros((2, 3))]}, r"observations\[0\] .*\(3, 3\).*\(2, 3\)"),
     "other rewards": ({"rewards": [[1.0]]}, r"rewards\[0\] .*\(2,\).*\(1,\)"),
-    "NaN": ({"observations": [NAN]}, r"observations\[0\] must be finite in float32, got nan"),
-    "infinite reward": ({"rewards": [[1.0, np.inf]]}, r"rewards\[0\] must be finite in \w+, got inf"),
-    "beyond float32": (
-        {"observations": [np.full((3, 3), 1e300)]},
-        r"observations\[0\] must be finite in float32, got 1e\+300",
-    ),
+    "NaN": ({"observations": [NAN]}, r"observations\[0\] must .*got nan"),
+    "infinite reward": ({"rewards": [[1.0, np.inf]]}, r"rewards\[0\] must .*got inf"),
+    "beyond float32": ({"observations": [np.full((3, 3), 1e300)]}, r"observations\[0\] must .*float32, got 1e\+300"),
     "beyond uint8": (
         {"observation_space": spaces.Box(0, 255, (3,), np.uint8), "observations": [np.full((3, 3), 300)]},
         r"observations\[0\] must fit uint8, got 300",
     ),
-    "action outside": ({"actions": [[0, 2]]}, r"actions\[0\] must be in Discrete\(2\), got 2"),
+    "action outside": ({"actions": [[0, 2]]}, r"actions\[0\] must .*Discrete\(2\), got 2"),
     "float actions": ({"actions": [[0.0, 1.0]]}, r"actions\[0\] must hold ints"),
     "Box action outside": ({"action_space": CONTINUOUS, "actions": [np.full((2, 2), 1.5)]}, r"actions\[0\] .*1\.5"),
     "not a bool": ({"terminated": [1]}, r"terminated\[0\] must be a bool, got 1"),
@@ -263,7 +263,7 @@ def test_noise_keeps_the_starts_of_episodes() -> None:
     [
         (0.1, "Pendulum-v1", "noise must be one of noterl.noise"),
         (GaussianWhiteNoiseProcess(size=2), "Pendulum-v1", "noise must have the size of an action"),
-        (GaussianWhiteNoiseProcess(), "CartPole-v1", "noise needs a Box action space with finite bounds"),
+        (GaussianWhiteNoiseProcess(), "CartPole-v1", r"noise needs .*finite bounds"),
     ],
 )
 def test_noise_that_does_not_fit_raises(noise: Any, env: str, message: str) -> None:

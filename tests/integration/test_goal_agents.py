@@ -243,7 +243,7 @@ def test_agent_on_any_space_trains_resumes_and_renders(space: Any, tmp_path: Pat
 
 
 def test_error_names_a_part_that_is_not_finite() -> None:
-    with pytest.raises(ValueError, match=r"observation\['inner'\]\['grid'\] of environment 0 at step 4"):
+    with pytest.raises(ValueError, match=r"\['inner'\]\['grid'\] .*0 at step 4"):
         room_agent(NESTED, broken=4).fit(steps=20, verbose=0)
 
 

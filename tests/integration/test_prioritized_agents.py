@@ -115,8 +115,8 @@ class WithoutFeedback(noterl.DQN):
 @pytest.mark.parametrize(
     ("kind", "score", "message"),
     [
-        (WithoutFeedback, None, "feedback .*td_error.*Prioritized.*WithoutFeedback"),
-        (noterl.DQN, RatioScore(), "feedback .*ratio.*Prioritized.*DQN.*td_error"),
+        (WithoutFeedback, None, r"feedback .*td_error.*WithoutFeedback"),
+        (noterl.DQN, RatioScore(), r"feedback .*ratio.*DQN.*td_error"),
     ],
 )
 def test_missing_feedback_raises(kind: Any, score: Any, message: str) -> None:

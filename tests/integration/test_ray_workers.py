@@ -161,7 +161,7 @@ class TestFailures:
     def test_exception_of_an_environment_arrives_with_its_traceback(self, in_numpy: bool) -> None:
         env = partial(FaultyEnv, "raise")
         with (
-            pytest.raises(WorkerError, match=r"worker \d \(environments \d to \d\) raised ZeroDivisionError") as raised,
+            pytest.raises(WorkerError, match=r"worker \d .*ZeroDivisionError") as raised,
             pool(env, 4, workers(), in_numpy=in_numpy) as made,
         ):
             made.rounds(10)
@@ -249,7 +249,7 @@ class TestFailures:
             made.rounds(3)
             monkeypatch.setattr(RayWorker, "calls" if where == "launch" else "_receive", fail)
             with (
-                pytest.warns(RuntimeWarning, match="was lost with the connection to Ray: OSError: no more memory"),
+                pytest.warns(RuntimeWarning, match=r"lost .*Ray: OSError: no more memory"),
                 pytest.raises(RuntimeError, match="connection to Ray was lost"),
             ):
                 made.rounds(300)
@@ -288,7 +288,7 @@ class TestFailures:
             made.rounds(3)
             monkeypatch.setattr(ray_launcher.ray, "wait", wait)
             with (
-                pytest.warns(RuntimeWarning, match="was lost with the connection to Ray: ConnectionError: no cluster"),
+                pytest.warns(RuntimeWarning, match=r"lost .*Ray: ConnectionError: no cluster"),
                 pytest.raises(RuntimeError, match="connection to Ray was lost"),
             ):
                 made.rounds(300)

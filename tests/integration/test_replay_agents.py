@@ -150,7 +150,7 @@ def test_reduced_default_memory_warns_and_its_capacity_is_saved(
 ) -> None:
     agent = noterl.DQN("CartPole-v1", hidden=(4,), seed=1)
     monkeypatch.setattr("noterl.replay.replay.total_bytes", lambda: 2_000_000)
-    with pytest.warns(UserWarning, match=r"100,000 transitions .*20,000 .*compile\(replay=noterl\.Replay\(20_000\)\)"):
+    with pytest.warns(UserWarning, match=r"100,000 .*Replay\(20_000\)"):
         agent.build()
     agent.summary()
     assert "0 of 20,000 transitions" in capsys.readouterr().out
@@ -167,7 +167,7 @@ def test_tensorflow_keeps_observations_on_the_host(tmp_path: Path) -> None:
     """A file does not depend on the backend, so the agent of such a file can be loaded here."""
     agent = noterl.DQN("CartPole-v1", hidden=(8,), seed=1)
     agent.compile(replay=Replay(1_000, on_device=True), batch_size=8, learning_starts=8)
-    with pytest.warns(UserWarning, match="on_device=True.* changes nothing on TensorFlow"):
+    with pytest.warns(UserWarning, match=r"on_device=True.*TensorFlow"):
         agent.fit(steps=40, verbose=0)
     agent.save(tmp_path / "agent.noterl")
     loaded = noterl.load(tmp_path / "agent.noterl")

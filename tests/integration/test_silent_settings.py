@@ -44,7 +44,7 @@ def test_callback_that_sets_a_scheduled_rate_is_refused_before_training(rate: An
 def test_keras_model_checkpoint_without_the_normalization_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "last.keras"
     agent = noterl.DQN("CartPole-v1", hidden=(4,), normalize_observation=True, seed=1)
-    with pytest.raises(ValueError, match=r"normalize_observation=True.*noterl\.callbacks\.Export"):
+    with pytest.raises(ValueError, match=r"normalize_observation=True.*callbacks\.Export"):
         agent.fit(steps=20, callbacks=[keras.callbacks.ModelCheckpoint(str(path), monitor="reward")], verbose=0)
     assert agent.steps == 0
 

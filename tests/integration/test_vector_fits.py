@@ -37,7 +37,7 @@ from tests.training.test_session import acting
 pytestmark = pytest.mark.backends("torch")
 
 MODES = pytest.mark.parametrize("mode", AutoresetMode)
-RESTARTED = r"^could not restore the vector environment \({}.*\)\. Its episodes restart, so this run will differ"
+RESTARTED = r"vector environment \({}.*\. Its episodes restart"
 
 
 def cartpole() -> gymnasium.Env:
@@ -157,7 +157,7 @@ class TestSurplus:
     def test_budget_is_exact_and_warns_once(self, mode: AutoresetMode, budget: dict[str, int]) -> None:
         factories = [lambda length=length: BranchingEnv(99, length) for length in (3, 4, 4, 4)]
         agent = build(TogetherVectorEnv(factories, autoreset_mode=mode), lambda o: np.ones(len(o), int))
-        with pytest.warns(RuntimeWarning, match="the budget ended within a step of the vector environment") as caught:
+        with pytest.warns(RuntimeWarning, match="budget ended within a step") as caught:
             history = agent.fit(**budget, verbose=0)
         assert count_runtime_warnings(caught) == 1
         assert len(history) == agent.episodes
@@ -205,7 +205,7 @@ class TestSurplus:
         agent, other = acting(together(cartpole, mode)), acting(together(cartpole, mode))
         interrupted(agent, steps=31)
         other.set_state(agent.get_state())
-        with pytest.warns(RuntimeWarning, match="this run will differ from an uninterrupted one") as caught:
+        with pytest.warns(RuntimeWarning, match="differ from an uninterrupted") as caught:
             other.fit(steps=3, verbose=0)
         assert count_runtime_warnings(caught) == 1
         agent.fit(steps=3, verbose=0)
@@ -386,11 +386,11 @@ def test_vector_environment_that_raises_when_it_is_restored_restarts() -> None:
 
 def test_changed_sync_restarts() -> None:
     agent = restored(acting(sync(cartpole), steps=31), other_number(sync))
-    with pytest.warns(RuntimeWarning, match=r"environments \(the state is of 3 environments\). Their episodes restart"):
+    with pytest.warns(RuntimeWarning, match=r"state is of 3 environments.*restart"):
         agent.fit(steps=7, verbose=0)
     agent = restored(acting(sync(cartpole), steps=31), other_observations(sync))
     begun = agent._counters.episodes_begun
-    with pytest.warns(RuntimeWarning, match=r"environment . \(observations differ\). Its episode restarts") as caught:
+    with pytest.warns(RuntimeWarning, match=r"\(observations differ\).*Its episode") as caught:
         agent.fit(steps=7, verbose=0)
     assert count_runtime_warnings(caught) == 3 and agent._counters.episodes_begun == begun + 3
 
@@ -399,7 +399,7 @@ def test_changed_sync_restarts() -> None:
 def test_scalar_lanes_and_vector_lanes_do_not_continue_each_others_runs(turn: int) -> None:
     first, other = [together(cartpole), cartpole][::turn]
     agent = restored(acting(first, steps=30), other)
-    with pytest.warns(RuntimeWarning, match="could not restore the .*the state is of (a vector|scalar) environment"):
+    with pytest.warns(RuntimeWarning, match=r"not restore .*is of (a vector|scalar)"):
         interrupted(agent, steps=6)
     check_replay(agent.replay)
 
@@ -422,7 +422,7 @@ def test_actions_beyond_the_limit_are_not_kept(monkeypatch: pytest.MonkeyPatch) 
     other = restored(long, together(cartpole))
     with pytest.warns(
         RuntimeWarning,
-        match=RESTARTED.format("env_call may have changed it, or the actions since its reset exceed 64 MiB"),
+        match=RESTARTED.format(".*64 MiB"),
     ):
         other.fit(steps=3, verbose=0)
 
@@ -511,7 +511,7 @@ def test_impossible_ends_in_a_state_raise(surplus: noterl.DQN, over: list[Any]) 
     state = surplus.get_state()
     running = [lane == 0 for lane in range(3)]
     lanes = {**state["lanes"], "ledger": {**state["lanes"]["ledger"], "running": running, "over": over}}
-    with pytest.raises(ValueError, match=r"lanes\['ledger'\]\['over'\]|the state of the environments"):
+    with pytest.raises(ValueError, match=r"\['over'\]|state of the environments"):
         surplus.set_state({**state, "lanes": lanes})
 
 
@@ -544,7 +544,7 @@ def test_environments_that_another_agent_has_stepped_are_reset(mode: AutoresetMo
         agent.compile(replay=noterl.Replay(1000))  # of one step, so that `moved` compares consecutive observations
     for agent in (first, first, second):
         interrupted(agent, steps=30)
-    with pytest.warns(RuntimeWarning, match=r"another agent has stepped .* episodes restart") as warned:
+    with pytest.warns(RuntimeWarning, match=r"another agent .* episodes restart") as warned:
         first.fit(steps=6, verbose=0)
     assert count_runtime_warnings(warned) == 1 and first.steps == 66
     rows = first.replay.gather(first.replay.sample(1, 64, generator=np.random.default_rng(0)), gamma=1.0)

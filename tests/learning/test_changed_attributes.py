@@ -264,7 +264,7 @@ def agent() -> Any:
 class TestRefused:
     def test_networks_cannot_be_replaced(self, agent: Any) -> None:
         before = agent.q
-        with pytest.raises(ValueError, match=r"q: .*noterl\.networks\.copy\(new, agent\.q\)"):
+        with pytest.raises(ValueError, match=r"q: .*copy\(new, agent\.q\)"):
             agent.q = networks.mlp(2, [4], 2)
         with pytest.raises(ValueError, match=r"new_critic: "):
             agent.new_critic = [networks.mlp(2, [4], 2)]

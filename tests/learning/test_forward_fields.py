@@ -73,7 +73,7 @@ def test_replay_memory_stores_the_fields_of_the_acting_policy() -> None:
 
 @pytest.mark.backends("torch")
 def test_workers_let_the_learner_act_and_say_so() -> None:
-    with pytest.warns(RuntimeWarning, match="workers: forward returns further fields, .* overlap has no effect"):
+    with pytest.warns(RuntimeWarning, match=r"workers: forward .*overlap"):
         history = made().fit(steps=20, workers=Workers(1, overlap=True), verbose=0)
     assert "staleness" not in history.history
 
@@ -132,14 +132,14 @@ def test_actor_splits_output_and_fields() -> None:
 
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
-    "not declared": ({"extra_spec": {"value": ((), "float32")}}, "extra_spec of Bad must declare .*'logits'"),
+    "not declared": ({"extra_spec": {"value": ((), "float32")}}, "extra_spec .*must declare .*'logits'"),
     "nothing declared": ({"extra_spec": {}}, "extra_spec of Bad must declare"),
     "other shape": ({"extra_spec": {**SPEC, "logits": ((3,), "float32")}}, r"'logits' with the shape \(2,\)"),
     "not returned": ({"extra_spec": {**SPEC, "more": ((), "float32")}}, "declares more"),
     "a pair without a dict": ({"forward": lambda self, x: (self.net(x), x)}, "forward must return"),
     "wrong width": (
         {"forward": lambda self, x: (x, {"logits": self.net(x), "value": x[:, 0]})},
-        r"forward must return a logit for each choice, \[B, 2\]",
+        r"forward must return .*\[B, 2\]",
     ),
 }
 

@@ -56,7 +56,7 @@ def test_schedule_of_keras_is_a_learning_rate_too() -> None:
 
 @pytest.mark.parametrize("function", [lambda progress: progress * 1e-3, lambda progress: 1e-3])
 def test_function_of_progress_is_answered_with_a_schedule(function: Any) -> None:
-    with pytest.raises(ValueError, match=r"compile\(optimizer=noterl.schedules.Linear\(") as error:
+    with pytest.raises(ValueError, match=r"compile\(optimizer=.*Linear\(") as error:
         compiled(function).fit(steps=20, verbose=0)
     assert len(str(error.value)) < 500
 
@@ -69,5 +69,5 @@ def test_messages_cut_long_values() -> None:
 
 @pytest.mark.backends("jax")
 def test_function_on_another_backend_is_answered_with_a_schedule() -> None:
-    with pytest.raises(ValueError, match=r"KERAS_BACKEND=torch.*noterl.schedules.Linear\("):
+    with pytest.raises(ValueError, match=r"KERAS_BACKEND=torch.*Linear\("):
         compiled(lambda progress: progress * 1e-3)

@@ -79,7 +79,7 @@ def test_fields_of_prepare_must_have_the_shape_of_the_rollout(field: str) -> Non
             return {**super().prepare(rollout), field: fields[field]}
 
     agent = Misshapen(lambda: Corridor(), seed=1)
-    with pytest.raises(ValueError, match=rf"prepare must return fields .*'{field}' of Misshapen has the shape"):
+    with pytest.raises(ValueError, match=rf"prepare must .*'{field}' of Misshapen"):
         agent.fit(steps=64, num_envs=2, verbose=0)
 
 
@@ -105,7 +105,7 @@ def test_steps_are_read_in_eager_updates_only(kind: Any, settings: dict[str, Any
     if noterl.backends.name() == "torch":  # there such a loss always runs eagerly
         return
     agent.compile(batch_size=4, **settings)
-    with pytest.raises(RuntimeError, match=r"steps would be compiled into the update as the constant"):
+    with pytest.raises(RuntimeError, match=r"steps would .*constant"):
         agent.fit(steps=16, num_envs=2, verbose=0)
 
 

@@ -116,5 +116,5 @@ def test_other_words_are_refused(precision: Any) -> None:
     if precision is None:
         noterl.DQN(VECTOR, seed=1).compile(precision=precision)
         return
-    with pytest.raises(ValueError, match="precision must be 'float32' or 'bfloat16'"):
+    with pytest.raises(ValueError, match="precision must"):
         noterl.DQN(VECTOR, seed=1).compile(precision=precision)

@@ -290,12 +290,12 @@ def test_default_memory_has_single_steps() -> None:
 
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
-    "not a model": ({"reward_model": 3}, "reward_model must be a noterl.imitation.GAIL, got 3"),
+    "not a model": ({"reward_model": 3}, "reward_model must .*GAIL, got 3"),
     "n-step returns": ({"replay": noterl.Replay(9, n_step=2)}, "n_step=1"),
     "triplets": ({"replay": noterl.Replay(9, relabel=Triplets())}, "Triplets"),
     "other observations": (
         {"reward_model": GAIL(demonstrations(observation_space=spaces.Box(-1.0, 1.0, (4,), np.float32)))},
-        "demonstrations must have the agent's observation_space",
+        "demonstrations must .*observation_space",
     ),
     "other actions": ({"reward_model": GAIL(demonstrations(spaces.Discrete(3)))}, "action_space, Discrete"),
 }

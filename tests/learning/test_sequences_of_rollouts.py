@@ -112,8 +112,8 @@ def test_default_length_divides_rollout_and_batch(
 @pytest.mark.parametrize(
     ("length", "batch_size", "message"),
     [
-        (5, 10, "sequence_length must divide rollout_steps=12, got 5"),
-        (4, 10, "batch_size must be a multiple of sequence_length=4, got 10"),
+        (5, 10, r"sequence_length must .*got 5"),
+        (4, 10, r"batch_size must .*sequence_length=4"),
         (0, 8, "sequence_length must be a positive int"),
     ],
 )

@@ -219,11 +219,11 @@ def resident() -> int:
 def test_observations_that_are_not_stacks_raise() -> None:
     action = spaces.Discrete(2)
     for space in (spaces.Box(0, 1, (5, 7)), spaces.Discrete(4), spaces.Dict({"camera": ATARI})):
-        with pytest.raises(ValueError, match="frame_stack=4 needs observations that are stacks of 4 frames"):
+        with pytest.raises(ValueError, match="frame_stack=4 needs"):
             Replay(10, frame_stack=4).build(space, action)
     replay = Replay(10, frame_stack=4)
     replay.build(spaces.Box(0, 1, (8,)), action)
-    with pytest.raises(ValueError, match=r"not a stack of the last 4 frames side by side.*noterl\.envs\.FrameStack"):
+    with pytest.raises(ValueError, match=r"last 4 frames .*FrameStack"):
         replay.add(0, np.arange(8), 0, 0.0, np.arange(8), False, False)
     assert len(replay) == 0
     zeros = FrameStackObservation(CountingEnv(7), 4, padding_type="zero")

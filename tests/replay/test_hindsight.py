@@ -236,8 +236,8 @@ class TestArguments:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            ({"strategy": "past"}, "strategy must be 'future', 'final' or 'episode', got 'past'"),
-            ({"ratio": 1.5}, "ratio must be a finite number of at least 0 and at most 1, got 1.5"),
+            ({"strategy": "past"}, r"strategy must .*got 'past'"),
+            ({"ratio": 1.5}, r"ratio must .*got 1\.5"),
             ({"ratio": True}, "ratio must be"),
         ],
     )
@@ -248,11 +248,11 @@ class TestArguments:
     @pytest.mark.parametrize(
         ("space", "message"),
         [
-            (spaces.Box(0, 1, (2,)), "relabel: Hindsight needs observations that are a Dict of observation, achieved"),
-            (spaces.Dict({"observation": spaces.Discrete(2)}), "a Dict of observation, achieved_goal, desired_goal"),
+            (spaces.Box(0, 1, (2,)), r"relabel: .*Dict of observation"),
+            (spaces.Dict({"observation": spaces.Discrete(2)}), r"Dict of .*achieved_goal, desired_goal"),
             (
                 spaces.Dict({**OBSERVATIONS.spaces, "achieved_goal": spaces.Box(0, 1, (2,))}),
-                "goals that are arrays, the achieved ones like the desired ones",
+                "goals that are arrays",
             ),
         ],
     )
@@ -262,7 +262,7 @@ class TestArguments:
             replay.build(space, spaces.Discrete(2))
 
     def test_environment_without_compute_reward_raises(self) -> None:
-        with pytest.raises(ValueError, match="neither the agent nor the environment defines it"):
+        with pytest.raises(ValueError, match="neither the agent nor the environment"):
             Hindsight().attach(object(), envs.resolve("CartPole-v1"))
 
     def test_gather_before_attach_raises(self) -> None:

@@ -289,7 +289,7 @@ def test_clear_resets_scores():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"alpha": -0.1}, "alpha must be a finite number of at least 0 and at most 1, got -0.1"),
+        ({"alpha": -0.1}, r"alpha must .*got -0\.1"),
         ({"alpha": 1.5}, "alpha"),
         ({"beta": 2}, "beta"),
         ({"beta": float("nan")}, "beta"),

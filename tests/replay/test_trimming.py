@@ -197,7 +197,7 @@ def test_unusable_memmap_folder_raises(tmp_path: Path, monkeypatch: pytest.Monke
     replay = Replay(50, memmap=tmp_path)
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage._replace(free=100))
-    with pytest.raises(ValueError, match=r"capacity=50 needs \d+ bytes .* on the disk of memmap=.* only 100 bytes"):
+    with pytest.raises(ValueError, match=r"capacity=50 .*memmap=.*100 bytes"):
         replay.build(spaces.Box(-1, 1, (3,)), spaces.Discrete(5))
     assert len(replay) == 0
 

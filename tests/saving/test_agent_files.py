@@ -103,7 +103,7 @@ def test_agent_file_and_weights_file_are_not_interchangeable(victim: Any, file: 
     victim.save_weights(tmp_path / "w.safetensors")
     saving.write(tmp_path / "tree.noterl", {"class": "DQN"})
     with unchanged(victim):
-        with pytest.raises(FileError, match=r"not of weights: noterl\.load\(path\) or restore\(path\) reads it"):
+        with pytest.raises(FileError, match="not of weights"):
             victim.load_weights(file)
         for path, message in (
             ("w.safetensors", r"load_weights\(path\) reads it"),

@@ -203,7 +203,7 @@ def test_tree_that_could_not_be_read_is_not_written(tmp_path: Path) -> None:
         deep = [deep]
     with pytest.raises(ValueError, match="must not be nested more than 100 deep"):
         saving.write(tmp_path / "a", deep)
-    with pytest.raises(ValueError, match="tree must be at most 8388608 bytes of JSON"):
+    with pytest.raises(ValueError, match=r"tree must .*8388608"):
         saving.write(tmp_path / "a", "x" * 2**23)
     with pytest.raises(ValueError, match=r"262144 values .* must be arrays"):
         saving.write(tmp_path / "a", [["x"]] * 2**17)
@@ -362,7 +362,7 @@ def test_pickle_inside_an_array_does_not_run(tmp_path: Path, monkeypatch: pytest
 @pytest.mark.parametrize(
     ("content", "members", "reason"),
     [
-        (document(1, version=2), {}, "version is 2, .*reads version 1: install a newer noterl"),
+        (document(1, version=2), {}, r"version is 2, .*newer noterl"),
         (document(1, version=True), {}, "version is True"),
         (document(1, format="other"), {}, "not written by noterl"),
         ([1], {}, "not written by noterl"),

@@ -55,7 +55,7 @@ def test_custom_objects_take_precedence_over_the_registry(no_modules: None) -> N
         pass
 
     structure, _ = encoded(ConfigTestUnregistered())
-    with pytest.raises(ValueError, match=r"'ConfigTestUnregistered' is not registered.*custom_objects"):
+    with pytest.raises(ValueError, match=r"'ConfigTestUnregistered'.*custom_objects"):
         decoded(structure)
     custom_objects = {"ConfigTestUnregistered": ConfigTestUnregistered}
     assert type(decoded(structure, custom_objects=custom_objects)) is ConfigTestUnregistered
@@ -63,7 +63,7 @@ def test_custom_objects_take_precedence_over_the_registry(no_modules: None) -> N
 
 def test_class_with_the_name_of_a_registered_one_raises() -> None:
     impostor = type("ConfigTestPolicy", (Configurable,), {})
-    with pytest.raises(TypeError, match=r"policy.*another class is registered as 'ConfigTestPolicy'"):
+    with pytest.raises(TypeError, match=r"policy.*as 'ConfigTestPolicy'"):
         encoded({"policy": impostor()})
     with pytest.raises(ValueError, match=r"was built with policy=.*ConfigTestPolicy"):
         through_json(Arguments({"policy": impostor()}))
@@ -86,7 +86,7 @@ def test_argument_that_a_file_cannot_hold_is_named_when_it_is_built(
     with pytest.raises(TypeError, match=type_error):
         encoded(value)
     structure, encoder = encoded(Arguments({"good": (1,), **value}))
-    with pytest.raises(ValueError, match=rf"was built with {value_error}.*which a file cannot hold.*agent\.restore"):
+    with pytest.raises(ValueError, match=rf"built with {value_error}.*agent\.restore"):
         decoded(structure, encoder.arrays)
     del structure[next(iter(value))]
     assert decoded(structure) == {"good": (1,)}
@@ -141,7 +141,7 @@ def test_forged_object_raises_with_its_place(value: Any, no_modules: None) -> No
 
 
 def test_failing_constructor_is_named_with_its_place() -> None:
-    with pytest.raises(ValueError, match=r"policy\[0\]: ConfigTestPolicy cannot be built from"):
+    with pytest.raises(ValueError, match=r"policy\[0\]: ConfigTestPolicy cannot"):
         decoded({"policy": [{"$object": ["ConfigTestPolicy", {"self": 1}]}]})
 
 

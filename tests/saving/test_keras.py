@@ -90,14 +90,14 @@ def test_unregistered_optimizer_needs_custom_objects() -> None:
         pass
 
     structure, _ = encoded(SavingTestLocal(0.25))
-    with pytest.raises(ValueError, match=r"'SavingTestLocal' is not registered.*custom_objects"):
+    with pytest.raises(ValueError, match=r"'SavingTestLocal'.*custom_objects"):
         decoded(structure)
     assert isinstance(decoded(structure, custom_objects={"SavingTestLocal": SavingTestLocal}), SavingTestLocal)
 
 
 def test_optimizer_with_the_name_of_a_known_one_raises() -> None:
     impostor = type("Adam", (optimizers.SGD,), {})
-    with pytest.raises(TypeError, match=r"optimizer.*'Adam' is another class, of Keras"):
+    with pytest.raises(TypeError, match=r"optimizer.*'Adam' is another class"):
         encoded({"optimizer": impostor()})
 
 
@@ -105,7 +105,7 @@ def test_optimizer_that_holds_a_function_raises() -> None:
     value = {"optimizer": optimizers.SGD(lambda: 0.1)}  # get_config would warn, and warnings are errors here
     with pytest.raises(TypeError, match=r"optimizer.*learning_rate.*function"):
         encoded(value)
-    with pytest.raises(ValueError, match=r"was built with optimizer\['learning_rate'\]=function"):
+    with pytest.raises(ValueError, match=r"optimizer\['learning_rate'\]=function"):
         through_json(Arguments(value))
     with pytest.raises(TypeError, match=r"model.*Sequential"):
         encoded({"model": keras.Sequential()})

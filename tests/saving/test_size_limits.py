@@ -76,10 +76,10 @@ def changed(path: Path, place: str, value: Any) -> dict[str, Any]:
 
 SPACE = "environment.observation_space"
 CASES: dict[str, tuple[str, Any, str]] = {
-    "two wide layers": ("config.hidden", [20_000, 20_000], "agent.json.*larger networks.*variables.safetensors"),
+    "two wide layers": ("config.hidden", [20_000, 20_000], "larger networks.*variables.safetensors"),
     "layers beyond any memory": ("config.hidden", [10**12], "agent.json.*larger networks"),
     "many layers": ("config.hidden", [2] * 5_000, "agent.json.*larger networks"),
-    "many updates": ("compile.updates", 10**15, "^updates times batch_size .*updates=1000000000000000"),
+    "many updates": ("compile.updates", 10**15, "^updates times .*updates=1000000000000000"),
     "many updates in a call": ("compile.steps_per_execution", 10**9, "^steps_per_execution times batch_size"),
     "many updates since a callback": ("state.schedule", {"updates": 10**12}, "^updates times batch_size"),
     "a long argument of the environment": ("environment.kwargs", {"desc": ["F" * 600] * 600}, "bytes of arguments"),

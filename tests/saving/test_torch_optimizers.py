@@ -83,7 +83,7 @@ def with_groups(parameters: Any) -> Any:
 def test_optimizer_that_its_arguments_do_not_describe_is_refused(optimizer: Any, tmp_path: Path) -> None:
     agent = trained(optimizer)
     agent.save(tmp_path / "a.noterl")
-    with pytest.raises(ValueError, match=r"optimizer\['actor'\]=torch.optim.adam.Adam.*agent.restore"):
+    with pytest.raises(ValueError, match=r"optimizer\['actor'\]=.*agent\.restore"):
         noterl.load(tmp_path / "a.noterl")
     again = trained(optimizer)
     again.restore(tmp_path / "a.noterl")

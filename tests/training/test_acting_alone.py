@@ -154,7 +154,7 @@ def test_memory_that_does_not_fit_the_machine_is_refused_by_fit_only(tmp_path: P
     observation = env.observation_space.sample()
     assert loaded.act(observation) == agent.act(observation) and len(loaded.replay) == 0
     for call in (agent.build, lambda: agent.fit(steps=1, verbose=0)):
-        with pytest.raises(ValueError, match=r"capacity=10{15} needs .* are available; at most"):
+        with pytest.raises(ValueError, match=r"capacity=10{15} needs"):
             call()
     assert env.episode == -1 and agent.steps == 0
     agent.compile(replay=100)

@@ -310,7 +310,7 @@ class TestUnknownEvents:
     )
     def test_method_that_is_not_an_event_warns_at_fit(self, name: str, expected: str) -> None:
         kind = type("Mine", (Callback,), {name: lambda self, *args: None})
-        with pytest.warns(UserWarning, match=rf"Mine\.{name} is never called.*{expected}") as caught:
+        with pytest.warns(UserWarning, match=rf"Mine\.{name} .*{expected}") as caught:
             self.fit(kind())
         assert [each.filename for each in caught if "never called" in str(each.message)] == [__file__]
 
@@ -318,7 +318,7 @@ class TestUnknownEvents:
         import keras
 
         kind = type("Mine", (keras.callbacks.Callback,), {"on_episode_end": lambda self, *args: None})
-        with pytest.warns(UserWarning, match=r"Mine\.on_episode_end is never called.*'on_epoch_end'") as caught:
+        with pytest.warns(UserWarning, match=r"Mine\.on_episode_end .*'on_epoch_end'") as caught:
             self.fit(kind())
         assert [each.filename for each in caught if "never called" in str(each.message)] == [__file__]
 
@@ -336,5 +336,5 @@ class TestUnknownEvents:
         assert not [each for each in recwarn if "never called" in str(each.message)]
 
     def test_lambda_callback_suggests_the_event(self) -> None:
-        with pytest.raises(ValueError, match=r"'on_epoch_end' is not an event; .*on_episode_end"):
+        with pytest.raises(ValueError, match=r"'on_epoch_end' .*on_episode_end"):
             LambdaCallback(on_epoch_end=print)

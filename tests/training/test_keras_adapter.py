@@ -433,18 +433,18 @@ class TestSavers:
     def test_model_checkpoint_of_several_networks_raises(self, arguments: dict[str, Any], tmp_path: Path) -> None:
         path = str(tmp_path / ("x.weights.h5" if arguments else "x.keras"))
         agent = noterl.PPO("CartPole-v1", hidden=(4,))
-        with pytest.raises(ValueError, match=r"ModelCheckpoint .*actor, critic.*noterl\.callbacks\.Checkpoint"):
+        with pytest.raises(ValueError, match=r"ModelCheckpoint .*actor, critic"):
             agent.fit(episodes=1, callbacks=[keras.callbacks.ModelCheckpoint(path, **arguments)], verbose=0)
         assert (agent.steps, list(tmp_path.iterdir())) == (0, [])
 
     @pytest.mark.backends("torch")
     def test_model_checkpoint_of_a_native_module_raises(self, tmp_path: Path) -> None:
         saver = keras.callbacks.ModelCheckpoint(str(tmp_path / "x.keras"))
-        with pytest.raises(ValueError, match=r"ModelCheckpoint .*q, .*torch.*noterl\.callbacks\.Checkpoint"):
+        with pytest.raises(ValueError, match=r"ModelCheckpoint .*q, .*torch"):
             small().fit(episodes=1, callbacks=[saver], verbose=0)
 
     def test_backup_and_restore_warns(self, tmp_path: Path) -> None:
-        with pytest.warns(UserWarning, match=r"BackupAndRestore.*noterl\.callbacks\.Checkpoint") as caught:
+        with pytest.warns(UserWarning, match=r"BackupAndRestore.*callbacks\.Checkpoint") as caught:
             rewarded([0]).fit(
                 steps=1, callbacks=[keras.callbacks.BackupAndRestore(str(tmp_path / "b"), save_freq=100)], verbose=0
             )
@@ -534,5 +534,5 @@ class TestFacade:
             save(filepath=path, overwrite=True)
 
     def test_other_objects_raise(self) -> None:
-        with pytest.raises(ValueError, match=r"callbacks: got the class EarlyStopping; pass an instance"):
+        with pytest.raises(ValueError, match=r"callbacks: .*class EarlyStopping"):
             rewarded([0]).fit(steps=1, callbacks=[keras.callbacks.EarlyStopping], verbose=0)

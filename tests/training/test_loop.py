@@ -74,7 +74,7 @@ class TestBudgets:
     @pytest.mark.parametrize("name", ["episodes", "steps", "num_envs", "log_every"])
     def test_invalid_number_raises(self, tape: Tape, name: str, value: Any) -> None:
         arguments = {"steps": 5, name: value}
-        with pytest.raises(ValueError, match=rf"^{name} must be a positive int, got {value!r}$"):
+        with pytest.raises(ValueError, match=rf"^{name} must .*got {value!r}$"):
             taped(tape).fit(verbose=0, **arguments)
         assert tape == []
 

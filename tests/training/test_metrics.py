@@ -85,7 +85,7 @@ def test_metric_cannot_replace_an_entry_of_the_episode_logs() -> None:
 
     agent = Confusing(CountingEnv, hidden=(4,), seed=1)
     agent.compile(learning_starts=5, batch_size=2, update_every=1, updates=1)
-    with pytest.raises(ValueError, match="the logs of an episode already have 'reward'"):
+    with pytest.raises(ValueError, match="already have 'reward'"):
         agent.fit(steps=30, verbose=0)
 
 

@@ -147,9 +147,9 @@ class TestSearch:
         result = run(Path("out"), {"level": Float(0, 1)}, trials=4, **arguments)
         assert [trial.params for trial in result.study.trials][:2] == first and states(result) == ["COMPLETE"] * 4
         assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "study.db"]
-        with pytest.raises(ValueError, match=r"in sqlite:///study.db is that of another search, with seed=0"):
+        with pytest.raises(ValueError, match=r"study\.db .*another search.*seed=0"):
             run(Path("out"), {"level": Float(0, 1)}, seed=1, **arguments)
-        with pytest.raises(ValueError, match=r"storage: mongo://x is .*not a journal or database of Optuna"):
+        with pytest.raises(ValueError, match="storage: mongo://x "):
             run(Path("out"), {"level": Float(0, 1)}, storage="mongo://x")
 
     def test_trial_of_a_dead_process_becomes_a_failed_one(self, tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ class TestSearch:
         arguments = {"space": {"level": Float(0.0, 1.0)}, "trials": 2}
         run(tmp_path, **arguments)
         best = (tmp_path / "best.toml").read_bytes()
-        with pytest.raises(ValueError, match=f"out or study must be another one.*{message}"):
+        with pytest.raises(ValueError, match=rf"out or study must .*{message}"):
             run(tmp_path, **{**arguments, **changes})
         assert (tmp_path / "best.toml").read_bytes() == best
         assert len(run(tmp_path, **{**arguments, **changes}, study="another").study.trials) == 2
@@ -422,7 +422,7 @@ def test_sparse_journal_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("noterl.utils.budget.available_bytes", lambda: 2**26)
     with (tmp_path / "study.log").open("wb") as sparse:
         sparse.truncate(2**25)
-    with pytest.raises(ValueError, match=r"storage: .*study\.log .* bytes, and .* fit in memory"):
+    with pytest.raises(ValueError, match=r"storage: .*study\.log .*memory"):
         open_study(optuna, tmp_path / "study.log", "noterl", "tpe", "median", 2, 0)
 
 

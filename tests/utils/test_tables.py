@@ -35,7 +35,7 @@ def test_scalars_become_numbers() -> None:
         ("log.csv", b"steps\n\xff\n", "log.csv.*utf-8"),
         ("log.jsonl", b"[" * 200_000 + b"\n", "log.jsonl is not a table: .*recursion"),
         ("log.jsonl", b'{"steps"\n', "log.jsonl is not a table: .*delimiter"),
-        ("log.jsonl", b"3\n", "each line of .*log.jsonl must hold an object"),
+        ("log.jsonl", b"3\n", r"log\.jsonl must hold an object"),
         ("log.jsonl", b'{"a": ' + b"9" * 5_000 + b"}\n", "log.jsonl is not a table: .*digits"),
         ("log.jsonl", b"".join(b'{"%d": 1}\n' % number for number in range(3_000)), "log.jsonl: at most .* cells"),
         ("log.parquet", b"PAR1", "log.parquet"),
@@ -55,7 +55,7 @@ def test_sparse_file_is_refused_before_it_is_read(name: str, tmp_path: Path, mon
     monkeypatch.setattr("noterl.utils.budget.available_bytes", lambda: 2**28)
     with (tmp_path / name).open("wb") as sparse:
         sparse.truncate(2**26)
-    with pytest.raises(ValueError, match=rf"{name}.*: it takes 67,108,864 bytes, and 16,777,216 fit in memory"):
+    with pytest.raises(ValueError, match=rf"{name}.*16,777,216 fit"):
         read_columns(tmp_path / name)
 
 

@@ -63,7 +63,7 @@ def inboxes_of(made: Pool) -> Any:
 def test_state_of_environments_stepped_together_restarts_their_episodes(kind: str) -> None:
     made = Pool(CountEnv, 2, 2)
     try:
-        with pytest.warns(RuntimeWarning, match="the state is of (a vector environment|environments on the device)"):
+        with pytest.warns(RuntimeWarning, match=r"state is of (a vector|environments on)"):
             made.lanes.set_state({kind: {}, "lanes": [{}, {}], "ledger": {}})
         made.start()
         assert made.lanes.idle() == [0, 1]
@@ -393,7 +393,7 @@ class TestEnvironments:
         assert spec is not None
         spec.additional_wrappers = (WrapperSpec("Mine", "__main__:Mine", {}),)
         environment.unwrapped.spec = spec
-        with pytest.raises(ValueError, match=r"the wrapper Mine is defined in the script; pass a factory"):
+        with pytest.raises(ValueError, match=r"wrapper Mine .*script"):
             Pool(environment.unwrapped, 1, 1)
 
     def test_path_that_is_no_text_is_ignored(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -446,7 +446,7 @@ class TestFailures:
     def test_exception_of_an_environment_arrives_with_its_traceback(self, in_numpy: bool) -> None:
         env = partial(FaultyEnv, "raise")
         with (
-            pytest.raises(WorkerError, match=r"worker \d \(environments \d to \d\) raised ZeroDivisionError") as raised,
+            pytest.raises(WorkerError, match=r"worker \d .*ZeroDivisionError") as raised,
             pool(env, 4, 2, in_numpy=in_numpy) as made,
         ):
             made.rounds(10)
@@ -456,7 +456,7 @@ class TestFailures:
 
     def test_error_of_a_connection_of_the_environment_arrives_too(self) -> None:
         with (
-            pytest.raises(WorkerError, match="raised ConnectionResetError: the simulator is gone"),
+            pytest.raises(WorkerError, match="raised ConnectionResetError"),
             pool(partial(FaultyEnv, "disconnect"), 1, 1) as made,
         ):
             made.rounds(10)
@@ -538,7 +538,7 @@ class TestFailures:
         with pool(DiscreteWalkEnv, 2, Workers(2, on_failure="raise")) as made:
             made.rounds(3)
             os.kill(made.processes()[1], signal.SIGKILL)
-            with pytest.raises(WorkerError, match=r"worker 1 \(environment 1\) was killed by SIGKILL") as raised:
+            with pytest.raises(WorkerError, match=r"worker 1 .*killed by SIGKILL") as raised:
                 made.rounds(3)
             assert raised.value.worker == 1
 
@@ -646,7 +646,7 @@ class TestEnding:
     def test_error_of_close_is_a_warning(self) -> None:
         made = Pool(_FailingClose, 1, 1).start()
         made.rounds(2)
-        with pytest.warns(RuntimeWarning, match=r"worker 0 .*close\(\) of an environment raised RuntimeError: no room"):
+        with pytest.warns(RuntimeWarning, match=r"worker 0 .*close\(\) .*no room"):
             made.lanes.close()
         assert not children()
 
@@ -663,7 +663,7 @@ class TestEnding:
         monkeypatch.setattr(supervisor, "_END_SECONDS", 0.3)
         made = Pool(partial(_Closing, "", 60.0), 1, 1).start()
         made.rounds(2)
-        with pytest.warns(RuntimeWarning, match="worker 0 .* did not close its environments within 0.3"):
+        with pytest.warns(RuntimeWarning, match=r"worker 0 .*not close .*0\.3"):
             made.lanes.close()
         assert not children()
 

@@ -37,6 +37,11 @@ POOL_PARTS = {
     "ring": "Transitions through shared memory",
     "weights": "Weights through shared memory",
 }
+# What is on an algorithm's page beside the table of its tasks.
+OTHER_RESULTS = {
+    "dqn": ("compare/cartpole-dqn", "learning/bitflip"),
+    "maddpg": ("learning/maddpg_speaker_listener", "learning/maddpg_spread"),
+}
 NAMES = {
     "tensorflow": "TensorFlow",
     "jax": "JAX",
@@ -79,11 +84,25 @@ def learning_tables(results: Path = RESULTS) -> str:
     return _joined(sections)
 
 
-def algorithm_table(algorithm: str, results: Path = RESULTS) -> str:
-    """Return the table of what an algorithm learned in float32 with its usual networks, for its page."""
+def algorithm_tables(algorithm: str, results: Path = RESULTS) -> str:
+    """Return the tables of what an algorithm learned in float32 with its usual networks, for its page."""
     names = re.compile(rf"[a-z0-9]+-{algorithm}(-[a-z]+)*")
     stored = [result for result in _results(results / "learning") if names.fullmatch(result["task"])]
-    return learning_table(stored) + "\n"
+    sections = [learning_table(stored)] if stored else []
+    for name in OTHER_RESULTS.get(algorithm, ()):
+        result = json.loads((results / f"{name}.json").read_text())
+        table = "\n".join(result["table"]) if "table" in result else returns_table(result)
+        sections.append(f"{_title(result)}\n\n{table}")
+    return _joined(sections)
+
+
+def _title(result: dict[str, Any]) -> str:
+    """Return what was measured: the task, the steps, the seeds, the backend of a module's task, and where."""
+    seeds = len({run["seed"] for run in result["runs"]})
+    steps = result["steps"] if "steps" in result else result["settings"]["steps"]
+    backend = f", {NAMES[result['backend']]}" if "backend" in result else ""
+    title = result.get("title", result["task"])
+    return f"**{title}**: {steps:,} steps, {seeds} seeds{backend}, {_where(result)}"
 
 
 def first_programs_tables(results: Path = RESULTS) -> str:
@@ -233,6 +252,18 @@ def speed_section(result: dict[str, Any]) -> str:
         rows = [(who, *(f"{100 * split[name]:.0f} %" for name in names)) for who, split in splits.items()]
         parts.append(markdown_table(("share of the time", *names), rows))
     return "\n\n".join(parts)
+
+
+def returns_table(result: dict[str, Any]) -> str:
+    """Return the returns of one result of `compare.py`, noterl first; a warm cache does not change the returns."""
+    participants = result["summary"]["participants"]
+    rows = []
+    for who in sorted(participants, key=lambda who: (not who.startswith("noterl-"), who)):
+        if not who.endswith("-warm"):
+            one = participants[who]["returns"]
+            scores = ", ".join(f"{score:.0f}" for score in one["scores"])
+            rows.append((who, f"{one['median']:.1f}", iqm(one), f"{one['worst']:.1f}", scores))
+    return markdown_table(("", "median", "IQM (95 % interval)", "worst seed", "by seed"), rows)
 
 
 def _participant_row(who: str, one: dict[str, Any]) -> tuple[str, ...]:

@@ -116,8 +116,8 @@ class _Progress:
 class Population:
     """S agents that train together on the device, with different seeds or different hyperparameters.
 
-    A Population needs the JAX backend, a functional environment, and an agent that trains on the device: PPO, A2C or
-    TRPO without normalization. A member makes the same updates as a single agent with the same seed.
+    A Population needs the JAX backend, a functional environment, and an agent that trains on the device: PPO, A2C, TRPO
+    or PQN without normalization. A member makes the same updates as a single agent with the same seed.
 
     Args:
         agent: the agent that the members are copies of; this agent does not train. Each member starts with the initial

@@ -10,6 +10,7 @@ import pytest
 import noterl
 from noterl.distribute import SINGLE, Strategy
 from tests.support.batches import IMAGE, random_batch, small_dqn
+from tests.support.launching import require_jax_processes
 from tests.support.parts import learner_of
 
 pytestmark = pytest.mark.backends("jax")
@@ -18,6 +19,7 @@ pytestmark = pytest.mark.backends("jax")
 @pytest.fixture(scope="module")
 def strategy() -> Strategy:
     """Return the strategy of several processes, of which there is one."""
+    require_jax_processes()
     from noterl.backends.jax.processes import connected
     from noterl.distribute.data_parallel import DataParallelProcesses
 
@@ -66,6 +68,14 @@ def test_updates_that_are_not_compiled_are_refused(strategy: Strategy) -> None:
     agent.compile(jit_compile=False)
     with pytest.raises(ValueError, match="jit_compile"):
         agent.fit(steps=1, strategy=strategy, verbose=0)
+
+
+def test_jax_that_is_too_old_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from noterl.backends.jax import processes
+
+    monkeypatch.setattr("jax.__version_info__", (0, 8, 3))
+    with pytest.raises(ImportError, match=r"needs JAX 0\.9 or newer"):
+        processes.Processes()
 
 
 def test_an_error_of_another_process_ends_the_wait(strategy: Strategy, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from noterl.distribute.data_parallel import start
-from tests.support.launching import RANK_RUN, ROOT
+from tests.support.launching import RANK_RUN, ROOT, require_jax_processes
 from tests.support.launching import launch as launch_ranks
 from tests.support.replica_equivalence import assert_equivalent
 
@@ -79,6 +79,7 @@ def test_faults_end_the_run_everywhere(mode: str, message: str, code: int, tmp_p
 
 
 def test_a_port_in_use_is_an_error(tmp_path: Path) -> None:
+    require_jax_processes()
     script = tmp_path / "script.py"
     script.write_text("import noterl\nnoterl.DQN('CartPole-v1')\n")
     with socket.socket() as taken:

@@ -10,11 +10,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
+import pytest
 
 ROOT = Path(__file__).parents[2]
 RANK_RUN = ROOT / "tests" / "support" / "rank_run.py"
 EQUIVALENCE = ROOT / "tests" / "support" / "replica_equivalence.py"
 MARK = "NOTERL_TEST_LAUNCH"  # the environment variable that the processes of one launch share
+
+
+def require_jax_processes() -> None:
+    """Skip a test of several JAX processes if JAX is too old for them."""
+    pytest.importorskip("jax", minversion="0.9")
 
 
 def launch(
@@ -31,6 +37,8 @@ def launch(
         options: further options of the launcher.
         before: a command that runs the command line which follows.
     """
+    if strategy == "data-parallel":
+        require_jax_processes()
     command = [*before, sys.executable, "-m", "noterl", "launch", "--strategy", strategy]
     command += [*options, *map(str, arguments)]
     mark = uuid.uuid4().hex  # other tests may launch the same command at the same time

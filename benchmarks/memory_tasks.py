@@ -125,7 +125,7 @@ class MemoryTask:
         """Do the runs that `folder` does not hold, store each when it ends, and return the result of all."""
         path = None if folder is None else folder / f"{self.name}.json"
         backend = keras.backend.backend()
-        settings = {"steps": steps, "every": self.every or steps, "evaluation episodes": EPISODES}
+        settings = self.settings(steps)
 
         def is_same(result: dict[str, Any]) -> bool:
             return result["settings"] == settings and result["backend"] == backend
@@ -142,30 +142,34 @@ class MemoryTask:
             line = f"seed {seed} {memory}: {max(run['success']):.3g}"
             return {"memory": memory, "seed": seed, "machine": machine(), **run}, line
 
-        def result_of(runs: list[dict[str, Any]]) -> dict[str, Any]:
-            runs = sorted(runs, key=lambda run: (run["memory"], run["seed"]))
-            result = {
-                "task": self.name,
-                "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-                "backend": backend,
-                "title": self.title,
-                "goal": self.goal,
-                "settings": settings,
-                "seeds": len({run["seed"] for run in runs}),
-                "summary": self.summarize({"runs": runs}),
-                "runs": runs,
-            }
-            return {**result, "table": self.table(result).splitlines()}
-
         participants = [memory or WITHOUT for memory in self.memories] + [CONTRIB] * (self.peer is not None)
         return study.complete(
             study.stored_runs(path, is_same),
             [(who, seed) for seed in range(seeds) for who in participants],
             key_of=lambda run: (run["memory"], run["seed"]),
             train=train_one,
-            result_of=result_of,
+            result_of=lambda runs: self.result(runs, steps),
             path=path,
         )
+
+    def settings(self, steps: int) -> dict[str, Any]:
+        return {"steps": steps, "every": self.every or steps, "evaluation episodes": EPISODES}
+
+    def result(self, runs: list[dict[str, Any]], steps: int) -> dict[str, Any]:
+        """Return what is stored: the runs with settings, summary and table."""
+        runs = sorted(runs, key=lambda run: (run["memory"], run["seed"]))
+        result = {
+            "task": self.name,
+            "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+            "backend": keras.backend.backend(),
+            "title": self.title,
+            "goal": self.goal,
+            "settings": self.settings(steps),
+            "seeds": len({run["seed"] for run in runs}),
+            "summary": self.summarize({"runs": runs}),
+            "runs": runs,
+        }
+        return {**result, "table": self.table(result).splitlines()}
 
     def run_one(self, memory: str, seed: int, steps: int) -> dict[str, Any]:
         """Train an agent with a memory, or `WITHOUT` one, and return its scores, the seconds and the versions."""

@@ -16,12 +16,15 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
 import noterl
 from noterl import callbacks
 from noterl.replay import Prioritized
+from noterl.training.loop import Stepping
+from noterl.types import Transition
 from tests.support.parts import lanes_of
 from tests.support.states import assert_same_state
 
@@ -156,7 +159,15 @@ class Interrupted:
     def fit(self, steps: int) -> None:
         """Train with callbacks that write files."""
         used = [callbacks.CSVLogger(self.folder / "log.csv", 1), callbacks.Checkpoint(self.folder / "files", 2)]
-        self.agent.fit(steps=steps, callbacks=used, verbose=0, **self.arguments)
+        discard = Stepping.discard
+
+        def count(stepping: Stepping, transitions: tuple[Transition, ...]) -> None:
+            # A vector environment cannot continue an episode whose last step was beyond the budget.
+            self.lost += sum(transition.terminated or transition.truncated for transition in transitions)
+            discard(stepping, transitions)
+
+        with mock.patch.object(Stepping, "discard", count):
+            self.agent.fit(steps=steps, callbacks=used, verbose=0, **self.arguments)
 
     def cut_episodes(self) -> int:
         """Return the number of episodes that have begun, are not counted, and do not continue."""

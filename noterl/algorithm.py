@@ -30,7 +30,7 @@ from noterl.utils import words
 from noterl.utils.checks import check_bool
 
 # Units of a layer up to which a CPU trains networks on vectors as fast as an accelerator does: see docs/speed.md.
-_WIDEST = 512
+_WIDEST = 256
 
 
 class RunningUpdater(Protocol):

@@ -58,7 +58,7 @@ def test_the_choice_of_the_user_stays(accelerated: Any, monkeypatch: pytest.Monk
     ("agent", "is_small"),
     [
         (lambda: noterl.DQN("CartPole-v1"), True),
-        (lambda: noterl.TD3("Pendulum-v1", hidden=(400, 300)), True),
+        (lambda: noterl.TD3("Pendulum-v1", hidden=(400, 300)), False),
         (lambda: noterl.TQC("Pendulum-v1", critic_hidden=(2_048,), hidden=(8,)), False),
         (lambda: noterl.DQN((spaces.Box(0, 255, (84, 84, 4), np.uint8), spaces.Discrete(2))), False),
         (

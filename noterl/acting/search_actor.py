@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from noterl.acting.actor import Actor, ActorLanes
+from noterl.acting.gumbel import GumbelTree
 from noterl.acting.policy_state import NO_STATE, State
 from noterl.acting.search import SearchResult, Tree, with_temperature
 from noterl.envs import EnvSource
@@ -24,6 +25,7 @@ class SearchSettings:
 
     Attributes:
         simulations: of each search.
+        gumbel: whether to search with a `GumbelTree`, which has no `c_puct`, Dirichlet noise and temperature.
         c_puct: the weight of the prior.
         discount: of the value after each move.
         dirichlet_alpha: the parameter of the noise at the root.
@@ -33,6 +35,7 @@ class SearchSettings:
     """
 
     simulations: int
+    gumbel: bool
     c_puct: Any
     discount: Any
     dirichlet_alpha: Any
@@ -110,34 +113,40 @@ class SearchActor(Actor):
         game = self.game_of(self._lanes.source)
         states = self._states(game, self._lanes)
         # The search may step environments, which may hang.
-        search = partial(self.search, game, states, settings.simulations, explore=True)
-        shares = self._lanes.guard.call(search).visit_shares
+        search = partial(self._tree, game, states, settings.simulations, explore=True)
+        tree: Tree = self._lanes.guard.call(search)
+        shares = tree.result().visit_shares
         self.fields: dict[str, np.ndarray] = {"visit_shares": shares.astype(np.float32)}
-        ends = with_temperature(shares, float(settings.temperature)).cumsum(axis=1)
-        actions = (generator.random((len(states), 1)) * ends[:, -1:] >= ends).sum(axis=1)
+        if isinstance(tree, GumbelTree):
+            actions = tree.best()
+        else:
+            ends = with_temperature(shares, float(settings.temperature)).cumsum(axis=1)
+            actions = (generator.random((len(states), 1)) * ends[:, -1:] >= ends).sum(axis=1)
         is_random = generator.random(len(states)) < float(settings.random_moves)
         return np.where(is_random, random_choice(game.legal_actions(states), generator), actions), state
 
-    def search(self, game: Game, states: np.ndarray, simulations: int, *, explore: bool = False) -> SearchResult:
-        """Return the visit shares and values of states `[N, ...]`; with noise at the roots if `explore`."""
+    def search(self, game: Game, states: np.ndarray, simulations: int) -> SearchResult:
+        """Return the visit shares and values of states `[N, ...]`, from searches without noise."""
+        return self._tree(game, states, simulations, explore=False).result()
+
+    def _tree(self, game: Game, states: np.ndarray, simulations: int, *, explore: bool) -> Tree:
+        """Return the trees of states `[N, ...]` after all simulations, with noise at the roots if `explore`."""
         settings = self.settings
-        noise = (float(settings.dirichlet_alpha), float(settings.dirichlet_share), self.explorer.generator)
+        generator = self.explorer.generator
+        options: dict[str, Any] = {"simulations": simulations, "discount": float(settings.discount)}
+        if settings.gumbel:
+            options["generator"] = generator if explore else None
+        else:
+            noise = (float(settings.dirichlet_alpha), float(settings.dirichlet_share), generator)
+            options |= {"c_puct": float(settings.c_puct), "dirichlet": noise if explore else None}
 
         def evaluate(observations: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             return self.evaluate(game, observations, len(states))
 
-        tree = Tree(
-            game,
-            states,
-            evaluate,
-            simulations=simulations,
-            c_puct=float(settings.c_puct),
-            discount=float(settings.discount),
-            dirichlet=noise if explore else None,
-        )
+        tree = (GumbelTree if settings.gumbel else Tree)(game, states, evaluate, **options)
         with one_blas_thread():
             tree.run(simulations)
-        return tree.result()
+        return tree
 
     def evaluate(self, game: Game, observations: np.ndarray, rows: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the logits `[n, A]` and the values `[n]`, in the game's units, of `n <= rows` encoded observations."""

@@ -3,7 +3,8 @@
 Paper: Silver et al., "A general reinforcement learning algorithm that masters chess, shogi and Go through self-play",
 Science 362 (2018): the search, the noise at the root and the loss. Games of one player: the scaling of values in the
 tree and the n-step targets of Schrittwieser et al., "Mastering Atari, Go, chess and shogi by planning with a learned
-model", Nature 588 (2020), equations 3 and 5, with the environment itself as the model.
+model", Nature 588 (2020), equations 3 and 5, with the environment itself as the model. `gumbel=True`: Danihelka et al.,
+"Policy improvement by planning with Gumbel", 2022, with the game itself as the model.
 
 Differs: a share of the moves in self-play is uniformly random, with unchanged targets. Without them, self-play leaves
 positions unseen that an opponent can reach. `c_puct` is constant. N(s) in the score counts the evaluation of the node,
@@ -30,7 +31,7 @@ from noterl.hyperparameters import Hyperparameter
 from noterl.registry import register
 from noterl.schedules import Schedule
 from noterl.types import Batch
-from noterl.utils.checks import check_positive
+from noterl.utils.checks import check_bool, check_positive
 
 
 @register
@@ -49,6 +50,9 @@ class AlphaZero(Agent):
         env: a `noterl.envs.Game` for two players, or an environment of one player with Discrete actions, as for
             `noterl.Agent`. `noterl.envs.games.RestoredEnv` documents how such an environment is restored.
         simulations: of each search in training. More give better targets and take longer.
+        gumbel: whether the root halves a sample of actions, and the network learns the search's improved policy instead
+            of visit shares (Danihelka et al., 2022). Fewer simulations suffice. `c_puct`, `temperature` and the
+            Dirichlet noise are then not used, and `search` returns the improved policy as the visit shares.
         c_puct: the weight of the prior in the search. Can be changed during training.
         temperature: visit counts to the power of 1 / temperature are the probabilities of actions in training; 0 for
             the action with the most visits. Can be changed during training.
@@ -93,6 +97,7 @@ class AlphaZero(Agent):
         env: Any,
         *,
         simulations: int = 32,
+        gumbel: bool = False,
         c_puct: float | Schedule = 2.0,
         temperature: float | Schedule = 1.0,
         dirichlet_alpha: float | Schedule | None = None,
@@ -107,7 +112,7 @@ class AlphaZero(Agent):
         super().__init__(env, **options)
         if options.get("normalize_reward"):
             raise ValueError("normalize_reward must be False, because a search adds up the environment's rewards")
-        self.simulations = check_positive("simulations", simulations)
+        self.simulations, self.gumbel = check_positive("simulations", simulations), check_bool("gumbel", gumbel)
         game, size = self.spaces.source.game, self.action_size
         self.players: int = 1 if game is None else game.players
         self.longest: int = 32 if game is None else game.max_length  # moves until a value is bootstrapped
@@ -234,6 +239,7 @@ class AlphaZero(Agent):
     def _new_actor(self, *parts: Any) -> SearchActor:
         settings = SearchSettings(
             simulations=self.simulations,
+            gumbel=self.gumbel,
             c_puct=self.c_puct,
             discount=self.gamma,
             dirichlet_alpha=self.dirichlet_alpha,

@@ -169,6 +169,21 @@ class TestStoredGames:
         assert {"policy_loss", "value_loss"} <= agent.history.history.keys()
 
 
+@pytest.mark.backends("torch")
+def test_gumbel_search_trains_on_improved_policies() -> None:
+    agent = noterl.AlphaZero(TicTacToe(), simulations=6, gumbel=True, hidden=(8,), seed=4)
+    agent.compile(replay=noterl.Replay(200, n_step=9), batch_size=8, learning_starts=20, update_every=8)
+    agent.fit(episodes=10, num_envs=3, verbose=0)
+    storage = agent.replay._storage
+    rows = storage.stored_indices()
+    shares, mask = storage.extra["visit_shares"][rows], storage.extra["action_mask"][rows]
+    np.testing.assert_allclose(shares.sum(axis=1), 1, atol=1e-5)
+    assert (shares[~mask] == 0).all() and (shares[mask] > 0).all()
+    assert agent.updates > 0
+    first = agent.search(TicTacToe().start(1)[0])
+    np.testing.assert_array_equal(first.visit_shares, agent.search(TicTacToe().start(1)[0]).visit_shares)
+
+
 def test_random_moves_do_not_change_the_stored_shares() -> None:
     agent = agent_of(learning_starts=10_000)
     agent.random_moves, agent.temperature = 1.0, 0.0
@@ -317,8 +332,9 @@ class TestOnePlayer:
             agent.search(observation)
         agent.close()
 
-    def test_search_visits_legal_actions_only(self) -> None:
-        agent = noterl.AlphaZero(MaskedWalk, simulations=8, hidden=(8,), seed=4)
+    @pytest.mark.parametrize("gumbel", [False, True])
+    def test_search_visits_legal_actions_only(self, gumbel: bool) -> None:
+        agent = noterl.AlphaZero(MaskedWalk, simulations=8, gumbel=gumbel, hidden=(8,), seed=4)
         env = MaskedWalk()  # raises if an action is illegal
         for seed in range(3):
             observation, info = env.reset(seed=seed)
@@ -507,6 +523,7 @@ def test_network_of_the_user_is_used() -> None:
     ("arguments", "name"),
     [
         ({"simulations": 0}, "simulations"),
+        ({"gumbel": 1}, "gumbel"),
         ({"c_puct": -1.0}, "c_puct"),
         ({"temperature": -0.5}, "temperature"),
         ({"dirichlet_alpha": "low"}, "dirichlet_alpha"),

@@ -162,6 +162,7 @@ class MemoryTask:
             "task": self.name,
             "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
             "backend": keras.backend.backend(),
+            "machine": runs[0]["machine"],
             "title": self.title,
             "goal": self.goal,
             "settings": self.settings(steps),

@@ -12,6 +12,7 @@ from typing import Any
 
 from benchmarks import adapting_defaults, first_programs, learning_rates
 from benchmarks.learning import MODULES, load
+from benchmarks.memory_tasks import MEMORY_TASKS
 from benchmarks.processes import RESULTS, store
 from benchmarks.summaries import summarize_learning, summarize_pairs, summarize_rates, summarize_speed
 from benchmarks.tasks import TASKS
@@ -24,7 +25,7 @@ def refresh(results: Path = RESULTS) -> None:
             if (path := folder / f"{name}.json").exists():
                 result = json.loads(path.read_text())
                 store({**result, "summary": summarize(task, result["runs"])}, path)
-    for name in MODULES:
+    for name in (*MODULES, *MEMORY_TASKS):
         if (path := results / "learning" / f"{name}.json").exists():
             result, module = json.loads(path.read_text()), load(name)
             result["summary"] = module.summarize(result)

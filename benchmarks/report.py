@@ -84,16 +84,26 @@ def learning_tables(results: Path = RESULTS) -> str:
     return _joined(sections)
 
 
-def algorithm_tables(algorithm: str, results: Path = RESULTS) -> str:
-    """Return the tables of what an algorithm learned in float32 with its usual networks, for its page."""
-    names = re.compile(rf"[a-z0-9]+-{algorithm}(-[a-z]+)*")
+# The algorithms of a page that has several, as a regular expression.
+ALGORITHMS = {"distributional": "c51|iqn|qrdqn|rainbow"}
+
+
+def algorithm_tables(page: str, results: Path = RESULTS) -> str:
+    """Return the tables of what the algorithms of a page learned in float32 with their usual networks."""
+    names = re.compile(rf"[a-z0-9]+-({ALGORITHMS.get(page, page)})(-[a-z]+)*")
     stored = [result for result in _results(results / "learning") if names.fullmatch(result["task"])]
     sections = [learning_table(stored)] if stored else []
-    for name in OTHER_RESULTS.get(algorithm, ()):
+    for name in OTHER_RESULTS.get(page, ()):
         result = json.loads((results / f"{name}.json").read_text())
         table = "\n".join(result["table"]) if "table" in result else returns_table(result)
         sections.append(f"{_title(result)}\n\n{table}")
     return _joined(sections)
+
+
+def memory_tables(results: Path = RESULTS) -> str:
+    """Return the tables of what agents with a memory learned, and the same agents without one."""
+    stored = [json.loads(path.read_text()) for path in sorted((results / "learning").glob("memory-*.json"))]
+    return _joined(["{}\n\n{}".format(_title(result), "\n".join(result["table"])) for result in stored])
 
 
 def _title(result: dict[str, Any]) -> str:
@@ -204,6 +214,7 @@ TABLES = (
     first_programs_tables,
     adapting_defaults_tables,
     learning_rates_tables,
+    memory_tables,
     distribute_tables,
     scaling_model_tables,
 )

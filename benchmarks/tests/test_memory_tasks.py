@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ import numpy as np
 import pytest
 
 from benchmarks.memory_tasks import DECISIONS, MEMORY_TASKS, SYMBOLS, MaskedRecall
+from benchmarks.processes import RESULTS
+from benchmarks.tests.equal_json import assert_equal_json
 from noterl import envs
 
 pytestmark = pytest.mark.backends("torch")
@@ -39,6 +42,14 @@ def test_task_trains_and_is_summarized(name: str, tmp_path: Path, monkeypatch: p
     again = task.run(1, steps=16, peer_python="python", folder=tmp_path)
     assert [run["success"] for run in again["runs"]] == [run["success"] for run in result["runs"]]
     assert len(begun) == len(participants)
+
+
+@pytest.mark.parametrize("path", sorted((RESULTS / "learning").glob("memory-*.json")), ids=lambda path: path.stem)
+def test_stored_summary_follows_from_the_stored_runs(path: Path) -> None:
+    result = json.loads(path.read_text())
+    task = MEMORY_TASKS[path.stem]
+    assert_equal_json(task.summarize(result), result["summary"])
+    assert task.table(result).splitlines() == result["table"]
 
 
 @pytest.mark.parametrize("remembers", [True, False])

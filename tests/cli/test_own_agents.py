@@ -131,5 +131,5 @@ def test_installed_command_finds_modules_of_the_working_folder(module: str) -> N
     script = "import sys; sys.path[0] = '/'; from noterl.cli import main; sys.exit(main())"
     command = [sys.executable, "-c", script, "train", agent_of(module), "--help"]
     root = Path(__file__).parents[2]
-    result = subprocess.run(command, capture_output=True, text=True, env={"PYTHONPATH": str(root)}, timeout=120)
+    result = subprocess.run(command, capture_output=True, text=True, env={"PYTHONPATH": str(root)})
     assert result.returncode == 0 and "--width" in result.stdout, result.stderr

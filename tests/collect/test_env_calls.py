@@ -185,6 +185,7 @@ class TestErrors:
         assert not children()
 
     def test_worker_that_dies_or_hangs_in_a_call_ends_the_training(self) -> None:
+        # A worker that is late because the machine is busy raises the same error.
         for name, settings in (("die", Workers(2, restarts=1)), ("hang", Workers(2, restarts=0, step_timeout=1.0))):
             with (
                 pytest.warns(RuntimeWarning) if settings.restarts else contextlib.nullcontext(),

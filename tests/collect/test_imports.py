@@ -14,4 +14,4 @@ BLOCKED = ("keras", "tensorflow", "jax", "torch", "noterl.backends")
 
 def test_collect_and_envs_import_no_framework() -> None:
     code = f"import sys; sys.modules.update(dict.fromkeys({BLOCKED})); import noterl.collect, noterl.envs"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", code], check=True)

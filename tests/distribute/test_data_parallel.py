@@ -63,7 +63,6 @@ def output() -> str:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

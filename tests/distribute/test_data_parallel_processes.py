@@ -10,7 +10,6 @@ import subprocess
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,8 +19,6 @@ from tests.support.launching import launch as launch_ranks
 from tests.support.replica_equivalence import assert_equivalent
 
 pytestmark = [pytest.mark.backends("jax"), pytest.mark.slow]
-
-_CAPTURED: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 100}
 
 launch = partial(launch_ranks, "data-parallel")
 
@@ -86,7 +83,9 @@ def test_a_port_in_use_is_an_error(tmp_path: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        done = subprocess.run([sys.executable, str(script)], env={**os.environ, **variables(address)}, **_CAPTURED)
+        done = subprocess.run(
+            [sys.executable, str(script)], env={**os.environ, **variables(address)}, capture_output=True, text=True
+        )
     assert done.returncode == 1 and "StrategyError" in done.stderr and address in done.stderr
 
 

@@ -162,7 +162,7 @@ def test_code_blocks_run(page: Path, backend: str, tmp_path: Path, monkeypatch: 
             pytest.skip("the extra atari is not installed")
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         command = [sys.executable, "-c", PROGRAM, str(page), backend]
-        result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600)
+        result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
         assert result.returncode == 0, result.stderr[-2_000:]
         return
     monkeypatch.chdir(tmp_path)

@@ -108,7 +108,7 @@ def failures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("commands")
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "SDL_VIDEODRIVER": "dummy"}
     command = [sys.executable, "-c", PROGRAM, json.dumps(runnable)]
-    result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=900)
+    result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr[-2_000:]
     found: dict[str, str] = json.loads((folder / "failures.json").read_text())
     return found

@@ -15,6 +15,8 @@ nbformat = pytest.importorskip("nbformat")
 nbclient = pytest.importorskip("nbclient")
 pytestmark = [pytest.mark.backends("torch"), pytest.mark.slow]
 
+# For one cell: a kernel outlives the test that the timeout of pytest ends. No cell takes a minute.
+CELL_SECONDS = 600
 ROOT = Path(__file__).parents[2]
 CELLS = {
     "fit": """
@@ -52,7 +54,7 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
     notebook = nbformat.v4.new_notebook(cells=cells)
     environment = {**os.environ, "KERAS_BACKEND": "torch", "PYTHONPATH": str(ROOT), "SDL_VIDEODRIVER": "dummy"}
     environment.pop("MPLBACKEND", None)  # of the tests; the kernel chooses
-    client = nbclient.NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(folder)}})
+    client = nbclient.NotebookClient(notebook, timeout=CELL_SECONDS, resources={"metadata": {"path": str(folder)}})
     client.execute(env=environment)
     nbformat.write(notebook, folder / "saved.ipynb")
     saved = nbformat.read(folder / "saved.ipynb", as_version=4)
@@ -109,5 +111,5 @@ def test_notebook_of_the_examples_runs_and_has_outputs(tmp_path: Path) -> None:
     environment = {**os.environ, "KERAS_BACKEND": "torch", "PYTHONPATH": str(ROOT), "SDL_VIDEODRIVER": "dummy"}
     environment.pop("MPLBACKEND", None)
     resources = {"metadata": {"path": str(tmp_path)}}
-    nbclient.NotebookClient(notebook, timeout=300, resources=resources).execute(env=environment)
+    nbclient.NotebookClient(notebook, timeout=CELL_SECONDS, resources=resources).execute(env=environment)
     assert [kinds(cell) for cell in cells] == stored

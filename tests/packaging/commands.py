@@ -18,5 +18,4 @@ def run(*command: str | Path, cwd: Path, **environment: str) -> subprocess.Compl
         env={**inherited, "PYTHONDONTWRITEBYTECODE": "1", **environment},
         capture_output=True,
         text=True,
-        timeout=300,
     )

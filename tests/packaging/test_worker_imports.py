@@ -39,7 +39,7 @@ sys.meta_path.insert(0, Blocked())
 
 def run(code: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", BLOCK + code]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
 
 
 @pytest.mark.parametrize("module", MODULES)

@@ -36,7 +36,10 @@ def start(script: str, *arguments: object) -> subprocess.Popen[str]:
 
 def run(script: str, *arguments: object) -> str:
     process = start(script, *arguments)
-    output, errors = process.communicate(timeout=60)
+    try:
+        output, errors = process.communicate()
+    finally:
+        process.kill()
     assert process.returncode == 0, errors
     return output
 

@@ -49,9 +49,9 @@ def launch(
         "CUDA_VISIBLE_DEVICES": "",
         "JAX_PLATFORMS": "cpu",
     }
-    # PyTorch and gloo would wait for half an hour for a process that has ended.
+    # PyTorch and gloo wait for half an hour for a process that has ended: the timeout of pytest ends such a launch.
     done = subprocess.run(
-        command, env={**os.environ, **variables}, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False
+        command, env={**os.environ, **variables}, cwd=ROOT, capture_output=True, text=True, check=False
     )
     left = [each for each in psutil.process_iter(["environ"]) if (each.info["environ"] or {}).get(MARK) == mark]
     assert not left, f"processes are left: {left}"

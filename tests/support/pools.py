@@ -11,11 +11,13 @@ from typing import Any
 
 import numpy as np
 import psutil
+import pytest
 
 from noterl import envs, heads, policies
 from noterl.acting import numpy_layers
 from noterl.acting.actor import Actor
 from noterl.collect import PoolLanes, ScalarLanes, Workers
+from noterl.collect.workers.process import WorkerHandle
 from noterl.collect.workers.rounds import WorkerRounds
 from noterl.envs.observation import copy_observation
 from noterl.random import Generators
@@ -112,6 +114,22 @@ class Pool:
 
     def processes(self) -> list[int]:
         return [process.pid for process in self.lanes.supervisor.processes]
+
+
+def time_hung_worker(patch: pytest.MonkeyPatch, flag: Path) -> None:
+    """Let no worker be late but the one whose number is in a file: on a busy machine, a sound worker may be late too.
+
+    Args:
+        patch: until when.
+        flag: the file of a `FaultyEnv`.
+    """
+    for kind in WorkerHandle, *WorkerHandle.__subclasses__():
+        inside = kind.seconds_inside
+
+        def seconds(self: Any, inside: Any = inside) -> float:
+            return inside(self) if flag.exists() and flag.read_text() == str(self.pid) else 0.0
+
+        patch.setattr(kind, "seconds_inside", seconds)
 
 
 @contextmanager

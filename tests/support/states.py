@@ -105,6 +105,6 @@ def run_python(script: str, *arguments: Any, **environment: str) -> str:
     """Run a script in another process and return its output; `environment` may set another backend."""
     command = [sys.executable, "-W", "error::UserWarning", "-c", script, *map(str, arguments)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
-    completed = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    completed = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True)
     assert completed.returncode == 0, completed.stderr[-4000:]
     return completed.stdout

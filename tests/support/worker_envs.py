@@ -133,7 +133,8 @@ class FaultyEnv(DiscreteWalkEnv):
     Args:
         kind: "raise", "disconnect", "kill", "exit", "sleep" or "freeze", which sleeps and stops all other threads.
         step: the step that fails, counted over all episodes.
-        flag: path of a file that is created at the failure; if it exists, nothing fails. Empty to fail each time.
+        flag: path of a file that is created at the failure, with the number of the process; if it exists, nothing
+            fails. Empty to fail each time.
     """
 
     def __init__(self, kind: str, step: int = 5, flag: str = "") -> None:
@@ -148,7 +149,8 @@ class FaultyEnv(DiscreteWalkEnv):
 
     def _is_first(self) -> bool:
         try:
-            open(self.flag, "x").close()
+            with open(self.flag, "x") as file:
+                file.write(str(os.getpid()))
         except FileExistsError:
             return False
         except FileNotFoundError:  # there is no flag

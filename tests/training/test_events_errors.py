@@ -478,7 +478,7 @@ class TestTermination:
     @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
     def test_process_exits_with_the_signal_and_its_files_are_complete(self, tmp_path: Path, number: int) -> None:
         command = [sys.executable, "-c", TERMINATED, str(tmp_path), str(int(number))]
-        result = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        result = subprocess.run(command, capture_output=True, text=True)
         assert result.returncode == 128 + number, result.stderr
         assert noterl.load(tmp_path / "end.noterl").steps == 30
         with (tmp_path / "log.csv").open() as file:

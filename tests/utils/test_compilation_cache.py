@@ -152,8 +152,11 @@ def test_readers_see_complete_files_while_processes_write(tmp_path: Path) -> Non
         subprocess.Popen([sys.executable, "-c", program, str(folder)], cwd=ROOT, stderr=subprocess.PIPE, text=True)
         for _ in range(3)
     ]
-    for process in processes:
-        assert process.communicate(timeout=60)[1] == ""
+    try:
+        assert [process.communicate()[1] for process in processes] == ["", "", ""]
+    finally:
+        for process in processes:
+            process.kill()
     assert sum(path.stat().st_size for path in folder.iterdir()) < 3_000_000
     assert not list(folder.glob(".*"))
 

@@ -68,7 +68,6 @@ def python(code: str, home: Path, **environment: str) -> subprocess.CompletedPro
         env={**inherited, "KERAS_HOME": str(home), **environment},
         capture_output=True,
         text=True,
-        timeout=300,
     )
 
 

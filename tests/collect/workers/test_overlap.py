@@ -204,6 +204,7 @@ class TestFailures:
         assert not children()
 
     def test_hung_environment_ends(self) -> None:
+        # A worker that is late because the machine is busy raises the same error.
         env = partial(FaultyEnv, "sleep", 5)
         with (
             pool(env, 2, overlapping(step_timeout=1.0, on_failure="raise")) as made,

@@ -69,6 +69,7 @@ def test_loss_cannot_convert_a_hyperparameter_when_compiled(jit_compile, backend
 BAD_VALUES = [float("nan"), float("inf"), -float("inf"), "much", "0.5", b"1", True, np.True_, None, [1.0, 2.0]]
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("value", BAD_VALUES)
 def test_bad_value_raises_and_changes_nothing(value) -> None:
     rate = Hyperparameter(0.25, "rate")
@@ -132,6 +133,7 @@ def test_plain_number_gamma_is_the_discount() -> None:
     assert discount_factor(agent) == 1.0
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("name", [None, "", 3])
 def test_name_must_be_a_nonempty_str(name: Any) -> None:
     with pytest.raises(ValueError, match="name"):
@@ -144,6 +146,7 @@ def test_another_value_is_within_the_bounds(low: float | None, high: float | Non
     assert other != value and (low is None or other >= low) and (high is None or other <= high)
 
 
+@pytest.mark.backends("torch")
 def test_duplicate_name_raises() -> None:
     class Doubled(noterl.DQN):
         def __init__(self, env, *, seed=None):
@@ -221,6 +224,7 @@ def test_the_users_optimizer_does_not_change() -> None:
     assert not original.built
 
 
+@pytest.mark.backends("torch")
 def test_unknown_optimizer_or_rule_raises() -> None:
     agent = small_dqn()
     with pytest.raises(ValueError, match=r"optimizer .*got 'critic'"):

@@ -21,6 +21,8 @@ from tests.support.doubles import LeavingTeam, RandomWalkEnv
 from tests.support.parts import actor_of, learner_of
 from tests.support.states import assert_same_state, differences
 
+pytestmark = pytest.mark.backends("torch")
+
 
 def test_statistics_of_parts_equal_those_of_all_values() -> None:
     values = np.random.default_rng(0).normal(3.0, 5.0, size=(50, 2))
@@ -106,7 +108,6 @@ def ppo(seed: int = 1, batch_size: int = 10, **arguments: Any) -> noterl.PPO:
     return agent
 
 
-@pytest.mark.backends("torch")
 def test_agent_acts_with_its_statistics_and_saves_them(tmp_path) -> None:
     uninterrupted = ppo()
     uninterrupted.fit(steps=60, num_envs=2, verbose=0)
@@ -144,7 +145,6 @@ class Paying(RandomWalkEnv):
 
 
 @pytest.mark.parametrize("rollouts", [1, 2])
-@pytest.mark.backends("torch")
 def test_return_of_an_abandoned_episode_does_not_continue_in_another_environment(rollouts: int) -> None:
     agent = ppo(normalize_observation=False, batch_size=5)
     agent.fit(lambda: Paying(100.0), steps=10 * rollouts, verbose=0)
@@ -152,7 +152,6 @@ def test_return_of_an_abandoned_episode_does_not_continue_in_another_environment
     assert agent.spaces.normalizers._returns.tolist() == [0.0]
 
 
-@pytest.mark.backends("torch")
 def test_return_of_an_episode_that_fails_after_a_rollout_does_not_continue() -> None:
     agent, env = ppo(normalize_observation=False, batch_size=5), Paying(100.0, fails_at=11)
     with pytest.raises(OSError, match="gone"):
@@ -186,7 +185,6 @@ def replaying(kind: Any = noterl.TD3, seed: int = 1, **arguments: Any) -> Any:
     return agent
 
 
-@pytest.mark.backends("torch")
 def test_transitions_update_statistics_and_batches_are_normalized() -> None:
     """Two lanes; lane 0 ends after its second step."""
     agent = replaying()
@@ -221,7 +219,6 @@ def test_transitions_update_statistics_and_batches_are_normalized() -> None:
 
 
 @pytest.mark.parametrize("kind", [noterl.DQN, noterl.DDPG, noterl.TD3, noterl.SAC, noterl.MADDPG])
-@pytest.mark.backends("torch")
 def test_agents_with_a_replay_memory_normalize_and_resume_exactly(kind: Any, tmp_path) -> None:
     uninterrupted = replaying(kind)
     uninterrupted.fit(steps=60, num_envs=2, verbose=0)
@@ -248,7 +245,6 @@ def team(**arguments: Any) -> noterl.MADDPG:
     return agent
 
 
-@pytest.mark.backends("torch")
 def test_each_agent_of_a_team_has_statistics_of_its_own_steps() -> None:
     agent = team(normalize_observation=True, normalize_reward=True)
     deviations = []
@@ -286,7 +282,6 @@ WRONG_STATISTICS = {
 }
 
 
-@pytest.mark.backends("torch")
 @pytest.mark.parametrize("case", WRONG_STATISTICS)
 def test_wrong_statistics_raise_with_their_name_and_change_nothing(case: str, tmp_path) -> None:
     name, array = WRONG_STATISTICS[case]
@@ -298,7 +293,6 @@ def test_wrong_statistics_raise_with_their_name_and_change_nothing(case: str, tm
     assert_same_state(before, agent)
 
 
-@pytest.mark.backends("torch")
 def test_weights_file_holds_the_statistics_of_a_team(tmp_path) -> None:
     agent, plain = team(normalize_observation=True), team()
     assert plain.spaces.normalizers is None and str(agent.spaces.normalizers) == "observations of each agent"
@@ -314,7 +308,6 @@ def test_weights_file_holds_the_statistics_of_a_team(tmp_path) -> None:
             wrong.set_state(agent.spaces.normalizers.get_state())
 
 
-@pytest.mark.backends("torch")
 @pytest.mark.parametrize(
     "memory",
     [{"sampler": Prioritized()}, {"n_step": 3}, {"relabel": Hindsight()}],
@@ -342,7 +335,6 @@ class BytesEnv(RandomWalkEnv):
         return np.clip(128 + 20 * super()._observation(), 0, 255).astype(np.uint8)
 
 
-@pytest.mark.backends("torch")
 @pytest.mark.parametrize("replay", [None, noterl.Replay(50)])
 def test_bytes_are_normalized_as_numbers(replay: Any) -> None:
     agent = noterl.PPO(BytesEnv, hidden=(4,), rollout_steps=5, epochs=1, normalize_observation=True, seed=1)
@@ -357,7 +349,6 @@ def test_bytes_are_normalized_as_numbers(replay: Any) -> None:
         assert np.any(learned.observation % 1 != 0) and np.any(learned.observation < 0)
 
 
-@pytest.mark.backends("torch")
 def test_normalizing_images_raises() -> None:
     from tests.support.batches import IMAGE
 
@@ -372,7 +363,6 @@ def test_normalizing_images_raises() -> None:
             noterl.MADDPG(spaces_of_all, hidden=(4,), normalize_observation=True)
 
 
-@pytest.mark.backends("torch")
 def test_summary_names_what_is_normalized(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, expected in (
         ({}, "normalizes observations and rewards"),
@@ -432,7 +422,6 @@ class BadlyScaledTargets:
         return {agent: np.array([500 + 100 * target], np.float32) for agent, target in self.targets.items()}
 
 
-@pytest.mark.backends("torch")
 def test_normalization_solves_a_badly_scaled_team_task() -> None:
     """Without normalization three seeds reached -1190 or less after 4,000 steps; with it two reached -4 after 2,000."""
     rules: dict[str, Any] = {"normalize_observation": True, "normalize_reward": True}

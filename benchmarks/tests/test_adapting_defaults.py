@@ -55,7 +55,7 @@ def test_stored_summary_follows_from_the_stored_runs(path: Path) -> None:
     assert_equal_json(summarize(TASKS[path.stem], result["runs"]), result["summary"])
 
 
-@pytest.mark.backends("jax")
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("name", TASKS)
 def test_run_trains_with_each_callback(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     task = TASKS[name]

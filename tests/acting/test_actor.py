@@ -12,6 +12,7 @@ from noterl.policies import EpsGreedyQPolicy
 from tests.support.states import differences
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("num_envs", [1, 4])
 def test_random_actions_before_learning_starts_anneal_the_noise(num_envs: int) -> None:
     noise = GaussianWhiteNoiseProcess(sigma=1.0, sigma_min=0.1, n_steps_annealing=200, size=1)
@@ -21,6 +22,7 @@ def test_random_actions_before_learning_starts_anneal_the_noise(num_envs: int) -
     assert agent.noise is not None and agent.noise.n == 160
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("kind", ["policy", "noise"])
 def test_agents_do_not_share_their_exploration(kind: str) -> None:
     """Agents that receive one object train as if each had its own."""

@@ -319,6 +319,7 @@ def test_image_networks_share_convolutions() -> None:
     assert not any(np.array_equal(before[name], after[name]) for name in before if before[name].ndim > 1)
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -338,6 +339,7 @@ def test_compile_raises_for_bad_argument(settings: dict[str, Any], message: str)
         small().compile(**settings)
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -356,23 +358,27 @@ def test_constructor_raises_for_bad_argument(arguments: dict[str, Any], message:
         small(**arguments)
 
 
+@pytest.mark.backends("torch")
 def test_multi_discrete_actions_raise() -> None:
     with pytest.raises(ValueError, match=r"ACER.*Discrete"):
         noterl.ACER((OBSERVATIONS, spaces.MultiDiscrete([2, 3])))
 
 
+@pytest.mark.backends("torch")
 def test_critic_with_one_value_raises() -> None:
     network = noterl.networks.mlp(3, [5], 3), noterl.networks.mlp(3, [5], 1)
     with pytest.raises(ValueError, match="network"):
         small(network=network).build()
 
 
+@pytest.mark.backends("torch")
 def test_memory_that_cannot_hold_a_rollout_raises() -> None:
     agent = walker(replay=20)
     with pytest.raises(ValueError, match=r"replay .*num_envs=5.*25.*got 20"):
         agent.fit(steps=10, num_envs=5, verbose=0)
 
 
+@pytest.mark.backends("torch")
 def test_trust_region_cannot_be_added_later() -> None:
     agent = small(trust_region=None)
     with pytest.raises(ValueError, match="trust_region"):

@@ -24,6 +24,8 @@ from tests.support.parts import actor_of, lanes_of, learner_of, run_updates
 from tests.support.representatives import representatives
 from tests.support.states import assert_same_state, run_python
 
+pytestmark = pytest.mark.backends("torch")
+
 L2 = 1e-3
 
 
@@ -98,6 +100,7 @@ class Reference:
         return {"policy_loss": policy_loss, "value_loss": value_loss, "loss": policy_loss + value_loss + L2 * squares}
 
 
+@pytest.mark.backends("tensorflow", "jax", "torch")
 @pytest.mark.parametrize("players", representatives([2, 1], 2))
 def test_updates_match_the_reference(players: int) -> None:
     env = TicTacToe() if players == 2 else (spaces.Box(-1, 1, (18,)), spaces.Discrete(9))
@@ -132,7 +135,6 @@ class TestStoredGames:
         storage = agent.replay._storage
         return learner.replay._gather(storage, storage.stored_indices(), 1.0, 9)
 
-    @pytest.mark.backends("torch")
     def test_fields_describe_the_position_and_the_next_one(self, agent: noterl.AlphaZero) -> None:
         batch = self.rows(agent)
         own, other = batch.observation[:, :9], batch.observation[:, 9:]
@@ -169,7 +171,6 @@ class TestStoredGames:
         assert {"policy_loss", "value_loss"} <= agent.history.history.keys()
 
 
-@pytest.mark.backends("torch")
 def test_gumbel_search_trains_on_improved_policies() -> None:
     agent = noterl.AlphaZero(TicTacToe(), simulations=6, gumbel=True, hidden=(8,), seed=4)
     agent.compile(replay=noterl.Replay(200, n_step=9), batch_size=8, learning_starts=20, update_every=8)
@@ -197,7 +198,6 @@ def test_random_moves_do_not_change_the_stored_shares() -> None:
     assert (shares[np.arange(len(shares)), action] == 0).any(), "played, although the search never tried it"
 
 
-@pytest.mark.backends("torch")
 def test_temperature_0_plays_the_most_visited_action() -> None:
     agent = agent_of(learning_starts=10_000)
     agent.random_moves, agent.temperature = 0.0, 0.0
@@ -235,7 +235,6 @@ class TestSearch:
         env.step(4)
         np.testing.assert_array_equal(agent.search(env).visit_shares, agent.search(env.state).visit_shares)
 
-    @pytest.mark.backends("torch")
     def test_search_does_not_change_training(self) -> None:
         agent, other = agent_of(), agent_of()
         for each in (agent, other):
@@ -295,7 +294,6 @@ class TestAct:
         assert set(result["returns"].tolist()) <= {1.0, 0.0, -1.0}
 
 
-@pytest.mark.backends("torch")
 class TestOnePlayer:
     """CartPole, which is restored by copies."""
 
@@ -401,7 +399,6 @@ COINS: dict[str, Any] = {
 }
 
 
-@pytest.mark.backends("torch")
 class TestChance:
     """A search samples chance; it does not foresee what the environment will do."""
 
@@ -437,7 +434,6 @@ class TestChance:
         assert first.value == second.value
 
 
-@pytest.mark.backends("torch")
 @pytest.mark.parametrize("env", ["FrozenLake-v1", Coin, SavedCoin])
 def test_resumed_run_of_one_player_equals_an_uninterrupted_one(env: Any, tmp_path: Path) -> None:
     def trained(steps: int) -> noterl.AlphaZero:
@@ -472,7 +468,6 @@ def test_resumed_run_equals_an_uninterrupted_one(tmp_path: Path) -> None:
     assert_same_state(saving.read(tmp_path / "resumed.noterl")["state"], agent.get_state())
 
 
-@pytest.mark.backends("torch")
 def test_loaded_agent_has_its_game(tmp_path: Path) -> None:
     agent = agent_of(ConnectFour())
     agent.fit(episodes=1, verbose=0)
@@ -506,7 +501,6 @@ def test_state_with_foreign_fields_raises() -> None:
         agent.set_state(state)
 
 
-@pytest.mark.backends("torch")
 def test_network_of_the_user_is_used() -> None:
     network = keras.Sequential([keras.Input((18,)), keras.layers.Reshape((3, 6)), keras.layers.Flatten()])
     network.add(keras.layers.Dense(10))
@@ -539,7 +533,6 @@ def test_bad_argument_raises(arguments: dict[str, Any], name: str) -> None:
         noterl.AlphaZero(TicTacToe(), **arguments)
 
 
-@pytest.mark.backends("torch")
 def test_same_seed_gives_the_same_run() -> None:
     first, second = agent_of(), agent_of()
     for agent in (first, second):

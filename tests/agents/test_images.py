@@ -50,7 +50,7 @@ def test_images_of_bytes_and_of_floats_get_convolutions(name: str) -> None:
 
 
 @pytest.mark.backends("tensorflow", "jax", "torch")
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", representatives([(shape,) for shape in SHAPES], ((3, 36, 37, 1),)))
 def test_images_of_all_shapes_have_the_same_outputs(shape: tuple[int, ...]) -> None:
     channels = 1 if len(shape) == 2 else 3
     images = np.random.default_rng(0).integers(0, 256, (2, 36, 37, channels), dtype=np.uint8)

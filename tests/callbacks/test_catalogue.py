@@ -23,6 +23,8 @@ from noterl.callback import CHECKPOINT, EVENTS, LambdaCallback
 from noterl.training.dispatch import CallbackList
 from tests.support.states import assert_same_state, differences, joined, one_lane
 
+pytestmark = pytest.mark.backends("torch")
+
 EPISODES, CUT = 8, 4
 
 
@@ -185,7 +187,6 @@ def probe(act: Callable[[], None]) -> LambdaCallback:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.backends("torch")
 class TestEvery:
     def test_training_changes_only_with_listed_callbacks(self, name: str, runs: Runs) -> None:
         state = runs.whole(name).state
@@ -249,7 +250,6 @@ def rows(folder: Path) -> list[dict[str, str]]:
         return [{name: cell for name, cell in row.items() if name != "time"} for row in csv.DictReader(file)]
 
 
-@pytest.mark.backends("jax", "torch")
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_whole_catalogue_in_one_list_resumes_exactly(runs: Runs, tmp_path: Path) -> None:
     (tmp_path / "whole").mkdir()

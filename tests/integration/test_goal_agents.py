@@ -21,6 +21,8 @@ from tests.support.doubles import TogetherVectorEnv
 from tests.support.parts import actor_of, lanes_of, sample_batch
 from tests.support.replay_invariants import check_replay
 
+pytestmark = pytest.mark.backends("torch")
+
 BITS = 4
 
 
@@ -78,13 +80,11 @@ class TestGoals:
         assert result["success_rate"] == np.mean(result["returns"] > -BITS)
         assert np.array_equal(trained.evaluate(episodes=8, num_envs=3)["returns"], result["returns"])
 
-    @pytest.mark.backends("torch")
     def test_steps_per_execution_does_not_change_the_run(self, trained: Any) -> None:
         other = bit_agent(steps_per_execution=1)
         other.fit(steps=150, verbose=0)
         assert not differences(trained.get_state()["variables"], other.get_state()["variables"])
 
-    @pytest.mark.backends("torch")
     def test_restored_run_equals_an_uninterrupted_one(self, tmp_path: Path) -> None:
         first = bit_agent(n_step=2)
         first.fit(steps=61, num_envs=3, verbose=0)
@@ -95,7 +95,6 @@ class TestGoals:
             agent.fit(steps=50, num_envs=3, verbose=0)
         assert not differences(first.get_state(), second.get_state())
 
-    @pytest.mark.backends("torch")
     def test_loaded_agent_acts_and_trains(self, trained: Any, tmp_path: Path) -> None:
         trained.save(tmp_path / "agent.noterl")
         again = noterl.load(tmp_path / "agent.noterl")
@@ -172,6 +171,7 @@ class Pairs(noterl.Agent):
         return keras.ops.mean(batch.weight[:, None] * keras.ops.square(errors)), {"td_error": errors}
 
 
+@pytest.mark.backends("tensorflow", "jax", "torch")
 def test_agent_learns_from_prioritized_triplets() -> None:
     agent = Pairs(lambda: BitFlip(BITS), seed=1)
     agent.compile(
@@ -227,7 +227,6 @@ def room_agent(space: spaces.Space[Any], **keywords: Any) -> Any:
     return agent
 
 
-@pytest.mark.backends("torch")
 @pytest.mark.parametrize("space", [NESTED, spaces.Discrete(5)], ids=["nested", "discrete"])
 def test_agent_on_any_space_trains_resumes_and_renders(space: Any, tmp_path: Path) -> None:
     agent = room_agent(space)
@@ -247,7 +246,6 @@ def test_error_names_a_part_that_is_not_finite() -> None:
         room_agent(NESTED, broken=4).fit(steps=20, verbose=0)
 
 
-@pytest.mark.backends("torch")
 def test_normalization_counts_achieved_goals() -> None:
     class Fixed(noterl.envs.Reach2D):
         def _begin(self) -> None:

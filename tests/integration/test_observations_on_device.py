@@ -135,6 +135,7 @@ def _next(generator: np.random.Generator, before: np.ndarray, kind: str) -> np.n
     return new
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize(
     ("make", "replay", "reason"),
     [

@@ -110,6 +110,7 @@ def test_training_from_frames_equals_training_from_stacks(mode: AutoresetMode) -
     assert_same_state({"replay": None, "variables": weights[1]}, {"replay": None, "variables": weights[0]})
 
 
+@pytest.mark.backends("torch")
 def test_n_step_memory_for_rollouts_raises() -> None:
     with pytest.raises(ValueError, match="n_step"):
         noterl.PPO("CartPole-v1", hidden=(4,)).compile(replay=Replay(100, n_step=3))
@@ -133,6 +134,7 @@ def test_memory_of_another_agent_raises() -> None:
     assert first.replay is replay
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("on_disk", [False, True])
 def test_memory_that_does_not_fit_raises_before_training(on_disk: bool, tmp_path: Path) -> None:
     agent = noterl.DQN("CartPole-v1", hidden=(4,), seed=1)
@@ -145,6 +147,7 @@ def test_memory_that_does_not_fit_raises_before_training(on_disk: bool, tmp_path
         agent.compile(replay=Replay(100, frame_stack=3))
 
 
+@pytest.mark.backends("torch")
 def test_reduced_default_memory_warns_and_its_capacity_is_saved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

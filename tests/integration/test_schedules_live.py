@@ -66,6 +66,7 @@ def test_restored_run_equals_an_uninterrupted_one(tmp_path: Path) -> None:
     assert differences(copied(uninterrupted.get_state()), copied(loaded.get_state())) == []
 
 
+@pytest.mark.backends("torch")
 def test_file_holds_the_schedules(tmp_path: Path) -> None:
     agent = noterl.DQN("CartPole-v1", hidden=(4,), gamma=Linear(0.5, 0.9, steps=40))
     agent.compile({"optimizer": keras.optimizers.Adam(Linear(1e-2, 0.0, steps=100), beta_1=0.8)})
@@ -77,6 +78,7 @@ def test_file_holds_the_schedules(tmp_path: Path) -> None:
     assert float(loaded.optimizer.beta_1) == pytest.approx(0.8)
 
 
+@pytest.mark.backends("torch")
 def test_compile_does_not_change_the_optimizer_argument() -> None:
     optimizer = keras.optimizers.Adam(Linear(1e-2, 0.0, steps=100))
     agent = noterl.DQN(Corridor, hidden=(4,))
@@ -86,6 +88,7 @@ def test_compile_does_not_change_the_optimizer_argument() -> None:
         assert agent.learning_rate == pytest.approx(1e-2)
 
 
+@pytest.mark.backends("torch")
 def test_setting_a_scheduled_value_raises() -> None:
     agent = scheduled()
     agent.build()
@@ -97,6 +100,7 @@ def test_setting_a_scheduled_value_raises() -> None:
     agent.set_rule("beta_1", 0.5)
 
 
+@pytest.mark.backends("torch")
 def test_schedule_out_of_bounds_raises() -> None:
     with pytest.raises(ValueError, match=r"gamma must be .*, got 1\.5"):
         Hyperparameter(Linear(1.5, 0.0, steps=10), "gamma", minimum=0.0, maximum=1.0)
@@ -114,6 +118,7 @@ def test_scheduled_values_do_not_retrace() -> None:
     assert agent.trace_counts["update"] == count
 
 
+@pytest.mark.backends("torch")
 def test_negative_learning_rate_raises() -> None:
     agent = noterl.DQN("CartPole-v1", hidden=(4,), seed=1)
     rate = Linear(1e-3, -1e-3, 40)

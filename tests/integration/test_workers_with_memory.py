@@ -110,7 +110,7 @@ def test_states_continue_with_another_number_of_workers(
 @pytest.mark.parametrize(
     ("make", "workers"),
     [
-        pytest.param(ppo, 2, marks=pytest.mark.backends("jax", "torch")),
+        (ppo, 2),
         (partial(ppo, MaskedWalk, normalize_observation=True), Workers(2, overlap=True)),
         (dqn, Workers(2, collect=4)),
     ],

@@ -213,6 +213,7 @@ def test_verbosity_prints_the_final_loss(capsys: pytest.CaptureFixture[str]) -> 
     assert out.startswith("pretrain ended: 3 updates in ") and "3/3" in err
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -243,6 +244,7 @@ class OwnHead(heads.Categorical):
     cloning_loss = heads.Head.cloning_loss
 
 
+@pytest.mark.backends("torch")
 def test_head_without_a_cloning_loss_raises() -> None:
     class Own(noterl.Agent):
         memory, head = "replay", OwnHead()

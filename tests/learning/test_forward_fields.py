@@ -111,6 +111,7 @@ def test_resumed_run_equals_an_uninterrupted_one(kind: Any, tmp_path: Path) -> N
     assert_same_state(resumed, agent)
 
 
+@pytest.mark.backends("torch")
 def test_step_of_a_round_before_compile_is_stored_with_its_fields() -> None:
     agent = made()
     agent.fit(steps=3, num_envs=2, verbose=0)
@@ -122,6 +123,7 @@ def test_step_of_a_round_before_compile_is_stored_with_its_fields() -> None:
     assert len(agent.replay) == 3
 
 
+@pytest.mark.backends("torch")
 def test_actor_splits_output_and_fields() -> None:
     agent = made()
     observations = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
@@ -144,6 +146,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("case", BAD)
 def test_bad_fields_raise(case: str) -> None:
     changes, message = BAD[case]

@@ -110,6 +110,7 @@ def test_measuring_changes_nothing_and_traces_once(kind: str, backend: str) -> N
         assert agent.trace_counts["noise"] - traced == 1
 
 
+@pytest.mark.backends("torch")
 def test_no_spread_before_learning_starts() -> None:
     agent = noterl.DQN("CartPole-v1", hidden=(4,), seed=4)
     agent.compile(batch_size=BATCH, learning_starts=20)
@@ -188,6 +189,7 @@ class TestRollouts:
         assert agent.gradient_noise(3)().batch_size == 4
 
 
+@pytest.mark.backends("torch")
 def test_batch_of_sequences_counts_the_transitions_of_all_lanes() -> None:
     agent = noterl.ACER("CartPole-v1", rollout_steps=5, replay_starts=0, hidden=(4,), seed=1)
     agent.fit(steps=60, num_envs=3, verbose=0)

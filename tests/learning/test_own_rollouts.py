@@ -14,6 +14,8 @@ import noterl
 from noterl import heads
 from tests.support.batches import Corridor
 
+pytestmark = pytest.mark.backends("torch")
+
 
 class Reinforce(noterl.Agent):
     """Learns from rollouts, with two fields from `prepare`."""
@@ -36,7 +38,6 @@ class Reinforce(noterl.Agent):
         return -keras.ops.mean(log_prob * batch.extra["twice"]) + 0.0 * keras.ops.mean(batch.extra["copy"])
 
 
-@pytest.mark.backends("torch")
 def test_replay_memory_stores_prepared_rollouts_of_user_agent() -> None:
     agent = Reinforce(lambda: Corridor(), seed=1)
     agent.compile(replay=noterl.Replay(20), batch_size=4)
@@ -48,7 +49,6 @@ def test_replay_memory_stores_prepared_rollouts_of_user_agent() -> None:
     np.testing.assert_array_equal(batch.extra["copy"], batch.observation)
 
 
-@pytest.mark.backends("torch")
 @pytest.mark.parametrize(
     ("memory", "spec", "message"),
     [
@@ -94,6 +94,7 @@ class RampedDQN(noterl.DQN):
         return loss * (1 + self.steps), feedback
 
 
+@pytest.mark.backends("tensorflow", "jax", "torch")
 @pytest.mark.parametrize(
     ("kind", "settings"), [(RampedReinforce, {}), (RampedDQN, {"learning_starts": 4, "update_every": 4})]
 )
@@ -109,7 +110,6 @@ def test_steps_are_read_in_eager_updates_only(kind: Any, settings: dict[str, Any
         agent.fit(steps=16, num_envs=2, verbose=0)
 
 
-@pytest.mark.backends("torch")
 def test_memory_keeps_the_dtypes_of_prepared_fields() -> None:
     class Marked(Reinforce):
         """Its field `mark` is 2^24 + 1, which float32 cannot hold."""

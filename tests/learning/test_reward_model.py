@@ -318,6 +318,7 @@ def test_normalized_rewards_that_nothing_uses_are_refused() -> None:
     agent.compile(reward_model=GAIL(demonstrations(), environment_weight=0.5))
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -78,6 +78,7 @@ def test_non_finite_minibatch_leaves_the_state_before_it() -> None:
     assert differences(twice["optimizers"], agent.get_state()["optimizers"]) == []
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("name", ["value_clip", "target_kl"])
 def test_bound_that_was_none_cannot_be_set(name: str) -> None:
     agent = ppo("discrete")

@@ -182,6 +182,7 @@ def test_target_does_not_depend_on_steps_per_execution(kind: type[WithTarget]) -
     np.testing.assert_array_equal(states[1:], [states[0]] * 2)
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("period", [0, 2, 1.5, True])
 def test_bad_target_period_raises(period: Any) -> None:
     agent = WithTarget(lambda: Corridor(), seed=1)

@@ -154,6 +154,7 @@ def test_networks_built_outside_an_agent_differ() -> None:
     assert not np.array_equal(networks.get_weights(first)[0], networks.get_weights(second)[0])
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize(
     ("build", "name"),
     [
@@ -292,6 +293,7 @@ def test_copy_moves_the_target_by_tau(tau: float) -> None:
         assert np.array_equal(before, after)
 
 
+@pytest.mark.backends("torch")
 @pytest.mark.parametrize("tau", [2, -1, np.nan, "x", True, np.float32(1.5)])
 def test_copy_raises_for_bad_tau(tau: Any) -> None:
     source, target = filled(networks.mlp(4, [5], 2), 1.0), filled(networks.mlp(4, [5], 2), 2.0)

@@ -123,6 +123,7 @@ def test_module_of_torch_receives_the_parts() -> None:
     assert agent.updates > 0
 
 
+@pytest.mark.backends("torch")
 def test_wrong_arguments_are_refused() -> None:
     with pytest.raises(ValueError, match="space must be a Dict"):
         networks.multi_input(model(4), spaces.Box(-1, 1, (2,)))

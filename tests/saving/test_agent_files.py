@@ -30,6 +30,8 @@ from tests.support.batches import copied
 from tests.support.parts import lanes_of
 from tests.support.states import ROOT, assert_same_state, differences, one_lane
 
+pytestmark = pytest.mark.backends("torch")
+
 
 @pytest.fixture(scope="module")
 def trained() -> Any:
@@ -87,7 +89,6 @@ FOREIGN: dict[str, Callable[[], bytes]] = {
 }
 
 
-@pytest.mark.backends("torch")
 @pytest.mark.parametrize("kind", FOREIGN)
 def test_foreign_file_raises(kind: str, victim: Any, tmp_path: Path) -> None:
     path = tmp_path / "agent.noterl"
@@ -98,7 +99,6 @@ def test_foreign_file_raises(kind: str, victim: Any, tmp_path: Path) -> None:
                 take(path)
 
 
-@pytest.mark.backends("torch")
 def test_agent_file_and_weights_file_are_not_interchangeable(victim: Any, file: Path, tmp_path: Path) -> None:
     victim.save_weights(tmp_path / "w.safetensors")
     saving.write(tmp_path / "tree.noterl", {"class": "DQN"})
@@ -114,7 +114,6 @@ def test_agent_file_and_weights_file_are_not_interchangeable(victim: Any, file: 
                     take(tmp_path / path)
 
 
-@pytest.mark.backends("torch")
 def test_weights_that_networks_share_are_written_once(tmp_path: Path) -> None:
     agents = [noterl.PPO("CartPole-v1", hidden=(8,), shared=True, seed=seed) for seed in (1, 2, 3)]
     weights, path = agents[0].get_weights(), tmp_path / "w.safetensors"
@@ -204,7 +203,6 @@ def restore_raises(agent: Any, document: dict[str, Any], before: dict[str, Any])
     return False
 
 
-@pytest.mark.backends("torch")
 def test_invalid_value_in_a_state_raises(victim: Any, file: Path) -> None:
     document, good = saving.read(file), copied(victim.get_state())
     accepted, raised = set(), 0
@@ -232,7 +230,6 @@ def test_invalid_state_of_a_callback_raises_in_fit_with_that_callback(victim: An
     victim.fit(steps=2, verbose=0)
 
 
-@pytest.mark.backends("torch")
 def test_accepted_value_does_not_break_the_next_fit(victim: Any, file: Path) -> None:
     document, good = saving.read(file), copied(victim.get_state())
     for keys in places(document["state"]["lanes"]):
@@ -245,7 +242,6 @@ def test_accepted_value_does_not_break_the_next_fit(victim: Any, file: Path) -> 
             victim.set_state(good)
 
 
-@pytest.mark.backends("torch")
 @pytest.mark.parametrize(
     "place",
     [
@@ -342,7 +338,6 @@ def test_checkpoint_path_is_checked_before_training_starts(victim: Any, tmp_path
     assert_same_state(before, after)
 
 
-@pytest.mark.backends("torch")
 def test_load_neither_unpickles_nor_imports(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*args: Any, **kwargs: Any) -> Any:
         raise AssertionError(f"a file made us run {args}")
@@ -395,7 +390,6 @@ def unsafe_lines(text: str) -> list[str]:
     return found
 
 
-@pytest.mark.backends("torch")
 def test_no_module_that_reads_files_uses_pickle() -> None:
     files = [path for folder in ("noterl", "callbacks") for path in (ROOT / folder).rglob("*.py")]
     assert len(files) > 40

@@ -77,6 +77,7 @@ def test_resumed_fit_continues_the_means() -> None:
         np.testing.assert_array_equal(part.history[name], whole.history[name][-len(part) :])
 
 
+@pytest.mark.backends("torch")
 def test_metric_cannot_replace_an_entry_of_the_episode_logs() -> None:
     class Confusing(noterl.DQN):
         def update(self, batch: Any) -> Any:
@@ -101,6 +102,7 @@ def test_metric_can_be_monitored_from_the_first_episode(tmp_path: Path) -> None:
         ppo().fit(steps=80, callbacks=[EarlyStopping(5, 1e9, monitor="entropi")], verbose=0)
 
 
+@pytest.mark.backends("torch")
 def test_nan_and_arrays_do_not_enter_the_means() -> None:
     means = MetricMeans()
     assert means.take() == {}

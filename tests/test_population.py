@@ -61,6 +61,12 @@ def test_members_equal_single_runs(trained: Any) -> None:
         np.testing.assert_allclose(record["reward"], history.history["reward"], rtol=1e-4)
 
 
+@pytest.mark.parametrize("number", [-1, 3, 0.5, True, "0"])
+def test_members_have_whole_numbers(trained: Any, number: Any) -> None:
+    with pytest.raises(ValueError, match="number must be"):
+        trained.member(number)
+
+
 def test_members_train_at_the_same_time_after_the_first_call(monkeypatch: pytest.MonkeyPatch) -> None:
     module = importlib.import_module("noterl.backends.jax.population")
     monkeypatch.setattr(module, "available_cores", lambda: 2)
@@ -204,12 +210,6 @@ def test_bad_arguments_are_named(arguments: dict[str, Any]) -> None:
         name = "clip"
     with pytest.raises(ValueError, match="seed" if name == "seeds" else name):
         noterl.Population(make(), **arguments)
-
-
-@pytest.mark.parametrize("number", [-1, 2, 0.5, True, "0"])
-def test_members_have_whole_numbers(number: Any) -> None:
-    with pytest.raises(ValueError, match="number must be"):
-        noterl.Population(make(), seeds=2).member(number)
 
 
 def test_agent_that_has_trained_is_refused(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from noterl.callbacks import (
 )
 from noterl.collect import DeviceLanes, VectorLanes
 from noterl.finders import LRFinder
+from noterl.learning.device import make_program
 from noterl.schedules import Linear
 from noterl.types import Batch, Transition
 from tests.support.functional import box_walk, dict_counter, keyed_line, line
@@ -54,6 +55,13 @@ def ppo(env: Any = None, *, spe: int | str = "auto", batch_size: Any = 5, **opti
 
 def fit(agent: Any, steps: int | None = None, **options: Any) -> Any:
     return agent.fit(steps=steps, num_envs=LANES, verbose=0, **options)
+
+
+def program_of(agent: Any) -> Any:
+    """Return the program of an agent; nothing is compiled."""
+    learner, actor = agent._parts.build()
+    learner.open(LANES)
+    return make_program(learner, actor, agent.spaces.source)
 
 
 def same(first: Any, second: Any) -> bool:
@@ -221,9 +229,7 @@ class TestParity:
         np.testing.assert_allclose(history.history["reward"], [each for each, _ in found], rtol=1e-12)
 
     def test_minibatches_of_an_epoch_hold_every_row(self) -> None:
-        agent = ppo(batch_size=5)
-        fit(agent, 1)
-        program = agent._parts.build()[0].device_runner.program
+        program = program_of(ppo(batch_size=5))
         indices = np.array(program._indices(np.array([1, 2], np.uint32)))
         assert indices.shape == (6, 5)
         for epoch in indices.reshape(2, 15):
@@ -563,7 +569,7 @@ def device_rollout(agent: Any) -> tuple[Any, dict[str, Any]]:
 class TestMemory:
     def test_states_are_those_of_the_episodes(self) -> None:
         agent = ppo(batch_size=4, **MEMORY)
-        agent.compile(keras.optimizers.SGD(0.0), batch_size=4)
+        agent.set_rule("learning_rate", 0.0)  # a variable of the program that the next tests use, too
         rounds: list[tuple[Any, ...]] = []
 
         class Record(Callback):
@@ -625,20 +631,18 @@ class TestMemory:
             np.testing.assert_allclose(np.array(lanes.carry.learner_state[name]), value, rtol=1e-4, atol=1e-5)
 
     def test_splits_and_files_change_nothing(self, tmp_path: Path) -> None:
-        whole, agent = ppo(batch_size=4, **MEMORY), ppo(batch_size=4, **MEMORY)
+        whole, agent, other = (ppo(batch_size=4, **MEMORY) for _ in range(3))
         fit(whole, 100)
-        for number, steps in enumerate((1, 30, 11, 12, 46)):
+        for steps in (1, 30, 11, 12, 46):
             fit(agent, steps)
-            agent.save(tmp_path / f"{number}.noterl")
-            agent = ppo(batch_size=4, **MEMORY)
-            agent.restore(tmp_path / f"{number}.noterl")
+            agent.save(tmp_path / "run.noterl")
+            agent, other = other, agent
+            agent.restore(tmp_path / "run.noterl")
         assert_same_state(agent, whole)
         assert agent.updates == 100 // SIZE * 2 * 3
 
     def test_minibatches_of_an_epoch_hold_every_sequence(self) -> None:
-        agent = ppo(batch_size=8, **MEMORY)
-        fit(agent, 1)
-        program = learner_of(agent).device_runner.program
+        program = program_of(ppo(batch_size=8, **MEMORY))
         indices = np.array(program._indices(np.array([1, 2], np.uint32)))
         assert indices.shape == (4, 4)
         assert all(set(epoch[:6].tolist()) == set(range(6)) for epoch in indices.reshape(2, 8))

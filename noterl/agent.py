@@ -818,8 +818,8 @@ class Agent(BaseAgent):
             "uniform" (in [0, 1)), or "batch_normal", whose numbers are equal in all rows of a batch.
         supports_replay: for agents that learn from rollouts, whether `compile` accepts a replay memory. The memory
             stores rollouts with the fields that `prepare` returns.
-        learns_in_prepare: for agents that learn from rollouts, whether `prepare` changes the networks. Workers with
-            `overlap` then wait while the agent learns.
+        corrects_staleness: for agents that learn from rollouts, whether `prepare` takes rollouts of an older policy.
+            Otherwise, workers with `overlap` wait while the agent learns.
         extra_spec: name -> (shape, dtype) of the fields that `forward` returns beside the output, or `prepare` returns.
             Fields of `prepare` need not be declared. Fields of `forward` are passed on as float32.
         info_spec: name -> (shape, dtype, default) of fields of the environment's `info` that the memory stores, such as

@@ -106,7 +106,7 @@ class Algorithm(Configurable):
     rollout_steps: int = 128
     epochs: int = 4
     supports_replay: bool = True
-    learns_in_prepare: bool = False
+    corrects_staleness: bool = False
     replay_ratio: Any = 4.0
     replay_starts: int = 1_000
     multi_agent: bool = False
@@ -285,8 +285,10 @@ class Algorithm(Configurable):
         `[N, ...]` by name. With a `learner_state_spec`, `rollout.extra["learner_state"]` is the state that `prepare`
         has returned for the rollout before, under the name "learner_state"; the state is zero at first.
         `rollout.extra["continues"]` `[T, N]` is 1 if the lane's next step continues the same episode, and 0 where an
-        episode or the rollout ends. Assignments to variables are kept: TRPO updates the policy here, because each
-        rollout has one update of the policy and many of the values.
+        episode or the rollout ends. If an older policy has acted (`corrects_staleness`),
+        `rollout.extra["acting_outputs"]` `[T, N, ...]` is what its `forward` has returned, the input of the head.
+        Assignments to variables are kept: TRPO updates the policy here, because each rollout has one update of the
+        policy and many of the values.
         """
         return {}
 

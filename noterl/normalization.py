@@ -155,31 +155,18 @@ class Normalizers:
             return rewards
         return np.clip(rewards / np.sqrt(self.reward.variance + EPSILON), -CLIP, CLIP).astype(np.float32)
 
-    def normalize_rollout(
-        self,
-        batch: Batch,
-        gamma: float,
-        acting: Mapping[str, Array] | None = None,
-        merge: Callable[[], None] | None = None,
-    ) -> Batch:
+    def normalize_rollout(self, batch: Batch, gamma: float, merge: Callable[[], None] | None = None) -> Batch:
         """Return a normalized rollout `[T, N, ...]` and update the statistics with the rollout.
 
         Args:
             batch: the rollout.
             gamma: the discount of returns.
-            acting: the statistics (`arrays`) with which the actions were chosen; None if these are the current ones.
             merge: called when the statistics are updated; may merge the statistics with the statistics of other
                 processes.
         """
         counted = batch.weight > 0
-        current = {}
-        if acting is not None:
-            current = self.arrays()
-            self.set_arrays(acting)
         # With the statistics of acting; the rewards below get the new ones.
         normalized = self._normalize_observations(batch)
-        if acting is not None:
-            self.set_arrays(current)
         if self.observation is not None:
             self.observation.update(batch.observation[counted])
         if self.reward is not None:

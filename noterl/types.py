@@ -24,6 +24,9 @@ NOISE = "noise_of_acting"
 STARTS = "starts"
 STATE = "state."
 
+# The name under which rollouts store the input of the head that chose an action, if a worker has chosen the action.
+ACTING_OUTPUTS = "acting_outputs"
+
 
 class Batch(NamedTuple):
     """The argument of `Agent.loss` and `Agent.update`: arrays `[B, ...]`, or `[K, B, ...]` for a group of updates.

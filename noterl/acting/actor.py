@@ -44,6 +44,7 @@ class Actor:
         normalizers: normalizes observations before the forward pass; None for no normalization.
         learning_starts: number of environment steps at the start whose actions are uniformly random.
         forward_fields: the shapes of the fields that `forward` returns beside the output, by name.
+        values: the input of the head for the actions that `select` returned last, `[N, ...]`.
         fields: further fields `[N, ...]` of the actions that `choose_actions` returned last, by name. The memory stores
             them with the transitions.
         searches: whether the actor steps copies of the environments, which must then be in this process.
@@ -68,6 +69,7 @@ class Actor:
     start: State = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.values: np.ndarray = np.zeros(0)
         self.fields: dict[str, np.ndarray] = {}
         self.explorer.generator = self.generators("exploration")
         self._reset_noise: Callable[[int], None] | None = getattr(self.explorer, "reset", None)
@@ -143,13 +145,13 @@ class Actor:
         """Return the actions that the head chooses, before `Head.executed`, and the next state; see `act`."""
         head: Any = self.head
         noise = explorer.generator if head.noisy and explorer is not None else None
-        values, state = self.outputs(observations, state, noise)
+        self.values, state = self.outputs(observations, state, noise)
         legal = () if mask is None else (mask,)
         actions: np.ndarray
         if explorer is None:
-            actions = head.deterministic(values, *legal)
+            actions = head.deterministic(self.values, *legal)
         else:
-            actions = head.explore(values, explorer, step, *legal)
+            actions = head.explore(self.values, explorer, step, *legal)
         return actions, state
 
     def outputs(

@@ -23,7 +23,7 @@ from noterl.hyperparameters import Hyperparameter
 from noterl.networks.critics import action_values
 from noterl.registry import register
 from noterl.schedules import Schedule
-from noterl.types import Batch
+from noterl.types import ACTING_OUTPUTS, Batch
 from noterl.utils.checks import check_int, check_positive, positive
 
 
@@ -79,6 +79,7 @@ class ACER(ContinuousACER):
     """
 
     memory = "sequences"
+    corrects_staleness = True
     _optional_hyperparameters = ("trust_region",)
     action_spaces: tuple[str, ...] = ("Discrete", "Box")
     replay_ratio: Hyperparameter
@@ -146,13 +147,16 @@ class ACER(ContinuousACER):
 
         For Box actions, means and log standard deviations `[T, N, 2 A]`.
         """
+        outputs = rollout.extra.get(ACTING_OUTPUTS)
+        if outputs is None:
+            outputs = losses.map_rows(self.forward, rollout.observation)
         if not self.is_discrete:
-            return {"behavior": losses.map_rows(self.forward, rollout.observation)}
+            return {"behavior": outputs}
 
-        def policy(observation: Any, mask: Any = None) -> Any:
-            return ops.exp(self.head.log_policy(self.outputs(observation, mask)))
+        def policy(outputs: Any, mask: Any = None) -> Any:
+            return ops.exp(self.head.log_policy(self.head.masked(outputs, mask)))
 
-        return {"behavior": losses.map_rows(policy, rollout.observation, *masks(rollout))}
+        return {"behavior": losses.map_rows(policy, outputs, *masks(rollout))}
 
     def combined_loss(self, batch: Batch) -> tuple[Any, dict[str, Any]]:
         """Return a loss for sequences `[T, N, ...]` with the gradient of algorithm 2, and metrics.

@@ -11,7 +11,7 @@ from noterl import heads, losses, networks
 from noterl.agent import Agent, AgentOptions
 from noterl.hyperparameters import Hyperparameter
 from noterl.networks.critics import scalar_values
-from noterl.types import Batch
+from noterl.types import ACTING_OUTPUTS, Batch
 from noterl.utils.checks import check_bool, check_number
 
 
@@ -179,8 +179,19 @@ class ActorCritic(Agent):
         log_prob = losses.map_rows(self.log_prob, rollout.observation, rollout.action, *masks(rollout))
         return self._with_advantages(rollout, value, next_value, log_prob)
 
+    def _log_prob_of(self, outputs: Any, rollout: Batch) -> Any:
+        """Return the log-probabilities `[T, N]` of a rollout's actions under outputs `[T, N, ...]`."""
+        if masks(rollout):
+            outputs = losses.map_rows(self.head.masked, outputs, *masks(rollout))
+        return losses.map_rows(self.head.log_prob, outputs, rollout.action)
+
     def _with_advantages(self, rollout: Batch, value: Any, next_value: Any, log_prob: Any) -> dict[str, Any]:
-        """Return what `prepare` adds to a rollout, from its values and log-probabilities; all `[T, N]`."""
+        """Return what `prepare` adds to a rollout, from its values and log-probabilities; all `[T, N]`.
+
+        If an older policy has acted, the log-probabilities are those of the older policy.
+        """
+        if ACTING_OUTPUTS in rollout.extra:
+            log_prob = self._log_prob_of(rollout.extra[ACTING_OUTPUTS], rollout)
         decay = rollout.discount * rollout.extra["continues"] * self.gae_lambda
         advantage = losses.gae(rollout.reward, rollout.discount, value, next_value, decay)
         return {"value": value, "log_prob": log_prob, "advantage": advantage, "target": advantage + value}

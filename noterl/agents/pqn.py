@@ -58,6 +58,7 @@ class PQN(Agent):
     head: Any = heads.Q()
     action_spaces: tuple[str, ...] = ("Discrete",)
     supports_replay = False  # the targets need actions of the current policy
+    corrects_staleness = True  # as exploration does, slightly older weights only choose other actions
     gamma: Hyperparameter
     q_lambda: Hyperparameter
 

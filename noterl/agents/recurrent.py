@@ -44,6 +44,8 @@ class RecurrentActorCritic(ActorCritic):
         **options: see `ActorCritic`.
     """
 
+    corrects_staleness = True
+
     def __init__(
         self,
         env: Any,
@@ -122,8 +124,7 @@ class RecurrentActorCritic(ActorCritic):
         extra = rollout.extra
         starts = rollout.extra["starts"]
         outputs, _ = networks.unroll(self.actor, rollout.observation, extra["state"], starts)
-        outputs = losses.map_rows(self.head.masked, outputs, *masks(rollout)) if masks(rollout) else outputs
-        log_prob = losses.map_rows(self.head.log_prob, outputs, rollout.action)
+        log_prob = self._log_prob_of(outputs, rollout)
         state = extra["learner_state"] if self.learner_state_spec else extra["state"]
         value, after = networks.unroll(self.critic, rollout.observation, state, starts)
         # The return of a truncated episode is bootstrapped from its true last observation.

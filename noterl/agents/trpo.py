@@ -84,7 +84,6 @@ class TRPO(ActorCritic):
     """
 
     supports_replay = False  # the trust region is one around the policy that collected the rollout
-    learns_in_prepare = True  # the step of the policy
     optimizer_names: tuple[str, ...] = ("critic",)
     target_kl: Hyperparameter
     kl_tolerance: Hyperparameter

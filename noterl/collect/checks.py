@@ -13,6 +13,7 @@ from noterl.collect.action_log import MAX_BYTES, ActionLog
 from noterl.collect.device import check_device_state
 from noterl.collect.info import REDUCTIONS, STATE
 from noterl.collect.workers.transitions import INFO, row_specs
+from noterl.types import ACTING_OUTPUTS
 from noterl.types import STATE as POLICY_STATE
 from noterl.utils.schema import Array, DictOf, Int, ListOf, check
 
@@ -23,7 +24,12 @@ _SEED = Int(0, 2**31 - 1)
 
 
 def check_state(
-    state: Any, source: EnvSource, extra_spec: Any = None, info_spec: Any = None, start: State = NO_STATE
+    state: Any,
+    source: EnvSource,
+    extra_spec: Any = None,
+    info_spec: Any = None,
+    start: State = NO_STATE,
+    outputs: int = 0,
 ) -> None:
     """Check a state that the lanes of the source's environments restore in the next `fit`.
 
@@ -33,6 +39,7 @@ def check_state(
         extra_spec: name -> (shape, dtype) of the fields that the actor adds to actions.
         info_spec: name -> (shape, dtype, default) of the fields of `info`.
         start: the state of the policy before the first step of an episode, `[...]` by name.
+        outputs: the size of the head's input.
 
     Raises:
         ValueError: if `get_state` of such lanes cannot have returned the state.
@@ -69,7 +76,7 @@ def check_state(
         extra = _fields(extra_spec, count) if state["actions"] is not None else {}
         expected |= {"actions": (chosen, None), "cursor": cursor, "extra": extra, "info": _fields(info_spec, count)}
         if "pool" in state:
-            expected["pool"] = _pool(source, count, state["pool"], info_spec, start)
+            expected["pool"] = _pool(source, count, state["pool"], info_spec, start, outputs)
         check(state, expected, "lanes")
         if "pool" in state:
             if not _is_possible_pool(**state["pool"], actions=state["actions"], count=count):
@@ -101,11 +108,12 @@ def _episodes(count: int) -> dict[str, Any]:
     return {**numbers, "running": [bool] * count}
 
 
-def _pool(source: EnvSource, count: int, pool: Any, info_spec: Any, start: State) -> dict[str, Any]:
+def _pool(source: EnvSource, count: int, pool: Any, info_spec: Any, start: State, outputs: int) -> dict[str, Any]:
     """Return the schema of what workers add to the state: see `PoolLanes.get_state`."""
     keys = [name.removeprefix(INFO) for name in pool["rows"][0] if name.startswith(INFO)]
     acted = any(name.startswith(POLICY_STATE) for name in pool["rows"][0])  # whether workers have chosen the actions
-    specs = row_specs(source, info_spec, keys, start if acted else NO_STATE)
+    outputs = outputs if ACTING_OUTPUTS in pool["rows"][0] else 0
+    specs = row_specs(source, info_spec, keys, start if acted else NO_STATE, outputs)
     row = {spec.name: Array(spec.dtype, (None, *spec.shape)) for spec in specs}
     ledgers = []
     for ledger in pool["ledgers"]:

@@ -28,7 +28,6 @@ from noterl.types import Batch, Transition, map_arrays
 if TYPE_CHECKING:
     from noterl.algorithm import Algorithm
     from noterl.envs import EnvSource
-    from noterl.learning.acting_policy import ActingPolicy
     from noterl.replay import Replay
     from noterl.replay.rollout import Rollout
 
@@ -66,12 +65,13 @@ class Learner(UpdateSource):
         strategy: how devices or processes share updates; `use` sets it.
         report: variables whose weights each call of updates returns, for acting.
         merge_statistics: merges the statistics of the normalizers with the statistics of other processes, or None.
-        acting_policy: the policy that collects the rollout, if the weights have changed since its begin; else None.
+        acting_policy: the digest of the policy that collects the rollout, if the weights may have changed since its
+            begin; else None.
     """
 
     replay: Replay | None = None
     rollout: Rollout | None = None
-    acting_policy: ActingPolicy | None = None
+    acting_policy: str | None = None
     memory: Any
     batch_axis = 0  # of a batch, along which replicas share it
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from abc import abstractmethod
 from collections import defaultdict
@@ -12,11 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from gymnasium import spaces
 
-from noterl import backends
+from noterl import backends, networks
 from noterl.algorithm import running
 from noterl.backends.common import CallOptions, GatheredRows
 from noterl.hyperparameters import discount_factor
-from noterl.learning.acting_policy import ActingPolicy
 from noterl.learning.dry_run import example_batch, learner_state_of, start_of
 from noterl.learning.learner import LARGEST_CALL, Learner, pad
 from noterl.learning.replay_learner import describe_replay
@@ -24,7 +24,7 @@ from noterl.learning.schedule import Due
 from noterl.learning.update import cut_prepared, flatten_prepared, stored_fields, without_learner_state
 from noterl.replay import Replay, Sample
 from noterl.replay.rollout import Rollout
-from noterl.types import STARTS, STATE, Batch, Transition
+from noterl.types import ACTING_OUTPUTS, STARTS, STATE, Batch, Transition
 from noterl.utils.checks import check_positive
 
 if TYPE_CHECKING:
@@ -63,13 +63,15 @@ class RolloutLearner(Learner):
         self.updater.memory = self.rollout
         check_positive("epochs", algorithm.epochs)
         self.sequence_length: int = sequence_length(algorithm, self.schedule.batch_size)
-        self._next_policy: ActingPolicy | None = None
+        self._next_policy: str | None = None
+        self._has_outputs = False  # whether the last round had the field "acting_outputs"
         self.prepared_rows: Any = None
 
     def declare_memory(self) -> None:
         """Set the spaces of the rollout; the arrays are allocated when the number of lanes is known."""
         algorithm = self.algorithm
         spec = {name: algorithm.extra_spec[name] for name in self.forward_fields}
+        spec[ACTING_OUTPUTS] = (algorithm.head.size,), np.float32
         start = start_of(algorithm)
         # An agent with a state also stores the state before each row, and where episodes start.
         if start:
@@ -188,12 +190,26 @@ class RolloutLearner(Learner):
         return self.rollout.length - self.rollout.round % self.rollout.length
 
     def begin_round(self, observations: np.ndarray, actions: np.ndarray, fields: Mapping[str, np.ndarray]) -> None:
-        """Store the observations and actions of all lanes, and the fields of `forward`."""
-        self.rollout.begin_round(observations, actions, fields)
+        """Store the observations and actions of all lanes, and the fields of `forward` and of workers."""
+        rollout: Any = self.rollout
+        rollout.begin_round(observations, actions, fields)
+        if ACTING_OUTPUTS in fields:
+            self._has_outputs = True
+        elif self._has_outputs:  # of the workers of an earlier `fit`
+            self._has_outputs = False
+            rollout.extra_acting_outputs[:] = np.nan
 
     def end_round(self) -> None:
-        """Complete a round of the rollout."""
-        self.rollout.end_round()
+        """Complete a round of the rollout; discard a complete rollout of an older policy that `prepare` cannot correct.
+
+        `prepare` would compute the log-probabilities of all rows with the current policy.
+        """
+        rollout: Any = self.rollout
+        rollout.end_round()
+        if self.acting_policy is None or not rollout.is_full:
+            return
+        if not self.algorithm.corrects_staleness or np.isnan(rollout.extra_acting_outputs).any():
+            self.discard_old_rollout()
 
     def add(self, transition: Transition) -> None:
         """Store a lane's transition in the round in progress."""
@@ -225,15 +241,11 @@ class RolloutLearner(Learner):
     def prepare(self) -> Any:
         """Return the complete rollout as prepared rows `[T N, ...]` on the device."""
         self._follow_attributes()
-        acting = self.acting_policy
+        rollout = self._normalized_rollout()
         # If workers collect the next rollout meanwhile, they act with the weights before the updates on this one.
         self.acting_policy = self._next_policy
         self._next_policy = None
-        if acting is None or self.algorithm.learns_in_prepare:
-            return self._without_learner_state(self._prepare(self._normalize_rollout(None)))
-        rollout = self._normalize_rollout(acting.statistics)
-        with acting.in_place():
-            return self._without_learner_state(self._prepare(rollout))
+        return self._without_learner_state(self._prepare(rollout))
 
     def _without_learner_state(self, rows: Batch) -> Batch:
         """Keep the learner state that `prepare` has returned, and return the other fields."""
@@ -243,21 +255,18 @@ class RolloutLearner(Learner):
 
     def keep_acting_policy(self) -> None:
         """Called before an update if workers collect the next rollout with the current weights meanwhile."""
-        self._next_policy = ActingPolicy(self.algorithm)
+        self._next_policy = policy_digest(self.algorithm)
 
     def before_new_weights(self) -> None:
-        """Keep the policy that has begun the rollout in progress."""
+        """Remember the policy that has begun the rollout in progress."""
         if self.acting_policy is None and self.rollout.num_envs and not self.rollout.is_full:
-            self.acting_policy = ActingPolicy(self.algorithm)
+            self.acting_policy = policy_digest(self.algorithm)
 
     def discard_old_rollout(self) -> bool:
-        """Discard the rollout in progress if another policy has begun it; return whether this was so.
-
-        `prepare` would otherwise compute the log-probabilities and values of all rows with one of the two policies.
-        """
+        """Discard the rollout in progress if another policy has begun it; return whether this was so."""
         acting = self.acting_policy
         self.acting_policy = None
-        if acting is None or acting.is_current():
+        if acting is None or acting == policy_digest(self.algorithm):
             return False
         self.discard_rollout()
         return True
@@ -269,20 +278,24 @@ class RolloutLearner(Learner):
             for lane in range(self.rollout.num_envs):
                 self._interrupt_learned(lane)
 
-    def _normalize_rollout(self, statistics: Mapping[str, np.ndarray] | None) -> Batch:
-        """Update the normalizers; return the rollout normalized with `statistics` or, if None, with the new statistics.
+    def _normalized_rollout(self) -> Batch:
+        """Return the normalized rollout, and update the normalizers.
 
-        With a reward model, demonstrations are added first.
+        If an older policy has acted, `extra` has the field "acting_outputs". With a reward model, demonstrations are
+        added first.
         """
         gamma = discount_factor(self.algorithm)
         normalizers = self.algorithm.spaces.normalizers
         rollout = self.rollout.batch(gamma=gamma)
+        if self.acting_policy is None or self.acting_policy == policy_digest(self.algorithm):
+            extra = {name: field for name, field in rollout.extra.items() if name != ACTING_OUTPUTS}
+            rollout = rollout._replace(extra=extra)
         if self.reward_model is not None and self.replay is None:
             # Before the statistics of the normalizers change, so that both sides are normalized alike.
             rollout = self.reward_model.add_demonstrations(rollout, self.rollout.length)
         if normalizers is None:
             return rollout
-        return normalizers.normalize_rollout(rollout, gamma, statistics, self.merge_statistics)
+        return normalizers.normalize_rollout(rollout, gamma, self.merge_statistics)
 
     def sample(self, updates: int) -> np.ndarray:
         """Prepare the rollout and return the indices `[K, B]` of the rows, or of the sequences, of all minibatches.
@@ -352,6 +365,17 @@ class RolloutLearner(Learner):
     def first_update(self) -> str:
         """When the first update is made."""
         return f"the first one follows rollout_steps={self.rollout.length} steps of each environment"
+
+
+def policy_digest(algorithm: Algorithm) -> str:
+    """Return a digest of the weights and of the statistics for normalization; equal policies have equal digests."""
+    normalizers = algorithm.spaces.normalizers
+    arrays = [] if normalizers is None else list(normalizers.arrays().values())
+    for network in algorithm.networks().values():
+        # `prepare` advances generators of random numbers, which are no part of the policy.
+        if not isinstance(network, backends.keras.random.SeedGenerator):
+            arrays += networks.get_weights(network)
+    return hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest()
 
 
 def sequence_length(algorithm: Algorithm, batch_size: int | str) -> int:

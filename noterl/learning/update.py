@@ -15,7 +15,7 @@ from noterl.backends import keras
 from noterl.distribute import SINGLE, Strategy
 from noterl.losses import rows_of
 from noterl.random import SHARED
-from noterl.types import Batch, map_arrays
+from noterl.types import ACTING_OUTPUTS, Batch, map_arrays
 
 if TYPE_CHECKING:
     from noterl.algorithm import Algorithm
@@ -137,7 +137,9 @@ def prepared(algorithm: Algorithm, rollout: Batch) -> Batch:
                 f"prepare must return fields [T, N, ...], here [{shape[0]}, {shape[1]}, ...], but {name!r} of "
                 f"{type(algorithm).__name__} has the shape {tuple(getattr(field, 'shape', ()))}"
             )
-    return rollout._replace(extra={**rollout.extra, **fields, **learner_state})
+    extra = {**rollout.extra, **fields, **learner_state}
+    extra.pop(ACTING_OUTPUTS, None)  # updates compile for the same fields, whoever has acted
+    return rollout._replace(extra=extra)
 
 
 def _checked_state(algorithm: Algorithm, rollout: Batch, state: Any) -> dict[str, Any]:

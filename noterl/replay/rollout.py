@@ -10,7 +10,7 @@ from gymnasium import spaces
 
 from noterl.envs.observation import ObservationEncoder
 from noterl.replay.columns import Array, ExtraSpec, action_layout, extra_layout
-from noterl.types import STATE, Batch, Transition
+from noterl.types import ACTING_OUTPUTS, STATE, Batch, Transition
 from noterl.utils import schema
 from noterl.utils.checks import check_positive
 
@@ -150,6 +150,8 @@ class Rollout:
         assert self._fields, "call build first"
         for name, (shape, dtype) in self._fields.items():
             array = np.zeros((self.length, num_envs, *shape), dtype)
+            if name == f"extra_{ACTING_OUTPUTS}":
+                array[:] = np.nan
             if is_same:  # the rows of `set_state`
                 stored = getattr(self, name)
                 array[: len(stored)] = stored
@@ -179,7 +181,10 @@ class Rollout:
         return not self.round and not self._begun
 
     def begin_round(self, observations: Array, actions: Array, extra: Mapping[str, Array] | None = None) -> None:
-        """Start a round with the observations of all lanes, the actions that the agent chose, and further fields."""
+        """Start a round with the observations of all lanes, the actions that the agent chose, and further fields.
+
+        The field "acting_outputs" may be missing; it is NaN in a row that never had it.
+        """
         if self.is_full:
             self.round = 0
         row = self.round
@@ -187,8 +192,9 @@ class Rollout:
             self.ended[row - 1] |= self.valid[row]
         self.observation[row] = observations
         self.action[row] = actions
-        for name in self._extra:
-            getattr(self, f"extra_{name}")[row] = (extra or {})[name]
+        if extra:
+            for name, values in extra.items():
+                getattr(self, f"extra_{name}")[row] = values
         self.valid[row] = False
         self._begun = True
 

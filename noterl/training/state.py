@@ -17,7 +17,6 @@ from noterl.backends import keras
 from noterl.collect.checks import check_state as check_lanes
 from noterl.explorer import Explorer
 from noterl.learning import optimizers
-from noterl.learning.acting_policy import ActingPolicy
 from noterl.learning.info_fields import remove_info, set_info_spec, store_info
 from noterl.learning.learner import Learner
 from noterl.networks.access import native_modules
@@ -45,7 +44,7 @@ def get_state(parts: Parts, *, replay: bool) -> dict[str, Any]:
         "masked": ACTION_MASK in learner.info_spec,
         "replay": learner.replay.get_state() if replay and learner.replay is not None else None,
         "rollout": None if learner.rollout is None else learner.rollout.get_state(),
-        "acting_policy": None if learner.acting_policy is None else learner.acting_policy.get_state(),
+        "acting_policy": learner.acting_policy,
         "lanes": lanes,
         "callbacks": parts.session.callbacks_state(),
     }
@@ -157,7 +156,7 @@ def _check(parts: Parts, state: Any) -> None:
         "masked": bool,
         "replay": (dict, None),
         "rollout": None if learner.rollout is None else dict,
-        "acting_policy": None if learner.rollout is None else (dict, None),
+        "acting_policy": None if learner.rollout is None else (str, None),
         "lanes": (dict, None),
         "callbacks": DictOf(dict),
     }
@@ -172,7 +171,8 @@ def _check(parts: Parts, state: Any) -> None:
         extra = {name: (shape, np.float32) for name, shape in learner.actor_fields.items()}
         masks = mask_spec(algorithm.action_space) if state["masked"] else {}
         spec = {name: entry for name, entry in learner.info_spec.items() if name != ACTION_MASK}
-        check_lanes(state["lanes"], algorithm.spaces.source, extra, {**spec, **masks}, parts.actor.start)
+        further = parts.actor.start, algorithm.head.size
+        check_lanes(state["lanes"], algorithm.spaces.source, extra, {**spec, **masks}, *further)
 
 
 def _model_schema(learner: Learner) -> Any:
@@ -233,10 +233,6 @@ def _memories(learner: Learner) -> list[tuple[Any, dict[str, Any]]]:
 def _set_memory_state(learner: Learner, state: dict[str, Any]) -> None:
     rollout = learner.rollout
     before = {} if rollout is None else dict(vars(rollout))  # restoring replaces the arrays
-    acting: ActingPolicy | None = None
-    if state["acting_policy"] is not None:
-        acting = ActingPolicy(learner.algorithm)
-        acting.set_state(state["acting_policy"])
     try:
         if rollout is not None:
             rollout.set_state(state["rollout"])
@@ -246,7 +242,7 @@ def _set_memory_state(learner: Learner, state: dict[str, Any]) -> None:
         if rollout is not None:
             vars(rollout).update(before)
         raise
-    learner.acting_policy = acting
+    learner.acting_policy = state["acting_policy"]
     if learner.replay is None or state["replay"] is not None:
         return
     # The memory keeps its contents, which the restored episodes in flight do not continue.

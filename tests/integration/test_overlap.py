@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 
@@ -156,8 +157,7 @@ class TestRollouts:
         def check(updates: int) -> Any:
             result, data = sample(updates), learner.prepared_rows
             raw = learner.rollout.observation.reshape(-1, *agent.observation_shape)
-            found.append((raw.copy(), *(ops.convert_to_numpy(each) for each in (data.observation, data.action))))
-            found[-1] += (ops.convert_to_numpy(data.extra["log_prob"]), ops.convert_to_numpy(data.extra["value"]))
+            found.append((raw.copy(), ops.convert_to_numpy(data.action), ops.convert_to_numpy(data.extra["log_prob"])))
             return result
 
         monkeypatch.setattr(learner, "sample", check)
@@ -165,11 +165,10 @@ class TestRollouts:
         assert len(found) == 6 == len(published) and [updates for _, updates in published] == [0, 0, 6, 12, 18, 24]
         variables = networks.variables(agent.actor)
         final = [ops.convert_to_numpy(variable.value) for variable in variables]
-        for (weights, _), (raw, observation, action, log_prob, _) in zip(published, found, strict=True):
+        for (weights, _), (raw, action, log_prob) in zip(published, found, strict=True):
             count = len(variables)
             mean, variance = weights[count], weights[count + 1]
-            expected = np.clip((raw - mean) / np.sqrt(variance + 1e-8), -10, 10)
-            assert np.allclose(observation, expected, atol=1e-5)
+            observation = np.clip((raw - mean) / np.sqrt(variance + 1e-8), -10, 10).astype(np.float32)
             for variable, weight in zip(variables, weights, strict=False):
                 variable.assign(weight)
             own = ops.convert_to_numpy(agent.log_prob(ops.convert_to_tensor(observation), action))
@@ -178,6 +177,43 @@ class TestRollouts:
             variable.assign(weight)
         others = ops.convert_to_numpy(agent.log_prob(ops.convert_to_tensor(observation), action))
         assert not np.allclose(log_prob, others, atol=1e-4)
+
+    @on_torch
+    def test_acer_stores_the_policy_that_acted(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        agent = noterl.ACER(DiscreteWalkEnv, hidden=(8,), rollout_steps=6, replay_starts=10, seed=3)
+        agent.compile(optimizer=keras.optimizers.SGD(0.3), jit_compile=False)
+        agent.build()
+        learner = agent._parts.learner
+        prepare = learner.prepare
+        errors: list[float] = []
+
+        def check() -> Any:
+            logits = learner.rollout.extra_acting_outputs.reshape(-1, 2)
+            powers = np.exp(logits - logits.max(axis=1, keepdims=True))
+            rows = prepare()
+            behavior = ops.convert_to_numpy(rows.extra["behavior"]).reshape(-1, 2)
+            errors.append(float(np.abs(behavior - powers / powers.sum(axis=1, keepdims=True)).max()))
+            return rows
+
+        monkeypatch.setattr(learner, "prepare", check)
+        agent.fit(steps=72, num_envs=3, workers=overlapping(), verbose=0)
+        assert len(errors) == 4 and max(errors) < 1e-6 and agent.updates > 4
+
+    @on_torch
+    @pytest.mark.parametrize("kind", [noterl.PPO, noterl.TRPO])
+    def test_new_weights_during_a_phase_are_corrected_or_discard_it(self, kind: Any) -> None:
+        agent = kind(DiscreteWalkEnv, hidden=(8,), rollout_steps=10, epochs=1, seed=3)
+        agent.compile(batch_size=30, jit_compile=False)
+        policies_before: list[Any] = []
+
+        def change(watcher: Watcher, episode: int) -> None:
+            learner = agent._parts.learner
+            if not policies_before and 0 < learner.rollout.round < 10:
+                agent.set_weights({name: 1.5 * weight for name, weight in agent.get_weights().items()})
+                policies_before.append(learner.acting_policy)
+
+        agent.fit(steps=90, num_envs=3, workers=2, callbacks=[Watcher(change)], verbose=0)
+        assert policies_before[0] is not None and agent.updates == (3 if kind is noterl.PPO else 2)
 
     @on_torch
     def test_run_is_reproducible_and_exact(self) -> None:
@@ -199,7 +235,7 @@ class TestRollouts:
             assert_same_state(*agents)
 
     @on_torch
-    def test_agent_that_learns_in_prepare_makes_workers_wait(self) -> None:
+    def test_agent_that_does_not_correct_staleness_makes_workers_wait(self) -> None:
         agents = [noterl.TRPO(RandomWalkEnv, hidden=(8,), rollout_steps=10, epochs=2, seed=3) for _ in range(2)]
         changes = []
 
@@ -212,27 +248,6 @@ class TestRollouts:
             agent.fit(steps=190, num_envs=3, workers=settings, callbacks=[Record()] * (agent is agents[1]), verbose=0)
         assert_same_state(*agents)
         assert len({weights.tobytes() for weights in changes}) == 6  # one step of the policy in each rollout
-
-    @on_torch
-    def test_undeclared_change_of_the_networks_in_prepare_raises(self) -> None:
-        class Undeclared(noterl.PPO):
-            def prepare(self, rollout: Any) -> Any:
-                variable = networks.variables(self.actor)[0]
-                variable.assign(variable + 0.01)
-                return super().prepare(rollout)
-
-        class Declared(Undeclared):
-            learns_in_prepare = True
-
-        declared, undeclared = (
-            kind(RandomWalkEnv, hidden=(8,), rollout_steps=10, seed=3) for kind in (Declared, Undeclared)
-        )
-        for agent in (declared, undeclared):
-            agent.compile(batch_size=10, jit_compile=False)
-        declared.fit(steps=90, num_envs=3, workers=overlapping(), verbose=0)
-        with pytest.raises(RuntimeError, match=r"Undeclared .*learns_in_prepare"):
-            undeclared.fit(steps=90, num_envs=3, workers=overlapping(), verbose=0)
-        assert not children()
 
     @on_torch
     def test_long_rollout_is_collected_during_learning(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,20 +269,22 @@ class TestRollouts:
         def save(watcher: Watcher, episode: int) -> None:
             if watcher.agent.updates == 12:
                 watcher.agent.save(tmp_path / "agent.noterl")
-                kept.append(watcher.agent._parts.learner.acting_policy.get_state())
+                learner = watcher.agent._parts.learner
+                kept.append((learner.acting_policy, learner.rollout.get_state()))
 
         kept: list[Any] = []
         agent = ppo()
         agent.fit(steps=150, num_envs=3, workers=overlapping(), callbacks=[Watcher(save)], verbose=0)
         resumed = ppo(seed=None)
         resumed.restore(tmp_path / "agent.noterl")
-        assert not differences(resumed._parts.learner.acting_policy.get_state(), kept[-1])
+        learner = resumed._parts.learner
+        assert not differences((learner.acting_policy, learner.rollout.get_state()), kept[-1])
         steps = resumed.steps
         resumed.fit(steps=70, workers=overlapping(), verbose=0)
         assert resumed.steps == steps + 70 and resumed.updates > 12
         state = resumed.get_state()
         state["acting_policy"] = {"weights": {}, "statistics": {}}
-        with pytest.raises(ValueError, match="acting policy"):
+        with pytest.raises(ValueError, match="acting_policy"):
             resumed.set_state(state)
 
     @on_torch

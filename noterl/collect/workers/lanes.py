@@ -195,7 +195,7 @@ class PoolLanes(Pool):
         """Return the arrays in shared memory."""
         specs = rounds.specs()
         start = rounds.actor.start if self.copies_policy else NO_STATE
-        row = row_specs(self.source, self.fields.spec, self.ledger.reductions, start)
+        row = row_specs(self.source, self.fields.spec, self.ledger.reductions, start, rounds.num_outputs)
         row_bytes = sum(int(np.prod(spec.shape)) * np.dtype(spec.dtype).itemsize for spec in row)
         for index, lanes in enumerate(self.own):
             count = lanes.stop - lanes.start

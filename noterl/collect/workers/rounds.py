@@ -20,7 +20,7 @@ from noterl.collect.workers.transitions import OBSERVATION, observation_at
 from noterl.collect.workers.weights import Publisher, block_shapes
 from noterl.collect.workers.worker import Acting
 from noterl.explorer import Explorer
-from noterl.types import STATE
+from noterl.types import ACTING_OUTPUTS, STATE
 
 if TYPE_CHECKING:
     from noterl.acting.actor import Actor
@@ -38,6 +38,7 @@ class Rounds(ABC):
     Attributes:
         clock: the name of the clock that counts the time of choosing actions.
         explorers: the names of the random generators with which each worker explores.
+        num_outputs: the size of the head's input, which workers that act for a rollout return; otherwise 0.
         least: the smallest number of rounds in the ring of a worker.
         encoded: the observations of the round, encoded for networks, `[N, ...]`.
         lead: how far workers may be ahead of the loop; None without a loop.
@@ -49,6 +50,7 @@ class Rounds(ABC):
 
     clock = "act"
     explorers: tuple[str, ...] = ()
+    num_outputs = 0
     least = 2
     publisher: Publisher
     phases: Phases
@@ -239,6 +241,9 @@ class WorkerRounds(Rounds):
     def __init__(self, lanes: Pool, actor: Actor, rollout_steps: int | None) -> None:
         super().__init__(lanes, actor)
         self.shapes = block_shapes(actor)
+        if rollout_steps is not None:
+            self.num_outputs = actor.head.size
+        self._outputs = np.zeros((lanes.num_envs, self.num_outputs), np.float32)
         # A phase is a rollout, a number of rounds, or whole episodes.
         by_episode = rollout_steps is None and lanes.settings.collect == "episode"
         self._phases = EpisodePhases if by_episode else Phases
@@ -281,7 +286,8 @@ class WorkerRounds(Rounds):
         actions = self.collect(step, self.lead.rounds(self._overlaps), self.lead.counters.updates)
         if actions is None:
             return None
-        return self.encoded, actions, self.lanes.ledger.fields_of_state() if self.actor.start else {}
+        fields = {ACTING_OUTPUTS: self._outputs} if self.num_outputs else {}
+        return self.encoded, actions, fields | (self.lanes.ledger.fields_of_state() if self.actor.start else {})
 
     def collect(self, step: int, rounds: float | None, updates: int = 0) -> np.ndarray | None:
         """Return the actions `[N, ...]` of the next round; None if `interrupted` of the lanes is set.
@@ -327,6 +333,8 @@ class WorkerRounds(Rounds):
             fields, first = inbox.front()
             rows = slice(first, first + inbox.count)
             chosen.append(fields["chosen"][rows])
+            if self.num_outputs:
+                self._outputs[lane_range] = fields[ACTING_OUTPUTS][rows]
             for name, values in states.items():
                 values[lane_range] = fields[f"{STATE}{name}"][rows]
             observations = observation_at(fields, OBSERVATION, lanes.source.observation_space, rows)

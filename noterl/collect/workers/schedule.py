@@ -53,13 +53,12 @@ class Lead(NamedTuple):
     def next_rollout(self, updates: int) -> int:
         """Return how many rounds workers collect while the agent makes the updates of a complete rollout.
 
-        The number is 0 if the transitions would then be too stale, if `prepare` changes the policy (see
-        `ActingPolicy.in_place`), or if the budget ends in the next rollout: the next `fit` continues the rollout with
-        other weights.
+        The number is 0 if the transitions would then be too stale, if the agent needs rollouts of the current policy,
+        or if the budget ends in the next rollout: the next `fit` continues the rollout with other weights.
         """
         learner = self.learner
         most = self.max_staleness
-        if learner.rollout is None or learner.algorithm.learns_in_prepare or (most is not None and updates > most):
+        if learner.rollout is None or not learner.algorithm.corrects_staleness or (most is not None and updates > most):
             return 0
         return learner.rollout.length if learner.rollout.length <= self._rounds_of_budget() else 0
 

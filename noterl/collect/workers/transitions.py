@@ -12,7 +12,7 @@ from noterl.acting.policy_state import NO_STATE, State
 from noterl.collect.info import number_of
 from noterl.collect.workers.shared_memory import ArraySpec
 from noterl.heads import members
-from noterl.types import STATE, InfoSpec, Transition
+from noterl.types import ACTING_OUTPUTS, STATE, InfoSpec, Transition
 
 if TYPE_CHECKING:
     from noterl.envs import EnvSource
@@ -34,7 +34,11 @@ TEAM_FIELDS = {"reward": np.float64, "terminated": np.bool_, "present": np.bool_
 
 
 def row_specs(
-    source: EnvSource, info_spec: InfoSpec | None = None, info_keys: Iterable[str] = (), start: State = NO_STATE
+    source: EnvSource,
+    info_spec: InfoSpec | None = None,
+    info_keys: Iterable[str] = (),
+    start: State = NO_STATE,
+    outputs: int = 0,
 ) -> list[ArraySpec]:
     """Return the fields of one row.
 
@@ -47,6 +51,7 @@ def row_specs(
     - "begun": whether the lane was reset before this step.
     - "updates": gradient updates in the weights that chose the action; 0 if the learner chose the action.
     - "state....": the state of the policy before the step, if a worker chose the action.
+    - "acting_outputs": the input of the head, if a worker chose the action for a rollout.
     - "team/...": the outcome of each agent, if there are several.
     - "fields/...": the fields of `info` that the memory stores, before and after the step.
     - "info/...", "has_info/...": the values of the step's `info` for the logs, and whether `info` has these values.
@@ -56,6 +61,7 @@ def row_specs(
         info_spec: the fields that the memory stores; see `Algorithm.info_spec`.
         info_keys: the keys for the logs.
         start: the state of the policy before the first step of an episode, `[...]` by name.
+        outputs: the size of "acting_outputs"; 0 for no such field.
     """
     space: Any = source.action_space
     shape = space.shape or ()
@@ -73,6 +79,8 @@ def row_specs(
     specs += [ArraySpec(name, (), np.bool_) for name in ("terminated", "truncated", "begun")]
     specs.append(ArraySpec("updates", (), np.int64))
     specs += [ArraySpec(f"{STATE}{name}", value.shape, value.dtype) for name, value in start.items()]
+    if outputs:
+        specs.append(ArraySpec(ACTING_OUTPUTS, (outputs,), np.float32))
     if source.team is not None:
         specs += [ArraySpec(f"team/{name}", (len(source.team),), dtype) for name, dtype in TEAM_FIELDS.items()]
     for name, (shape, dtype, _) in (info_spec or {}).items():
@@ -113,9 +121,13 @@ class RowWriter:
         terminated[row] = transition.terminated
         truncated[row] = transition.truncated
 
-    def write_round(self, rows: slice, chosen: Array, begun: Array, updates: int, state: State) -> None:
-        """Write, for all lanes of a round, the chosen actions, the states before, which were reset, and "updates"."""
+    def write_round(
+        self, rows: slice, chosen: Array, begun: Array, updates: int, state: State, outputs: Array | None
+    ) -> None:
+        """Write, for all lanes of a round, the chosen actions and the fields that do not depend on the outcome."""
         fields = self._fields
+        if ACTING_OUTPUTS in fields:
+            fields[ACTING_OUTPUTS][rows] = outputs
         for name, values in state.items():
             fields[f"{STATE}{name}"][rows] = values
         fields["chosen"][rows] = chosen

@@ -404,7 +404,8 @@ class Worker:
         first = ring.place()
         updates = 0 if self._weights is None else self._weights.updates
         states = lanes.ledger.policy_state
-        self._writer.write_round(slice(first, first + count), chosen, self._begun, updates, states.values)
+        outputs = None if self._actor is None else self._actor.values
+        self._writer.write_round(slice(first, first + count), chosen, self._begun, updates, states.values, outputs)
         self._begun[:] = False
         states.advance(state)
         lanes.begin_round(executed)

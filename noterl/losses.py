@@ -285,6 +285,43 @@ def retrace(
     return ops.stop_gradient(value) + gae(reward, discount, value, next_value, discount * continues * following)
 
 
+def v_trace(
+    reward: Tensor, discount: Tensor, value: Tensor, next_value: Tensor, ratio: Tensor, continues: Tensor
+) -> Tensor:
+    """Return the V-trace targets of state values, which correct for the policy that acted.
+
+    Espeholt et al., "IMPALA: Scalable distributed deep-RL with importance weighted actor-learner architectures", 2018,
+    equation 1, with both weights clipped at 1: `v_t = V_t + min(1, ratio_t) (reward_t + discount_t next_t - V_t)`. The
+    next target `next_t` is `v_{t+1}`, and `next_value_t` where `continues` is 0. The targets minus the values are the
+    advantages of the policy gradient. With ratios of 1, they are those of `gae` with lambda = 1.
+
+    Args:
+        reward: `[T, N]`.
+        discount: `[T, N]`, gamma * (1 - terminated).
+        value: `[T, N]`, V of the observations.
+        next_value: `[T, N]`, V of the true next observations. At a truncation, the target is bootstrapped from it.
+        ratio: `[T, N]`, the probability of the action over its probability when it was taken.
+        continues: `[T, N]`, 1 if the lane's next row follows from this one, else 0. Multiplied by lambda, `next_t` is
+            the mean of both, as in the remark 2 of the paper.
+
+    Returns:
+        `[T, N]`, without a gradient.
+
+    Example:
+    >>> from keras import ops
+    >>> from noterl import losses
+    >>> ones, continues = ops.ones((2, 1)), ops.array([[1.0], [0.0]])
+    >>> target = losses.v_trace(ones, 0.5 * ones, 0 * ones, 4 * ones, ops.array([[2.0], [0.5]]), continues)
+    >>> [float(value) for value in target[:, 0]]
+    [1.75, 1.5]
+    """
+    weight = ops.minimum(ratio, 1.0)
+    discount = weight * discount
+    # The targets follow the recursion of `gae`, in which the value of the next row is 0.
+    bootstrap = discount * (1.0 - continues)
+    return gae(weight * reward, bootstrap, (weight - 1.0) * value, next_value, discount * continues)
+
+
 def truncated_importance(
     policy: Tensor,
     behavior: Tensor,

@@ -48,6 +48,56 @@ def test_gae_equals_numbers_computed_by_hand() -> None:
     assert fetched(advantage).tolist() == [[6.0, 2.25], [10.0, 2.5], [-3.0, 3.0]]
 
 
+def looped_targets(reward, discount, value, next_value, ratio, continues) -> np.ndarray:
+    target = np.zeros(reward.shape)
+    for lane in range(reward.shape[1]):
+        for t in reversed(range(len(reward))):
+            weight = min(1.0, ratio[t, lane])
+            after = target[t + 1, lane] if continues[t, lane] else next_value[t, lane]
+            error = reward[t, lane] + discount[t, lane] * next_value[t, lane] - value[t, lane]
+            target[t, lane] = (
+                value[t, lane] + weight * error + discount[t, lane] * weight * (after - next_value[t, lane])
+            )
+    return target
+
+
+def rollout(length: int) -> list[np.ndarray]:
+    """Return the arguments of `v_trace` for lanes whose episodes end, terminated or truncated."""
+    generator = np.random.default_rng(length)
+    reward, value, next_value = generator.normal(size=(3, length, 4))
+    terminated, truncated = generator.random((2, length, 4)) < 0.15
+    continues = (~terminated & ~truncated).astype(float)
+    continues[-1] = 0
+    # Where a lane goes on, the next observation is the one of the next row.
+    next_value[:-1] = np.where(continues[:-1] > 0, value[1:], next_value[:-1])
+    ratio = generator.uniform(0.0, 3.0, (length, 4))
+    return [reward, np.where(terminated, 0.0, 0.97), value, next_value, ratio, continues]
+
+
+@pytest.mark.parametrize("length", [1, 2, 7, 64])
+def test_v_trace_equals_the_loop(length: int) -> None:
+    arrays = rollout(length)
+    found = fetched(losses.v_trace(*map(tensor, arrays)))
+    np.testing.assert_allclose(found, looped_targets(*arrays), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("decay", [1.0, 0.9])
+def test_v_trace_equals_gae_for_the_policy_that_acted(decay: float) -> None:
+    reward, discount, value, next_value, ratio, continues = map(tensor, rollout(20))
+    found = losses.v_trace(reward, discount, value, next_value, ops.ones_like(ratio), decay * continues)
+    expected = losses.gae(reward, discount, value, next_value, decay * discount * continues)
+    np.testing.assert_allclose(fetched(found - value), fetched(expected), rtol=1e-5, atol=1e-5)
+
+
+def test_v_trace_equals_numbers_computed_by_hand() -> None:
+    # Two lanes of two steps, gamma 0.5; the first lane's episode is truncated after its first step.
+    reward, discount = tensor([[1, 1], [2, 2]]), tensor(np.full((2, 2), 0.5))
+    value, next_value = tensor([[4, 4], [6, 8]]), tensor([[16, 8], [2, 2]])
+    found = losses.v_trace(reward, discount, value, next_value, tensor([[0.5, 3], [1, 0.25]]), tensor([[0, 1], [0, 0]]))
+    # 6 + 1 * (2 + 0.5 * 2 - 6) and 8 + 0.25 * (3 - 8); 4 + 0.5 * (1 + 0.5 * 16 - 4) and 1 + 0.5 * 6.75.
+    assert fetched(found).tolist() == [[6.5, 4.375], [3.0, 6.75]]
+
+
 def test_clipped_surrogate_is_the_larger_loss() -> None:
     ratio, advantage = [1.5, 1.5, 0.5, 0.5, 1.1, 0.9], [2.0, -2.0, 2.0, -2.0, 3.0, -3.0]
     found = losses.clipped_surrogate(tensor(np.log(ratio)), tensor(np.zeros(6)), tensor(advantage), 0.25)

@@ -188,13 +188,19 @@ class ActorCritic(Agent):
     def _with_advantages(self, rollout: Batch, value: Any, next_value: Any, log_prob: Any) -> dict[str, Any]:
         """Return what `prepare` adds to a rollout, from its values and log-probabilities; all `[T, N]`.
 
-        If an older policy has acted, the log-probabilities are those of the older policy.
+        If an older policy has acted, targets and advantages are those of V-trace, and the log-probabilities are those
+        of the older policy.
         """
-        if ACTING_OUTPUTS in rollout.extra:
-            log_prob = self._log_prob_of(rollout.extra[ACTING_OUTPUTS], rollout)
-        decay = rollout.discount * rollout.extra["continues"] * self.gae_lambda
-        advantage = losses.gae(rollout.reward, rollout.discount, value, next_value, decay)
-        return {"value": value, "log_prob": log_prob, "advantage": advantage, "target": advantage + value}
+        reward = rollout.reward
+        discount = rollout.discount
+        continues = rollout.extra["continues"] * self.gae_lambda
+        if ACTING_OUTPUTS not in rollout.extra:
+            advantage = losses.gae(reward, discount, value, next_value, discount * continues)
+            return {"value": value, "log_prob": log_prob, "advantage": advantage, "target": advantage + value}
+        acting = self._log_prob_of(rollout.extra[ACTING_OUTPUTS], rollout)
+        ratio = losses.importance_weight(log_prob, acting)
+        target = losses.v_trace(reward, discount, value, next_value, ratio, continues)
+        return {"value": value, "log_prob": acting, "advantage": target - value, "target": target}
 
 
 def masks(batch: Batch, name: str = "action_mask") -> tuple[Any, ...]:

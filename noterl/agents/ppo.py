@@ -2,7 +2,8 @@
 
 Paper: Schulman et al., "Proximal policy optimization algorithms", 2017: the clipped surrogate of equation 7 and the
 combined loss of equation 9. Advantages: Schulman et al., "High-dimensional continuous control using generalized
-advantage estimation", 2016, equation 16.
+advantage estimation", 2016, equation 16. With workers that overlap, targets are those of V-trace (Espeholt et al.,
+"IMPALA", 2018, section 4.1).
 
 Differs: as in Stable-Baselines3, advantages are normalized within each minibatch, gradients are clipped by their norm,
 and the value loss is the squared error without a factor of 0.5. Advantages are divided by the standard deviation of the
@@ -23,7 +24,7 @@ from noterl.backends import keras, ops
 from noterl.hyperparameters import Hyperparameter
 from noterl.registry import register
 from noterl.schedules import Schedule
-from noterl.types import Batch
+from noterl.types import ACTING_OUTPUTS, Batch
 from noterl.utils.checks import check_bool, check_positive
 
 
@@ -129,6 +130,16 @@ class PPO(RecurrentActorCritic):
         rate = 2.5e-4 if self.is_image else 3e-4
         size = 256 if self.is_image else 64
         return Defaults(batch_size=size, optimizer=keras.optimizers.Adam(rate, epsilon=1e-5, global_clipnorm=0.5))
+
+    def _with_advantages(self, rollout: Batch, value: Any, next_value: Any, log_prob: Any) -> dict[str, Any]:
+        """Return what `prepare` adds; the ratio of `policy_loss` replaces the weight of V-trace's advantages."""
+        fields = super()._with_advantages(rollout, value, next_value, log_prob)
+        if ACTING_OUTPUTS in rollout.extra:
+            continues = rollout.extra["continues"] * self.gae_lambda
+            following = ops.concatenate([fields["target"][1:], next_value[-1:]])
+            next_target = continues * following + (1.0 - continues) * next_value
+            fields["advantage"] = rollout.reward + rollout.discount * next_target - value
+        return fields
 
     def policy_loss(self, batch: Batch) -> tuple[Any, dict[str, Any]]:
         """Return the clipped surrogate minus the weighted entropy, and its metrics."""

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import noterl
-from noterl import networks, policies
+from noterl import losses, networks, policies
 from noterl.backends import ops
 from noterl.collect import WorkerError, Workers
 from noterl.collect.workers.shared_memory import SharedWeights
@@ -177,6 +177,49 @@ class TestRollouts:
             variable.assign(weight)
         others = ops.convert_to_numpy(agent.log_prob(ops.convert_to_tensor(observation), action))
         assert not np.allclose(log_prob, others, atol=1e-4)
+
+    @on_torch
+    @pytest.mark.parametrize("kind", ["PPO", "A2C", "recurrent"])
+    def test_prepare_corrects_rollouts_of_older_weights(self, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The targets are those of V-trace. A2C weights the advantages; PPO has a ratio for that."""
+        calls: list[list[Any]] = []
+        v_trace = losses.v_trace
+
+        def record(*arrays: Any) -> Any:
+            calls.append([np.array(ops.convert_to_numpy(each)) for each in arrays])
+            return v_trace(*arrays)
+
+        monkeypatch.setattr(losses, "v_trace", record)
+        memory = {"recurrent": "gru", "recurrent_units": 4} if kind == "recurrent" else {}
+        make: Any = noterl.A2C if kind == "A2C" else noterl.PPO
+        agent = make(DiscreteWalkEnv, hidden=(8,), rollout_steps=6, gae_lambda=0.9, seed=3, **memory)
+        agent.compile(optimizer=keras.optimizers.SGD(0.3), batch_size="rollout", jit_compile=False)
+        agent.build()
+        learner = agent._parts.learner
+        prepare = learner.prepare
+        fields: list[Any] = []
+
+        def check() -> Any:
+            rows = prepare()
+            count = learner.rollout.num_envs
+            shape = (-1, count, learner.sequence_length)
+            found = [ops.convert_to_numpy(rows.extra[name]).reshape(shape) for name in ("advantage", "target")]
+            fields.append([each.swapaxes(1, 2).reshape(-1, count) for each in found])
+            return rows
+
+        monkeypatch.setattr(learner, "prepare", check)
+        agent.fit(steps=72, num_envs=3, workers=overlapping(), verbose=0)
+        assert len(fields) == 4 and len(calls) == 3  # all rollouts but the first
+        for arrays, (advantage, target) in zip(calls, fields[1:], strict=True):
+            reward, discount, value, next_value, ratio, continues = arrays
+            following = np.concatenate([target[1:], next_value[-1:]])
+            next_target = continues * following + (1 - continues) * next_value
+            gain = reward + discount * next_target - value
+            assert np.allclose(target, value + np.minimum(ratio, 1) * gain, atol=1e-4)
+            assert np.allclose(advantage, target - value if kind == "A2C" else gain, atol=1e-4)
+            assert np.abs(ratio - 1).max() > 1e-3 and set(continues.round(3).flat) == {0.0, np.float32(0.9)}
+        agent.fit(steps=18, num_envs=3, workers=2, verbose=0)
+        assert len(fields) == 5 and len(calls) == 3
 
     @on_torch
     def test_acer_stores_the_policy_that_acted(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -242,12 +242,12 @@ class Storage(Ring):
         self.num_slots: int = 0
         # Writing a scalar to a memoryview takes half the time that writing to the array takes.
         scalar_action = not action.shape and action.dtype.kind in "iu"
-        self._action_cells: Any = memoryview(self.action) if scalar_action else self.action  # type: ignore[arg-type]
-        self._reward_cells: Any = memoryview(self.reward)  # type: ignore[arg-type]
-        self._terminated_cells: Any = memoryview(self.terminated)  # type: ignore[arg-type]
-        self._truncated_cells: Any = memoryview(self.truncated)  # type: ignore[arg-type]
-        self._lane_cells: Any = memoryview(self.lane)  # type: ignore[arg-type]
-        self._successor_cells: Any = memoryview(self.successor)  # type: ignore[arg-type]
+        self._action_cells: Any = self.action.data if scalar_action else self.action
+        self._reward_cells: Any = self.reward.data
+        self._terminated_cells: Any = self.terminated.data
+        self._truncated_cells: Any = self.truncated.data
+        self._lane_cells: Any = self.lane.data
+        self._successor_cells: Any = self.successor.data
 
     @property
     def episodes(self) -> Episodes:

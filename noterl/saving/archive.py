@@ -215,7 +215,7 @@ def _write_parallel(archive: zipfile.ZipFile, file: BinaryIO, arrays: Mapping[zi
         info.header_offset = position
         info.CRC = 0
         info.file_size = info.compress_size = len(header) + array.nbytes
-        jobs.append((info, header, memoryview(array).cast("B"), position))  # type: ignore[arg-type]
+        jobs.append((info, header, array.data.cast("B"), position))
         position += len(info.FileHeader(zip64=True)) + info.file_size
     descriptor = file.fileno()
     with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1, len(jobs)), "noterl-saving") as pool:

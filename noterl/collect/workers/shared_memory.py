@@ -81,7 +81,7 @@ class Ring:
         self.fields: dict[str, Array] = dict(fields)
         self.capacity: int = len(next(iter(self.fields.values())))
         # An int of a memoryview is read in a third of the time that one of an array takes.
-        self._counters: Any = memoryview(counters)  # type: ignore[arg-type]
+        self._counters: Any = counters.data
 
     @property
     def published(self) -> int:

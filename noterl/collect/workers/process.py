@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -164,7 +165,8 @@ class WorkerHandle(ABC):
 
     def send(self, message: tuple[Any, ...]) -> None:
         """Send a command; raises OSError if the worker has ended."""
-        self.pipe.send(message)
+        # `Connection.send` keeps a view of a `BytesIO`, which Python 3.13 reports if an exception holds both.
+        self.pipe.send_bytes(pickle.dumps(message))
 
     def seconds_inside(self) -> float:
         """Return for how many seconds the worker has been inside the environment; 0 outside."""

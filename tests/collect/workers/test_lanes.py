@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -549,6 +550,17 @@ class TestFailures:
             with pytest.raises(WorkerError, match=r"worker 0 .* was killed by SIGKILL"):
                 made.rounds(10)
         wait_until_gone(pids)
+
+    def test_message_that_is_not_sent_leaves_no_buffer(self) -> None:
+        """Python 3.13 reports a `BytesIO` that it collects together with a view of the `BytesIO`."""
+        with pool(CountEnv, 1, Workers(1)) as made:
+            (process,) = made.lanes.supervisor.processes
+            os.kill(process.pid, signal.SIGKILL)
+            assert "SIGKILL" in process.exit_status()
+            with pytest.raises(OSError) as failed:
+                process.send(("step", 1))
+        values = [value for frame, _ in traceback.walk_tb(failed.tb) for value in frame.f_locals.values()]
+        assert all(isinstance(value.obj, bytes) for value in values if isinstance(value, memoryview))
 
     def test_restarts_are_limited(self) -> None:
         with (

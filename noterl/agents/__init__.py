@@ -1,5 +1,4 @@
 """The algorithms, one file each; `actor_critic` has the base class of PPO, A2C, TRPO and ACER.
 
 `distributional` has the base class of QRDQN, C51 and IQN, and `ensemble` has the one of TD3, SAC and TQC.
-`continuous_acer` has the part of ACER for Box actions.
 """

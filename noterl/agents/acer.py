@@ -2,7 +2,7 @@
 
 Paper: Wang et al., "Sample efficient actor-critic with experience replay", 2017, algorithms 1 and 2: Retrace (equation
 5), truncated importance weights with the correction of their bias (equation 9), and the trust region around an average
-policy (equation 12). `continuous_acer` has section 5, for Box actions.
+policy (equation 12). Section 5, for Box actions, is left out.
 
 Differs: as in Stable-Baselines 2, the gradient that the trust region limits includes the entropy's, with a weight of
 0.01. There is one learner for all environments instead of one for each, and networks have separate trunks unless
@@ -16,8 +16,7 @@ from typing import Any, Unpack
 
 from noterl import losses, networks
 from noterl.agent import Defaults
-from noterl.agents.actor_critic import ActorCriticOptions, masks
-from noterl.agents.continuous_acer import ContinuousACER
+from noterl.agents.actor_critic import ActorCritic, ActorCriticOptions, masks
 from noterl.backends import keras, ops
 from noterl.hyperparameters import Hyperparameter
 from noterl.networks.critics import action_values
@@ -28,15 +27,14 @@ from noterl.utils.checks import check_int, check_positive, positive
 
 
 @register
-class ACER(ContinuousACER):
-    """Actor-critic with experience replay for Discrete and Box actions, on vectors and images.
+class ACER(ActorCritic):
+    """Actor-critic with experience replay for Discrete actions, on vectors and images.
 
     After each rollout of all environments, the agent makes one update on the rollout, and then Poisson(`replay_ratio`)
-    updates on sequences from a replay memory of rollouts. For Discrete actions, the critic returns Q for all actions;
-    the value of an observation is their mean under the policy. For Box actions, the critic returns the value V, and a
-    third network the advantage A: `Q(s, a) = V(s) + A(s, a) - mean of A(s, u)` over actions u of the policy (section
-    5). The default optimizer is RMSProp with `global_clipnorm=10`. After each update, the weights of the average policy
-    become `(1 - tau) * average + tau * policy`, with `compile(target_update=tau)`, 0.01 by default.
+    updates on sequences from a replay memory of rollouts. The critic returns Q for all actions; the value of an
+    observation is their mean under the policy. The default optimizer is RMSProp with `global_clipnorm=10`. After each
+    update, the weights of the average policy become `(1 - tau) * average + tau * policy`, with
+    `compile(target_update=tau)`, 0.01 by default.
 
     Args:
         env: see `noterl.Agent`.
@@ -51,18 +49,15 @@ class ACER(ContinuousACER):
             number can be changed during training.
         entropy_coefficient: weight of the entropy in the loss; higher explores more. Can be changed during training.
         value_coefficient: weight of the loss of Q. Can be changed during training.
-        epsilon: is added to probabilities of Discrete actions in denominators and logarithms.
-        dueling_samples: n, the actions of the policy whose mean advantage is subtracted; for Box actions only.
+        epsilon: is added to probabilities in denominators and logarithms.
         hidden: units of each hidden layer for vector observations; images use the network of Mnih et al. (2015).
         network: the path of a network file, or your own actor `[B, observation] -> [B, actions]`, with logits or, after
             a softmax, probabilities; or (actor, critic), with a critic `[B, observation] -> [B, actions]`; or one
-            network that returns both. For Box actions, an actor `[B, observation] -> [B, 2 A]`, means and log standard
-            deviations; or (actor, critic, advantage), with a critic `[B, observation] -> [B, 1]` and an advantage
-            `[B, observation + A] -> [B, 1]`. The agent builds a network that is None.
+            network that returns both. The agent builds a network that is None.
         shared: whether actor and critic share all layers but the last; by default only for images, unless you pass
             an actor.
         activation: of the hidden layers.
-        log_std: the initial log standard deviations of Box actions; they do not depend on the observation.
+        log_std: has no effect, because actions are Discrete.
         seed: see `noterl.Agent`.
         normalize_observation: see `noterl.Agent`.
         normalize_reward: see `noterl.Agent`.
@@ -81,8 +76,10 @@ class ACER(ContinuousACER):
     memory = "sequences"
     corrects_staleness = True
     _optional_hyperparameters = ("trust_region",)
-    action_spaces: tuple[str, ...] = ("Discrete", "Box")
+    action_spaces: tuple[str, ...] = ("Discrete",)
     replay_ratio: Hyperparameter
+    truncation: Hyperparameter
+    value_coefficient: Hyperparameter
 
     def __init__(
         self,
@@ -97,7 +94,6 @@ class ACER(ContinuousACER):
         entropy_coefficient: float | Schedule = 0.01,
         value_coefficient: float | Schedule = 0.5,
         epsilon: float = 1e-6,
-        dueling_samples: int = 5,
         **options: Unpack[ActorCriticOptions],
     ) -> None:
         super().__init__(env, **options)
@@ -105,9 +101,6 @@ class ACER(ContinuousACER):
         self.rollout_steps: int = check_positive("rollout_steps", rollout_steps)
         self.replay_starts: int = check_int("replay_starts", replay_starts, least=0)
         self.epsilon: float = positive("epsilon", epsilon)
-        self.dueling_samples: int = check_positive("dueling_samples", dueling_samples)
-        if not self.is_discrete:  # one action for the correction, and those of the dueling network
-            self.random_spec: dict[str, Any] = {"noise": ((1 + self.dueling_samples, self.action_size), "normal")}
         self.gamma = self.hyperparameter("gamma", gamma, minimum=0.0, maximum=1.0)
         self.replay_ratio = self.hyperparameter("replay_ratio", replay_ratio, minimum=0.0)
         self.truncation = self.hyperparameter("truncation", truncation, minimum=0.0)
@@ -121,6 +114,11 @@ class ACER(ContinuousACER):
         optimizer = keras.optimizers.RMSprop(7e-4, rho=0.99, epsilon=1e-5, global_clipnorm=10.0)
         return Defaults(batch_size="rollout", capacity=50_000, target_update=0.01, optimizer=optimizer)
 
+    @property
+    def num_values(self) -> int:
+        """The number of values that the critic returns for each observation: one for each action."""
+        return self.action_size
+
     def policy_and_values(self, observation: Any, mask: Any = None) -> tuple[Any, Any]:
         """Return the log-probabilities and the values Q of all actions, `[B, A]` each.
 
@@ -132,26 +130,20 @@ class ACER(ContinuousACER):
 
     def value(self, observation: Any, mask: Any = None) -> Any:
         """Return the values `[B]` of observations `[B, ...]`: the critic's, or the mean of Q under the policy."""
-        if not self.is_discrete:
-            return super().value(observation)
         log_policy, q = self.policy_and_values(observation, mask)
         return ops.sum(ops.exp(log_policy) * q, axis=-1)
 
     def average_policy(self, observation: Any, mask: Any = None) -> Any:
         """Return the probabilities `[B, A]` of the average policy."""
-        outputs = self.head.masked(self.average_outputs(observation), mask)
-        return ops.exp(self.head.log_policy(outputs))
+        outputs = self.average_actor(observation)
+        outputs = outputs[0] if self.critic is None else outputs
+        return ops.exp(self.head.log_policy(self.head.masked(outputs, mask)))
 
     def prepare(self, rollout: Batch) -> dict[str, Any]:
-        """Return the policy that collected the rollout: the probabilities `[T, N, A]` of all actions.
-
-        For Box actions, means and log standard deviations `[T, N, 2 A]`.
-        """
+        """Return the policy that collected the rollout: the probabilities `[T, N, A]` of all actions."""
         outputs = rollout.extra.get(ACTING_OUTPUTS)
         if outputs is None:
             outputs = losses.map_rows(self.forward, rollout.observation)
-        if not self.is_discrete:
-            return {"behavior": outputs}
 
         def policy(outputs: Any, mask: Any = None) -> Any:
             return ops.exp(self.head.log_policy(self.head.masked(outputs, mask)))
@@ -227,8 +219,7 @@ class ACER(ContinuousACER):
 
     def update(self, batch: Batch) -> tuple[dict[str, Any], dict[str, Any]]:
         """Make one gradient step on sequences `[T, N, ...]`."""
-        loss = self.combined_loss if self.is_discrete else self.continuous_loss
-        _, metrics = self.minimize(loss, self._trained_networks, "optimizer", batch)
+        _, metrics = self.minimize(self.combined_loss, self._trained_networks, "optimizer", batch)
         return metrics, {}
 
     def update_target(self) -> None:

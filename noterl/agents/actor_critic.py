@@ -70,7 +70,7 @@ class ActorCritic(Agent):
     ) -> None:
         """Set the head and build the networks; arguments as in the constructor."""
         continuous = isinstance(self.action_space, spaces.Box)
-        actor, critic, *others = networks.split_networks(network, *self.network_roles, shareable=shared is not False)
+        actor, critic = networks.split_networks(network, "actor", "critic", shareable=shared is not False)
         if self.head is None:
             self.head: Any = self._default_head(actor).bind(self.action_space)
         if shared is True and critic is not None and not isinstance(critic, networks.HiddenLayers):
@@ -97,21 +97,12 @@ class ActorCritic(Agent):
         )
         if critic is not None or not networks.returns_pair(actor, shape):
             self.critic = networks.network_or_default(critic, hidden, build_critic, shape)
-        self.build_others(others, hidden, activation)
 
     def __setattr__(self, name: str, value: Any) -> None:
         unused = name in self._optional_hyperparameters and name in self.__dict__ and self.__dict__[name] is None
         if unused and value is not None:  # updates are compiled without it
             raise ValueError(f"{name} cannot be set to {value!r}, because it was None in the constructor")
         super().__setattr__(name, value)
-
-    @property
-    def network_roles(self) -> tuple[str, ...]:
-        """The roles of the networks in the argument `network`; the first two are "actor" and "critic"."""
-        return "actor", "critic"
-
-    def build_others(self, others: list[Any], hidden: Sequence[int], activation: str) -> None:
-        """Build the networks of further roles. `others` are their entries in `network`."""
 
     def _shares(self, actor: Any, critic: Any) -> bool:
         """Return whether actor and critic share layers by default: for images, or if a description says so."""

@@ -324,27 +324,6 @@ class Gaussian(Stochastic):
         error = (old_mean - mean) * ops.exp(-log_std)
         return ops.sum(log_std - old_log_std + 0.5 * (variances + ops.square(error) - 1.0), axis=-1)
 
-    def log_prob_gradient(self, values: Tensor, action: Tensor) -> Tensor:
-        """Return the gradient `[B, 2 A]` of `log_prob` for the outputs `[B, 2 A]`, at actions `[B, ...]`.
-
-        `(a - m) / s^2` for a mean m, and `((a - m) / s)^2 - 1` for the logarithm of a standard deviation s.
-        """
-        mean, log_std = halves(values)
-        error = (ops.reshape(action, (-1, mean.shape[1])) - mean) * ops.exp(-log_std)
-        return ops.concatenate([error * ops.exp(-log_std), ops.square(error) - 1.0], axis=-1)
-
-    def kl_gradient(self, old: Tensor, new: Tensor) -> Tensor:
-        """Return the gradient `[B, 2 A]` of `kl_divergence` for the new outputs `[B, 2 A]`.
-
-        `(m - m_old) / s^2` for a mean m, and `1 - (s_old^2 + (m - m_old)^2) / s^2` for the logarithm of a standard
-        deviation s.
-        """
-        old_mean, old_log_std = halves(old)
-        mean, log_std = halves(new)
-        error = (mean - old_mean) * ops.exp(-log_std)
-        variances = ops.exp(2.0 * (old_log_std - log_std))
-        return ops.concatenate([error * ops.exp(-log_std), 1.0 - variances - ops.square(error)], axis=-1)
-
     def _reshape(self, actions: np.ndarray) -> np.ndarray:
         space: Any = self.action_space
         return actions.reshape(-1, *space.shape)

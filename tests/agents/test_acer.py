@@ -359,9 +359,10 @@ def test_constructor_raises_for_bad_argument(arguments: dict[str, Any], message:
 
 
 @pytest.mark.backends("torch")
-def test_multi_discrete_actions_raise() -> None:
-    with pytest.raises(ValueError, match=r"ACER.*Discrete"):
-        noterl.ACER((OBSERVATIONS, spaces.MultiDiscrete([2, 3])))
+@pytest.mark.parametrize("space", [spaces.Box(-1.0, 1.0, (2,), np.float32), spaces.MultiDiscrete([2, 3])])
+def test_other_actions_raise(space: spaces.Space[Any]) -> None:
+    with pytest.raises(ValueError, match=r"ACER takes a Discrete action space"):
+        noterl.ACER((OBSERVATIONS, space))
 
 
 @pytest.mark.backends("torch")

@@ -277,30 +277,6 @@ class TestDivergences:
         found = heads.Gaussian().bind(BOX).kl_divergence(*map(tensor, both))
         np.testing.assert_allclose(fetched(found), [2 * integral], rtol=1e-4)
 
-    def test_gradients_of_gaussians_equal_differences(self) -> None:
-        head = heads.Gaussian().bind(BOX)
-        old, new = np.random.default_rng(4).normal(scale=0.5, size=(2, 3, 4))
-        action = np.random.default_rng(5).normal(size=(3, 2))
-
-        def log_density(values: np.ndarray) -> np.ndarray:
-            return (-0.5 * ((action - values[:, :2]) / np.exp(values[:, 2:])) ** 2 - values[:, 2:]).sum(-1)
-
-        def divergence(values: np.ndarray) -> np.ndarray:
-            variances, errors = np.exp(2 * old[:, 2:]), (old[:, :2] - values[:, :2]) ** 2
-            return (values[:, 2:] + 0.5 * (variances + errors) / np.exp(2 * values[:, 2:])).sum(-1)
-
-        steps = 1e-6 * np.eye(4)
-        slopes = [
-            np.stack([(function(new + step) - function(new - step)) / 2e-6 for step in steps], axis=-1)
-            for function in (log_density, divergence)
-        ]
-        old_tensor, new_tensor, actions = (tensor(each.astype(np.float32)) for each in (old, new, action))
-        np.testing.assert_allclose(
-            fetched(head.log_prob_gradient(new_tensor, actions)), slopes[0], rtol=1e-4, atol=1e-5
-        )
-        np.testing.assert_allclose(fetched(head.kl_gradient(old_tensor, new_tensor)), slopes[1], rtol=1e-4, atol=1e-5)
-        np.testing.assert_array_equal(fetched(head.kl_gradient(new_tensor, new_tensor)), np.zeros((3, 4)))
-
 
 def every_action(space: spaces.Space) -> list:
     if isinstance(space, spaces.Discrete):

@@ -138,7 +138,6 @@ AGENTS: dict[str, tuple[Any, Any, dict[str, Any], set[str]]] = {
     "TRPO": (noterl.TRPO, CONTINUOUS, {}, {"actor"}),
     "TRPO with MultiBinary actions": (noterl.TRPO, spaces.MultiBinary(2), {}, {"actor"}),
     "ACER": (noterl.ACER, DISCRETE, {}, {"actor", "average_actor"}),
-    "ACER with Box actions": (noterl.ACER, CONTINUOUS, {}, {"actor", "average_actor"}),
     "AlphaZero": (noterl.AlphaZero, DISCRETE, {}, {"network"}),
 }
 TARGETS = {

@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from noterl.agents.tqc import TQC as TQC
     from noterl.agents.trpo import TRPO as TRPO
     from noterl.callback import Callback as Callback
-    from noterl.finders.worker_count import suggest_workers as suggest_workers
     from noterl.history import History as History
     from noterl.multi_agent import MultiAgent as MultiAgent
     from noterl.population import Population as Population

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from noterl.collect.workers.platforms import Handle
 from noterl.collect.workers.shared_memory import ArraySpec, Ring, SharedMemory, SharedWeights
 
 ROOT = Path(__file__).parents[1]
@@ -40,7 +39,7 @@ def fill(fields: Any, places: slice, numbers: np.ndarray) -> None:
     fields["ended"][places] = ((numbers % 7) < 3)[:, None]
 
 
-def write_rows(handle: Handle, rows: int) -> None:
+def write_rows(handle: int, rows: int) -> None:
     """Write rows into a ring until all are published; run in another process."""
     arrays = SharedMemory(RING, handle).arrays
     ring = Ring({name: arrays[name] for name in FIELDS}, arrays["counters"])
@@ -86,7 +85,7 @@ def ring_rate(rows: int) -> dict[str, Any]:
     return {"name": "ring", "rows": rows, "rows_per_second": rows / seconds, "lost_or_torn": wrong}
 
 
-def write_weights(handle: Handle, publications: int) -> None:
+def write_weights(handle: int, publications: int) -> None:
     """Publish weights that all have the number of the publication; run in another process."""
     arrays = SharedMemory(WEIGHTS, handle).arrays
     weights = SharedWeights(arrays["weights"], arrays["version"], SHAPES)
@@ -124,4 +123,4 @@ def torn_weights(publications: int) -> dict[str, Any]:
 
 def _start(call: str, memory: SharedMemory) -> subprocess.Popen[bytes]:
     code = f"from benchmarks import shared_memory; shared_memory.{call}"
-    return subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, pass_fds=[int(memory.handle)])
+    return subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, pass_fds=[memory.handle])

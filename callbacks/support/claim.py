@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import socket
-import sys
 import warnings
 from pathlib import Path
 from typing import BinaryIO
-
-if sys.platform != "win32":
-    import fcntl
 
 
 class Claim:
     """Holds a file for this process, in a locked file `.<name>.writer` beside the file, which names the process.
 
-    The lock ends with the process, also after kill -9 and for another process with the same number. Windows and some
-    network file systems have no such locks: nothing is reported there.
+    The lock ends with the process, also after kill -9 and for another process with the same number. Some network file
+    systems have no such locks: nothing is reported there.
 
     Args:
         path: of the file.
@@ -31,8 +28,6 @@ class Claim:
     def take(self) -> None:
         """Hold the file until `release`; warn if another writer holds the file."""
         self.release()
-        if sys.platform == "win32":
-            return
         # A folder without write access or locks, such as some network drives, does not stop training.
         with contextlib.suppress(OSError):
             self._file = self._name().open("a+b")

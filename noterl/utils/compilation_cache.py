@@ -16,7 +16,6 @@ import platform
 import re
 import secrets
 import shutil
-import sys
 import warnings
 import zlib
 from pathlib import Path
@@ -84,13 +83,12 @@ def folder(framework: str, version: str) -> Path | None:
 
 def _check_private(path: Path) -> None:
     """Raise an error if other users can write a folder: compiled programs are trusted code."""
-    if sys.platform != "win32":
-        status = path.stat()
-        if status.st_uid != os.getuid() or status.st_mode & 0o022:
-            raise _RefusedError(
-                f"{path} belongs to another user, or others can write it: set NOTERL_CACHE to a folder that only you "
-                "can write, or to 0"
-            )
+    status = path.stat()
+    if status.st_uid != os.getuid() or status.st_mode & 0o022:
+        raise _RefusedError(
+            f"{path} belongs to another user, or others can write it: set NOTERL_CACHE to a folder that only you "
+            "can write, or to 0"
+        )
 
 
 def _mark(parent: Path) -> None:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import secrets
 import stat
 import struct
-import sys
 import threading
 import time
 import zipfile
@@ -21,9 +21,6 @@ from pathlib import Path
 from typing import BinaryIO
 
 from safetensors import SafetensorError
-
-if sys.platform != "win32":
-    import fcntl
 
 PathLike = str | os.PathLike[str]
 Keys = tuple[str | int, ...]
@@ -104,9 +101,7 @@ def replacing(path: PathLike) -> Iterator[BinaryIO]:
         os.fsync(file.fileno())
         with contextlib.suppress(FileNotFoundError):
             os.chmod(file.name, stat.S_IMODE(os.stat(target).st_mode))
-        if sys.platform == "win32":  # Windows does not rename open files; elsewhere the file stays locked to the end.
-            file.close()
-        os.replace(file.name, target)
+        os.replace(file.name, target)  # the file stays locked to the end
         _sync_directory(target)
 
 
@@ -211,9 +206,8 @@ def _temporary(path: PathLike, result: str) -> Iterator[tuple[str, BinaryIO]]:
             name = os.path.join(directory, f"{beginning}{secrets.token_hex(4)}.part")
             try:
                 with open(name, "xb") as file:
-                    if sys.platform != "win32":
-                        with contextlib.suppress(OSError):  # Some network file systems have no locks.
-                            fcntl.flock(file, fcntl.LOCK_EX)
+                    with contextlib.suppress(OSError):  # Some network file systems have no locks.
+                        fcntl.flock(file, fcntl.LOCK_EX)
                     locked = os.path.exists(name)  # Another process may have removed it before the lock.
                     if locked:
                         yield target, file
@@ -230,10 +224,7 @@ def _remove_if_abandoned(name: str, age: float) -> None:
     with contextlib.suppress(OSError), open(name, "r+b") as file:
         if time.time() - os.fstat(file.fileno()).st_mtime < age:
             return
-        if sys.platform == "win32":  # Windows does not remove open files, so no lock is needed.
-            file.close()
-        else:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.unlink(name)
 
 
@@ -248,9 +239,8 @@ def _sync_directory(target: str) -> None:
             finally:
                 os.close(descriptor)
 
-    if sys.platform != "win32":
-        # Ctrl-C interrupts the main thread only: here, it would leave the descriptor open.
-        thread = threading.Thread(target=sync, name="noterl-sync")
-        with contextlib.suppress(RuntimeError):  # the interpreter is ending
-            thread.start()
-            thread.join()
+    # Ctrl-C interrupts the main thread only: here, it would leave the descriptor open.
+    thread = threading.Thread(target=sync, name="noterl-sync")
+    with contextlib.suppress(RuntimeError):  # the interpreter is ending
+        thread.start()
+        thread.join()

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 from noterl.utils.errors import keep_first_error
 
 # The signals that end a process: SIGTERM of a scheduler, and SIGHUP of a terminal that is closed, such as by an ssh
-# connection that drops. Windows has no SIGHUP.
-_ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+# connection that drops.
+_ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 # Seconds after which a call of another thread is tried again. If one event lasts longer, a callback probably waits for
 # that thread.

@@ -185,7 +185,6 @@ class TestSession:
         cache._session.close()
         running.close()
 
-    @pytest.mark.skipif(sys.platform == "win32", reason="there are no locks")
     def test_folder_is_kept_while_its_process_starts(
         self, cache: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -76,7 +76,6 @@ class TestSameNames:
         agent.fit(episodes=1, callbacks=[checkpoint], verbose=0)
         assert first.read_bytes() == b"from another run"
 
-    @pytest.mark.skipif(os.name == "nt", reason="links need a privilege")
     @pytest.mark.parametrize("target", ["precious.txt", "missing"])
     def test_link_with_the_name_of_a_file_is_neither_followed_nor_removed(self, tmp_path: Path, target: str) -> None:
         (tmp_path / "precious.txt").write_text("precious")

@@ -12,10 +12,7 @@ import pytest
 from noterl.callbacks.support.claim import Claim
 from tests.support.states import ROOT
 
-pytestmark = [
-    pytest.mark.backend_free,
-    pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such locks"),
-]
+pytestmark = pytest.mark.backend_free
 
 SCRIPT = """
 import sys, time

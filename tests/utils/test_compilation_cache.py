@@ -43,8 +43,7 @@ def test_folder_is_private_and_depends_on_version_and_machine(monkeypatch: pytes
     folder = compilation_cache.folder("jax", "0.5")
     assert folder is not None and folder.parent == tmp_path / "noterl"
     assert folder == compilation_cache.folder("jax", "0.5")
-    if sys.platform != "win32":
-        assert folder.stat().st_mode & 0o077 == folder.parent.stat().st_mode & 0o077 == 0
+    assert folder.stat().st_mode & 0o077 == folder.parent.stat().st_mode & 0o077 == 0
     assert (folder.parent / MARKER).is_file()
     assert folder != compilation_cache.folder("jax", "0.6")
     values = {"XLA_FLAGS": "--xla_cpu_enable_fast_math=true", "NPROC": "17", "TF_NUM_INTRAOP_THREADS": "17"}
@@ -203,7 +202,6 @@ class TestOtherFiles:
         self.fill(folder)
         assert sorted(self.tree(folder.parent)) == sorted([*names, MARKER])
 
-    @pytest.mark.skipif(sys.platform == "win32", reason="links need a privilege")
     def test_links_are_not_followed(self, tmp_path: Path) -> None:
         other = tmp_path / "other"
         other.mkdir()
@@ -248,7 +246,6 @@ class TestOtherFiles:
         assert (tmp_path / "noterl" / MARKER).is_file()
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="there are no owners and modes")
 class TestTrust:
     """Compiled programs are code, so a folder that others can write is not used."""
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import fcntl
 import importlib.metadata
 import os
 import re
 import shutil
-import sys
 import tempfile
 import time
 import warnings
@@ -23,9 +23,6 @@ from typing import Any
 
 from noterl.utils import compilation_cache
 
-if sys.platform != "win32":
-    import fcntl
-
 # A program takes 0.3 to 1.7 MB, and each process copies all of them.
 _LIMIT = 64 * 2**20
 _FLAG = "--tf_xla_persistent_cache_directory"
@@ -33,7 +30,7 @@ _FLAG = "--tf_xla_persistent_cache_directory"
 _ALIGNMENT = 2**16
 _PREFIX = ".tensorflow-"
 _LOCK = ".lock"
-# A folder without a lock is abandoned after this time: on Windows, and if its process ended while it started.
+# A folder without a lock is abandoned after this time: its process ended while it started.
 _SECONDS = 7 * 24 * 3600
 _session: Session | None = None
 
@@ -50,11 +47,10 @@ class Session:
         self._process = os.getpid()
         self.folder: Path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=store.folder.parent))
         self._lock = open(self.folder / f"{_LOCK}.part", "wb")  # noqa: SIM115  # until the process ends
-        if sys.platform != "win32":
-            with contextlib.suppress(OSError):
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # The file gets its name when it is locked: other processes remove a folder whose lock they can take.
-            os.rename(self._lock.name, self.folder / _LOCK)
+        with contextlib.suppress(OSError):
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # The file gets its name when it is locked: other processes remove a folder whose lock they can take.
+        os.rename(self._lock.name, self.folder / _LOCK)
         self._stored: set[str] = set()
         for key in store.names():
             content = store.get(key, used=False)
@@ -165,7 +161,7 @@ def _remove_abandoned(parent: Path) -> None:
     """Remove the folders of processes that were killed: a lock ends with its process."""
     for folder in compilation_cache.own_folders(parent, re.escape(_PREFIX) + compilation_cache.PROCESS):
         with contextlib.suppress(OSError):
-            if sys.platform == "win32" or not (folder / _LOCK).exists():
+            if not (folder / _LOCK).exists():
                 abandoned = time.time() - folder.stat().st_mtime > _SECONDS
             else:
                 with open(folder / _LOCK, "r+b") as file:

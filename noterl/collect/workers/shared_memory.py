@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import mmap
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from noterl.collect.workers import platforms
-from noterl.collect.workers.platforms import Handle
 
 Array = np.ndarray[Any, Any]
 
@@ -38,20 +40,20 @@ class SharedMemory:
 
     Args:
         specs: the arrays; all processes must pass the same.
-        handle: of the memory of another process; None for new memory.
+        handle: the descriptor of another process's memory, which this process has inherited; None for new memory.
 
     Attributes:
         arrays: the arrays by name; zeros at first.
-        handle: what another process needs to attach the memory.
+        handle: the descriptor of the memory.
     """
 
-    def __init__(self, specs: Iterable[ArraySpec], handle: Handle | None = None) -> None:
+    def __init__(self, specs: Iterable[ArraySpec], handle: int | None = None) -> None:
         specs = list(specs)
         size = max(sum(map(_nbytes, specs)), 1)
         if handle is None:
             handle, memory = platforms.make_memory(size)
         else:
-            memory = platforms.attach_memory(handle, size)
+            memory = mmap.mmap(handle, size)
         self.handle = handle
         self.arrays: dict[str, Array] = {}  # they keep the memory alive
         offset = 0
@@ -60,8 +62,9 @@ class SharedMemory:
             offset += _nbytes(spec)
 
     def close(self) -> None:
-        """Release the handle; the arrays stay valid while referenced."""
-        platforms.release(self.handle)
+        """Close the descriptor; the arrays stay valid while referenced."""
+        with contextlib.suppress(OSError):
+            os.close(self.handle)
         self.arrays = {}
 
 

@@ -29,7 +29,6 @@ from noterl.collect.lanes import ScalarLanes
 from noterl.collect.team import TeamLanes
 from noterl.collect.workers import platforms
 from noterl.collect.workers.pickling import dumps
-from noterl.collect.workers.platforms import Handle
 from noterl.collect.workers.shared_memory import ArraySpec, Ring, SharedMemory, SharedWeights
 from noterl.collect.workers.transitions import RowWriter
 from noterl.envs import EnvSource
@@ -453,12 +452,12 @@ def serve(job: bytes, arrays: Callable[[Job], Mapping[str, Any]], pipe: Pipe) ->
             pipe.send(("error", f"{type(error).__name__}: {error}", traceback.format_exc()))
 
 
-def main(memory: Handle, pipe: int) -> None:
+def main(memory: int, pipe: int) -> None:
     """Run a worker process until the learner ends the process, or ends itself.
 
     Args:
-        memory: the handle of the shared memory.
-        pipe: the handle of the pipe to the learner.
+        memory: the descriptor of the shared memory.
+        pipe: the descriptor of the pipe to the learner.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal reaches all processes; the learner handles it
     _end_with_learner(pipe)

@@ -27,7 +27,7 @@ SHAPES = [((7, 5), np.float32), ((5,), np.float64), ((), np.float32)]
 def start(code: str, memory: SharedMemory) -> subprocess.Popen[bytes]:
     """Run code in another process, in which `memory` is the handle of the shared memory."""
     code = f"memory = {memory.handle}\n{code}"
-    return subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, pass_fds=[int(memory.handle)])
+    return subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, pass_fds=[memory.handle])
 
 
 @pytest.mark.parametrize("anonymous_file", [True, False])

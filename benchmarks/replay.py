@@ -6,7 +6,7 @@ All parts run in one process. The two sides of a comparison alternate, pair by p
 other: the median over pairs, with its 90 % interval; a bar is met if the upper end is within it. Times are medians in
 microseconds. The part `agent` trains DQN on CartPole-v1 with rl-zoo3's settings and either sampler; it includes the
 environment and the updates. The part `prefetch` shows when gathering batches ahead is faster. The result is printed. It
-is stored in benchmarks/results/replay/ if all parts ran with at least five pairs. `--without-numba` hides numba.
+is stored in benchmarks/results/replay/ if all parts ran with at least five pairs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import argparse
 import datetime
 import gc
 import os
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -31,7 +30,7 @@ from benchmarks.report import replay_table
 from benchmarks.summaries import summarize_pairs
 from benchmarks.tasks import TASKS
 from noterl.envs import BitFlip
-from noterl.replay import Hindsight, Prioritized, Replay, Uniform, sum_tree
+from noterl.replay import Hindsight, Prioritized, Replay, Uniform
 
 RESULT = RESULTS / "replay" / "replay.json"
 CAPACITY = 1_000_000
@@ -296,13 +295,10 @@ PARTS = {
 def main(words: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], prog="replay.py")
     parser.add_argument("--pairs", type=int, default=7)
-    parser.add_argument("--without-numba", action="store_true")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     arguments = parser.parse_args(words)
     if arguments.pairs < 2:
         parser.error("--pairs must be at least 2")
-    if arguments.without_numba:
-        sys.modules["numba"] = None
     start = machine()
     warn_if_busy(start)
     rows = [row for part in arguments.parts for row in PARTS[part](arguments.pairs)]
@@ -311,15 +307,13 @@ def main(words: list[str] | None = None) -> None:
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "pairs": arguments.pairs,
         "machine": start,
-        "versions": versions(("noterl", "numpy", "cpprb", "numba", "keras", "tensorflow-cpu", "jax", "torch")),
-        "numba": sum_tree.compiled_loops() is not None,
+        "versions": versions(("noterl", "numpy", "cpprb", "keras", "tensorflow-cpu", "jax", "torch")),
         "runs": rows,
     }
-    print(f"{'with' if result['numba'] else 'without'} numba\n\n{replay_table(result)}")
+    print(replay_table(result))
     if arguments.pairs >= stats.MIN_PAIRS and arguments.parts == list(PARTS):
-        path = RESULT if result["numba"] else RESULT.with_stem("replay-without-numba")
-        store(result, path)
-        print(f"\nstored in {path}")
+        store(result, RESULT)
+        print(f"\nstored in {RESULT}")
 
 
 if __name__ == "__main__":

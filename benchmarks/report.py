@@ -55,10 +55,10 @@ NAMES = {
 def speed_tables(results: Path = RESULTS) -> str:
     """Return all comparisons of speed: a section for each task of `compare.py`, and one for the replay memory."""
     sections = [f"### {result['task']}\n\n{speed_section(result)}" for result in _results(results / "compare")]
-    for path in sorted((results / "replay").glob("replay*.json")):
+    path = results / "replay" / "replay.json"
+    if path.exists():
         result = json.loads(path.read_text())
-        numba = "with numba" if result["numba"] else "without numba"
-        head = f"### Replay memory, {numba}\n\n{result['pairs']} pairs, times in microseconds, {_where(result)}"
+        head = f"### Replay memory\n\n{result['pairs']} pairs, times in microseconds, {_where(result)}"
         sections.append(f"{head}\n\n{replay_table(result)}")
     path = results / "atari" / "atari.json"
     if path.exists():

@@ -7,10 +7,6 @@ accumulate, an index may occur twice, and the tree depends only on its values.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
-from typing import Any, NamedTuple
-
 import numpy as np
 
 from noterl.replay.columns import Array
@@ -26,8 +22,7 @@ BELOW = 1.0 - 2.0**-53
 class SumTree:
     """A sum tree of `size` float64 values, initially 0.
 
-    Each value must be 0 or at least 1e-300, and the sum must be finite; this is not checked. If the extra
-    `noterl[fast]` is installed, compiled loops write and search trees of more than one level.
+    Each value must be 0 or at least 1e-300, and the sum must be finite; this is not checked.
 
     Args:
         size: the number of values.
@@ -49,7 +44,6 @@ class SumTree:
         self._levels = tuple(np.zeros(room * BRANCHES**level) for level in range(depth, -1, -1))
         self._parts = [level.reshape(-1, BRANCHES) for level in self._levels[:-1]]
         self.values: Array = self._levels[0][:size]
-        self._loops = compiled_loops() if depth else None
         self._root: Array | None = None  # cumulative sums of the last level, until the next write
 
     @property
@@ -60,9 +54,6 @@ class SumTree:
     def set(self, index: Array, values: Array) -> None:
         """Write values `[n]` at indices `[n]`; if an index occurs twice, the last value counts."""
         self._root = None
-        if self._loops is not None:
-            self._loops.write(self._levels, index, values)
-            return
         self._levels[0][index] = values
         starts = np.arange(0, len(index) * BRANCHES, BRANCHES)
         for children, sums in zip(self._parts, self._levels[1:], strict=True):
@@ -97,8 +88,6 @@ class SumTree:
     def _descend(self, sums: Array, *, exact: bool) -> Array:
         """Return the indices of `find`; `exact` keeps the remainder below each node's sum, so a child is chosen."""
         root = self._running()
-        if self._loops is not None:
-            return self._loops.descend(root, self._levels, sums, BELOW, exact)
         remainder = np.minimum(sums, root[-1] * BELOW)
         index = root.searchsorted(remainder, "right") - 1
         remainder -= root.take(index)
@@ -144,81 +133,3 @@ def _count_by_axis(passed: Array) -> Array:
 
 
 _count = _count_in_words if hasattr(np, "bitwise_count") else _count_by_axis
-
-
-def write_loop(levels: tuple[Array, ...], index: Array, values: Array) -> None:
-    """Write values `[n]` at indices `[n]` of the first level and update the sums above: `SumTree.set` for numba."""
-    for k in range(len(index)):
-        levels[0][index[k]] = values[k]
-    for k in range(len(index)):
-        node = index[k]
-        for level in range(len(levels) - 1):
-            node //= 8
-            children = levels[level]
-            at = 8 * node  # 8 is `BRANCHES`
-            # In the order in which NumPy's reduceat adds eight numbers, so that results are the same with and without
-            # numba.
-            others = children[at + 1]
-            for part in range(2, 8):
-                others += children[at + part]
-            levels[level + 1][node] = children[at] + others
-
-
-def descend_loop(root: Array, levels: tuple[Array, ...], sums: Array, below: float, exact: bool) -> Array:
-    """Return the same indices as `SumTree._descend`, for numba; `root` is the result of `_running`."""
-    result = np.empty(len(sums), np.int64)
-    for k in range(len(sums)):
-        remainder = min(sums[k], root[-1] * below)
-        # Binary search for the last node of `root` whose start does not exceed the remainder.
-        node = 0
-        above = len(root) - 1
-        while above - node > 1:
-            middle = (node + above) // 2
-            if root[middle] <= remainder:
-                node = middle
-            else:
-                above = middle
-        remainder -= root[node]
-        for level in range(len(levels) - 2, -1, -1):
-            children = levels[level]
-            at = 8 * node
-            if exact:
-                total = children[at]
-                for part in range(1, 8):
-                    total += children[at + part]
-                remainder = min(remainder, total * below)
-            chosen = 0
-            before = 0.0
-            reached = children[at]
-            while chosen < 7 and reached <= remainder:
-                before = reached
-                chosen += 1
-                reached += children[at + chosen]
-            node = at + chosen
-            remainder -= before
-        result[k] = node
-    return result
-
-
-class Loops(NamedTuple):
-    """The compiled loops."""
-
-    write: Callable[..., None]
-    descend: Callable[..., Array]
-
-
-@cache
-def compiled_loops() -> Loops | None:
-    """Return the compiled loops, or None if numba cannot be imported."""
-    try:
-        from numba import njit
-    except ImportError:
-        return None
-
-    def compile_one(function: Any) -> Any:
-        try:
-            return njit(cache=True)(function)
-        except RuntimeError:  # no folder for the cache can be written to
-            return njit(function)
-
-    return Loops(compile_one(write_loop), compile_one(descend_loop))

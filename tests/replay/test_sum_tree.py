@@ -1,7 +1,5 @@
 """The sum tree against cumulative sums of a plain list."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,20 +7,8 @@ from hypothesis import strategies as st
 
 from noterl.replay import sum_tree
 from noterl.replay.sum_tree import SumTree
-from tests.support.replay_invariants import equal_trees
 
 pytestmark = pytest.mark.backend_free
-
-
-@pytest.fixture(autouse=True, scope="module", params=["numpy", "numba"])
-def loops(request):
-    """Run all tests with NumPy, and with the compiled loops if numba is installed."""
-    if request.param == "numba":
-        pytest.importorskip("numba")
-    with pytest.MonkeyPatch.context() as patch:
-        if request.param == "numpy":
-            patch.setattr(sum_tree, "compiled_loops", lambda: None)
-        yield request.param
 
 
 @pytest.fixture(params=[8, 20, 4096])
@@ -134,44 +120,3 @@ def test_find_does_not_change_its_argument(root):
     tree, sums = rebuilt(np.ones(100)), np.array([5.0, 50.5])
     tree.find(sums)
     assert sums.tolist() == [5.0, 50.5]
-
-
-@pytest.mark.parametrize("size", [100, 5000, 300_000])
-def test_compiled_loops_give_the_same_bits(loops, size, monkeypatch):
-    if loops == "numpy":
-        pytest.skip("compares both")
-    monkeypatch.setattr(sum_tree, "ROOT", 64)
-    fast = SumTree(size)
-    monkeypatch.setattr(sum_tree, "compiled_loops", lambda: None)
-    plain = SumTree(size)
-    assert fast._loops is not None
-    assert plain._loops is None
-    generator = np.random.default_rng(size)
-    for count in (0, 1, 50, 4000, 50, 100_000):
-        index = generator.integers(0, size, count)
-        values = generator.random(count) * 10.0 ** generator.integers(-9, 9, count) * (generator.random(count) < 0.7)
-        for tree in (fast, plain):
-            tree.set(index, values)
-        assert equal_trees(fast, plain)
-        if plain.total:
-            sums = np.append(generator.random(500) * plain.total, [plain.total, np.inf])
-            np.testing.assert_array_equal(fast.find(sums), plain.find(sums))
-            for exact in (False, True):
-                np.testing.assert_array_equal(fast._descend(sums, exact=exact), plain._descend(sums, exact=exact))
-
-
-def test_loops_in_plain_python_give_the_same_bits(monkeypatch):
-    monkeypatch.setattr(sum_tree, "ROOT", 8)
-    loops = SimpleNamespace(write=sum_tree.write_loop, descend=sum_tree.descend_loop)
-    monkeypatch.setattr(sum_tree, "compiled_loops", lambda: loops)
-    looping = SumTree(300)
-    monkeypatch.setattr(sum_tree, "compiled_loops", lambda: None)
-    plain, generator = SumTree(300), np.random.default_rng(0)
-    for count in (200, 3):
-        index, values = generator.integers(0, 300, count), generator.random(count)
-        looping.set(index, values)
-        plain.set(index, values)
-        assert equal_trees(looping, plain)
-        sums = np.append(generator.random(50) * plain.total, [plain.total])
-        for exact in (False, True):
-            np.testing.assert_array_equal(looping._descend(sums, exact=exact), plain._descend(sums, exact=exact))

@@ -353,6 +353,11 @@ def truncated_importance(
     return taken * ops.minimum(ratio, bound) * ops.expand_dims(advantage, -1) + correction
 
 
+def importance_weight(log_prob: Tensor, old_log_prob: Tensor) -> Tensor:
+    """Return `exp(log_prob - old_log_prob)`, between e^-30 and e^30: finite if its inverse or a power is computed."""
+    return ops.exp(ops.clip(log_prob - old_log_prob, -30.0, 30.0))
+
+
 def trust_region(gradient: Tensor, normal: Tensor, limit: Tensor) -> tuple[Tensor, Tensor]:
     """Return the vector z nearest to a gradient g with `k z <= limit`, where k is the gradient of a KL divergence.
 

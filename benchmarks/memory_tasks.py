@@ -281,8 +281,8 @@ def repeat_ppo(memory: str | None, seed: int, steps: int) -> noterl.PPO:
 
 
 def maze_ppo(memory: str | None, seed: int, steps: int) -> noterl.PPO:
-    options = {"gamma": 0.98, "rollout_steps": 128, "epochs": 4, "entropy_coefficient": 0.05}
-    return ppo(lambda: envs.TMaze(20), memory, seed, 1e-3, 512, sequence_length=64, **options)
+    options = {"gamma": 0.98, "rollout_steps": 128, "epochs": 10, "entropy_coefficient": 0.05}
+    return ppo(lambda: envs.TMaze(20), memory, seed, 1e-3, 256, sequence_length=64, **options)
 
 
 def masked_ppo(memory: str | None, seed: int, steps: int) -> noterl.PPO:
@@ -352,6 +352,7 @@ ALL_TASKS = (
         goal="right turn in 95 % of the episodes in 4 of 5 seeds",
         num_envs=16,
         score="success_rate",
+        memories=("gru", None),
     ),
     MemoryTask(
         name="memory-cartpole-dqn",

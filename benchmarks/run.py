@@ -11,6 +11,7 @@ import json
 import os
 import sys
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -163,10 +164,13 @@ def defaults(task: Task, seed: int, steps: int) -> noterl.Agent:
     if "simba" in settings:
         own["network"] = noterl.networks.simba(width=settings["simba"])
     agent: noterl.Agent = kind(environment(task), seed=seed, **own)
-    noise: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     if "colored_noise" in settings:
-        noise["noise"] = ColoredNoise(size=agent.action_size, **settings["colored_noise"])
-    agent.compile(jit_compile=jit_compile(), **noise, **settings.get("compile", {}))
+        options["noise"] = ColoredNoise(size=agent.action_size, **settings["colored_noise"])
+    if "annealed_rate" in settings:
+        make = partial(noterl.optimizers.RAdam, global_clipnorm=10.0) if kind is noterl.PQN else keras.optimizers.Adam
+        options["optimizer"] = make(Linear(settings["annealed_rate"], 0.0, steps))
+    agent.compile(jit_compile=jit_compile(), **options, **settings.get("compile", {}))
     return agent
 
 

@@ -482,10 +482,26 @@ TASKS = {
     **bfloat16_tasks("sac", PENDULUM_SAC, "-157.0 ± 88.7", steps=5_000, wide_steps=10_000),
     **bfloat16_tasks("td3", PENDULUM_DDPG, "-151.9 ± 90.2", steps=15_000, wide_steps=15_000),
     **{
-        f"cartpole-{kind.lower()}": default_task(kind, "CartPole-v1", 50_000, (0, 500), {"median": 475, "share": 0.8})
-        for kind in ("QRDQN", "C51", "IQN", "Rainbow")
+        f"cartpole-{kind.lower()}": default_task(
+            kind, "CartPole-v1", 50_000, (0, 500), {"median": 475, "share": 0.8}, **settings
+        )
+        for kind, settings in (
+            ("QRDQN", {"annealed_rate": 1e-3}),
+            ("C51", {}),
+            ("IQN", {}),
+            ("Rainbow", {}),
+        )
     },
-    "cartpole-pqn": default_task("PQN", "CartPole-v1", 500_000, (0, 500), {"median": 495, "worst": 450}, num_envs=16),
+    # The learning rate of CleanRL, which falls to 0 as there.
+    "cartpole-pqn": default_task(
+        "PQN",
+        "CartPole-v1",
+        500_000,
+        (0, 500),
+        {"median": 495, "worst": 450},
+        num_envs=16,
+        annealed_rate=2.5e-4,
+    ),
     "pendulum-tqc": default_task(
         "TQC",
         "Pendulum-v1",

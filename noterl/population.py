@@ -20,6 +20,7 @@ from noterl.callback import Callback
 from noterl.envs.functional import new_keys
 from noterl.history import History
 from noterl.learning import device
+from noterl.learning.optimizers import check_without_schedule
 from noterl.random import Generators, check_seed, selection_seed
 from noterl.training.device_stepping import train_members
 from noterl.training.dispatch import CallbackList, call_handlers
@@ -451,7 +452,8 @@ def _check_hyperparameters(values: Mapping[str, Any], agent: Agent, members: int
         if numbers.shape != (members,):
             raise ValueError(f"hyperparameters[{name!r}] must be {members} numbers, one for each member, got {entry!r}")
         if name == "learning_rate":
-            device.check_learning_rate(agent.optimizers)
+            for optimizer in agent.optimizers.values():
+                check_without_schedule(optimizer)
             for number in numbers:
                 check_number("hyperparameters['learning_rate']", float(number), low=0.0)
             arrays[name] = numbers

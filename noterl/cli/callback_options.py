@@ -65,7 +65,7 @@ def arguments_of(key: str, given: Mapping[str, Given]) -> dict[str, Given]:
     """Return the arguments of a callback by name, from the options."""
     arguments = {name.partition(".")[2]: option for name, option in given.items() if "." in name}
     if key in given and not _is_bare(key, given[key]):
-        arguments[_first_argument(key)] = given[key]
+        arguments[first_argument(key)] = given[key]
     return arguments
 
 
@@ -76,8 +76,10 @@ def _is_bare(key: str, given: Given) -> bool:
     return given.value is True and (len(options) == 1 or "bool" not in alternatives(options[1].annotation))
 
 
-def _first_argument(key: str) -> str:
-    return callback_options(key)[1].key.partition(".")[2]
+def first_argument(key: str) -> str:
+    """Return the name of a callback's first argument; an empty text if the callback has none."""
+    options = callback_options(key)
+    return options[1].key.partition(".")[2] if len(options) > 1 else ""
 
 
 def _tunables(kind: Any, key: str, group: str) -> list[Option]:

@@ -253,6 +253,7 @@ class Launch:
 
     def run(self) -> int:
         """Wait until all processes have ended, and return the exit code: 0, or the code of the first failure."""
+        code = 0
         try:
             failed = self._wait_for_failure()
             if failed is not None:
@@ -265,7 +266,8 @@ class Launch:
             raise
         finally:
             self._end()
-        return 0 if failed is None else _exit_code(self._processes[failed].returncode)
+        # The shell's code for a process that a signal has ended.
+        return 128 - code if code < 0 else code
 
     def _wait_for_failure(self) -> int | None:
         """Return the number of the first process that fails; None if all succeed."""
@@ -352,11 +354,6 @@ def _terminating() -> Iterator[None]:
 
 def _describe(code: int) -> str:
     return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with the exit code {code}"
-
-
-def _exit_code(code: int) -> int:
-    # The shell's code for a process that a signal has ended.
-    return 128 - code if code < 0 else code
 
 
 def _print(message: str) -> None:

@@ -45,7 +45,7 @@ def read_options(arguments: Sequence[str]) -> tuple[str, list[Option], dict[str,
     modules = table.pop("import")
     options = train_options(name)
     # The help shows the boxes without those of callbacks, which `noterl callbacks` shows.
-    groups = {option.group for option in options} - set(map(callback_group, callback_options.offered()))
+    groups = {option.group for option in options} - {key.replace("_", "-") for key in callback_options.offered()}
     text = (
         f"Train {about(name)}. Callbacks have options too: `noterl callbacks` lists them. --config FILE reads options "
         "from a TOML file. --import MODULE imports classes of your own first. --seeds 0-9 trains once for each seed."
@@ -148,7 +148,9 @@ def train(name: str, options: Sequence[Option], given: Mapping[str, Given]) -> P
     seed = secrets.randbelow(2**31) if run_options.seed is None else run_options.seed
     folder = folder_of(name, run_options)
     agent = None
-    callbacks = _callbacks(given, folder)
+    callbacks = callback_options.make_callbacks(given)
+    if not any(key.partition(".")[0] == "csv" for key in given):
+        callbacks.append(callback_options.offered()["csv"](folder / LOG_FILE))
     message = ""
     try:
         with usage_errors():
@@ -195,7 +197,8 @@ def _run_file(agent: Any, folder: Path, table: dict[str, Any]) -> Iterator[None]
     fits = agent.fits
     is_new = not folder.exists()
     before = path.read_bytes() if path.exists() else None
-    config.write_config(path, table, _comment())
+    comment = f"noterl {noterl.__version__}; repeat this run by: noterl train --config {config.NAME}"
+    config.write_config(path, table, comment)
     try:
         yield
     except BaseException:
@@ -235,19 +238,10 @@ def merged(first: Mapping[str, Given], second: Mapping[str, Given]) -> dict[str,
     """
     offered = callback_options.offered()
     # A callback's option and its first argument are two names of one value.
-    replaced = {key for key in first if key in offered and f"{key}.{_first(key)}" in second}
-    replaced |= {f"{key}.{_first(key)}" for key in second if key in offered and second[key].value is not True}
+    names = {key: f"{key}.{callback_options.first_argument(key)}" for key in {*first, *second} & {*offered}}
+    replaced = {key for key in first if key in offered and names[key] in second}
+    replaced |= {names[key] for key in second if key in offered and second[key].value is not True}
     return {**{key: option for key, option in first.items() if key not in replaced}, **second}
-
-
-def _first(key: str) -> str:
-    options = callback_options.callback_options(key)
-    return options[1].key.partition(".")[2] if len(options) > 1 else ""
-
-
-def callback_group(key: str) -> str:
-    """Return the title of a callback's box in the help."""
-    return key.replace("_", "-")
 
 
 def noterl_class(name: str) -> Any:
@@ -342,13 +336,6 @@ def _fit(agent: Any, fit: dict[str, Any], callbacks: list[Any], folder: Path) ->
     )
 
 
-def _callbacks(given: Mapping[str, Given], folder: Path) -> list[Any]:
-    callbacks = callback_options.make_callbacks(given)
-    if not any(key.partition(".")[0] == "csv" for key in given):
-        callbacks.append(callback_options.offered()["csv"](folder / LOG_FILE))
-    return callbacks
-
-
 def folder_of(name: str, own: RunOptions) -> Path:
     """Return the folder of the run, which does not exist yet or may be overwritten."""
     if own.out is not None:
@@ -362,10 +349,6 @@ def folder_of(name: str, own: RunOptions) -> Path:
     while (folder := Path("runs", f"{plain_name(name)}-{env}-{number}")).exists():
         number += 1
     return folder
-
-
-def _comment() -> str:
-    return f"noterl {noterl.__version__}; repeat this run by: noterl train --config {config.NAME}"
 
 
 def without_flag(arguments: Sequence[str], flag: str) -> tuple[list[str], list[str]]:

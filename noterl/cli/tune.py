@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from noterl.cli.environment import environment_of
 from noterl.cli.errors import usage_errors
-from noterl.cli.options import Option, check_required, options_of, parse_options, parse_table
+from noterl.cli.options import check_required, options_of, parse_options, parse_table
 from noterl.cli.train import RunOptions, about, noterl_class, options_of_agent, read_command
 from noterl.tune import search
 from noterl.tune.ranges import RANGES
@@ -24,7 +24,9 @@ def run(arguments: Sequence[str]) -> None:
     name, arguments, table, path = read_command("tune", arguments)
     # `read_command` has imported the modules already.
     table.pop("import")
-    options = tune_options(name)
+    search_options = options_of(search.tune, "tune", skip=("agent", "env", "space"))
+    of_run = [option for option in options_of(RunOptions, "run") if option.key in _OWN]
+    options = options_of_agent(name, [*of_run, *search_options])
     ranges = ", ".join(range_class.__name__ for range_class in RANGES)
     text = (
         f"Search for the hyperparameters of {about(name)}. The value of an option may be a range ({ranges}), such as "
@@ -49,10 +51,3 @@ def run(arguments: Sequence[str]) -> None:
     result = search.tune(agent, environment, space or None, **settings)
     if not result.best:
         raise ValueError("no trial is complete; the table of the study holds the error of each")
-
-
-def tune_options(name: str) -> list[Option]:
-    """Return the options of `noterl tune` for an agent: of `tune`, the agent, `compile` and `fit`."""
-    search_options = options_of(search.tune, "tune", skip=("agent", "env", "space"))
-    run = [option for option in options_of(RunOptions, "run") if option.key in _OWN]
-    return options_of_agent(name, [*run, *search_options])

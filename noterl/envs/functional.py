@@ -52,7 +52,7 @@ class Functions:
         self.observation_space: Any = observation_space
         self.action_space: Any = action_space
         # Without JAX, shapes are known only once the functions have run.
-        if has_jax():
+        if importlib.util.find_spec("jax") is not None:
             self._check()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -284,11 +284,6 @@ def select(mask: Any, first: Any, second: Any) -> Any:
 def new_keys(generator: np.random.Generator, *shape: int) -> np.ndarray:
     """Return random keys of JAX, uint32 `[*shape, 2]`."""
     return generator.integers(2**32, size=(*shape, 2), dtype=np.uint32)
-
-
-def has_jax() -> bool:
-    """Return whether JAX is installed."""
-    return importlib.util.find_spec("jax") is not None
 
 
 @functools.cache

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -288,16 +288,6 @@ def scheduled(learner: Learner) -> list[tuple[Any, Schedule]]:
         if schedule is not None:
             pairs.append((optimizer._learning_rate, schedule))
     return pairs
-
-
-def check_learning_rate(by_name: Mapping[str, Any]) -> None:
-    """Check that the learning rates can be set.
-
-    Raises:
-        ValueError: if one has a schedule.
-    """
-    for optimizer in by_name.values():
-        optimizers.check_without_schedule(optimizer)
 
 
 def tensor_encoder(encoder: ObservationEncoder, dtype: Any) -> Callable[[Any], Any]:

@@ -111,14 +111,6 @@ class GAIL(Configurable):
         self.weight: float = check_number("weight", weight)
         self.environment_weight: float = check_number("environment_weight", environment_weight)
 
-    def bind(self, algorithm: Algorithm) -> Discriminator:
-        """Return a new discriminator for an agent.
-
-        Raises:
-            ValueError: if the demonstrations do not fit the agent.
-        """
-        return Discriminator(self, algorithm)
-
 
 class Discriminator:
     """The discriminator of one agent, and the reward.

@@ -18,7 +18,7 @@ from noterl.learning import optimizers
 from noterl.learning.dry_run import sequence_spec, start_of, uses_default_update
 from noterl.learning.learner import Learner
 from noterl.learning.replay_learner import ReplayLearner
-from noterl.learning.reward_model import GAIL
+from noterl.learning.reward_model import GAIL, Discriminator
 from noterl.learning.rollout_learner import ReplayedRolloutLearner, RolloutLearner
 from noterl.learning.schedule import UpdateSchedule
 from noterl.learning.sequence_learner import SequenceLearner
@@ -139,7 +139,7 @@ class Settings:
             "jit_compile": self.jit_compile,
             "precision": self.precision,
             "steps_per_execution": self.steps_per_execution,
-            "reward_model": None if self.reward_model is None else self.reward_model.bind(algorithm),
+            "reward_model": None if self.reward_model is None else Discriminator(self.reward_model, algorithm),
         }
         if algorithm.memory == "rollout":
             size = self.arguments.get("batch_size", 0)

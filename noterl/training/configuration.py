@@ -11,8 +11,8 @@ from noterl.backends import keras
 from noterl.learning import optimizers
 from noterl.registry import Configurable
 from noterl.training.parts import Parts
+from noterl.utils.checks import is_plain
 from noterl.utils.keras_backend import optimizer_config
-from noterl.utils.tables import is_cell
 
 _SCHEDULED = ("batch_size", "learning_starts", "update_every", "updates")
 
@@ -50,7 +50,7 @@ def settled(parts: Parts) -> dict[str, Any]:
     values |= _schedule(parts)
     for name in ("jit_compile", "precision", "steps_per_execution"):
         values[name] = getattr(settings, name)
-    return {name: value if is_cell(value) else _short(value) for name, value in values.items()}
+    return {name: value if is_plain(value) else _short(value) for name, value in values.items()}
 
 
 def arguments(value: Configurable) -> dict[str, Any]:

@@ -328,7 +328,8 @@ class Parts:
         if not session.is_training or reads.is_eager:
             return
         reason = None
-        is_copied = name in reads.acting and (session.acts_in_workers or self.algorithm.searches)
+        acts_in_workers = session.lanes is not None and session.lanes.copies_policy
+        is_copied = name in reads.acting and (acts_in_workers or self.algorithm.searches)
         if is_copied or self.learner.strategy.processes > 1:
             reason = "a search or other processes have copied its value"
         elif len(reads.retraced | {self.counters.updates}) > MOST_RETRACES:

@@ -113,8 +113,11 @@ class View:
         check_bool("overlay", self.overlay)
         if self.render != "human":
             check_bool("render", self.render)
-        if self.render:
-            _check_display()
+        if self.render and not has_display():
+            raise ValueError(
+                "render: there is no display (DISPLAY is not set); write an animation with video='play.mp4' or images "
+                "with frame_dir='frames'"
+            )
         if self.video is not None:
             find_encoder(self.video)
             saving.check_writable(self.video)
@@ -244,15 +247,6 @@ def has_display() -> bool:
     """Return whether a window can be opened."""
     variables = ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")
     return not sys.platform.startswith("linux") or any(map(os.environ.get, variables))
-
-
-def _check_display() -> None:
-    """Raise a ValueError if no window can be opened."""
-    if not has_display():
-        raise ValueError(
-            "render: there is no display (DISPLAY is not set); write an animation with video='play.mp4' or images with "
-            "frame_dir='frames'"
-        )
 
 
 class _Window:

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from noterl import backends
-from noterl.algorithm import Algorithm
 from noterl.backends.common import GroupResult
 from noterl.heads import Head
 from noterl.learning.cloning import Cloning
@@ -53,7 +52,9 @@ def pretrain(
         raise ValueError(f"pretrain: the head {type(algorithm.head).__name__} defines no cloning_loss(values, action)")
     cloning = Cloning(learner, data, optimizer, updates, batch_size)
     learner.before_new_weights()  # the policy before the cloning has collected the rollout in progress
-    _update_normalizers(algorithm, data)
+    statistics = getattr(algorithm.spaces.normalizers, "observation", None)
+    if statistics is not None and not statistics.count:  # the statistics of observations start with the demonstrations
+        statistics.update(np.asarray(data.observation, np.float32))
     callbacks.begin_fit(algorithm)
     session.stop = StopRequest()
     guard = session.guard
@@ -84,13 +85,6 @@ def pretrain(
         progress.close()
         actor.mark_stale()
     return {"loss": progress.losses}
-
-
-def _update_normalizers(algorithm: Algorithm, data: ExpertData) -> None:
-    """Start the statistics of observations with the demonstrations, if there are none yet."""
-    statistics = getattr(algorithm.spaces.normalizers, "observation", None)
-    if statistics is not None and not statistics.count:
-        statistics.update(np.asarray(data.observation, np.float32))
 
 
 class _Progress:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import tempfile
 from collections.abc import Callable
@@ -77,7 +78,7 @@ def statistics_merger(strategy: Strategy, learner: Learner) -> Callable[[], None
         return None
     statistics = learner.algorithm.spaces.normalizers.statistics()
     # The statistics after the last merge: each process contributes only the values since then.
-    bases = [_copy(current) for current in statistics]
+    bases = copy.deepcopy(statistics)
 
     def merge() -> None:
         moments = [current.moments_since(base) for current, base in zip(statistics, bases, strict=True)]
@@ -90,12 +91,6 @@ def statistics_merger(strategy: Strategy, learner: Learner) -> Callable[[], None
             current.set_state(base.get_state())
 
     return merge
-
-
-def _copy(statistics: Any) -> Any:
-    copied = type(statistics)(statistics.mean.shape)
-    copied.set_state(statistics.get_state())
-    return copied
 
 
 class ChiefSettings:

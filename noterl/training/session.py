@@ -115,11 +115,6 @@ class Session:
         if self.verbose:
             console.print_message(f"noterl: {message}")
 
-    @property
-    def acts_in_workers(self) -> bool:
-        """Whether worker processes choose the actions of the `fit` in progress."""
-        return self.lanes is not None and self.lanes.copies_policy
-
     def _end_lanes(self, *, hurry: bool) -> None:
         """End the worker processes, if there are any."""
         if self.lanes is not None:
@@ -136,12 +131,6 @@ class Session:
         if not self.is_training or self.lanes is None:
             raise RuntimeError(f"{call} can only be called while fit is running, by a callback")
         return self.lanes.call(call)
-
-    def _keep(self, lanes: Lanes, state: Any) -> None:
-        """Replace lanes by their state, which the next `fit` restores."""
-        self.lanes = None
-        self._saved_lanes = state
-        self._saved_source = lanes.source
 
     def find_source(self, env: Any, vectorize: bool = False) -> envs.EnvSource:
         """Return the source for `fit(env, vectorize=)`: the agent's, the last `fit`'s, or another one.
@@ -222,7 +211,9 @@ class Session:
         """Close the environments and keep the state, so that the next `fit` with this source continues the episodes."""
         if self.lanes is not None:
             lanes = self.lanes
-            self._keep(lanes, lanes.get_state())
+            self._saved_lanes = lanes.get_state()
+            self._saved_source = lanes.source
+            self.lanes = None
             self.guard.call(lanes.close)
 
     def close(self) -> None:
@@ -242,10 +233,6 @@ class Session:
         """Return the state of the environments, open or closed; None if there is none."""
         return self._saved_lanes if self.lanes is None else self.lanes.get_state()
 
-    def callbacks_state(self) -> dict[str, Any]:
-        """Return the states of the callbacks of the last `fit`, and restored states that no callback has received."""
-        return {**self.restored_callbacks, **self.callbacks.get_state()}
-
     def restore(self, lanes_state: Any, callbacks: dict[str, Any]) -> None:
         """Close the environments and keep a saved state of environments and callbacks for the next `fit`."""
         self.close()
@@ -262,16 +249,13 @@ class Session:
         """
         self.callbacks = callbacks
         callbacks.set_agent(agent)
-        self._restore_callbacks()
-        self.events = callbacks.bind()
-
-    def _restore_callbacks(self) -> None:
         try:
-            self.callbacks.set_state(self.restored_callbacks)
+            callbacks.set_state(self.restored_callbacks)
         except Exception as error:  # a state from a file may make a callback raise anything
             raise ValueError(f"callbacks: the restored state does not fit them: {error!r}") from error
-        for key, _ in self.callbacks.keyed():
+        for key, _ in callbacks.keyed():
             self.restored_callbacks.pop(key, None)
+        self.events = callbacks.bind()
 
 
 def _is_same(env: Any, other: Any) -> bool:

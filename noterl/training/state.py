@@ -46,7 +46,8 @@ def get_state(parts: Parts, *, replay: bool) -> dict[str, Any]:
         "rollout": None if learner.rollout is None else learner.rollout.get_state(),
         "acting_policy": learner.acting_policy,
         "lanes": lanes,
-        "callbacks": parts.session.callbacks_state(),
+        # With restored states that no callback has received.
+        "callbacks": {**parts.session.restored_callbacks, **parts.session.callbacks.get_state()},
     }
 
 

@@ -4,16 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from noterl.utils.checks import check_bool, check_int, check_number, is_plain
-
-
-class Range(Protocol):
-    """A set of values that an Optuna trial suggests one of."""
-
-    def suggest(self, trial: Any, name: str) -> Any:
-        """Return the trial's value for the hyperparameter of this name."""
 
 
 class Float:

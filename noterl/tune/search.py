@@ -396,7 +396,7 @@ class Search:
         best = self.study.best_trial
         fixed = self.optuna.trial.FixedTrial(best.params, best.number)
         values = self.space(fixed, self.task.steps)
-        again = [self._value_of(fresh.with_values({**fresh.values, **values})), self._value_of(fresh)]
+        again = [self._value_of(replace(fresh, values={**fresh.values, **values})), self._value_of(fresh)]
         return Result(self.study, values, float(best.value), default, folder, *again)
 
     def _finished(self) -> int:
@@ -437,7 +437,7 @@ class Search:
         states = self.optuna.trial.TrialState
         try:
             values = self.space(trial, self.task.steps)
-            task = self.task.with_values({**self.task.values, **values})
+            task = replace(self.task, values={**self.task.values, **values})
             results, pruned = self._measure(task, lambda *report: self._goes_on(trial, *report))
         except TrialError as error:
             # The end of a traceback names the error.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
@@ -43,10 +43,6 @@ class Task:
     episodes: int
     evaluation_seed: int
     weights: str | None = None
-
-    def with_values(self, values: Mapping[str, Any]) -> Task:
-        """Return a copy with other values."""
-        return replace(self, values=dict(values))
 
 
 class Report(Callback):

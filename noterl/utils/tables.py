@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from noterl.utils.budget import CELLS_PER_BYTE, UNPACKED_PER_BYTE, Budget, checked_size
+from noterl.utils.checks import is_plain
 from noterl.utils.files import reading, replacing, user_path
 from noterl.utils.memory import available_bytes
 from noterl.utils.optional import require
@@ -39,16 +40,11 @@ def plain_row(values: Mapping[str, Any]) -> Row:
     for name, value in values.items():
         if name == "complete":
             continue
-        if is_cell(value):
+        if is_plain(value):
             row[name] = value
         elif hasattr(value, "dtype") and np.ndim(value) == 0 and np.asarray(value).dtype.kind in "biuf":
             row[name] = np.asarray(value).item()
     return row
-
-
-def is_cell(value: Any) -> bool:
-    """Return whether a value is a str, bool, int, float or None."""
-    return value is None or isinstance(value, str | bool | int | float)
 
 
 def columns_of(rows: Iterable[Row]) -> list[str]:

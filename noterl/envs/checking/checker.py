@@ -23,17 +23,8 @@ _SMALLEST = -_LARGEST
 _FLAGS = frozenset({bool, np.bool_})
 
 
-def check_reset(result: Any) -> None:
-    """Raise an `InvalidStepError` if the result of `reset` is not a pair."""
-    _check_count(result, "reset", "(observation, info)")
-
-
-def check_step(result: Any) -> None:
-    """Raise an `InvalidStepError` if the result of `step` does not have five values."""
-    _check_count(result, "step", STEP)
-
-
 def _check_count(result: Any, name: str, values: str) -> None:
+    """Raise an `InvalidStepError` if the result of `reset` or `step` does not have so many values."""
     if not isinstance(result, tuple | list) or len(result) != len(values.split(",")):
         raise InvalidStepError(f"{name} must return {values}, got {show(repr(result))}")
 
@@ -82,7 +73,7 @@ class Checker:
         Raises:
             InvalidStepError: if the observation is invalid.
         """
-        check_reset(result)
+        _check_count(result, "reset", "(observation, info)")
         observation, info = result
         is_info = isinstance(info, Mapping)
         try:
@@ -104,7 +95,7 @@ class Checker:
             observation, reward, terminated, truncated, info = result
         except (TypeError, ValueError):
             # Unpacking checks the number of values; the error is explained only if it fails.
-            check_step(result)
+            _check_count(result, "step", STEP)
             raise
         try:
             observation = self.observation(observation, lane, step)

@@ -8,18 +8,9 @@ from gymnasium import spaces
 from noterl.envs.games.game import Array, Game
 from noterl.registry import register
 
-_LINES = np.array([(0, 1, 2), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 4, 8), (2, 4, 6)])
-
-
-def _line_sums() -> Array:
-    """Return a matrix [9, 8] that maps boards [N, 9] to the sums of the eight lines."""
-    matrix = np.zeros((9, len(_LINES)), np.float32)
-    for line, cells in enumerate(_LINES):
-        matrix[cells, line] = 1
-    return matrix
-
-
-_SUMS = _line_sums()
+_LINES = ((0, 1, 2), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 4, 8), (2, 4, 6))
+# A matrix [9, 8] that maps boards [N, 9] to the sums of the eight lines.
+_SUMS = np.array([[cell in line for line in _LINES] for cell in range(9)], np.float32)
 
 
 @register

@@ -70,7 +70,10 @@ class ClassicEnv(gymnasium.Env[Any, Any]):
         old_mode = "rgb_array" if self._renders_by_mode and "rgb_array" in modes else None
         self.render_mode: Any = getattr(env, "render_mode", None) or old_mode
         self._accepted = accepted_keywords(env)
-        _silence_checkers(env)
+        # gym's own checker is disabled by marking the checks as done: gym 0.26.2 uses names that NumPy 2 has removed.
+        for layer in layers(env):
+            if type(layer).__name__ == "PassiveEnvChecker" and type(layer).__module__.split(".")[0] == "gym":
+                layer.checked_reset = layer.checked_step = layer.checked_render = True
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode and return the first observation and the info, {} if the environment returns none.
@@ -181,10 +184,3 @@ def _max_episode_steps(env: Any) -> int | None:
     """Return the limit of an episode; the argument `max_episode_steps` of `gym.make` is not part of the spec."""
     limits = (getattr(layer, "__dict__", {}).get("_max_episode_steps") for layer in layers(env))
     return next((limit for limit in limits if limit is not None), None)
-
-
-def _silence_checkers(env: Any) -> None:
-    """Disable gym's own checker by marking the checks as done: gym 0.26.2 uses names that NumPy 2 has removed."""
-    for layer in layers(env):
-        if type(layer).__name__ == "PassiveEnvChecker" and type(layer).__module__.split(".")[0] == "gym":
-            layer.checked_reset = layer.checked_step = layer.checked_render = True

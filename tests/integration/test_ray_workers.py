@@ -25,7 +25,7 @@ from noterl.collect.workers.worker import WAKE
 from tests.collect.test_spaces_on_each_path import Run
 from tests.collect.test_spaces_on_each_path import dqn as spaces_dqn
 from tests.integration.test_workers import ROOT, Watcher, dqn, ppo, td3
-from tests.support.pools import Pool, pool, wait_until_gone
+from tests.support.pools import Pool, pool, time_hung_worker, wait_until_gone
 from tests.support.replay_invariants import check_replay
 from tests.support.states import assert_same_state, differences
 from tests.support.worker_envs import BrokenEnv, DiscreteWalkEnv, FaultyEnv, IdEnv, LevelEnv, SlowEnv
@@ -184,7 +184,8 @@ class TestFailures:
             assert {*made.cut} == {0, 1} and {each.lane for each in transitions} == {0, 1, 2, 3}
 
     @pytest.mark.parametrize("kind", ["sleep", "freeze"])
-    def test_hung_environment_ends(self, kind: str, tmp_path: Path) -> None:
+    def test_hung_environment_ends(self, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        time_hung_worker(monkeypatch, tmp_path / "flag")
         env = partial(FaultyEnv, kind, 5, str(tmp_path / "flag"))
         with pool(env, 2, workers(step_timeout=1.0)) as made:
             made.rounds(3)
@@ -195,22 +196,26 @@ class TestFailures:
     def test_slow_learner_does_not_take_a_worker_for_hung(self, monkeypatch: pytest.MonkeyPatch) -> None:
         from noterl.collect.ray.launcher import RayLauncher
 
-        pass_on, stall = RayLauncher._pass_on, threading.Event()
+        pass_on, stall, is_stalled = RayLauncher._pass_on, threading.Event(), threading.Event()
 
         def stalled(self: RayLauncher) -> None:
             if stall.is_set():
+                is_stalled.set()
                 time.sleep(0.01)
             else:
                 pass_on(self)
 
         monkeypatch.setattr(RayLauncher, "_pass_on", stalled)
-        with pool(partial(SlowEnv, 0.2), 1, workers(1, collect=9, step_timeout=0.5)) as made:
+        with pool(partial(SlowEnv, 0.2), 1, workers(1, collect=9)) as made:
             supervisor = made.lanes.supervisor
             made.rounds(2)
-            supervisor.wait_until(lambda: supervisor.processes[0].seconds_inside() > 0.0)
+            worker = supervisor.processes[0]
+            supervisor.wait_until(lambda: worker.seconds_inside() > 0.0)
             stall.set()
-            time.sleep(1.0)
-            supervisor.handle_messages()  # it must not replace the worker
+            is_stalled.wait()
+            before = worker.seconds_inside()
+            time.sleep(0.1)
+            assert worker.seconds_inside() == before
             stall.clear()
 
     def test_failed_command_fails_the_worker(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -343,7 +348,10 @@ def _start(steps: int, before: str = "") -> subprocess.Popen[str]:
 class TestWithoutInit:
     def test_fit_starts_ray_and_ends_it(self) -> None:
         process = _start(60)
-        out, error = process.communicate(timeout=90)
+        try:
+            out, error = process.communicate()
+        finally:
+            process.kill()
         assert out.split() == ["begins", "trains", "True", "False", "True"], error
 
     @pytest.mark.parametrize(
@@ -357,18 +365,21 @@ class TestWithoutInit:
     )
     def test_no_process_is_left(self, number: int, code: int, before: str) -> None:
         process = _start(10_000_000, before)
-        watchdog = threading.Timer(120, process.kill)
-        watchdog.start()
+        try:
+            self.end(process, number, code)
+        finally:
+            process.kill()
+
+    def end(self, process: subprocess.Popen[str], number: int, code: int) -> None:
         assert process.stdout is not None
         while process.stdout.readline() != "trains\n":
             assert process.poll() is None
-        watchdog.cancel()
         root = psutil.Process(process.pid)
         assert sum("RayActor" in _name(child) for child in root.children(recursive=True)) == 2
         # Two helpers of Ray, with names such as DashboardAgent, look for its death only every few seconds.
         pids = [child.pid for child in root.children(recursive=True) if not _name(child).strip().endswith("Agent")]
         process.send_signal(number)
-        error = process.communicate(timeout=60)[1]
+        error = process.communicate()[1]
         assert process.returncode == code, error
         wait_until_gone(pids)
 

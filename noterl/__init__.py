@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from noterl.agents.tqc import TQC as TQC
     from noterl.agents.trpo import TRPO as TRPO
     from noterl.callback import Callback as Callback
+    from noterl.data.dataset import Dataset as Dataset
     from noterl.history import History as History
     from noterl.multi_agent import MultiAgent as MultiAgent
     from noterl.population import Population as Population
@@ -74,7 +75,8 @@ _AGENTS = (*_ACTOR_AGENTS, *_VALUE_AGENTS)
 register_modules(*(f"noterl.agents.{name}" for name in _AGENTS))
 register_modules(
     *("noterl.envs.games", "noterl.policies", "noterl.noise", "noterl.replay", "noterl.schedules"),
-    *("noterl.networks.config", "noterl.optimizers", "noterl.learning.reward_model", "noterl.imitation.demonstrations"),
+    *("noterl.networks.config", "noterl.optimizers", "noterl.learning.reward_model", "noterl.data.dataset"),
+    "noterl.imitation.demonstrations",
 )
 
 if not TYPE_CHECKING:

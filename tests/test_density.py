@@ -24,7 +24,15 @@ LIMITS = {"placeholders": 10.0, "fillers": 8.0, "packed": 6.0, "pronouns": 10.0,
 # The packages that keep all of them. The others follow, one at a time; "noterl" is the modules directly in the package.
 PACKAGES = (
     *("callbacks", "noterl", "noterl/acting", "noterl/agents", "noterl/backends", "noterl/cli"),
-    *("noterl/collect", "noterl/distribute", "noterl/envs", "noterl/export", "noterl/finders", "noterl/heads"),
+    *(
+        "noterl/collect",
+        "noterl/data",
+        "noterl/distribute",
+        "noterl/envs",
+        "noterl/export",
+        "noterl/finders",
+        "noterl/heads",
+    ),
     *("noterl/imitation", "noterl/learning", "noterl/migration", "noterl/networks", "noterl/presets", "noterl/replay"),
     *("noterl/saving", "noterl/training", "noterl/tune", "noterl/utils"),
 )

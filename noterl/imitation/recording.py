@@ -14,10 +14,11 @@ from gymnasium import Space, spaces
 
 from noterl import envs
 from noterl.agent import Agent, BaseAgent
+from noterl.data.tables import stack_observations
 from noterl.envs.checking.checker import Checker
 from noterl.envs.observation import copy_observation
 from noterl.envs.rewards import unclipped
-from noterl.imitation.demonstrations import Demonstrations, stack_observations
+from noterl.imitation.demonstrations import Demonstrations
 from noterl.noise import NoiseProcess
 from noterl.random import Generators
 from noterl.training.evaluation import warn_if_long

@@ -27,7 +27,7 @@ import noterl  # before Keras, so that it chooses the backend
 from benchmarks.evaluation import EPISODES, evaluate, versions
 from benchmarks.processes import RESULTS, machine, store
 from benchmarks.report import markdown_table
-from noterl.imitation import GAIL, Demonstrations, record
+from noterl.imitation import GAIL, Demonstrations
 from noterl.noise import NoiseProcess, OrnsteinUhlenbeckProcess
 from noterl.schedules import Linear
 
@@ -148,7 +148,7 @@ def runs(name: str, seeds: int) -> Iterator[dict[str, Any]]:
         methods["BC with noise"] = clone, task.noise
     for seed in range(seeds):
         for method, (train, noise) in methods.items():
-            data = record(expert, episodes=DEMONSTRATIONS, seed=seed, noise=noise)
+            data = Demonstrations.record(expert, episodes=DEMONSTRATIONS, seed=seed, deterministic=True, noise=noise)
             start = time.perf_counter()
             agent = train(seed, data)
             seconds, score = time.perf_counter() - start, _returns(agent, task)

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import noterl
 from noterl.callbacks import EarlyStopping
-from noterl.imitation import record
 
 from matplotlib.figure import Figure
 
@@ -17,7 +16,7 @@ expert = noterl.PPO("CartPole-v1", gamma=0.98, gae_lambda=0.8, rollout_steps=32,
 expert.compile(optimizer=1e-3, batch_size=256)
 expert.fit(episodes=EPISODES, num_envs=8, callbacks=[EarlyStopping(trial_count=20, criterion=490)], log_every=100)
 
-demonstrations = record(expert, episodes=5, path="runs/cloning/expert.noterl")
+demonstrations = noterl.Dataset.record(expert, episodes=5, path="runs/cloning/expert", deterministic=True)
 print(demonstrations)
 
 clone = noterl.PPO("CartPole-v1", seed=1)

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import noterl
-from noterl.imitation import GAIL, record
+from noterl.imitation import GAIL
 
 from matplotlib.figure import Figure
 
@@ -20,7 +20,7 @@ def make(seed: int, **settings: object) -> noterl.SAC:
 
 expert = make(7)
 expert.fit(episodes=EPISODES)
-demonstrations = record(expert, episodes=5, path="runs/gail/expert.noterl")
+demonstrations = noterl.Dataset.record(expert, episodes=5, path="runs/gail/expert", deterministic=True)
 print(demonstrations)
 
 agent = make(1, reward_model=GAIL(demonstrations, reward="logit"))

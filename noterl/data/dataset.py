@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-import json
+import functools
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Self, overload
+from typing import Any, NamedTuple, Self
 
 import numpy as np
-from gymnasium import Space, spaces
+from gymnasium import Space
 
-from noterl import saving
-from noterl.data.tables import REWARD, Array, checked, joined, outside
-from noterl.envs.observation import ObservationEncoder
-from noterl.envs.spaces import convert
+from noterl.data import files
+from noterl.data.description import describe
+from noterl.data.rows import ARRAYS, REWARD, check_inside, check_spaces, checked, join_rows, joined
+from noterl.envs.spaces import same_layout, show
+from noterl.noise import NoiseProcess
+from noterl.random import Generators
 from noterl.registry import Configurable, register
-from noterl.replay.columns import action_layout
-from noterl.types import map_arrays
+from noterl.replay.columns import Array, map_leaves
 from noterl.utils import schema
-from noterl.utils.budget import LIMITS, check_hdf5, parse
+from noterl.utils.checks import check_number, check_word
 from noterl.utils.files import FileError, PathLike
-from noterl.utils.optional import require
 
 
 class Episode(NamedTuple):
@@ -37,45 +38,6 @@ class Episode(NamedTuple):
     actions: Array
     rewards: Array
     terminated: bool
-
-    @property
-    def total_reward(self) -> float:
-        """The return: the sum of the rewards."""
-        return float(self.rewards.sum(dtype=np.float64))
-
-
-class Episodes(Sequence[Episode]):
-    """The episodes of a data set, as views of the arrays that hold all episodes one after the other.
-
-    Args:
-        arrays: observations, actions and rewards.
-        lengths: the number of steps of each episode.
-        terminated: whether each episode terminated.
-    """
-
-    def __init__(self, arrays: Sequence[Any], lengths: Array, terminated: Array) -> None:
-        self._observations, self._actions, self._rewards = arrays
-        self._ends = np.cumsum(lengths).tolist()
-        self._terminated = terminated.tolist()
-
-    def __len__(self) -> int:
-        return len(self._ends)
-
-    @overload
-    def __getitem__(self, index: int) -> Episode: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Episode]: ...
-
-    def __getitem__(self, index: int | slice) -> Episode | Sequence[Episode]:
-        if isinstance(index, slice):
-            return [self[number] for number in range(*index.indices(len(self)))]
-        number = range(len(self))[index]  # also a negative index
-        end = self._ends[number]
-        begin = self._ends[number - 1] if number else 0
-        # Each episode before has one observation more than actions.
-        seen = map_arrays(lambda array: array[begin + number : end + number + 1], self._observations)
-        return Episode(seen, self._actions[begin:end], self._rewards[begin:end], self._terminated[number])
 
 
 @register
@@ -94,11 +56,10 @@ class Dataset(Configurable):
         action_space: of the environment.
 
     Raises:
-        ValueError: if there is no episode, a shape or dtype does not fit the spaces, a number is not finite, or an
-            action is not in a space without a Box.
+        ValueError: if there is no episode, a shape or dtype does not fit the spaces, a number is not finite, or a
+            value is not in a space that is not a Box.
 
     Attributes:
-        episodes: the episodes, a sequence of `Episode`. Their arrays are views of the arrays below.
         observation_space: of the environment.
         action_space: of the environment.
         observations: of all episodes, one after the other, `[transitions + episodes, ...]`.
@@ -106,6 +67,8 @@ class Dataset(Configurable):
         rewards: of all episodes, float32 `[transitions]`.
         terminated: bool `[episodes]`.
         lengths: the number of steps of each episode, int64 `[episodes]`.
+        origin: counts of what was found when rows of D4RL were read: "left_out" transitions, "cut" episodes, and 1 for
+            "without_timeouts" and "inferred_spaces"; what was not found is missing.
 
     Example:
     >>> import numpy as np
@@ -142,7 +105,6 @@ class Dataset(Configurable):
                     f"{name} must have an entry for each episode, at least one and as many as observations "
                     f"({len(observations)}), got {len(values)}"
                 )
-        lengths = []
         columns = []
         for number, (*arrays, end) in enumerate(zip(*fields.values(), strict=True)):
             length = len(arrays[1]) if hasattr(arrays[1], "__len__") else 0
@@ -150,16 +112,15 @@ class Dataset(Configurable):
                 raise ValueError(f"actions[{number}] must hold at least one action, got {arrays[1]!r:.80}")
             if not isinstance(end, bool | np.bool_):
                 raise ValueError(f"terminated[{number}] must be a bool, got {end!r:.80}")
-            lengths.append(length)
             columns.append(self._checked(arrays, length, 1, f"[{number}]"))
-        self._set_arrays([joined(column) for column in zip(*columns, strict=True)], lengths, terminated)
+        lengths = [len(taken) for _, taken, _ in columns]
+        self._set_arrays([joined(*column) for column in zip(*columns, strict=True)], lengths, terminated, {})
 
     def _set_spaces(self, observation_space: Any, action_space: Any) -> None:
         self._config = {}  # without the arguments, whose arrays are joined
-        self.observation_space: Any = convert(observation_space, "observation_space")
-        self.action_space: Any = convert(action_space, "action_space")
-        ObservationEncoder(self.observation_space)  # raises for a space that agents do not support
-        action_layout(self.action_space)
+        converted = check_spaces(observation_space, action_space)
+        self.observation_space: Any = converted[0]
+        self.action_space: Any = converted[1]
 
     def _checked(self, arrays: Sequence[Any], length: int, episodes: int, place: str = "") -> list[Any]:
         """Return observations, actions and rewards of some episodes in the dtypes of the spaces.
@@ -169,36 +130,42 @@ class Dataset(Configurable):
         """
         observations, actions, rewards = arrays
         taken = checked(f"actions{place}", actions, self.action_space, length)
-        if self._checks_bounds or not isinstance(self.action_space, spaces.Box):
-            wrong = outside(taken, self.action_space)
-            if wrong.any():
-                raise ValueError(f"actions{place} must be in {self.action_space}, got {taken[wrong][0]}")
+        if self._checks_bounds:
+            check_inside(f"actions{place}", taken, self.action_space)
         earned = checked(f"rewards{place}", rewards, REWARD, length)
         # One observation more than actions: the last one follows the last action.
         seen = checked(f"observations{place}", observations, self.observation_space, length + episodes)
         return [seen, taken, earned]
 
-    def _set_arrays(self, arrays: Sequence[Any], lengths: Any, terminated: Any) -> None:
-        self.observations, self.actions, self.rewards = arrays
+    def _set_arrays(self, arrays: Sequence[Any], lengths: Any, terminated: Any, origin: Mapping[str, int]) -> None:
+        self.observations: Any = arrays[0]
+        self.actions: Array = arrays[1]
+        self.rewards: Array = arrays[2]
         self.lengths: Array = np.asarray(lengths, np.int64)
         self.terminated: Array = np.asarray(terminated, np.bool_)
-        self.episodes: Sequence[Episode] = Episodes(arrays, self.lengths, self.terminated)
+        self.origin: dict[str, int] = {name: count for name, count in origin.items() if count}
 
-    @classmethod
-    def _of(cls, arrays: Sequence[Any], lengths: Any, terminated: Any, *space_pair: Any) -> Self:
-        """Return a data set of arrays that hold all episodes one after the other."""
-        dataset = cls.__new__(cls)
-        dataset._set_spaces(*space_pair)
-        dataset._set_arrays(dataset._checked(arrays, int(np.sum(lengths)), len(lengths)), lengths, terminated)
-        return dataset
+    @functools.cached_property
+    def episodes(self) -> tuple[Episode, ...]:
+        """The episodes, whose arrays are views of the arrays of all episodes."""
+        episodes = []
+        end = 0
+        for number, length in enumerate(self.lengths.tolist()):
+            steps = slice(end, end + length)
+            end += length
+            # Each episode before has one observation more than actions.
+            seen = slice(steps.start + number, end + number + 1)
+            observations = map_leaves(lambda array, seen=seen: array[seen], self.observations)
+            ended = bool(self.terminated[number])
+            episodes.append(Episode(observations, self.actions[steps], self.rewards[steps], ended))
+        return tuple(episodes)
 
     def __len__(self) -> int:
         return len(self.actions)
 
     def __repr__(self) -> str:
-        count = len(self.episodes)
-        mean = self.returns.mean()
-        return f"<{type(self).__name__}: {count:,} episodes, {len(self):,} steps, mean return {mean:.4g}>"
+        counts = f"{len(self.lengths):,} episodes, {len(self):,} steps"
+        return f"<{type(self).__name__}: {counts}, mean return {self.returns.mean():.4g}>"
 
     @property
     def returns(self) -> Array:
@@ -209,96 +176,111 @@ class Dataset(Configurable):
         """Return the observations `[n, ...]` in which an action was chosen, and the actions `[n, ...]`."""
         # Without the last observation of each episode.
         acted = np.delete(np.arange(len(self) + len(self.lengths)), np.cumsum(self.lengths + 1) - 1)
-        return map_arrays(lambda array: array[acted], self.observations), self.actions
+        return map_leaves(lambda array: array[acted], self.observations), self.actions
 
     def get_config(self) -> dict[str, Any]:
         """Return what `from_config` takes: the arrays of all episodes, and the spaces."""
         names = ("lengths", "observations", "actions", "rewards", "terminated", "observation_space", "action_space")
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in (*names, "origin")}
 
     @classmethod
-    def from_config(cls, config: dict[str, Any]) -> Any:
-        """Build a data set from what `get_config` returned, or from the constructor arguments."""
-        return cls._from_tree(config) if "lengths" in config else super().from_config(config)
-
-    def save(self, path: PathLike) -> None:
-        """Write one file in the format of `Agent.save`, atomically and without pickle.
-
-        Raises:
-            OSError: if the file cannot be written; an older file at `path` is kept.
-        """
-        saving.write(path, {"kind": "dataset", **self.get_config()})
-
-    @classmethod
-    def load(cls, path: PathLike) -> Self:
-        """Return the data set of a file that `save` wrote.
-
-        Raises:
-            noterl.saving.FileError: if the file is damaged, or does not hold a data set.
-        """
-        tree = saving.read(path)
-        try:
-            if tree["kind"] not in ("dataset", "demonstrations"):
-                raise ValueError(f"its kind is {tree['kind']!r:.80}")
-            return cls._from_tree({name: value for name, value in tree.items() if name != "kind"})
-        except (LookupError, TypeError, ValueError) as error:
-            raise FileError(f"{path} does not hold a data set or demonstrations of noterl: {error}") from error
-
-    @classmethod
-    def _from_tree(cls, tree: dict[str, Any]) -> Self:
-        """Return the data set of a `get_config` from a file.
+    def from_config(cls, config: dict[str, Any]) -> Self:
+        """Build a data set from what `get_config` returned, from rows with the keys of D4RL, or from the arguments.
 
         Raises:
             ValueError: if the arrays do not fit together.
         """
+        if "terminated" not in config:
+            config = join_rows(config)
+        if "lengths" not in config:
+            return super().from_config(config)
         expected = {"lengths": schema.Array(np.int64, (None,)), "terminated": schema.Array(np.bool_, (None,))}
         expected |= {"rewards": schema.Array(np.float32, (None,)), "actions": schema.Array()}
-        expected |= {"observations": (schema.Array(), dict)}
-        schema.check({name: tree[name] for name in expected}, expected, "the file")
-        lengths = tree["lengths"]
-        fits = len(lengths) == len(tree["terminated"]) > 0 and lengths.min() > 0
+        expected |= {"observations": (schema.Array(), dict), "origin": schema.DictOf(schema.Int(0))}
+        schema.check({name: config.get(name, {}) for name in expected}, expected, "the data set")
+        lengths = config["lengths"]
+        count = len(config["rewards"])
         # Each length is compared, too, because the sum of large ints wraps around.
-        if not fits or lengths.max() > len(tree["rewards"]) or lengths.sum() != len(tree["rewards"]):
+        fits = 0 < len(lengths) == len(config["terminated"]) and lengths.min() > 0 and lengths.max() <= count
+        if not fits or lengths.sum() != count:
             raise ValueError("the lengths of the episodes do not fit the numbers of ends and rewards")
-        space_pair = tree["observation_space"], tree["action_space"]
-        if not all(isinstance(space, Space) for space in space_pair):
-            raise ValueError("the file has no spaces")
-        arrays = [tree[name] for name in ("observations", "actions", "rewards")]
-        return cls._of(arrays, lengths, tree["terminated"], *space_pair)
+        dataset = cls.__new__(cls)
+        dataset._set_spaces(config["observation_space"], config["action_space"])
+        arrays = dataset._checked([config[name] for name in ARRAYS], count, len(lengths))
+        dataset._set_arrays(arrays, lengths, config["terminated"], config.get("origin", {}))
+        return dataset
+
+    def with_spaces(self, observation_space: Space[Any] | None = None, action_space: Space[Any] | None = None) -> Self:
+        """Return this data set for an agent's spaces; spaces that were inferred from the values are replaced.
+
+        Raises:
+            ValueError: if the data set is of other spaces, or its values do not fit.
+        """
+        was_inferred = "inferred_spaces" in self.origin and (observation_space or action_space)
+        observation_space = observation_space or self.observation_space
+        action_space = action_space or self.action_space
+        if was_inferred:
+            own_spaces = {"observation_space": observation_space, "action_space": action_space}
+            origin = {**self.origin, "inferred_spaces": 0}
+            return self.from_config({**self.get_config(), **own_spaces, "origin": origin})
+        if not same_layout(self.observation_space, observation_space):
+            raise ValueError(f"observations must be in {show(observation_space)}, got {show(self.observation_space)}")
+        if self.action_space != action_space:
+            raise ValueError(f"actions must be in {show(action_space)}, got {show(self.action_space)}")
+        return self
+
+    def save(self, path: PathLike) -> None:
+        """Write an `.npz` file with the keys of D4RL if `path` ends so, otherwise a folder of noterl.
+
+        The folder holds one file in the format of `Agent.save`. Equal data give equal bytes.
+
+        Raises:
+            ValueError: if observations of a Dict space are to go into an `.npz` file.
+            OSError: if a file cannot be written; an older data set at `path` is kept.
+        """
+        files.write(path, self)
+
+    @classmethod
+    def load(
+        cls, source: Any, *, observation_space: Space[Any] | None = None, action_space: Space[Any] | None = None
+    ) -> Self:
+        """Return the data set that a path, a Minari id or an object holds.
+
+        Rows have the keys of D4RL: observations, actions, rewards, terminals and, if known, timeouts and
+        next_observations. An episode ends at a flag, at the last row, and where the next observation is not the
+        observation of the next row. A row with both flags is a termination. Without next_observations, the last
+        transition before a timeout is left out.
+
+        Args:
+            source: an `.npz` or HDF5 file of rows, or a dict of these arrays; a folder of `save` or Minari; the id of a
+                local Minari data set, or a `minari.MinariDataset`; a `noterl.Replay`; or a `Dataset`.
+            observation_space: of the environment. By default, the space that the source stores; if the source stores
+                none, a space that holds the values. `with_spaces` replaces such a space later.
+            action_space: as `observation_space`.
+
+        Raises:
+            noterl.saving.FileError: if a file is damaged, lacks a key, or holds objects or numbers that do not fit; the
+                error names the key.
+            OSError: if there is no such file.
+            ValueError: if an object does not fit.
+        """
+        given_spaces = {"observation_space": observation_space, "action_space": action_space}
+        try:
+            content = files.read(source)
+            if content.pop("kind", "dataset") not in ("dataset", "demonstrations"):
+                raise ValueError("it holds something else")
+            # Rows of D4RL store no spaces.
+            return cls.from_config({**given_spaces, **content}).with_spaces(**given_spaces)
+        except FileError:
+            raise
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            what = source if isinstance(source, str | os.PathLike) else type(source).__name__
+            raise FileError(f"{what} does not hold a data set or demonstrations of noterl: {error}") from error
 
     @classmethod
     def from_minari(cls, dataset: Any) -> Self:
-        """Return the episodes of a Minari data set.
-
-        Args:
-            dataset: a `minari.MinariDataset`, such as a part of one from `filter_episodes`, or the id of a local one.
-
-        Raises:
-            ImportError: if Minari is not installed.
-            OSError: if there is no data set of this id, or the data set cannot be read.
-            ValueError: if the data set is damaged, or the data do not fit the spaces.
-        """
-        minari = require("minari", "offline", "Dataset.from_minari")
-        try:
-            if isinstance(dataset, str):
-                places = require("minari.storage.datasets_root_dir", "offline", "Dataset.from_minari")
-                # Before Minari opens the data set and allocates memory for it.
-                _check_minari(Path(places.get_dataset_path(dataset)) / "data")
-            opened = minari.load_dataset(dataset) if isinstance(dataset, str) else dataset
-            episodes = list(opened.iterate_episodes())
-            return cls(
-                [episode.observations for episode in episodes],
-                [episode.actions for episode in episodes],
-                [episode.rewards for episode in episodes],
-                [bool(episode.terminations[-1]) for episode in episodes],
-                observation_space=opened.observation_space,
-                action_space=opened.action_space,
-            )
-        except Exception as error:  # a damaged data set may make Minari and h5py raise anything
-            # An OSError of the system has a number; those of h5py do not name the file.
-            if isinstance(error, ImportError | MemoryError) or getattr(error, "errno", None):
-                raise
-            raise ValueError(f"dataset: {dataset!r:.200} is not a Minari data set of episodes: {error}") from error
+        """Return the episodes of a Minari data set: the same as `load`."""
+        return cls.load(dataset)
 
     def to_minari(self, dataset_id: str, *, env: Any = None, **metadata: Any) -> Any:
         """Write and return a local Minari data set, a `minari.MinariDataset`.
@@ -311,40 +293,89 @@ class Dataset(Configurable):
         Raises:
             ImportError: if Minari is not installed.
         """
-        minari = require("minari", "offline", "Dataset.to_minari")
-        buffers = require("minari.data_collector", "offline", "Dataset.to_minari")
+        return files.to_minari(self, dataset_id, env, metadata)
 
-        def buffer(number: int, episode: Episode) -> Any:
-            # In Minari's format, only the last step of an episode has an end.
-            ended = np.arange(len(episode.actions)) == len(episode.actions) - 1
-            return buffers.EpisodeBuffer(
-                id=number,
-                observations=episode.observations,
-                actions=episode.actions,
-                rewards=episode.rewards,
-                terminations=ended & episode.terminated,
-                truncations=ended & (not episode.terminated),
-            )
+    @classmethod
+    def record(
+        cls,
+        agent_or_function: Any,
+        env: Any = None,
+        *,
+        steps: int | None = None,
+        episodes: int | None = None,
+        path: str | Path | None = None,
+        seed: int | None = None,
+        deterministic: bool = False,
+        noise: NoiseProcess | None = None,
+    ) -> Self:
+        """Play episodes and return their data; the agent does not learn, and training is not affected.
 
-        return minari.create_dataset_from_buffers(
-            dataset_id,
-            buffer=[buffer(number, episode) for number, episode in enumerate(self.episodes)],
-            env=env,
-            observation_space=self.observation_space,
-            action_space=self.action_space,
-            **metadata,
-        )
+        Recording ends after `steps` or `episodes`, whichever comes first. Equal seeds give equal data. If the
+        environment reports `info["action_mask"]`, an agent takes legal actions only. A function receives no mask.
 
+        Args:
+            agent_or_function: an agent, or a function that returns the action for an observation.
+            env: environment to play in; by default a new copy of the agent's training environment.
+            steps: number of transitions; the last episode is cut there. None for whole episodes.
+            episodes: number of episodes.
+            path: also save the data there; see `save`.
+            seed: seed of the environments, the exploration and the noise; by default the agent's seed, or 0 for a
+                function. Episodes start in other states than in `evaluate`.
+            deterministic: whether an agent acts without exploration.
+            noise: disturbs the executed actions of a bounded Box space; the data hold the actions before the noise. So
+                the data of an expert show how the expert recovers, and a clone learns to recover. As for agents, the
+                noise is added to actions that are scaled to [-1, 1]. The process itself does not change.
 
-def _check_minari(folder: Path) -> None:
-    """Check the sizes that the files of a data set declare, if there are any: Minari allocates memory for these."""
-    files = list(folder.glob("*.hdf5"))
-    for path in files:
-        check_hdf5(path)
-    description = folder / "metadata.json"
-    if files and description.exists():
-        with description.open("rb") as file:
-            episodes = parse(file.read(LIMITS["bytes of JSON"] + 1), json.loads)["total_episodes"]
-        # An episode takes at least a byte.
-        if not 0 <= episodes <= sum(path.stat().st_size for path in files):
-            raise ValueError(f"its files are too small for {episodes} episodes")
+        Raises:
+            ValueError: if an argument is not one of the allowed values, or the environment has several agents.
+            OSError: if `path` cannot be written.
+
+        Example:
+        >>> import noterl
+        >>> from noterl.noise import GaussianWhiteNoiseProcess
+        >>> noise = GaussianWhiteNoiseProcess(sigma=0.5)
+        >>> data = noterl.Dataset.record(lambda observation: [0.0], "Pendulum-v1", episodes=1, noise=noise)
+        >>> len(data), float(data.actions.max())
+        (200, 0.0)
+        """
+        # Here, because acting imports Keras, and reading a data set does not.
+        from noterl.data.recording import play
+
+        dataset = cls(**play(agent_or_function, env, path, steps, episodes, seed, deterministic, noise))
+        if path is not None:
+            dataset.save(path)
+        return dataset
+
+    def describe(self) -> dict[str, Any]:
+        """Print what the data set holds and what looks wrong, and return the same by name.
+
+        The names are "observation_space", "action_space", "transitions", "episodes"; "return_" and "length_" with
+        "mean", "std", "min" and "max"; "terminated" and "truncated", which count episodes; "left_out", which counts
+        transitions; and "warnings", a list of sentences.
+        """
+        figures = describe(self)
+        for name, value in figures.items():
+            for entry in value if name == "warnings" else [value]:
+                print(f"{name:<18}{entry:,.6g}" if isinstance(entry, float) else f"{name:<18}{entry}")
+        return figures
+
+    def split(self, share: float, *, by: str = "episode", seed: int = 0) -> tuple[Self, Self]:
+        """Return two data sets: a random `share` of the episodes, and the others, both in the order of this data set.
+
+        Raises:
+            ValueError: if there is only one episode, `share` is not above 0 and below 1, or `by` is not "episode".
+        """
+        check_word("by", by, ("episode",))
+        count = len(self.lengths)
+        if not 0 < check_number("share", share) < 1 or count < 2:
+            raise ValueError(f"share must be above 0 and below 1, of at least 2 episodes; got {share!r} of {count}")
+        first = min(max(1, round(share * count)), count - 1)
+        order = Generators(seed)("dataset/split").permutation(count)
+        return self._part(np.sort(order[:first])), self._part(np.sort(order[first:]))
+
+    def _part(self, numbers: Array) -> Self:
+        """Return the data set of some of the episodes."""
+        chosen = [self.episodes[number] for number in numbers]
+        arrays = {name: joined(*(getattr(episode, name) for episode in chosen)) for name in ARRAYS}
+        ends = {"lengths": self.lengths[numbers], "terminated": self.terminated[numbers]}
+        return self.from_config({**self.get_config(), **arrays, **ends})

@@ -13,6 +13,5 @@ if TYPE_CHECKING:
     from noterl.learning.reward_model import GAIL as GAIL
 
     from .demonstrations import Demonstrations as Demonstrations
-    from .recording import record as record
 else:
     __getattr__, __dir__, __all__ = lazy_imports.attach(__name__)

@@ -78,10 +78,10 @@ class GAIL(Configurable):
 
     Example:
     >>> import noterl
-    >>> from noterl.imitation import GAIL, record
+    >>> from noterl.imitation import GAIL
     >>> expert = noterl.DQN("CartPole-v1", seed=1)
     >>> agent = noterl.PPO("CartPole-v1", hidden=(8,), rollout_steps=16, epochs=1, seed=2)
-    >>> agent.compile(reward_model=GAIL(record(expert, episodes=2)))
+    >>> agent.compile(reward_model=GAIL(noterl.Dataset.record(expert, episodes=2)))
     >>> history = agent.fit(steps=32, verbose=0)
     >>> "discriminator_loss" in agent.metric_names
     True

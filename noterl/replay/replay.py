@@ -76,6 +76,8 @@ class Replay(Configurable):
         n_step: how many rewards are summed.
         on_device: whether an agent keeps a copy of the observations on the agent's device.
         sources: which worker each transition comes from, since the first `fit`.
+        observation_space: of the transitions; None before the memory has spaces.
+        action_space: of the transitions; None before the memory has spaces.
 
     Raises:
         ValueError: if an argument is not allowed.
@@ -128,7 +130,8 @@ class Replay(Configurable):
         if memmap is not None:
             self._config["memmap"] = self._memmap
         self._layouts: tuple[Any, ...] | None = None
-        self._observation_space: spaces.Space[Any] | None = None
+        self.observation_space: spaces.Space[Any] | None = None
+        self.action_space: spaces.Space[Any] | None = None
         self._storage: Storage | None = None
         self._kept: Mapping[str, Any] | None = None  # the restored state of a memory that is not allocated
         self._interrupted: list[int] = []  # lanes, before the memory is allocated
@@ -237,7 +240,8 @@ class Replay(Configurable):
                 f"{extra_spec!r} do not fit this Replay, which was built for {self._layouts}; use a new one"
             )
         self._layouts = layouts
-        self._observation_space = observation_space
+        self.observation_space = observation_space
+        self.action_space = action_space
         self._gather = gather_team_transitions if agents else gather_transitions
         if allocate:
             self.allocate()
@@ -273,8 +277,8 @@ class Replay(Configurable):
         if state is not None:
             storage_state.set_state(storage, state)
         if self.relabel:
-            assert self._observation_space is not None
-            self.relabel.bind(storage, self._observation_space)
+            assert self.observation_space is not None
+            self.relabel.bind(storage, self.observation_space)
         entries: Ring = storage
         if self._sequence_spec is not None:
             entries = self.sequences = StateSequences(storage, self._sequence_spec)

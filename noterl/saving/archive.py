@@ -19,15 +19,16 @@ import zlib
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO
 
 import numpy as np
 
-from noterl.saving.arrays import pack_tensors, read_npy, unpack_tensors, write_npy
+from noterl.saving.arrays import pack_tensors, read_npy, read_npy_header, unpack_tensors, write_npy
 from noterl.saving.codec import TreeDecoder, TreeEncoder
-from noterl.utils.budget import LIMITS, Budget, checked_size, count_values, parse
-from noterl.utils.codec import Array
+from noterl.utils.budget import LIMITS, UNPACKED_PER_BYTE, Budget, checked_size, count_values, parse
+from noterl.utils.codec import Array, check_bools
 from noterl.utils.files import FileError, PathLike, reading, replacing
+from noterl.utils.memory import available_bytes
 
 VERSION = 1
 
@@ -42,6 +43,7 @@ _RUN = re.compile(
 )
 _ARRAY_NAME = re.compile(r"arrays/[A-Za-z0-9_]+\.npy")
 _LIBRARIES = ("noterl", "gymnasium", "jax", "keras", "numpy", "tensorflow", "torch")
+_LOCAL_LENGTHS = 26  # where the header of a member has the lengths of its name and of further fields, of 2 bytes each
 _END_OF_ZIP = 22  # bytes of a zip's last record without a comment
 _END_OF_ZIP64 = 76  # bytes of the records before it in a zip of more than 4 GiB
 # Small files are assembled in memory and written with one call, because zipfile seeks back to each member's header.
@@ -49,6 +51,7 @@ _MAX_BUFFERED = 2**24  # bytes
 
 # Large arrays are written in parallel: their place in the file is known beforehand, and both checksums and writes
 # release the interpreter's lock.
+_MIN_MAPPED = 2**26  # bytes of a member that `read(mapped=True)` maps
 _MIN_PARALLEL = 2**20  # bytes of an array; smaller ones are written without a thread
 _THREADS = 8
 _CHUNK = 2**24  # bytes of one checksum or write
@@ -106,28 +109,37 @@ def write(path: PathLike, tree: Any, run: str | None = None) -> None:
         _write_zip(file, text, encoder)
 
 
-def read(path: PathLike) -> Any:
+def read(path: PathLike, *, mapped: bool = False) -> Any:
     """Return the tree that `write` wrote to a file. The file is not trusted, and nothing in it can run.
 
     Objects are returned as descriptions, which `noterl.saving.build` replaces.
+
+    Args:
+        path: the file.
+        mapped: whether arrays of at least 64 MiB are mapped from the file, read-only, instead of read. The checksums of
+            these arrays are not compared.
 
     Raises:
         FileError: if the file is truncated, damaged or manipulated, was not written by noterl, or has a newer format.
         OSError: if the file does not exist or cannot be read.
     """
     with reading(path) as file:
-        size = checked_size(file.fileno())
+        size = os.fstat(file.fileno()).st_size if mapped else checked_size(file.fileno())
         if file.read(10)[8:] == b'{"':
             raise FileError("it is a file of weights, not of an agent: load_weights(path) reads it")
-        _check_directory(file, size)
+        check_directory(file, size)
         with zipfile.ZipFile(file) as archive:
             members = _members(archive, file, size)
             encoded = _encoded_tree(_bytes(archive, members.pop(_JSON)))
             for name in members:
                 if name != _TENSORS and not _ARRAY_NAME.fullmatch(name):
                     raise FileError(f"noterl does not write its member {name!r:.80}")
+            read_sizes = [info.file_size for info in members.values() if not (mapped and info.file_size >= _MIN_MAPPED)]
+            Budget("its arrays", **{"unpacked bytes": available_bytes()}).spend("unpacked bytes", sum(read_sizes))
+            if mapped and _TENSORS in members:  # which would be read whole
+                raise FileError("it is the file of an agent, not of data: noterl.load(path) or restore(path) reads it")
             tensors = unpack_tensors(_bytes(archive, members.pop(_TENSORS))) if _TENSORS in members else {}
-            tree = TreeDecoder(lambda name: _array(archive, members, name), tensors).decode(encoded)
+            tree = TreeDecoder(lambda name: _array(archive, members, name, mapped), tensors).decode(encoded)
             if members or tensors:
                 raise FileError(f"its tree does not use {next(iter({**members, **tensors}))!r:.80}")
             return tree
@@ -253,7 +265,7 @@ def _put(descriptor: int, data: memoryview, position: int) -> int:
     return position
 
 
-def _check_directory(file: BinaryIO, size: int) -> None:
+def check_directory(file: BinaryIO, size: int) -> None:
     """Raise a FileError if the zip's table of contents is too large to be parsed."""
     file.seek(max(0, size - _END_OF_ZIP - _END_OF_ZIP64))
     end = file.read()
@@ -291,16 +303,30 @@ def _bytes(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
         return member.read()
 
 
-def _array(archive: zipfile.ZipFile, members: dict[str, zipfile.ZipInfo], name: str) -> Array:
+def _array(archive: zipfile.ZipFile, members: dict[str, zipfile.ZipInfo], name: str, mapped: bool) -> Array:
     # Each member is used once, because a tree that names one member a thousand times would fill the memory.
     info = members.pop(name, None)
     if info is None:
         raise FileError(f"its member {name!r:.80} is missing or used twice")
     with archive.open(info) as member:
         try:
+            if mapped and info.file_size >= _MIN_MAPPED:
+                return _mapped(archive.fp, info, member)
             return read_npy(member, info.file_size)
         except FileError as error:
             raise FileError(f"its member {name!r:.80}: {error}") from error
+
+
+def _mapped(file: Any, info: zipfile.ZipInfo, member: IO[bytes]) -> Array:
+    """Return the array of a stored member, mapped from the file."""
+    status = os.fstat(file.fileno())
+    # A sparse file has fewer blocks of 512 bytes than bytes; reading the holes of terabytes would take hours.
+    if getattr(status, "st_blocks", status.st_size) * 512 * UNPACKED_PER_BYTE < status.st_size:
+        raise FileError(f"of the {status.st_size:,} bytes of the file, most are a hole")
+    shape, order, dtype = read_npy_header(member, info.file_size)
+    file.seek(info.header_offset + _LOCAL_LENGTHS)
+    begin = info.header_offset + _LOCAL_LENGTHS + 4 + sum(struct.unpack("<2H", file.read(4)))
+    return check_bools(np.asarray(np.memmap(file, dtype, "r", begin + member.tell(), shape, order)))
 
 
 def _encoded_tree(text: bytes) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 from safetensors import numpy as safetensors_numpy
@@ -34,17 +34,26 @@ def read_npy(stream: IO[bytes], size: int) -> Array:
         FileError: if the header is malformed, declares a dtype that `is_encodable` rejects, or does not match `size`;
             no memory is allocated for the data then. Also if a bool is stored as a byte other than 0 and 1.
     """
+    read_npy_header(stream, size)
+    stream.seek(0)
+    return check_bools(np.lib.format.read_array(stream, allow_pickle=False, max_header_size=_MAX_HEADER))
+
+
+def read_npy_header(stream: IO[bytes], size: int) -> tuple[tuple[int, ...], Any, np.dtype[Any]]:
+    """Return the shape, the order "C" or "F", and the dtype; the stream is then at the data.
+
+    The arguments and the errors are those of `read_npy`.
+    """
     try:
         version = np.lib.format.read_magic(stream)
-        shape, _, dtype = np.lib.format.read_array_header_1_0(stream, max_header_size=_MAX_HEADER)
+        shape, fortran_order, dtype = np.lib.format.read_array_header_1_0(stream, max_header_size=_MAX_HEADER)
     except Exception as error:  # A literal from a file may make the parser raise anything.
         raise FileError(f"the header of an array is malformed ({error!s:.200})") from error
     if version != (1, 0) or not is_encodable(dtype):
         raise FileError(f"a file cannot hold an array of dtype {dtype}")
     if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != size - stream.tell():
         raise FileError(f"an array of shape {shape} and dtype {dtype} does not fit in {size} bytes")
-    stream.seek(0)
-    return check_bools(np.lib.format.read_array(stream, allow_pickle=False, max_header_size=_MAX_HEADER))
+    return shape, "F" if fortran_order else "C", dtype
 
 
 def pieces(array: Array) -> list[Array]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import warnings
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from noterl.acting.policy_state import State, rows_of, stacked
 from noterl.collect.info import EpisodeInfo, check_info
 from noterl.envs import EnvSource
 from noterl.envs.checking.checker import Checker
+from noterl.envs.ends import warn_if_long
 from noterl.envs.multi_agent.team import Team
 from noterl.envs.rewards import unclipped
 from noterl.envs.source import resolve_like
@@ -29,9 +29,6 @@ from noterl.utils.checks import check_bool, check_positive
 from noterl.utils.errors import run_all
 from noterl.utils.interrupts import check_signals
 from noterl.utils.masks import ACTION_MASK, mask_spec, read_mask
-
-# The number of steps of one episode after which a warning names `max_steps`.
-LONG_EPISODE = 100_000
 
 # The names in the result of `evaluate`, besides those of `info`.
 STATISTICS = ("returns", "lengths", "reward_mean", "reward_std", "reward_iqm", "length_mean", "success_rate")
@@ -113,17 +110,6 @@ class Player(NamedTuple):
         episode.success = None if success is None else float(success)
         episode.terminated = terminated
         return True
-
-
-def warn_if_long(length: int) -> None:
-    """Warn if an episode has this number of steps, because the episode may never end."""
-    if length == LONG_EPISODE:
-        warnings.warn(
-            f"an episode has not ended after {LONG_EPISODE:,} steps outside of training; if it may never end, pass "
-            "max_steps= or wrap the environment in gymnasium.wrappers.TimeLimit",
-            RuntimeWarning,
-            stacklevel=3,
-        )
 
 
 @dataclass

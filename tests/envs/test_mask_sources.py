@@ -11,7 +11,6 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import noterl
-from noterl.imitation import record
 from tests.support.doubles import TogetherVectorEnv
 
 pytestmark = pytest.mark.backends("torch")
@@ -79,7 +78,7 @@ def test_they_are_honoured(where: str, sizes: Any) -> None:
     agent.evaluate(episodes=3, num_envs=2)
     agent.evaluate(make, episodes=2, deterministic=False)
     agent.play()
-    record(agent, episodes=2)
+    noterl.Dataset.record(agent, episodes=2)
     assert noterl.envs.check(make).ok
 
 

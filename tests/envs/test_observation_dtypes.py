@@ -14,7 +14,6 @@ from gymnasium.vector.utils import batch_space
 
 import noterl
 from noterl.callbacks import Evaluate
-from noterl.imitation import record
 
 pytestmark = pytest.mark.backends("torch")
 
@@ -133,7 +132,7 @@ def test_act_check_and_evaluations_refuse_it_too(name: str) -> None:
     for use in (
         lambda: agent.evaluate(make, episodes=1),
         lambda: agent.play(make),
-        lambda: record(agent, make, episodes=1),
+        lambda: noterl.Dataset.record(agent, make, episodes=1),
     ):
         with pytest.raises(ValueError, match=r"observation.* must fit"):
             use()

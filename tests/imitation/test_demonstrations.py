@@ -13,7 +13,7 @@ from gymnasium import spaces
 import noterl
 from noterl import saving
 from noterl.envs.games import TicTacToe
-from noterl.imitation import Demonstrations, record
+from noterl.imitation import Demonstrations
 from noterl.noise import GaussianWhiteNoiseProcess, OrnsteinUhlenbeckProcess
 from noterl.random import Generators
 from tests.support.batches import Corridor
@@ -145,8 +145,7 @@ def test_config_builds_equal_demonstrations(tmp_path: Path) -> None:
 )
 def test_damaged_file_raises_file_error(change: dict[str, Any], tmp_path: Path) -> None:
     path = tmp_path / "expert.noterl"
-    demonstrations().save(path)
-    saving.write(path, {**saving.read(path), **change})
+    saving.write(path, {"kind": "demonstrations", **demonstrations().get_config(), **change})
     with pytest.raises(saving.FileError, match="demonstrations"):
         Demonstrations.load(path)
 
@@ -159,13 +158,13 @@ def test_file_of_something_else_raises_file_error(tmp_path: Path) -> None:
 
 def test_record_returns_the_episodes_of_the_agent(tmp_path: Path) -> None:
     agent = noterl.DQN(lambda: Corridor(), hidden=(4,), seed=3)
-    data = record(agent, episodes=3, path=tmp_path / "expert.noterl")
+    data = Demonstrations.record(agent, episodes=3, path=tmp_path / "expert", deterministic=True)
     assert len(data.episodes) == 3
     for episode in data.episodes:
         assert len(episode.observations) == len(episode.actions) + 1
         np.testing.assert_array_equal(agent.act(episode.observations[:-1]), episode.actions)
-    assert_same_demonstrations(Demonstrations.load(tmp_path / "expert.noterl"), data)
-    assert_same_demonstrations(record(agent, episodes=3), data)
+    assert_same_demonstrations(Demonstrations.load(tmp_path / "expert"), data)
+    assert_same_demonstrations(Demonstrations.record(agent, episodes=3, deterministic=True), data)
 
 
 def test_record_does_not_affect_training() -> None:
@@ -173,14 +172,14 @@ def test_record_does_not_affect_training() -> None:
     for agent in agents:
         agent.compile(learning_starts=5, update_every=1, updates=1, batch_size=4)
         agent.fit(steps=8, verbose=0)
-    record(agents[0], episodes=2, deterministic=False)
+    Demonstrations.record(agents[0], episodes=2, deterministic=False)
     for agent in agents:
         agent.fit(steps=8, verbose=0)
     assert_same_state(*agents)
 
 
 def test_record_takes_a_function_as_expert() -> None:
-    data = record(lambda observation: 1, lambda: noterl.envs.ClipRewards(Corridor()), episodes=2)
+    data = Demonstrations.record(lambda observation: 1, lambda: noterl.envs.ClipRewards(Corridor()), episodes=2)
     assert all((episode.actions == 1).all() and episode.terminated for episode in data.episodes)
     assert data.action_space == DISCRETE
     for episode in data.episodes:  # those of the environment, as in logs and evaluations
@@ -190,7 +189,7 @@ def test_record_takes_a_function_as_expert() -> None:
 @pytest.mark.parametrize("deterministic", [True, False])
 @pytest.mark.parametrize("kind", [noterl.DQN, noterl.AlphaZero])
 def test_recorded_actions_are_legal(kind: Any, deterministic: bool) -> None:
-    data = record(kind(MaskedWalk, hidden=(8,), seed=3), episodes=9, deterministic=deterministic)
+    data = Demonstrations.record(kind(MaskedWalk, hidden=(8,), seed=3), episodes=9, deterministic=deterministic)
     for episode in data.episodes:
         assert legal_actions(episode.observations[:-1])[np.arange(len(episode.actions)), episode.actions].all()
 
@@ -201,7 +200,7 @@ def test_games_without_legal_actions_in_observations_are_recorded() -> None:
             return None
 
     agent = noterl.AlphaZero(Hidden(), hidden=(8,), seed=3)
-    for episode in record(agent, episodes=3).episodes:
+    for episode in Demonstrations.record(agent, episodes=3).episodes:
         assert len(set(episode.actions.tolist())) == len(episode.actions) >= 5, "a cell that is played twice is illegal"
 
 
@@ -227,7 +226,7 @@ def test_recorded_actions_are_those_before_the_noise() -> None:
 
     noise = OrnsteinUhlenbeckProcess(theta=0.2, sigma=0.7, dt=1.0, size=2)
     before = noise.get_state()
-    data = record(expert, lambda: Tracker(), episodes=2, seed=4, noise=noise)
+    data = Demonstrations.record(expert, lambda: Tracker(), episodes=2, seed=4, noise=noise)
     same = noise.copy_with_generator(Generators(4)("demonstrations/noise"))
     for episode in data.episodes:
         assert (episode.actions == expert(None)).all()
@@ -236,7 +235,7 @@ def test_recorded_actions_are_those_before_the_noise() -> None:
         expected = np.clip([0.5, 1.0] + samples * [1.0, 2.0], [-1.0, 0.0], [1.0, 4.0])
         np.testing.assert_allclose(episode.observations[1:], expected, rtol=1e-6)
     assert not differences(noise.get_state(), before)
-    assert_same_demonstrations(record(expert, lambda: Tracker(), episodes=2, seed=4, noise=noise), data)
+    assert_same_demonstrations(Demonstrations.record(expert, lambda: Tracker(), episodes=2, seed=4, noise=noise), data)
 
 
 def test_masks_are_ignored_for_box_actions() -> None:
@@ -244,7 +243,7 @@ def test_masks_are_ignored_for_box_actions() -> None:
         def reset(self, **options: Any) -> Any:
             return super().reset(**options)[0], {"action_mask": np.ones(2, np.int8)}
 
-    data = record(
+    data = Demonstrations.record(
         noterl.SAC(lambda: Masked(), hidden=(4,), seed=3), episodes=1, noise=GaussianWhiteNoiseProcess(size=2)
     )
     assert len(data) == 5
@@ -252,7 +251,7 @@ def test_masks_are_ignored_for_box_actions() -> None:
 
 def test_noise_keeps_the_starts_of_episodes() -> None:
     def starts(**options: Any) -> list[Any]:
-        data = record(lambda observation: [0.0], "Pendulum-v1", episodes=3, seed=2, **options)
+        data = Demonstrations.record(lambda observation: [0.0], "Pendulum-v1", episodes=3, seed=2, **options)
         return [episode.observations[0] for episode in data.episodes]
 
     np.testing.assert_array_equal(starts(noise=GaussianWhiteNoiseProcess()), starts())
@@ -268,27 +267,30 @@ def test_noise_keeps_the_starts_of_episodes() -> None:
 )
 def test_noise_that_does_not_fit_raises(noise: Any, env: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        record(lambda observation: 0, env, episodes=1, noise=noise)
+        Demonstrations.record(lambda observation: 0, env, episodes=1, noise=noise)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"agent": 3}, "agent must be"),
-        ({"agent": lambda observation: 0}, "env must be"),
+        ({"agent_or_function": 3}, "agent must be"),
+        ({"agent_or_function": lambda observation: 0}, "env must be"),
         ({"episodes": 0}, "episodes must be"),
+        ({"episodes": None}, "steps or episodes must be"),
+        ({"steps": 2.5}, "steps must be"),
         ({"deterministic": 1}, "deterministic"),
     ],
 )
 def test_bad_argument_of_record_raises(change: dict[str, Any], message: str) -> None:
     agent = noterl.DQN(lambda: Corridor(), hidden=(4,), seed=3)
     with pytest.raises(ValueError, match=message):
-        record(**{"agent": agent, "episodes": 1, **change})
+        Demonstrations.record(**{"agent_or_function": agent, "episodes": 1, **change})
 
 
 def test_record_needs_one_agent_in_the_environment() -> None:
     with pytest.raises(ValueError, match="env must have one agent"):
-        record(lambda observation: 0, (spaces.Tuple([OBSERVATIONS] * 2), spaces.Tuple([DISCRETE] * 2)))
+        several = spaces.Tuple([OBSERVATIONS] * 2), spaces.Tuple([DISCRETE] * 2)
+        Demonstrations.record(lambda observation: 0, several, episodes=1)
 
 
 class TestMinari:
@@ -312,7 +314,7 @@ class TestMinari:
 
     @pytest.mark.filterwarnings("ignore::UserWarning")
     def test_data_set_names_its_environment(self, minari: Any) -> None:
-        data = record(lambda observation: 0, "CartPole-v1", episodes=1)
+        data = Demonstrations.record(lambda observation: 0, "CartPole-v1", episodes=1)
         data.to_minari("noterl/cartpole-v0", env="CartPole-v1")
         environment = minari.load_dataset("noterl/cartpole-v0").recover_environment()
         assert isinstance(environment.unwrapped, type(gymnasium.make("CartPole-v1").unwrapped))

@@ -77,7 +77,7 @@ def test_play_and_record_start_each_episode_anew() -> None:
     agent = counter()
     for trajectory in agent.play(episodes=3)["trajectory"]:
         assert trajectory.actions.tolist() == [number % ACTIONS for number in range(len(trajectory.actions))]
-    for episode in imitation.record(agent, episodes=3).episodes:
+    for episode in noterl.Dataset.record(agent, episodes=3, deterministic=True).episodes:
         assert np.asarray(episode.actions).tolist() == [number % ACTIONS for number in range(len(episode.actions))]
 
 
@@ -218,7 +218,7 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("call", "word"),
         [
-            (lambda agent, path: agent.pretrain(imitation.record(agent, episodes=1), 1), "pretrain"),
+            (lambda agent, path: agent.pretrain(noterl.Dataset.record(agent, episodes=1), 1), "pretrain"),
             (lambda agent, path: agent.export(path / "policy.npz", format="numpy"), "export"),
             (lambda agent, path: Population(agent), "Population"),
             (lambda agent, path: agent.compile(replay=noterl.Replay(500, on_device=True)), "on_device"),
@@ -228,7 +228,7 @@ class TestRefusals:
             ),
             (
                 lambda agent, path: agent.compile(
-                    reward_model=imitation.GAIL(imitation.record(agent, episodes=1), hidden=(4,))
+                    reward_model=imitation.GAIL(noterl.Dataset.record(agent, episodes=1), hidden=(4,))
                 ),
                 "reward_model",
             ),

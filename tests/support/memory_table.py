@@ -91,7 +91,7 @@ def _on_jax(kind: str) -> None:
 
 
 def _demonstrations(agent: Any) -> Any:
-    return imitation.record(agent, episodes=1)
+    return noterl.Dataset.record(agent, episodes=1)
 
 
 def _population(kind: str) -> None:

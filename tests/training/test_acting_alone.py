@@ -16,7 +16,7 @@ import pytest
 import noterl
 from noterl import saving
 from noterl.callbacks import Arena
-from noterl.imitation import GAIL, record
+from noterl.imitation import GAIL, Demonstrations
 from noterl.learning.optimizers import DeferredOptimizer
 from noterl.replay import Prioritized, Replay
 from noterl.replay import replay as replay_module
@@ -54,7 +54,7 @@ def acer() -> Any:
 
 def imitator() -> Any:
     expert = noterl.DQN("CartPole-v1", hidden=(4,), seed=3)
-    return ppo(reward_model=GAIL(record(expert, episodes=2), hidden=(8,)))
+    return ppo(reward_model=GAIL(Demonstrations.record(expert, episodes=2), hidden=(8,)))
 
 
 AGENTS: dict[str, Callable[[], Any]] = {

@@ -15,9 +15,8 @@ from gymnasium import spaces
 
 import noterl
 from noterl.callbacks import Evaluate, LambdaCallback
+from noterl.envs import ends
 from noterl.envs.ends import InvalidStepError
-from noterl.imitation import record
-from noterl.training import evaluation
 
 pytestmark = pytest.mark.backends("torch")
 
@@ -74,7 +73,7 @@ def uses(make: Any, path: Path) -> dict[str, Callable[[], Any]]:
         "several": lambda: agent.evaluate(make, episodes=2, num_envs=2),
         "play": lambda: agent.play(make),
         "animate": lambda: agent.animate(path / "a.gif", make),
-        "record": lambda: record(agent, make, episodes=1),
+        "record": lambda: noterl.Dataset.record(agent, make, episodes=1),
         "Evaluate": lambda: small().fit(episodes=1, callbacks=[Evaluate(make, every=1, episodes=1)], verbose=0),
     }
 
@@ -145,7 +144,7 @@ def test_max_steps_cuts_episodes_off() -> None:
 
 
 def test_long_episode_is_a_warning_that_names_max_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluation, "LONG_EPISODE", 20)
+    monkeypatch.setattr(ends, "LONG_EPISODE", 20)
     for use in (
         lambda: small().evaluate(Endless, episodes=1, max_steps=30),
         lambda: small().play(Endless, max_steps=30),

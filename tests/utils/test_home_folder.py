@@ -20,7 +20,7 @@ from noterl.callbacks import (
     RecordVideo,
     TensorBoard,
 )
-from noterl.imitation import Demonstrations, record
+from noterl.imitation import Demonstrations
 from noterl.plotting import band, compare
 
 pytestmark = pytest.mark.backends("torch")
@@ -48,7 +48,7 @@ def loaded() -> None:
 
 
 def demonstrations() -> None:
-    record(lambda observation: 0, "CartPole-v1", episodes=1, path="~/x.noterl")
+    Demonstrations.record(lambda observation: 0, "CartPole-v1", episodes=1, path="~/x.noterl")
     Demonstrations.load("~/x.noterl")
 
 

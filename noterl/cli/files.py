@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 from collections.abc import Sequence
@@ -43,6 +44,11 @@ _OWN = [
 ]
 
 
+_HELP = {
+    "play": "Play episodes of a trained agent and show them.",
+    "evaluate": "Evaluate a trained agent.",
+    "data record": "Store the data of an agent's episodes: in an .npz file or, for other paths, in a folder.",
+}
 # The options of `noterl train` that these commands have, too.
 _OF_RUN = ("weights", "backend")
 
@@ -63,6 +69,15 @@ def run_evaluate(arguments: Sequence[str]) -> None:
         UsageError: if the command line is wrong.
     """
     _run("evaluate", arguments, skip=(), fixed={})
+
+
+def run_record(arguments: Sequence[str]) -> None:
+    """Run `noterl data record`: play episodes and store their data.
+
+    Raises:
+        UsageError: if the command line is wrong.
+    """
+    _run("data record", arguments, skip=("agent_or_function", "noise"), fixed={})
 
 
 def run_info(arguments: Sequence[str]) -> None:
@@ -142,7 +157,8 @@ def _run(method: str, arguments: Sequence[str], skip: Sequence[str], fixed: dict
     classes: dict[str, type] = {}
     for module in modules:
         classes |= classes_of(import_module(module, "--import"))
-    method_options = options_of(getattr(noterl.Agent, method), method, skip=skip)
+    function = noterl.Dataset.record if method == "data record" else getattr(noterl.Agent, method)
+    method_options = options_of(function, method, skip=skip)
     options = [*method_options, *_OWN, *(option for option in options_of(RunOptions, "run") if option.key in _OF_RUN)]
     name = arguments[0] if arguments and _is_agent(arguments[0]) else None
     if name is None:
@@ -152,10 +168,11 @@ def _run(method: str, arguments: Sequence[str], skip: Sequence[str], fixed: dict
         options = [option for option in every if option.group not in ("compile", "fit")]
         path = Path()
         option_arguments = list(arguments[1:])
-    text = "Play episodes of a trained agent and show them." if method == "play" else "Evaluate a trained agent."
-    text += " --import MODULE imports classes of your own first."
+    text = f"{_HELP[method]} --import MODULE imports classes of your own first."
     given_options = parse_options(options, option_arguments, prog=f"noterl {method} {name or 'FILE'}", description=text)
     values = {key: option.value for key, option in given_options.items()}
+    if method == "data record" and "path" not in values:
+        raise UsageError("--path must name the file or folder of the data")
     chosen = {option.key: values[option.key] for option in method_options if option.key in values}
     if not values.get("render") and not has_display():
         os.environ["SDL_VIDEODRIVER"] = "dummy"  # pygame prints an error of its own when it finds no display
@@ -169,11 +186,12 @@ def _run(method: str, arguments: Sequence[str], skip: Sequence[str], fixed: dict
         with usage_errors():
             if "weights" in values:
                 agent.load_weights(values["weights"])
-            result = getattr(agent, method)(**chosen, **fixed)
+            bound = functools.partial(function, agent) if method == "data record" else getattr(agent, method)
+            result = bound(**chosen, **fixed)
     finally:
         agent.close()
     if not values.get("quiet", False):
-        print(_text(result, as_json=values.get("json", False)))
+        print(_text(result, as_json=values.get("json", False)) if isinstance(result, dict) else result)
 
 
 def _is_agent(text: str) -> bool:

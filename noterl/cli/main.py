@@ -17,6 +17,7 @@ COMMANDS = {
     "play": ("files", "run_play", "play episodes of a trained agent, in a window or as a video"),
     "evaluate": ("files", "run_evaluate", "evaluate a trained agent: noterl evaluate FILE --episodes 100"),
     "compare": ("compare", "run", "plot the learning curves of runs: noterl compare runs/*/log.csv"),
+    "data": ("data", "run", "describe, record or convert data: noterl data describe data.npz"),
     "info": ("files", "run_info", "print what a file holds"),
     "agents": ("catalogue", "run_agents", "list the agents"),
     "presets": ("catalogue", "run_presets", "list the presets, or those of an agent: noterl presets ppo"),

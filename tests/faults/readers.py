@@ -10,7 +10,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import h5py
 import keras
+import numpy as np
 
 import noterl
 from noterl.callbacks import Checkpoint, CSVLogger, EarlyStopping, JSONLogger, ParquetLogger
@@ -19,7 +21,7 @@ from noterl.cli.environment import environment_of
 from noterl.cli.options import parse_table
 from noterl.cli.train import train_options
 from noterl.cli.values import parse_value
-from noterl.imitation import Demonstrations, record
+from noterl.imitation import Demonstrations
 from noterl.utils.tables import read_columns
 from noterl.utils.tf_config import Cluster
 from tests.faults.bombs import BOMBS
@@ -88,7 +90,6 @@ class Agents(Reader):
         own = small_agent(network=model)
         own.build()
         own.save(folder / "keras.noterl")
-        record(agent, episodes=2, path=folder / "demonstrations.noterl")
         for path in (*folder.glob("*.noterl"), *folder.glob("*.safetensors")):
             self.good[path.name] = path.read_bytes()
         self.agent = agent
@@ -101,9 +102,6 @@ class Agents(Reader):
     def read(self, path: Path, number: int) -> None:
         if path.suffix == ".safetensors":
             self.agent.load_weights(path)
-            return
-        if b"demonstrations" in path.read_bytes()[:1000]:
-            Demonstrations.load(path)
             return
         agent = noterl.load(path)
         try:
@@ -228,7 +226,7 @@ class Minari(Reader):
 
     def make(self, folder: Path) -> None:
         os.environ["MINARI_DATASETS_PATH"] = str(folder)
-        record(small_agent(), episodes=3).to_minari("noterl/good-v0", env="CartPole-v1")
+        Demonstrations.record(small_agent(), episodes=3).to_minari("noterl/good-v0", env="CartPole-v1")
         self.folder = folder / "noterl"
         self.good = {path.name: path.read_bytes() for path in (self.folder / "good-v0" / "data").iterdir()}
 
@@ -247,6 +245,31 @@ class Minari(Reader):
 
     def read(self, path: Path, number: int) -> None:
         Demonstrations.from_minari(f"noterl/{path.name}")
+
+
+class DataSets(Reader):
+    """Data sets: rows with the keys of D4RL, and the file in a folder of noterl."""
+
+    kind = "data"
+
+    def make(self, folder: Path) -> None:
+        data = noterl.Dataset.record(small_agent(), steps=60)
+        data.save(folder / "data.npz")
+        data.save(folder / "data")
+        with h5py.File(folder / "data.h5", "w") as file, np.load(folder / "data.npz") as rows:
+            for key in rows.files:
+                file[key] = rows[key]
+        for path in (folder / "data.npz", folder / "data.h5", folder / "data" / "dataset.noterl"):
+            self.good[path.name] = path.read_bytes()
+
+    def change(self, name: str, content: bytes, dice: random.Random) -> bytes:
+        return change_zip(content, "agent.json", dice) if name.endswith("noterl") else change_bytes(content, dice)
+
+    def read(self, path: Path, number: int) -> None:
+        if path.suffix == ".noterl":
+            (folder := path.with_suffix("")).mkdir(exist_ok=True)
+            path = shutil.copy(path, folder / "dataset.noterl").parent
+        noterl.Dataset.load(path).describe()
 
 
 class Studies(Reader):
@@ -273,4 +296,4 @@ class Studies(Reader):
         self.open(path)
 
 
-READERS = {reader.kind: reader for reader in (Agents, Networks, Logs, Run, TFConfig, Minari, Studies)}
+READERS = {reader.kind: reader for reader in (Agents, Networks, Logs, Run, TFConfig, Minari, DataSets, Studies)}

@@ -75,7 +75,8 @@ class BackupAndRestore(Callback):
         saving.check_writable(self.path)
         self._over = False
         self._restored = None
-        self._fit = {"number": agent.fits, "first_episode": agent.episodes, "first_step": agent.steps}
+        counts = {"first_episode": agent.episodes, "first_step": agent.steps, "first_update": agent.updates}
+        self._fit = {"number": agent.fits, **counts}
         if not self.path.exists():
             return
         document = saving.read(self.path)
@@ -104,14 +105,18 @@ class BackupAndRestore(Callback):
             self._over = True
             budget.last_episode = agent.episodes
             budget.last_step = agent.steps
+            budget.last_update = agent.updates
             agent.show_message(f"{self.path} is the backup of a later fit: skipping this one")
             return
         # The budget counts from where the interrupted fit began, not from where this process stands.
         budget.last_episode += saved["fit"]["first_episode"] - self._fit["first_episode"]
         budget.last_step += saved["fit"]["first_step"] - self._fit["first_step"]
+        budget.last_update += saved["fit"].get("first_update", 0) - self._fit["first_update"]
         self._restored = saved
         self._fit = saved["fit"]
-        agent.show_message(f"resuming from {self.path}: {agent.episodes} episodes, {agent.steps} steps")
+        agent.show_message(
+            f"resuming from {self.path}: {agent.episodes} episodes, {agent.steps} steps, {agent.updates} updates"
+        )
 
     def on_train_begin(self, logs: Logs) -> None:
         """Restore the history, and stop again if the interrupted fit was stopped. Warn if another process writes."""

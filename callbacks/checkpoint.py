@@ -99,6 +99,7 @@ class Checkpoint(Callback):
     """
 
     order = CHECKPOINT
+    takes_epochs = True
     every: Every
 
     def __init__(
@@ -118,7 +119,8 @@ class Checkpoint(Callback):
         mode: str = "max",
         background: bool = False,
     ) -> None:
-        self.every = Every(save_freq, unit, at="episode" if unit == "episodes" else "step", name="save_freq")
+        at = "episode" if unit == "episodes" else "step"
+        self.every = Every(save_freq, unit, at=at, name="save_freq", counts_epochs=True)
         self._monitor = Monitor(monitor, window, mode)
         self.max_save_files: Any = check_positive("max_save_files", max_save_files, none=True)
         self.save_top_k: Any = check_positive("save_top_k", save_top_k, none=True)
@@ -136,7 +138,7 @@ class Checkpoint(Callback):
         self._kept: list[_File] = []
         self._awaits_score = False  # whether the last file that was due had no score of its own
         self._has_score = True  # False after an episode whose logs do not hold the metric
-        self._saved_at = 0  # environment steps at the last save, or at the start of training
+        self._saved_at = 0  # `log_step` of the agent at the last save, or at the start of training
         self._writer = Writer()
 
     @staticmethod
@@ -166,8 +168,8 @@ class Checkpoint(Callback):
     @property
     def _prefix(self) -> str:
         """The start of the name of a file that holds the current state."""
-        episode = f"episode-{self.agent.episodes:06d}-"
-        return episode if self.every.unit == "episodes" else f"{episode}step-{self.agent.steps:08d}-"
+        episode = f"episode-{self.agent.episodes + self.agent.finished_epochs:06d}-"
+        return episode if self.every.unit == "episodes" else f"{episode}step-{self.agent.log_step:08d}-"
 
     def on_train_begin(self, logs: Logs) -> None:
         """Write the manifest, and set the identity of the run in this directory."""
@@ -177,7 +179,7 @@ class Checkpoint(Callback):
         # A run that resumes from a time before its first file has no file here, but the manifest is its own.
         if not self._run or not (self.files or last_run == self._run):
             self._run = secrets.token_hex(16)
-        self._saved_at = self.agent.steps
+        self._saved_at = self.agent.log_step
         self._has_score = True
         self._write_manifest([file.name for file in self.files])
 
@@ -187,6 +189,8 @@ class Checkpoint(Callback):
             # False until the update is complete: if it raises an error, `on_train_end` must not save a score of earlier
             # episodes.
             self._has_score = False
+            if "reward" not in logs and self._monitor.name == "reward" and not self._is_by_score:
+                self._monitor = Monitor("loss", None, self._monitor.mode)  # an epoch has no reward
             is_logged = self._monitor.update(logs, self)
             self._has_score = True
             is_due = self.every.is_due(self.agent, self._every_mark or 0)
@@ -204,7 +208,7 @@ class Checkpoint(Callback):
         last = self.save_last or stopped
         by_score = self._is_by_score
         try:
-            changed = self.agent.steps > self._saved_at or stopped
+            changed = self.agent.log_step > self._saved_at or stopped
             if changed and self._has_score and (last or by_score):
                 self._save(last=last)
         finally:
@@ -229,7 +233,7 @@ class Checkpoint(Callback):
         file = _File(name, score, chosen)
         kept = [*(other for other in self._kept if other.name != file.name), file]
         self._kept = self._files_to_keep(kept)  # before the save, so that the saved state includes this file
-        self._saved_at = self.agent.steps
+        self._saved_at = self.agent.log_step
 
         def undo() -> None:
             self._kept = before
@@ -246,7 +250,7 @@ class Checkpoint(Callback):
         """Return whether the score is one of the best; True if files are not chosen by score."""
         if not self._is_by_score:
             return True
-        self._awaits_score = not self._monitor.is_current(self.agent.steps)
+        self._awaits_score = not self._monitor.is_current(self.agent.log_step)
         if self._awaits_score or not self._monitor.is_full:
             return False
         scores = [file.score for file in self._kept if file.chosen and self._is_own(file.name)]

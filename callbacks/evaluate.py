@@ -58,7 +58,8 @@ class Evaluate(Callback):
         OSError: when training begins, if the path `on_best` cannot be written.
 
     Attributes:
-        results: one list per quantity, with one entry per evaluation: `episodes` and `steps` so far, and the results.
+        results: one list per quantity, with one entry per evaluation: `episodes`, `steps` and `updates` so far, and
+            the results.
         best: the highest score; None before the first evaluation.
 
     Example:
@@ -71,6 +72,7 @@ class Evaluate(Callback):
     ([2, 4], [False, True, False, True, False])
     """
 
+    takes_epochs = True
     adds: tuple[str, ...] = tuple(f"evaluation_{name}" for name in MEASURED)
 
     def __init__(
@@ -160,7 +162,7 @@ class Evaluate(Callback):
 
     def on_due(self, logs: Logs) -> None:
         """Evaluate, or start an evaluation in the background."""
-        counts = {"episodes": self.agent.episodes, "steps": self.agent.steps}
+        counts = {name: getattr(self.agent, name) for name in ("episodes", "steps", "updates")}
         if self._evaluator is None:
             try:
                 result = self.agent.evaluate(**self._arguments)

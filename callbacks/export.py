@@ -64,7 +64,7 @@ class Export(MonitoringCallback):
     ) -> None:
         self.path: Path = export_path(path, format)
         self.format: str = format
-        self.every = Every(save_freq, "episodes", name="save_freq")
+        self.every = Every(save_freq, "episodes", name="save_freq", counts_epochs=True)
         self._monitor = Monitor(monitor, window, mode)
         self.best: float | None = None
 
@@ -74,7 +74,7 @@ class Export(MonitoringCallback):
 
     def on_due(self, logs: Logs) -> bool:
         """Export if the score is the best so far; return False for a score of an earlier agent."""
-        if not self._monitor.is_current(self.agent.steps):
+        if not self._monitor.is_current(self.agent.log_step):
             return False
         if self._monitor.is_full and self._monitor.is_better(self._monitor.mean, self.best):
             self._export()

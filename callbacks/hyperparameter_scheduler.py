@@ -44,6 +44,7 @@ class HyperparameterScheduler(StatefulCallback):
     """
 
     saved = ("_at",)
+    takes_epochs = True
 
     def __init__(
         self,

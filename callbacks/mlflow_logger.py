@@ -45,6 +45,7 @@ class MLflowLogger(Callback):
     """
 
     order = LOGGER
+    takes_epochs = True
 
     def __init__(
         self,
@@ -97,12 +98,13 @@ class MLflowLogger(Callback):
     def on_episode_end(self, episode: int, logs: Logs) -> None:
         """Log a complete episode."""
         # Replayed episodes after a restore are in the run already.
-        if self._client is None or not logs.get("complete", True) or logs["steps"] <= self._logged:
+        step = logs["steps"] + self.agent.log_step - self.agent.steps
+        if self._client is None or not logs.get("complete", True) or step <= self._logged:
             return
         now = int(time.time() * 1000)
         row = {"episode": episode, **plain_row(logs)}
         self._pending += [
-            self._mlflow.entities.Metric(_allowed(name), float(value), now, logs["steps"])
+            self._mlflow.entities.Metric(_allowed(name), float(value), now, step)
             for name, value in row.items()
             if isinstance(value, int | float)
         ]

@@ -65,7 +65,7 @@ class OptunaPruning(MonitoringCallback):
 
     def on_due(self, logs: Logs) -> bool:
         """Report the mean, and end training if the study prunes the trial; return False if there is no new mean."""
-        if not self._monitor.recent or not self._monitor.is_current(self.agent.steps):
+        if not self._monitor.recent or not self._monitor.is_current(self.agent.log_step):
             return False
         # A pruner compares trials at equal steps, and an episode rarely ends at a multiple of `every`.
         step = int(self.every.now(self.agent) // self.every.count * self.every.count)

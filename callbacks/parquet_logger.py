@@ -63,6 +63,8 @@ class ParquetLogger(RowLogger):
 
     def complete_row(self, row: Row) -> Row:
         """Return the row with the five columns of xagents."""
+        if row["reward"] is None:  # an epoch has none
+            return {**dict.fromkeys(("mean_reward", "best_reward", "episode_reward")), "step": row["steps"], **row}
         self._recent.append(row["reward"])
         mean = math.fsum(self._recent) / len(self._recent)
         self._best = max(self._best, mean)
@@ -80,8 +82,9 @@ class ParquetLogger(RowLogger):
         self._rows = list(rows)
         self._recent.clear()
         # Without this, the means after a restore would start from an empty window.
-        self._recent.extend(row["episode_reward"] for row in rows)
-        self._best = max((row["best_reward"] for row in rows), default=-math.inf)
+        self._recent.extend(row["episode_reward"] for row in rows if row["episode_reward"] is not None)
+        best = [row["best_reward"] for row in rows if row["best_reward"] is not None]
+        self._best = max(best, default=-math.inf)
         write_parquet(self.path, self._rows)
 
     def write(self, rows: list[Row]) -> None:

@@ -76,7 +76,7 @@ class ReduceLROnPlateau(MonitoringCallback):
             raise ValueError(f"factor must be below 1, got {factor!r}")
         self.patience: int = check_positive("patience", patience)
         self._monitor = Monitor(monitor, window, mode, default=100)
-        self.every: Every = Every(check_positive("every", every), "episodes")
+        self.every: Every = Every(check_positive("every", every), "episodes", counts_epochs=True)
         self.min_delta: float = check_number("min_delta", min_delta, low=0)
         self.cooldown: int = check_int("cooldown", cooldown, least=0)
         self.min_lr: float = check_number("min_lr", min_lr, low=0)

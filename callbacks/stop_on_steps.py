@@ -29,6 +29,7 @@ class StopOnSteps(Callback):
     """
 
     stops_training = True
+    unit = "steps"
 
     def __init__(self, steps: float) -> None:
         self.steps: int = check_count("steps", steps)

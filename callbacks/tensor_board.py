@@ -47,6 +47,7 @@ class TensorBoard(Callback):
     """
 
     order = LOGGER
+    takes_epochs = True
 
     def __init__(self, folder: str | Path = "runs", flush_every: int = 10) -> None:
         self.folder: Path = user_path(folder)
@@ -69,10 +70,10 @@ class TensorBoard(Callback):
 
         self._open()
         table = "\n".join(f"| {name} | {value} |" for name, value in self.agent.configuration.items())
-        self._write(self.agent.steps + 1, text("configuration", f"| name | value |\n| --- | --- |\n{table}"))
+        self._write(self.agent.log_step + 1, text("configuration", f"| name | value |\n| --- | --- |\n{table}"))
         experiment, start, self._session_end = hparams(dict(self.agent.configuration), {"reward": 0.0})
         for summary in (experiment, start):
-            self._write(self.agent.steps + 1, summary)
+            self._write(self.agent.log_step + 1, summary)
         self._flush()
 
     def _open(self) -> None:
@@ -85,23 +86,24 @@ class TensorBoard(Callback):
         # reads files in the order of their names, which hold seconds; the suffix orders files of the same second.
         self._suffix = f".{time.time_ns():020d}.{secrets.token_hex(4)}"
         self._file = EventsWriter(str(self.folder / "events"), self._suffix)
-        start = self.agent.steps + 1
+        start = self.agent.log_step + 1
         self._file.write_event(Event(step=start, session_log=SessionLog(status=SessionLog.START)))
 
     def on_episode_end(self, episode: int, logs: Logs) -> None:
         """Write the numeric metrics of a complete episode."""
         if self._file is None or not logs.get("complete", True):
             return
+        step = logs["steps"] + self.agent.log_step - self.agent.steps
         row = plain_row(logs)
         evaluated = {name: row.pop(name) for name in list(row) if name.startswith(_EVALUATION)}
-        self._write_scalars(logs["steps"], row)
+        self._write_scalars(step, row)
         names = {f"evaluation/{name.removeprefix(_EVALUATION)}": value for name, value in evaluated.items()}
         # The callback `Evaluate` calls `Agent.evaluate`, which has fired `on_evaluate_end`, so these are written
         # already.
         if names and names.items() <= self._evaluated.items():
             self._evaluated = {}
         else:  # an evaluation in another process
-            self._write_scalars(logs["steps"], names)
+            self._write_scalars(step, names)
         self._unwritten += 1
         if self._unwritten >= self.flush_every:
             self._flush()
@@ -110,12 +112,12 @@ class TensorBoard(Callback):
         """Write the numbers of an evaluation."""
         if self._file is not None:
             self._evaluated = {f"evaluation/{name}": value for name, value in plain_row(logs).items()}
-            self._write_scalars(self.agent.steps, self._evaluated)
+            self._write_scalars(self.agent.log_step, self._evaluated)
 
     def on_train_end(self, logs: Logs) -> None:
         """Write everything and close the file."""
         if self._file is not None:
-            self._write(self.agent.steps, self._session_end)
+            self._write(self.agent.log_step, self._session_end)
             self._flush()
             self._file.close()
             self._file = None

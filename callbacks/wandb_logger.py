@@ -60,7 +60,8 @@ class WandbLogger(RunLogger):
     def _open(self) -> None:
         self._begin(mode=self.mode, dir=self.folder, id=self._id, resume="allow")
         self._id = self.run.id
-        self.run.define_metric("*", step_metric="steps")
+        is_of_data = self.agent.history is not None and self.agent.history.unit == "epoch"
+        self.run.define_metric("*", step_metric="updates" if is_of_data else "steps")
 
     def _write(self, row: dict[str, Any]) -> None:
         if not Path(self.run.dir).exists():  # it was removed, and wandb would write the removed files

@@ -30,6 +30,7 @@ from noterl.replay import Replay
 from noterl.training import loading
 from noterl.training import state as agent_state
 from noterl.training.configuration import settled
+from noterl.training.data_fit import DataFit
 from noterl.training.dispatch import CallbackList
 from noterl.training.evaluation import Evaluation
 from noterl.training.fit import Fit
@@ -221,8 +222,17 @@ class BaseAgent(Algorithm):
         log_every: int | None = None,
         seed: int | None = None,
         info: Mapping[str, str] | Sequence[str] | None = None,
+        dataset: Any = None,
+        dataset_share: float = 0.5,
+        updates: float | None = None,
+        updates_per_epoch: float = 1_000,
+        validation_data: Any = None,
     ) -> History:
         """Train the agent; a second call continues where the first ended.
+
+        With `dataset` and `updates`, the agent learns from the data alone, without an environment: epochs take the
+        place of episodes. `learning_starts`, `update_every` and `updates` of `compile` do not apply, and an int
+        `target_update` and schedules count updates. See docs/data.md.
 
         Args:
             env: environment to train in, with the agent's spaces; by default the one that the agent was built with.
@@ -253,6 +263,16 @@ class BaseAgent(Algorithm):
             info: keys of the step's `info` whose values the logs of an episode hold under the same names: a dict of
                 keys and "sum", "mean", "max" or "last" over the steps that have the key; or a tuple of keys, which
                 means "last". The values must be numbers. `evaluate` reports the values too.
+            dataset: a `noterl.Dataset`, or what `Dataset.load` takes: a path or a Minari id. With `updates`, the agent
+                learns from these data alone. With `episodes` or `steps`, batches hold transitions of the data beside
+                the agent's own. The first data set sets the statistics of `normalize_observation`, which then stay
+                fixed. Agents that learn from rollouts cannot learn from data sets.
+            dataset_share: the share of `dataset` in each batch of a `fit` in an environment, above 0 and below 1.
+            updates: number of gradient updates on `dataset`, an int or a float without a fraction such as 1e5. May be
+                None if a callback ends training.
+            updates_per_epoch: number of updates in an epoch, at whose end callbacks and loggers act.
+            validation_data: a data set like `dataset`; the logs of an epoch hold the mean loss on it as
+                `validation_loss`. Nothing is learned from it.
 
         Returns:
             The `History` of this call, which is also `agent.history`.
@@ -270,7 +290,11 @@ class BaseAgent(Algorithm):
             UserWarning: if training ended before the agent's first gradient update.
         """
         arguments = strategy, CallbackList(callbacks), num_envs, vectorize, workers, verbose, log_every, seed, info
-        return Fit(self._parts, env, episodes, steps, *arguments).run()
+        of_data = dataset, dataset_share, updates, updates_per_epoch, validation_data
+        has_budget = any(budget is not None for budget in (episodes, steps, self._parts.preset))
+        in_environment = dataset is None or env is not None or has_budget
+        fit = Fit if updates is None and in_environment else DataFit
+        return fit(self._parts, env, episodes, steps, *arguments, *of_data).run()
 
     def stop(self, reason: str) -> None:
         """End training after the step in progress; `stop_reason` and `History.stop_reason` hold the reason."""
@@ -727,6 +751,16 @@ class BaseAgent(Algorithm):
     def configuration(self) -> dict[str, Any]:
         """What determines the run, with all defaults, as numbers and strings by name: for experiment trackers."""
         return settled(self._parts.declared())
+
+    @property
+    def finished_epochs(self) -> int:
+        """Finished epochs of `fit(dataset=, updates=)` so far."""
+        return self._counters.epochs
+
+    @property
+    def log_step(self) -> int:
+        """Environment steps, plus the updates of `fit(dataset=, updates=)` so far: the x axis of logs."""
+        return self._counters.steps + self._counters.data_updates
 
     @property
     def callbacks(self) -> Sequence[Callback]:

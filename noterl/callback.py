@@ -29,6 +29,8 @@ class Events(NamedTuple):
     on_train_end: Handlers = ()
     on_episode_begin: Handlers = ()
     on_episode_end: Handlers = ()
+    on_epoch_begin: Handlers = ()
+    on_epoch_end: Handlers = ()
     on_batch_begin: Handlers = ()
     on_batch_end: Handlers = ()
     on_evaluate_begin: Handlers = ()
@@ -60,6 +62,8 @@ class AgentView(Protocol):
         steps: environment steps so far.
         updates: gradient updates so far.
         episodes: finished episodes so far.
+        finished_epochs: finished epochs of `fit(dataset=, updates=)` so far.
+        log_step: environment steps, plus the updates of `fit(dataset=, updates=)` so far: the x axis of logs.
         fits: number of `fit` calls in this process that started training.
         history: the `History` of the `fit` in progress, or of the last one.
         callbacks: the callbacks of the `fit` in progress, or of the last one, in the order of running.
@@ -85,6 +89,8 @@ class AgentView(Protocol):
     steps: int
     updates: int
     episodes: int
+    finished_epochs: int
+    log_step: int
     fits: int
     history: Any
     callbacks: Sequence[Callback]
@@ -214,12 +220,14 @@ class Budget:
         last_step: total of environment steps at which `fit` ends.
         step_limit: another such total, which stays the same if a callback restores the agent and moves `last_step`.
         resumed: whether a callback has restored the agent, so that this fit continues an interrupted one.
+        last_update: total of gradient updates at which `fit(dataset=, updates=)` ends.
     """
 
     last_episode: float = math.inf
     last_step: float = math.inf
     step_limit: float = math.inf
     resumed: bool = False
+    last_update: float = math.inf
 
 
 UNITS = ("episodes", "steps", "updates", "seconds")
@@ -237,6 +245,7 @@ class Every:
         at: the time of the check: at the end of an "episode", after a "step", or "both". By default "episode" for
             episodes, otherwise "both".
         name: the name of `count` in error messages.
+        counts_epochs: whether an epoch of `fit(dataset=, updates=)` counts as an episode.
 
     Raises:
         ValueError: if an argument is not one of the allowed values.
@@ -252,7 +261,10 @@ class Every:
     False True False True False True
     """
 
-    def __init__(self, count: float, unit: str, *, at: str | None = None, name: str = "count") -> None:
+    def __init__(
+        self, count: float, unit: str, *, at: str | None = None, name: str = "count", counts_epochs: bool = False
+    ) -> None:
+        self.counts_epochs: bool = counts_epochs
         self.unit: str = check_word("unit", unit, UNITS)
         self.count: float = (
             check_number(name, count, low=0, above=True) if unit == "seconds" else check_count(name, count)
@@ -263,6 +275,8 @@ class Every:
 
     def now(self, agent: AgentView) -> float:
         """Return the current count of the unit."""
+        if self.unit == "episodes" and self.counts_epochs:
+            return agent.episodes + agent.finished_epochs
         return perf_counter() if self.unit == "seconds" else getattr(agent, self.unit)
 
     def is_due(self, agent: AgentView, mark: float) -> bool:
@@ -292,6 +306,8 @@ class Callback:
         adds: the names that the callback adds to the logs of some episodes. Callbacks that monitor such a name then
             wait for the name instead of failing.
         every: how often `on_due` is called.
+        takes_epochs: whether the methods for the begin and the end of an episode also handle the epochs of
+            `fit(dataset=, updates=)`, in which no episode event fires.
         all_ranks: whether the callback runs in every process of `fit(strategy=)`. Otherwise the callback runs in the
             chief only, which handles the ends of the episodes of all processes.
 
@@ -308,6 +324,7 @@ class Callback:
     stops_training: bool = False
     adds: Sequence[str] = ()
     every: Every | None = None
+    takes_epochs: bool = False
     all_ranks: bool = False
     agent: AgentView
     _passed: tuple[tuple[Any, ...], dict[str, Any]]
@@ -371,6 +388,8 @@ class Callback:
     def on_step_end(self) -> None:
         """Called after each environment step and the updates due then; must not change weights.
 
+        In `fit(dataset=, updates=)`, the method is called after each group of updates.
+
         A vector environment steps all lanes first. The agent is consistent here and can be saved. The event is not
         logged. The method runs after every step, so even a microsecond is a noticeable part of a run.
         """
@@ -378,6 +397,7 @@ class Callback:
     def on_due(self, logs: Logs) -> bool | None:
         """Called when `every` is due: after `on_episode_end` of a complete episode, or after a step.
 
+        In `fit(dataset=, updates=)`, epochs take the place of episodes, and groups of updates the place of steps.
         `logs` are the episode's logs; after a step `logs` is empty and not logged. If the method returns False, `every`
         stays due and the method is called again at the next opportunity.
         """
@@ -402,6 +422,8 @@ class Callback:
 
     def _handler(self, event: str) -> Callable[..., None] | None:
         """Return what handles an event: the method, if overridden by the class; else None."""
+        if self.takes_epochs and not overrides(self, event):
+            event = event.replace("epoch", "episode")
         return getattr(self, event) if overrides(self, event) else None
 
     def on_train_begin(self, logs: Logs) -> None:
@@ -422,6 +444,17 @@ class Callback:
         that `Agent.update` returns, as means over the updates since the last episode's end. If there were none, the
         last means are repeated. Before the first update, these entries are absent. `logs["complete"]` is False for an
         episode that the end of training cuts short.
+        """
+
+    def on_epoch_begin(self, epoch: int, logs: Logs) -> None:
+        """Called when an epoch of `fit(dataset=, updates=)` starts, or continues from the previous `fit`."""
+
+    def on_epoch_end(self, epoch: int, logs: Logs) -> None:
+        """Called when an epoch of `fit(dataset=, updates=)` ends, after `updates_per_epoch` updates.
+
+        `logs` holds `loss` and every other scalar that `Agent.update` returns, as means over the updates of the epoch;
+        `steps`, `updates` and `time` (seconds since the start of `fit`); and `validation_loss` with `validation_data`.
+        `logs["complete"]` is False for an epoch that the end of training cuts short.
         """
 
     def on_batch_begin(self, batch: int, logs: Logs) -> None:

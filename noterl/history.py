@@ -1,4 +1,4 @@
-"""History: the result of `fit`, with one list per quantity and one entry per finished episode."""
+"""History: the result of `fit`, with one list per quantity and one entry per finished episode or epoch."""
 
 from __future__ import annotations
 
@@ -40,7 +40,11 @@ def check_logs(episode: int, logs: Logs) -> None:
 class History(Callback):
     """The record of one `fit`.
 
+    Args:
+        unit: "episode", or "epoch" for `fit(dataset=, updates=)`, whose history has no `reward` and no `length`.
+
     Attributes:
+        unit: what an entry of each list is about.
         history: one list per quantity, as in Keras: `reward` (returns), `length`, `loss` (NaN before the first update),
             `steps` and `updates` (the agent's totals), and `time` (seconds since the start of this `fit`). Every other
             scalar that updates return has a list of means, like `loss`. Values that callbacks add to the `logs` of an
@@ -60,8 +64,11 @@ class History(Callback):
 
     order = HISTORY
 
-    def __init__(self) -> None:
-        self.history: dict[str, list[Any]] = {name: [] for name in COLUMNS}
+    takes_epochs = True
+
+    def __init__(self, unit: str = "episode") -> None:
+        self.unit: str = unit
+        self.history: dict[str, list[Any]] = {name: [] for name in (COLUMNS if unit == "episode" else ())}
         self.episode: list[int] = []
         self.stop_reason: str | None = None
         self.time_split: dict[str, float] = {}
@@ -71,14 +78,14 @@ class History(Callback):
         return len(self.episode)
 
     def __repr__(self) -> str:
-        return f"<History of {len(self)} episodes: {', '.join(self.history)}>"
+        return f"<History of {len(self)} {self.unit}s: {', '.join(self.history)}>"
 
     def _repr_html_(self) -> str:
         ended = "" if self.stop_reason is None else f", ended by: {self.stop_reason}"
         # NaN differs from itself: the mean is over values that exist.
         recent = [(name, [value for value in values if value == value][-10:]) for name, values in self.history.items()]
         means = {f"{name} (last, mean of 10)": (ten[-1], math.fsum(ten) / len(ten)) for name, ten in recent if ten}
-        return table(f"{len(self)} episodes{ended}", means)
+        return table(f"{len(self)} {self.unit}s{ended}", means)
 
     def on_episode_end(self, episode: int, logs: Logs) -> None:
         """Append the logs of a finished episode; skip one that the end of training cut short."""
@@ -115,9 +122,9 @@ class History(Callback):
 
     def plot(
         self,
-        metrics: str | Sequence[str] = ("reward", "loss"),
+        metrics: str | Sequence[str] | None = None,
         *,
-        x: str = "steps",
+        x: str | None = None,
         window: int | None = None,
         path: str | Path | None = None,
         ax: Any = None,
@@ -127,8 +134,10 @@ class History(Callback):
         Thin lines show the values, thick lines the moving averages.
 
         Args:
-            metrics: one or more quantities of `history`, such as "reward", "loss" or "evaluation_reward_mean".
-            x: the quantity of the x axis: "steps", "episode", "updates", "time", or another quantity.
+            metrics: one or more quantities of `history`, such as "evaluation_reward_mean"; by default "reward" and
+                "loss", for epochs "loss".
+            x: the quantity of the x axis: "steps", "episode", "updates", "time", or another quantity; by default
+                "steps", for epochs "updates".
             window: number of values in the moving average; by default 10, or 1 for a quantity that not every episode
                 logs, such as the results of evaluations.
             path: also save the figure there; the suffix sets the format, such as `.pdf`, `.svg` or `.png`.
@@ -137,6 +146,9 @@ class History(Callback):
         Raises:
             ValueError: if an argument is not one of the allowed values, or the history does not have a quantity.
         """
+        usual = (("reward", "loss"), "steps") if self.unit == "episode" else (("loss",), "updates")
+        metrics = usual[0] if metrics is None else metrics
+        x = usual[1] if x is None else x
         names = [metrics] if isinstance(metrics, str) else list(metrics)
         if not names:
             raise ValueError("metrics must be one or more quantities, got none")

@@ -34,6 +34,7 @@ class RunningMeanStd:
         mean: `[*shape]`, 0 before the first value.
         variance: `[*shape]`, the population variance; 1 before the first value.
         count: the number of values.
+        is_fixed: whether further values are ignored.
 
     Example:
     >>> import numpy as np
@@ -49,6 +50,7 @@ class RunningMeanStd:
         self.mean: np.ndarray = np.zeros(shape)
         self.variance: np.ndarray = np.ones(shape)
         self.count: int = 0
+        self.is_fixed: bool = False
 
     def update(self, values: Array) -> None:
         """Add values `[n, *shape]`."""
@@ -61,6 +63,8 @@ class RunningMeanStd:
         self._merge(np.asarray(value, np.float64), 0.0, 1)
 
     def _merge(self, mean: Array, variance: Array | float, added: int) -> None:
+        if self.is_fixed:
+            return
         total = self.count + added
         # The mean moves by a difference, which keeps its precision for large counts.
         shift = mean - self.mean
@@ -219,7 +223,8 @@ class Normalizers:
     def get_state(self) -> dict[str, Any]:
         """Return the statistics and the running returns."""
         state = {name: statistics and statistics.get_state() for name, statistics in self._named()}
-        return {**state, "returns": self._returns.copy()}
+        is_fixed = self.observation is not None and self.observation.is_fixed
+        return {**state, "returns": self._returns.copy(), "fixed": is_fixed}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restore a state of `get_state`.
@@ -234,6 +239,8 @@ class Normalizers:
         for name, statistics in self._named():
             if statistics is not None:
                 statistics.set_state(state[name])
+        if self.observation is not None:
+            self.observation.is_fixed = bool(state.get("fixed", False))  # files of older versions lack it
         self._returns = np.array(state["returns"], np.float64)
 
     def arrays(self) -> dict[str, Array]:

@@ -99,12 +99,21 @@ class ActionData(Protocol):
 
 @dataclass(slots=True)
 class Counters:
-    """An agent's counts so far: environment steps, gradient updates, finished episodes and started episodes."""
+    """An agent's counts so far: environment steps, gradient updates, finished episodes and started episodes.
+
+    Attributes:
+        epochs: finished epochs of updates on data sets.
+        epoch_updates: updates of the epoch in progress.
+        data_updates: all updates of `fit(dataset=, updates=)`.
+    """
 
     steps: int = 0
     updates: int = 0
     episodes: int = 0
     episodes_begun: int = 0
+    epochs: int = 0
+    epoch_updates: int = 0
+    data_updates: int = 0
 
 
 @dataclass(slots=True)

@@ -115,6 +115,8 @@ class AdaptiveCallback(StatefulCallback):
                 self._adjusted[name] = how.with_defaults(int(first), largest_batch=most)
             self._write(name)
 
+    takes_epochs = True
+
     def on_episode_end(self, episode: int, logs: Logs) -> None:
         """Log the last measurement and the current values."""
         if logs.get("complete", True):

@@ -56,7 +56,7 @@ class Monitor:
         self.recent: deque[float] = deque(maxlen=default if window is None else window)
         self.is_rare: bool = False
         self.has_compared: bool = False
-        self._steps: int | None = None  # environment steps at the last value
+        self._steps: int | None = None  # `log_step` of the agent at the last value
         self._episodes = 0  # of this `fit`
 
     def end(self, owner: Callback) -> None:
@@ -95,7 +95,7 @@ class Monitor:
         if self.name in logs:
             self.recent.append(float(logs[self.name]))
             # Scores of rare metrics are compared at this step only; see `is_current`.
-            self._steps = None if agent is None else agent.steps
+            self._steps = None if agent is None else agent.log_step
             return True
         if agent is not None and self.name in agent.metric_names:
             return False
@@ -116,7 +116,7 @@ class Monitor:
             self.recent = deque(self.recent, maxlen=1)
 
     def is_current(self, steps: int) -> bool:
-        """Return whether the mean is a score of the agent at this environment step."""
+        """Return whether the mean is a score of the agent at this `log_step`."""
         return not self.is_rare or self._steps == steps
 
     @property

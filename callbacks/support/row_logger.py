@@ -45,6 +45,7 @@ class RowLogger(Callback):
     """
 
     order = LOGGER
+    takes_epochs = True
     numbers: tuple[str, ...] = ("reward", "time")  # columns without missing values
 
     def __init__(self, path: str | Path, flush_every: int = 10, *, append: bool = False) -> None:
@@ -98,17 +99,15 @@ class RowLogger(Callback):
         saving.check_writable(self.path)
         self._claim.take()
         written = stored = self._written_rows()
-        current_step = self.agent.steps + self._offset["steps"]
         if self._restored and self._is_own(written):
             written = written[: self._num_rows]  # episodes of the same step may have ended after the state was saved
         elif self._restored:
             self._keep_other_run(written)
             written = stored = written if self.append else []
-        elif any(row["steps"] > current_step for row in written):
+        elif any(map(self._is_later, written)):
             self._keep_other_run(written)
         self._restored = False
-        current_step = self.agent.steps + self._offset["steps"]
-        kept = [row for row in written if row["steps"] <= current_step]
+        kept = [row for row in written if not self._is_later(row)]
         episodes = {row["episode"] for row in kept}
         added = [row for row in self._pending if row["episode"] not in episodes]
         # A long log is not written again for each fit.
@@ -126,7 +125,7 @@ class RowLogger(Callback):
         if not logs.get("complete", True):
             return
         row = {"episode": episode, **dict.fromkeys(COLUMNS), **plain_row(logs)}
-        check_logs(episode, row)
+        check_logs(episode, logs)
         row["time"] += self._seconds
         for name, count in self._offset.items():
             row[name] += count
@@ -154,6 +153,11 @@ class RowLogger(Callback):
         self._offset = {name: state["offset"][name] for name in self._offset}
         self._last = state["last"]
         self._restored = True
+
+    def _is_later(self, row: Row) -> bool:
+        """Return whether a row follows the steps and updates of the agent."""
+        counts = {"steps": self.agent.steps, "updates": self.agent.updates}
+        return any((row.get(name) or 0) > count + self._offset[name] for name, count in counts.items())
 
     def _is_own(self, written: list[Row]) -> bool:
         """Return whether rows of the file belong to the restored run, as far as that run has written rows."""
@@ -194,7 +198,9 @@ class RowLogger(Callback):
         try:
             rows = self.read()
             for row in rows:
-                if not isinstance(row["steps"], int) or not all(isinstance(row[name], int | float) for name in numbers):
+                # An epoch has no reward.
+                values = [0.0 if row[name] is None and "reward" in name else row[name] for name in numbers]
+                if not isinstance(row["steps"], int) or not all(isinstance(value, int | float) for value in values):
                     raise ValueError(f"steps must be ints, and {', '.join(numbers)} numbers")
         except (KeyError, OSError, TypeError, ValueError) as error:
             name = type(self).__name__
@@ -203,4 +209,4 @@ class RowLogger(Callback):
 
 
 def _identity(row: Row) -> list[float]:
-    return [row["episode"], row["steps"], row["reward"]]
+    return [row["episode"], row["steps"], row["updates"] or 0 if row["reward"] is None else row["reward"]]

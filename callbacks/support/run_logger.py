@@ -24,6 +24,7 @@ class RunLogger(StatefulCallback):
     """
 
     order = LOGGER
+    takes_epochs = True
 
     def __init__(self, tracker: str, project: str, name: str | None, config: Mapping[str, Any] | None) -> None:
         self._tracker = require(tracker, tracker, type(self).__name__)
@@ -47,7 +48,7 @@ class RunLogger(StatefulCallback):
         """Log a complete episode."""
         if self.run is not None and logs.get("complete", True):
             # Several episodes may end in one environment step, and each row needs a step of its own.
-            self._step = max(logs["steps"], self._step + 1)
+            self._step = max(logs["steps"] + self.agent.log_step - self.agent.steps, self._step + 1)
             self._write({"episode": episode, **plain_row(logs)})
 
     def _write(self, row: dict[str, Any]) -> None:

@@ -35,6 +35,7 @@ class StatefulCallback(Callback):
 class MonitoringCallback(StatefulCallback):
     """Base of callbacks that compare the mean of a metric, whose values are part of the state."""
 
+    takes_epochs = True
     _monitor: Monitor
 
     def on_episode_end(self, episode: int, logs: Logs) -> None:

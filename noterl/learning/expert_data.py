@@ -33,14 +33,7 @@ class ExpertData:
         check_demonstrations(data)
         if algorithm.multi_agent:
             raise ValueError(f"demonstrations are of one agent, but {type(algorithm).__name__} has several")
-        ours = algorithm.observation_space
-        theirs = data.observation_space
-        if not same_layout(ours, theirs):
-            raise ValueError(f"demonstrations must have the agent's observation_space, {ours}, got {theirs}")
-        if algorithm.action_space != data.action_space:
-            raise ValueError(
-                f"demonstrations must have the agent's action_space, {algorithm.action_space}, got {data.action_space}"
-            )
+        check_spaces(algorithm, data, "demonstrations")
         self._algorithm = algorithm
         # Encoded once, because the encoding does not change during training.
         observations, actions = data.pairs()
@@ -63,6 +56,18 @@ class ExpertData:
         if normalizers is not None:
             observation = normalizers.normalize_observation(observation)
         return observation, self.action[indices]
+
+
+def check_spaces(algorithm: Algorithm, data: Any, argument: str) -> None:
+    """Raise a ValueError that names both spaces if data were made in another kind of environment."""
+    ours = algorithm.observation_space
+    theirs = data.observation_space
+    if not same_layout(ours, theirs):
+        raise ValueError(f"{argument} must have the agent's observation_space, {ours}, got {theirs}")
+    if algorithm.action_space != data.action_space:
+        raise ValueError(
+            f"{argument} must have the agent's action_space, {algorithm.action_space}, got {data.action_space}"
+        )
 
 
 def check_demonstrations(data: Any) -> ActionData:

@@ -99,19 +99,7 @@ class GradientNoise:
                 f"{self._population()} transitions: rollout_steps times num_envs must be at least 2"
             )
         self.generator: np.random.Generator = Generators(learner.algorithm.generators.seed)("gradient_noise")
-        algorithm = learner.algorithm
-        self._spread: Callable[[Batch], Any] = algorithm._reads.renewed(
-            lambda: backends.current().compile_call(
-                learner.updater.traced(partial(_spread, learner)),
-                learner.variables,
-                jit_compile=learner.jit_compile,
-                on_trace=learner.updater.trace_counter("noise"),
-                training=True,
-                # Not from the agent's generator, because a measurement must not change later updates.
-                torch_seed=lambda advance: algorithm.updates,
-                recording=algorithm._reads.recording,
-            )
-        )
+        self._spread: Callable[[Batch], Any] = compile_measurement(learner, partial(_spread, learner), "noise")
 
     def __call__(self) -> Spread | None:
         """Return the spread; None if there are no data at this step.
@@ -136,6 +124,28 @@ class GradientNoise:
         return learner.num_rows if isinstance(learner, RolloutLearner) and learner.replay is None else math.inf
 
 
+def compile_measurement(
+    learner: Learner, function: Callable[[Batch], Any], name: str, *, training: bool = True
+) -> Callable[[Batch], Any]:
+    """Return a compiled function of a batch that computes gradients; traces are counted under this name.
+
+    With `training`, modules of torch keep their mode; otherwise they are in evaluation mode.
+    """
+    algorithm = learner.algorithm
+    return algorithm._reads.renewed(
+        lambda: backends.current().compile_call(
+            learner.updater.traced(function),
+            learner.variables,
+            jit_compile=learner.jit_compile,
+            on_trace=learner.updater.trace_counter(name),
+            training=training,
+            # Not from the agent's generator, because a measurement must not change later updates.
+            torch_seed=lambda advance: algorithm.updates,
+            recording=algorithm._reads.recording,
+        )
+    )
+
+
 def noise_batch(learner: Any, samples: int, generator: np.random.Generator) -> Batch | None:
     """Return batches `[K, B, ...]` that are sampled like the batches of updates; None if there are no data yet.
 
@@ -156,13 +166,15 @@ def noise_batch(learner: Any, samples: int, generator: np.random.Generator) -> B
 
 def _sample(learner: Any, samples: int, generator: np.random.Generator) -> Sample | None:
     """Sample the memory; None until `learning_starts`, or while the memory holds less than a batch."""
-    replay = learner.replay
+    replay = learner.replay if learner.rollout is not None else learner.memory
     size = learner.batch_size
     if isinstance(learner, SequenceLearner):
         if not size or not replay.num_sampleable(1):
             return None
         return learner.sequences.sample(samples, learner.rollout.num_envs, generator=generator)
-    too_early = learner.rollout is None and learner.algorithm.steps < learner.schedule.learning_starts
+    # A data set is complete from the start.
+    is_own = learner.rollout is None and replay is learner.replay
+    too_early = is_own and learner.algorithm.steps < learner.schedule.learning_starts
     if too_early or not size or replay.num_sampleable(size) < size:
         return None
     return replay.sample(samples, size, generator=generator)

@@ -8,15 +8,19 @@ from noterl.learning.learner import Learner
 from noterl.types import InfoSpec
 
 
+def with_next(spec: InfoSpec) -> InfoSpec:
+    """Return the fields of `info` that a memory stores: of the step, and of the next observation."""
+    return {**spec, **{f"next_{name}": entry for name, entry in spec.items()}}
+
+
 def store_info(learner: Learner, spec: InfoSpec) -> None:
     """Store further fields of `info` from now on, and compile the updates again, which then receive these fields.
 
     Transitions that are stored already get the defaults.
     """
-    with_next = {**spec, **{f"next_{name}": entry for name, entry in spec.items()}}
-    for memory in (learner.rollout, learner.replay):
+    for memory in (learner.rollout, learner.replay, getattr(learner.memory, "data", None)):
         if memory is not None:
-            memory.add_fields(with_next)
+            memory.add_fields(with_next(spec))
     set_info_spec(learner, {**learner.info_spec, **spec})
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +45,6 @@ class ReplayLearner(Learner):
         self.memory: Any = replay
         self.updater.memory = replay
         self.updater.replaces_reward = True
-        self._observations: DeviceObservations | None = None
         self._count = replay.num_sampleable  # another function while an empty memory is refilled; see `attach`
 
     def declare_memory(self) -> None:
@@ -75,7 +74,7 @@ class ReplayLearner(Learner):
         on_device = self.replay.on_device and self._check_on_device()
         super().build_memory()
         if on_device:
-            self._observations = DeviceObservations(self.replay, self.updater.find_variables()[0])
+            self.replay.device_copy = DeviceObservations(self.replay, self.updater.find_variables()[0])
 
     def _check_on_device(self) -> bool:
         """Return whether the backend can gather batches on the device.
@@ -127,8 +126,22 @@ class ReplayLearner(Learner):
         """Return the number of transitions that can be sampled, or 0 until `least` are stored."""
         if len(self.replay) < least:
             return 0
-        self._count = self.replay.num_sampleable
+        self._count = self.memory.num_sampleable
         return self._count(at_most)
+
+    @contextmanager
+    def learning_from(self, memory: Any) -> Iterator[None]:
+        """Sample the updates inside the context from another memory, such as one that holds a data set."""
+        before = self.memory
+        self._set_memory(memory)
+        try:
+            yield
+        finally:
+            self._set_memory(before)
+
+    def _set_memory(self, memory: Any) -> None:
+        self.memory = self.updater.memory = memory
+        self._count = memory.num_sampleable
 
     def begin_round(self, observations: np.ndarray, actions: np.ndarray, fields: Mapping[str, np.ndarray]) -> None:
         """Keep the states of the policy before the round, for the sequences that start in this round."""
@@ -181,7 +194,7 @@ class ReplayLearner(Learner):
         size = self.share
         generator = self.algorithm.generators("sampler")
         if self.schedule.updates != "pass":
-            sample = self.replay.sample(updates, size, generator=generator)
+            sample = self.memory.sample(updates, size, generator=generator)
         else:
             sample = self.replay.sample_pass(size, generator=generator)
             while len(sample) < updates:  # several passes are due if several episodes end in one tick
@@ -193,12 +206,12 @@ class ReplayLearner(Learner):
 
     def batches(self, samples: Sequence[Sample], size: int) -> AbstractContextManager[Iterator[Batch]]:
         """Return a context manager that yields an iterator over the batches `[K, B, ...]` of each part."""
-        return self.replay.gather_ahead(partial(self._gather_padded, size), samples)
+        return self.memory.gather_ahead(partial(self._gather_padded, size), samples)
 
     def _gather_padded(self, size: int, part: Sample) -> Batch:
         if len(part) == size:
             return self.gather(part)
-        if self._observations is None:
+        if self.memory.device_copy is None:
             return pad(self.gather(part), size)
         # The last batch is repeated, so that the device gathers few numbers of rows, each of which is compiled.
         return self.gather(part[np.minimum(np.arange(size), len(part) - 1)])
@@ -207,7 +220,7 @@ class ReplayLearner(Learner):
         """Return the batches `[K, B, ...]` of a sample, encoded and normalized in the form for networks."""
         algorithm = self.algorithm
         assert sample.gamma is not None
-        batch = self.replay.gather(sample, gamma=sample.gamma, observations=self._observations)
+        batch = self.memory.gather(sample, gamma=sample.gamma)
         encoder = algorithm.spaces.encoder
         # The memory keeps other dtypes of a Box, such as int16.
         if not encoder.is_identity or encoder.space.dtype != encoder.dtype:

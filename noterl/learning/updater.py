@@ -70,6 +70,7 @@ class Updater:
         self.returned: Sequence[Returned] = ()
         self.recorded: dict[str, list[Any]] | None = None
         self._polyak = networks.PolyakAveraging(algorithm.tau) if polyak else None
+        self._evaluates = False  # whether `minimize` returns the loss without an update
         self._losses: list[Any] = []  # of the update in progress, one for each `minimize`
         self._groups: dict[tuple[int, ...], tuple[list[Any], Sequence[Any]]] = {}  # variables of groups of networks
         self._scheduled: list[Callable[[int], None]] = []
@@ -157,6 +158,13 @@ class Updater:
         generators = self.algorithm.generators if advance else deepcopy(self.algorithm.generators)
         return int(generators("torch").integers(2**63))
 
+    @property
+    def has_schedules(self) -> bool:
+        """Whether a hyperparameter or a learning rate has a schedule."""
+        numbers = self.algorithm.hyperparameters.values()
+        rates = map(optimizers.schedule_of, self.optimizers.values())
+        return any(schedule is not None for schedule in (*(number.schedule for number in numbers), *rates))
+
     def update_schedules(self, step: int) -> None:
         """Set everything that has a schedule to its value at this step."""
         for update in self._scheduled:
@@ -242,6 +250,19 @@ class Updater:
             f"update must return (logs, feedback), two dicts; {type(algorithm).__name__} returned {result!r}"
         )
 
+    def loss_of(self, batch: Batch) -> Any:
+        """Return the loss of the last update within `update_period` on a batch `[B, ...]`, in evaluation mode."""
+        recurring = self.networks
+        self._losses = []
+        self._evaluates = True
+        self.networks = []  # which would be in training mode
+        try:
+            logs, _ = self.call(self._with_model_reward(batch), self.algorithm.update_period - 1)
+        finally:
+            self._evaluates = False
+            self.networks = recurring
+        return logs["loss"] if "loss" in logs else sum(self._losses[1:], self._losses[0])
+
     def record(self, batch: Batch, recorders: dict[str, Any]) -> None:
         """Call `update` for the last index within `update_period`, with objects that stand in for the optimizers."""
         built = self.optimizers
@@ -270,6 +291,10 @@ class Updater:
         variables, _ = self._groups[key]
         if not variables:
             raise ValueError(f"trained must hold something trainable, in minimize with the optimizer {optimizer!r}")
+        if self._evaluates:
+            loss, aux = split_loss(loss_fn(*args))
+            self._losses.append(loss)
+            return loss, aux
         if self.recorded is not None:
             self.recorded.setdefault(optimizer, []).extend(variables)
             with suppress(NonFiniteError):  # the batch is zeros

@@ -183,6 +183,22 @@ class FrameStackStorage(Storage):
         self.next_padded[index] = next_padded
         return super().add(lane, frame, action, reward, next_frame, terminated, truncated, *rest, **named)
 
+    def fill_observations(self, part: slice, before: Any, after: Any, starts: Array) -> None:
+        """Write the newest frames of stacks, and which stacks are padded; check the first stacks, as `add` does."""
+        layout = self._stack
+        frames = layout.split(layout.part(before))  # [k, n, ...]
+        following = layout.split(layout.part(after))
+        for row in range(max(0, min(len(starts), CHECKED - part.start))):
+            layout.check(frames[:, row], following[:, row], bool(starts[row]))
+        super().fill_observations(part, before, after, starts)
+        for column, stacks in ((self.padded, frames), (self.next_padded, following)):
+            column[part] = (stacks == stacks[-1]).all(axis=(0, *range(2, stacks.ndim)))
+
+    def newest(self, observations: Any) -> Any:
+        """Return stacks `[n, ...]` with the newest frame alone in place of the stacked part."""
+        layout = self._stack
+        return layout.with_part(observations, layout.split(layout.part(observations))[-1])
+
     def resume(self, lane: int) -> None:
         """Called for a lane whose next transition is in the middle of an episode that this memory does not hold."""
         super().resume(lane)

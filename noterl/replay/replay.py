@@ -75,6 +75,7 @@ class Replay(Configurable):
         relabel: how batches change the stored transitions.
         n_step: how many rewards are summed.
         on_device: whether an agent keeps a copy of the observations on the agent's device.
+        device_copy: gathers observations from this copy; None without one.
         sources: which worker each transition comes from, since the first `fit`.
         observation_space: of the transitions; None before the memory has spaces.
         action_space: of the transitions; None before the memory has spaces.
@@ -125,6 +126,7 @@ class Replay(Configurable):
         self._stack_axis = stack_axis
         self._prefetch = check_int("prefetch", prefetch, least=0)
         self.on_device: bool = check_bool("on_device", on_device)
+        self.device_copy: Observations | None = None
         self._pending_trims: list[Callable[[], None]] | None = None  # trims, while a group of updates is gathered
         self._memmap = check_folder(memmap)
         if memmap is not None:
@@ -400,13 +402,12 @@ class Replay(Configurable):
         selection = self._selection_for(check_positive("batch_size", batch_size))
         return self._sample_of(selection.sample_pass(batch_size, generator), generator)
 
-    def gather(self, sample: Sample, *, gamma: float, observations: Observations | None = None) -> Batch:
+    def gather(self, sample: Sample, *, gamma: float) -> Batch:
         """Return the batches of a sample.
 
         Args:
             sample: of this memory.
             gamma: the discount of one step.
-            observations: gathers the observations from a copy; None to gather the observations from this memory.
 
         Returns:
             A `Batch` of new arrays `[K, B, ...]`. float64 becomes float32, and int64 becomes int32 if the bounds of the
@@ -421,8 +422,8 @@ class Replay(Configurable):
         if self.relabel:
             choices = {name: array.reshape(-1, *array.shape[2:]) for name, array in sample.choices.items()}
             batch = self.relabel.gather(indices, choices, gamma, self.n_step)
-        elif observations is not None:
-            batch = gather_transitions(storage, indices, gamma, self.n_step, observations)
+        elif self.device_copy is not None:
+            batch = gather_transitions(storage, indices, gamma, self.n_step, self.device_copy)
         else:
             batch = self._gather(storage, indices, gamma, self.n_step)
         return reshape_group(batch, sample.indices, sample.weight)

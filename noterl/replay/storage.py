@@ -23,11 +23,12 @@ from typing import Any, ClassVar, Generic, TypeVar
 import numpy as np
 
 from noterl.registry import Configurable
-from noterl.replay.columns import Allocate, Array, Layout, Leaf, Table, allocate, gather, scatter
+from noterl.replay.columns import Allocate, Array, Layout, Leaf, Table, allocate, gather, map_leaves, scatter
 from noterl.replay.episodes import Episodes
 from noterl.utils import budget
 from noterl.utils.files import user_path
 
+_CHUNK = 2**12  # transitions of a data set that are copied at once
 FIRST_SLOTS = 16  # initial number of final observations; the table doubles when all slots are used
 
 Entries = TypeVar("Entries", bound="Ring")
@@ -346,6 +347,45 @@ class Storage(Ring):
         slots = -1 - self.successor[final]
         self.successor[final] = 0
         self.free_slots.extend(slots.tolist())
+
+    def fill(self, data: Any) -> None:
+        """Store a whole data set of `capacity` transitions in this empty storage: `add` takes 4 s for a million.
+
+        Args:
+            data: with the arrays of a `noterl.Dataset`; extra fields of this storage are not written.
+        """
+        episode = np.repeat(np.arange(len(data.lengths)), data.lengths)  # of each transition
+        ends = np.cumsum(data.lengths) - 1
+        # Each episode has one observation more than transitions.
+        rows = np.arange(self.capacity) + episode
+        starts = np.diff(episode, prepend=-1) > 0
+
+        def seen(chunk: Array) -> Any:
+            return map_leaves(lambda array: array[chunk], data.observations)
+
+        for first in range(0, self.capacity, _CHUNK):
+            part = slice(first, first + _CHUNK)
+            before = seen(rows[part])
+            after = seen(rows[part] + 1)
+            self.fill_observations(part, before, after, starts[part])
+        self.final_observations = self.allocate_slots(len(ends))
+        self.final_observations[:] = self.newest(seen(rows[ends] + 1))
+        self.num_slots = len(ends)
+        self.action[:] = data.actions
+        self.reward[:] = data.rewards
+        self.terminated[ends] = data.terminated
+        self.truncated[ends] = ~data.terminated
+        self.successor[:] = np.arange(1, self.capacity + 1)
+        self.successor[ends] = -1 - np.arange(len(ends))
+        self.count = self.capacity
+
+    def fill_observations(self, part: slice, before: Any, after: Any, starts: Array) -> None:
+        """Write the observations of some transitions, of which `starts` are the first ones of episodes."""
+        self.observation[part] = self.newest(before)
+
+    def newest(self, observations: Any) -> Any:
+        """Return what a row of `observation` holds of observations `[n, ...]`."""
+        return observations
 
     def clear(self) -> None:
         """Evict every transition; insertion numbers continue."""

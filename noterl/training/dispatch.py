@@ -12,7 +12,8 @@ from noterl.callback import EVENTS, Callback, Events, Every, Handlers, overrides
 from noterl.utils.errors import first_error
 
 # For each value of `Every.at`, the events that check whether a callback is due.
-_CHECKED = {"episode": ("on_episode_end",), "step": ("on_step_end",), "both": ("on_episode_end", "on_step_end")}
+_ENDS = ("on_episode_end", "on_epoch_end")
+_CHECKED = {"episode": _ENDS, "step": ("on_step_end",), "both": (*_ENDS, "on_step_end")}
 
 
 class CallbackList:

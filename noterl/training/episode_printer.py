@@ -24,6 +24,8 @@ class FitCounter(Callback):
     """
 
     order = LOGGER
+    takes_epochs = True
+    _unit = "episode"
 
     def __init__(self, recent: int) -> None:
         self._recent: deque[float] = deque(maxlen=recent)
@@ -36,23 +38,30 @@ class FitCounter(Callback):
         self._finished = 0
         self._first_step = self.agent.steps
         self._first_update = self.agent.updates
-        self._first_episode = self.agent.episodes
+        self._unit = "episode" if self.agent.history is None else self.agent.history.unit
+        self._first_episode = self.agent.episodes if self._unit == "episode" else self.agent.finished_epochs
         self._started = perf_counter()
 
     def on_train_end(self, logs: Logs) -> None:
         """Print why the fit ended, and the numbers of episodes, steps and updates."""
         seconds = perf_counter() - self._started
         steps = self.agent.steps - self._first_step
+        updates = self.agent.updates - self._first_update
         reason = None if self.agent.history is None else self.agent.history.stop_reason
         texts = [
-            f"fit ended{f' ({reason})' if reason else ''}: {self._finished:,} episodes",
-            f"{steps:,} steps",
-            f"{self.agent.updates - self._first_update:,} updates in {seconds:.1f} s",
-            f"{steps / max(seconds, 1e-9):,.0f} steps/s",
+            f"fit ended{f' ({reason})' if reason else ''}: {self._finished:,} {self._unit}s",
+            *([f"{steps:,} steps"] if self._unit == "episode" else []),
+            f"{updates:,} updates in {seconds:.1f} s",
+            self._rate(steps, updates, seconds),
         ]
         if self._recent:
             texts.append(f"mean reward {mean(self._recent):.2f} over the last {len(self._recent)}")
         print(", ".join(texts), flush=True)
+
+    def _rate(self, steps: int, updates: int, seconds: float) -> str:
+        """Return the number of steps per second, or of updates without an environment."""
+        unit, count = ("steps", steps) if self._unit == "episode" else ("updates", updates)
+        return f"{count / max(seconds, 1e-9):,.0f} {unit}/s"
 
 
 class EpisodePrinter(FitCounter):
@@ -79,14 +88,14 @@ class EpisodePrinter(FitCounter):
         self._every = check_positive("every", every)
         super().__init__(self._every)
         self._rewards: list[float] = []  # since the last line
-        self._last_line = (0, 0.0)  # steps and time at the last line
+        self._last_line = (0, 0, 0.0)  # steps, updates and time at the last line
         self._next_line = math.inf  # when a line is due even if no episode ends
 
     def on_train_begin(self, logs: Logs) -> None:
         """Start the counts of this fit, and the time until the first line."""
         super().on_train_begin(logs)
         self._rewards.clear()
-        self._last_line = (self.agent.steps, 0.0)
+        self._last_line = (self.agent.steps, self.agent.updates, 0.0)
         self._next_line = self._started + INTERVAL
 
     def on_episode_end(self, episode: int, logs: Logs) -> None:
@@ -94,26 +103,29 @@ class EpisodePrinter(FitCounter):
         if not logs.get("complete", True):
             return
         self._finished += 1
-        self._rewards.append(logs["reward"])
-        self._recent.append(logs["reward"])
+        if "reward" in logs:
+            self._rewards.append(logs["reward"])
+            self._recent.append(logs["reward"])
         if self._finished % self._every == 0:
-            self._print_line(logs["steps"], logs["time"], logs.get("loss"))
+            self._print_line(logs["steps"], logs.get("updates", 0), logs["time"], logs.get("loss"))
 
     def on_step_end(self) -> None:
         """Print a line if none was printed for 10 seconds."""
         if perf_counter() >= self._next_line:
-            self._print_line(self.agent.steps, perf_counter() - self._started)
+            self._print_line(self.agent.steps, self.agent.updates, perf_counter() - self._started)
 
-    def _print_line(self, steps: int, seconds: float, loss: float | None = None) -> None:
-        rate = (steps - self._last_line[0]) / max(seconds - self._last_line[1], 1e-9)
-        texts: list[Any] = [f"episode {self._first_episode + self._finished}", f"steps {steps}"]
+    def _print_line(self, steps: int, updates: int, seconds: float, loss: float | None = None) -> None:
+        before = self._last_line
+        count = f"steps {steps}" if self._unit == "episode" else f"updates {updates}"
+        texts: list[Any] = [f"{self._unit} {self._first_episode + self._finished}", count]
         if self._rewards:
             texts.append(f"reward {mean(self._rewards):.2f}")
         if loss is not None:
             texts.append(f"loss {loss:.4g}")
-        print(" | ".join([*texts, f"{rate:,.0f} steps/s"]), flush=True)
+        rate = self._rate(steps - before[0], updates - before[1], seconds - before[2])
+        print(" | ".join([*texts, rate]), flush=True)
         self._rewards.clear()
-        self._last_line = (steps, seconds)
+        self._last_line = (steps, updates, seconds)
         if self._next_line < math.inf:
             self._next_line = perf_counter() + INTERVAL
 

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import math
 import numbers
+import os
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from noterl.callback import Budget, Callback
 from noterl.collect import Lanes
 from noterl.collect.info import check_info
 from noterl.collect.workers.settings import check_actor, check_workers
+from noterl.data.dataset import Dataset
 from noterl.distribute import SINGLE
 from noterl.history import COLUMNS, History
+from noterl.learning.data_memory import MixedMemory, check_learns_from_data
 from noterl.learning.device_runner import runs_on_device
 from noterl.random import check_seed
 from noterl.training.console import can_show_progress_bar
@@ -26,7 +29,7 @@ from noterl.training.loop import Loop
 from noterl.training.parts import Parts
 from noterl.types import StopRequest
 from noterl.utils import words
-from noterl.utils.checks import check_bool, check_positive, whole
+from noterl.utils.checks import check_bool, check_number, check_positive, whole
 
 
 @dataclass(eq=False)
@@ -50,6 +53,15 @@ class Fit:
     log_every: Any
     seed: Any
     info: Any
+    dataset: Any = None
+    dataset_share: Any = 0.5
+    updates: Any = None
+    updates_per_epoch: Any = 1_000
+    validation_data: Any = None
+
+    # The arguments that limit the fit, of which one is needed unless a callback ends the training.
+    budgets: ClassVar[Sequence[str]] = ("episodes", "steps")
+    unit: ClassVar[str] = "episode"  # of the history
 
     def run(self) -> History:
         """Train the agent, and return what happened."""
@@ -73,8 +85,16 @@ class Fit:
         """Return a context in which the loop can run."""
         lanes = self._open(budget)
         history = self._attach(lanes, budget)
-        with self.parts.session.training(), distributed(self.strategy, self.parts.learner):
+        with self.parts.session.training(), distributed(self.strategy, self.parts.learner), self.data(budget):
             yield make_loop(self.strategy, self.parts, budget, history)
+
+    def data(self, budget: Budget) -> AbstractContextManager[None]:
+        """Return a context in which updates learn from the data set, too, if there is one."""
+        if self.dataset is None:
+            return nullcontext()
+        learner: Any = self.parts.learner
+        memory = self.parts.use_data(self.dataset, is_resumed=budget.resumed)
+        return learner.learning_from(MixedMemory(learner.replay, memory, self.dataset_share))
 
     def check_arguments(self) -> None:
         """Take arguments from a preset, and check and convert all arguments, before anything changes."""
@@ -82,33 +102,65 @@ class Fit:
         if preset is not None:
             preset.complete(self)
         self.vectorize = False if self.vectorize is None else self.vectorize
-        self.episodes = whole(self.episodes)
-        self.steps = whole(self.steps)
         if isinstance(self.env, numbers.Number):
             raise ValueError(
                 f"env, the first argument of fit, must be an environment, got {self.env!r}: write fit(episodes="
                 f"{self.env})"
             )
-        for callback in self.callbacks.callbacks:
-            words.warn_of_unknown_events(callback, Callback, stacklevel=5)  # the caller of fit
-        for name in ("episodes", "steps", "num_envs", "log_every"):
-            check_positive(name, getattr(self, name), none=True)
-        ends = any(callback.stops_training for callback in self.callbacks.callbacks)
-        if self.episodes is None and self.steps is None and not ends:
+        if self.updates is not None or self.validation_data is not None:
+            name = "validation_data" if self.updates is None else "updates"
             raise ValueError(
-                "episodes or steps must be given, or a callback that stops training, such as EarlyStopping"
+                f"{name} must be None unless fit trains on a dataset= without an env, episodes and steps, got "
+                f"{getattr(self, name)!r:.80}"
             )
-        self.verbose = check_verbose(self.verbose)
-        check_seed(self.seed)
+        self.check_shared()
+        if self.dataset is not None:
+            self.dataset = self.check_data("dataset", self.dataset)
+            check_number("dataset_share", self.dataset_share, low=0, high=1, above=True)
+            schedule = self.parts.learner.schedule
+            if self.dataset_share == 1 or schedule.batch_size < 2 or schedule.updates == "pass":
+                raise ValueError(
+                    "dataset needs a dataset_share below 1, batches of at least 2 and updates that are an int, got "
+                    f"dataset_share={self.dataset_share!r}, batch_size={schedule.batch_size!r} and "
+                    f"updates={schedule.updates!r}"
+                )
         self.workers = check_workers(self.workers)
-        self.strategy = resolve_strategy(self.strategy)
-        self.callbacks = self.callbacks.of_rank(self.strategy.rank)
-        self.parts.session.verbose = self.verbose if self.strategy.is_chief else 0
         if check_bool("vectorize", self.vectorize) and self.workers is not None:
             raise ValueError(
                 f"vectorize must be False with workers, which step single environments; got {self.workers!r}"
             )
         self.env = self.parts.session.find_source(self.env, self.vectorize)
+
+    def check_shared(self) -> None:
+        """Check and convert the arguments of every kind of `fit`."""
+        for callback in self.callbacks.callbacks:
+            words.warn_of_unknown_events(callback, Callback, stacklevel=6)  # the caller of fit
+        for name in self.budgets:
+            setattr(self, name, whole(getattr(self, name)))
+        for name in (*self.budgets, "num_envs", "log_every"):
+            check_positive(name, getattr(self, name), none=True)
+        ends = any(callback.stops_training for callback in self.callbacks.callbacks)
+        if not ends and all(getattr(self, name) is None for name in self.budgets):
+            raise ValueError(
+                f"{' or '.join(self.budgets)} must be given, or a callback that stops training, such as EarlyStopping"
+            )
+        self.verbose = check_verbose(self.verbose)
+        check_seed(self.seed)
+        self.strategy = resolve_strategy(self.strategy)
+        self.callbacks = self.callbacks.of_rank(self.strategy.rank)
+        self.parts.session.verbose = self.verbose if self.strategy.is_chief else 0
+
+    def check_data(self, argument: str, data: Any) -> Dataset:
+        """Return a data set for an argument that may also be a path or a Minari id.
+
+        Raises:
+            ValueError: if the argument is something else, or the agent cannot learn from the data.
+        """
+        dataset = Dataset.load(data) if isinstance(data, str | os.PathLike) else data
+        if not isinstance(dataset, Dataset):
+            raise ValueError(f"{argument} must be a noterl.Dataset, a path or a Minari id, got {data!r:.80}")
+        check_learns_from_data(self.parts.algorithm, dataset, argument)
+        return dataset
 
     def begin(self) -> Budget:
         """Build the agent and check the arguments; then let callbacks restore the agent and change the budget."""
@@ -123,6 +175,7 @@ class Fit:
         budget = Budget(
             math.inf if self.episodes is None else counters.episodes + self.episodes,
             math.inf if self.steps is None else counters.steps + self.steps,
+            last_update=math.inf if self.updates is None else counters.updates + self.updates,
         )
         self.callbacks.begin_fit(self.parts.algorithm)
         for callback in self.callbacks.callbacks:
@@ -138,8 +191,12 @@ class Fit:
         workers = self.workers
         learner, actor = self.parts.build()  # a callback may have restored or compiled the agent
         learner.attach(source, session.count(source, self.num_envs, workers), self.strategy.processes)
-        # `info` and some callbacks need every step on the host.
-        needs_host = bool(self.info) or any(callback.needs_host for callback in self.callbacks.callbacks)
+        # `info`, a data set and some callbacks need every step on the host.
+        needs_host = (
+            bool(self.info)
+            or self.dataset is not None
+            or any(callback.needs_host for callback in self.callbacks.callbacks)
+        )
         is_single = workers is None and self.strategy is SINGLE
         return session.open(
             source,
@@ -152,18 +209,23 @@ class Fit:
 
     def _attach(self, lanes: Lanes, budget: Budget) -> History:
         """Attach learner, actor and callbacks to the environments, and return the history, which the loop fills."""
-        session = self.parts.session
-        session.guard.check()  # the last check before training begins
-        session.fits += 1
-        session.info = self.info
+        self.parts.session.guard.check()  # the last check before training begins
         lanes.ledger.record_info(self.info)
         self.parts.learner.open(lanes.num_envs)
         self.parts.actor.attach(lanes)
+        return self.attach_callbacks(budget)
+
+    def attach_callbacks(self, budget: Budget) -> History:
+        """Begin a fit of the session, and return its history."""
+        session = self.parts.session
+        session.fits += 1
+        session.info = self.info
         if self._restarts(budget):
             self.parts.reseed(self.seed)
-        session.history = history = History()
+        session.history = history = History(self.unit)
         session.stop = StopRequest()
-        progress = progress_callbacks(session.verbose, self.episodes, self.steps, self.log_every or 10)
+        budgets = {name: getattr(self, name) for name in self.budgets}
+        progress = progress_callbacks(session.verbose, self.log_every or 10, budgets)
         callbacks = CallbackList([*self.callbacks.callbacks, history, *progress])
         session.use_callbacks(callbacks, self.parts.algorithm)
         return history
@@ -182,12 +244,12 @@ class Fit:
         return check_info(self.info, taken)
 
 
-def progress_callbacks(verbose: int, episodes: int | None, steps: int | None, log_every: int) -> list[Callback]:
-    """Return the callbacks that show progress at a verbosity, for a budget."""
+def progress_callbacks(verbose: int, log_every: int, budgets: dict[str, int | None]) -> list[Callback]:
+    """Return the callbacks that show progress at a verbosity, for the budgets by name."""
     if verbose == 1:
         from noterl.training.progress_bar import ProgressBar
 
-        return [ProgressBar(episodes=episodes, steps=steps, always=True)]
+        return [ProgressBar(**budgets, always=True)]
     if verbose == 2:
         from noterl.training.episode_printer import EpisodePrinter
 

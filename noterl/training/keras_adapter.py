@@ -1,7 +1,8 @@
 """Using unmodified Keras callbacks in `Agent.fit`.
 
-For a Keras callback, the model is a facade of the agent. An epoch is a completed episode; epochs are numbered in the
-order in which episodes end. A train batch is a gradient update, and a test is an evaluation.
+For a Keras callback, the model is a facade of the agent. An epoch is a completed episode, or an epoch of
+`fit(dataset=, updates=)`; epochs are numbered in the order in which they end. A train batch is a gradient update, and a
+test is an evaluation.
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ class KerasCallback(Callback):
     Args:
         callback: an instance of a Keras callback.
     """
+
+    takes_epochs = True
 
     def __init__(self, callback: Any) -> None:
         self.callback = callback

@@ -6,7 +6,7 @@ lane: one tick for each lane, or one tick of a vector environment. The next tick
 learner, the actor and the lanes. So training can stop after any tick and continue later.
 
 `Loop` fires the events and makes the updates. A `Stepping` makes rounds and ticks: this one in a single process, others
-in several processes or on the device.
+in several processes or on the device. `EventLoop` has what `Loop` shares with the loop of updates on a data set.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from noterl.collect import Lanes
 from noterl.history import History
 from noterl.learning.info_fields import store_info
 from noterl.learning.learner import Learner
-from noterl.learning.runner import UpdateRunner
+from noterl.learning.runner import UpdateRunner, UpdateSource
 from noterl.training.dispatch import add_source, call_handlers
 from noterl.training.session import Session
 from noterl.types import Counters, Logs, StopRequest, Transition
@@ -196,17 +196,16 @@ class Stepping:
 
 
 @dataclass(eq=False)
-class Loop:
-    """One `fit`.
+class EventLoop:
+    """One `fit`: its updates, its events and its end; a subclass defines what happens between them.
 
     Attributes:
         learner: the built learner.
         actor: the built actor.
-        session: the agent's session, with open environments and bound callbacks.
+        session: the agent's session, with bound callbacks.
         counters: the agent's counters, which the loop increments.
         budget: the counts at which the fit ends.
         history: the loop sets `stop_reason` and `time_split`.
-        make_stepping: returns what makes rounds and ticks.
     """
 
     learner: Learner
@@ -215,23 +214,23 @@ class Loop:
     counters: Counters
     budget: Budget
     history: History
-    make_stepping: Callable[[Loop], Stepping] = Stepping
 
     def __post_init__(self) -> None:
         session = self.session
-        lanes = self.session.lanes
-        assert lanes is not None
-        self.lanes: Lanes = lanes
         self.events: Events = session.events
         self.stop: StopRequest = session.stop
         self.metrics: Any = session.metrics
         self.guard: InterruptGuard = session.guard
         self.gate: StepGate = session.gate
-        lanes.attach_loop(self.learner, self.counters, self.budget)
-        self.clock: dict[str, float] = dict.fromkeys((*CLOCK, lanes.stepping_clock), 0.0)
+        self.clock: dict[str, float] = dict.fromkeys(CLOCK, 0.0)
         self.history.time_split = self.clock
-        self.runner: UpdateRunner = UpdateRunner(
-            self.learner,
+        self.has_failed: bool = False
+        self._started = perf_counter()
+        self.runner: UpdateRunner = self._make_runner(self.learner)
+
+    def _make_runner(self, source: UpdateSource) -> UpdateRunner:
+        return UpdateRunner(
+            source,
             self.counters,
             self.stop,
             on_batch_begin=self.events.on_batch_begin,
@@ -240,50 +239,35 @@ class Loop:
             receive=self._receive,
             after_call=self._after_call,
             logs_of_update=self.learner.updater.logs_of_update if self.learner.algorithm.update_period > 1 else None,
-            is_live=session.callbacks.needs_live_updates,
+            is_live=self.session.callbacks.needs_live_updates,
             clock=self.clock,
         )
-        self._open: dict[int, None] = {}  # lanes whose episode has fired its begin event, but no end event
-        self.has_failed: bool = False
-        self._started = perf_counter()
-        self.stepping: Stepping = self.make_stepping(self)
+
+    def train(self) -> None:
+        """Fire the first events, and train until the budget is spent or a callback stops training."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Fire the end events of what is in progress."""
+        raise NotImplementedError
+
+    def _after_call(self, result: GroupResult) -> None:
+        """Called after each compiled call of updates and the hooks of the call."""
 
     def run(self) -> None:
         """Train until the budget is spent, a callback stops training, or an error is raised.
 
         Each begin event has its end event.
         """
-        run_all(lambda: self.report_failure(self._train), self.end)
+        run_all(lambda: self.report_failure(self.train), self.end)
 
     def end(self) -> None:
         """Fire the end events that are missing."""
         run_all(
-            lambda: self.report_failure(self._close_episodes),
+            lambda: self.report_failure(self.close),
             lambda: self.fire_between(self.events.on_train_end, {}),
             self.guard.check,
         )
-
-    def begin(self) -> None:
-        """Fire the begin events of the training, and the events that a restored run has not fired yet."""
-        self.stepping.begin()
-        self.fire_between(self.events.on_train_begin, {})
-        self._begin_continued_episodes()
-        self.stepping.end_episodes()
-        self.guard.check()
-
-    def _train(self) -> None:
-        self.begin()
-        stepping = self.stepping
-        queue = self.gate.queue
-        while not stepping.is_finished():
-            if self.lanes.actions is not None or stepping.begin_round():
-                stepping.tick()
-                if self.events.on_step_end:
-                    self.fire_step_end()
-                if queue:
-                    self.gate.serve()
-            self.guard.check()
-        stepping.finish()
 
     def report_failure(self, part: Callable[[], None]) -> None:
         """Run a part of the training; if the part raises the first error of this fit, fire `on_exception`."""
@@ -298,24 +282,10 @@ class Loop:
                     self.fire_between(self.events.on_exception, error)
             raise
 
-    def learn(self, updates: int) -> None:
-        """Run a group of updates."""
-        self.learner.updater.update_schedules(self.counters.steps)
-        self.lanes.before_updates(updates)
-        self.runner.run(updates)
-
     def _receive(self, result: GroupResult) -> None:
         """Use the new weights, and add the logs of a call to the means."""
         self.actor.forward.weights_updated(result.weights)
         self.metrics.add(result.logs, result.applied)
-
-    def _after_call(self, result: GroupResult) -> None:
-        """Called after each compiled call of updates and the hooks of the call."""
-        self.lanes.learned(self.counters.updates)
-        # No call passes a hard copy, because `UpdateSchedule.split` ends calls there.
-        every = self.learner.schedule.hard_copy_updates
-        if result.applied and every and self.counters.updates % every == 0:
-            self.update_target()
 
     def update_target(self) -> None:
         """Make a hard copy to the target network, which acting may use too."""
@@ -329,6 +299,86 @@ class Loop:
             call_handlers(self.events.on_step_end, call=self.guard.call)
         self.clock["callbacks"] += perf_counter() - started
 
+    def fire_between(self, handlers: Handlers, *args: Any) -> None:
+        """Call the handlers of an event between two steps; the call may wait for another thread that uses the agent."""
+        with self.gate:
+            self.fire(handlers, *args)
+
+    def fire(self, handlers: Handlers, *args: Any) -> None:
+        """Call the handlers of an event."""
+        if handlers:
+            started = perf_counter()
+            try:
+                if len(handlers) == 1:  # the usual case, in two thirds of the time
+                    self.guard.call(handlers[0], *args)
+                else:
+                    call_handlers(handlers, *args, call=self.guard.call)
+            except Exception as error:
+                if len(handlers) == 1:
+                    add_source(handlers[0], error)
+                raise
+            finally:
+                self.actor.mark_stale()  # a hook may have set weights
+                self.clock["callbacks"] += perf_counter() - started
+
+
+@dataclass(eq=False)
+class Loop(EventLoop):
+    """One `fit` in environments.
+
+    Attributes:
+        make_stepping: returns what makes rounds and ticks.
+    """
+
+    make_stepping: Callable[[Loop], Stepping] = Stepping
+
+    def __post_init__(self) -> None:
+        lanes = self.session.lanes
+        assert lanes is not None
+        self.lanes: Lanes = lanes
+        super().__post_init__()
+        lanes.attach_loop(self.learner, self.counters, self.budget)
+        self.clock.setdefault(lanes.stepping_clock, 0.0)
+        self._open: dict[int, None] = {}  # lanes whose episode has fired its begin event, but no end event
+        self.stepping: Stepping = self.make_stepping(self)
+
+    def begin(self) -> None:
+        """Fire the begin events of the training, and the events that a restored run has not fired yet."""
+        self.stepping.begin()
+        self.fire_between(self.events.on_train_begin, {})
+        self._begin_continued_episodes()
+        self.stepping.end_episodes()
+        self.guard.check()
+
+    def train(self) -> None:
+        """Make ticks until training is finished."""
+        self.begin()
+        stepping = self.stepping
+        queue = self.gate.queue
+        while not stepping.is_finished():
+            if self.lanes.actions is not None or stepping.begin_round():
+                stepping.tick()
+                if self.events.on_step_end:
+                    self.fire_step_end()
+                if queue:
+                    self.gate.serve()
+            self.guard.check()
+        stepping.finish()
+
+    def learn(self, updates: int) -> None:
+        """Run a group of updates."""
+        self.learner.updater.update_schedules(self.counters.steps)
+        self.lanes.before_updates(updates)
+        self.runner.run(updates)
+
+    def _after_call(self, result: GroupResult) -> None:
+        """Called after each compiled call of updates and the hooks of the call."""
+        self.lanes.learned(self.counters.updates)
+        # No call passes a hard copy, because `UpdateSchedule.split` ends calls there.
+        every = self.learner.schedule.hard_copy_updates
+        if result.applied and every and self.counters.updates % every == 0:
+            self.update_target()
+
     def _begin_continued_episodes(self) -> None:
         """Fire `on_episode_begin` for the episodes that continue from the last fit."""
         ledger = self.lanes.ledger
@@ -336,7 +386,7 @@ class Loop:
             if running or lane in ledger.over:
                 self.fire_episode_begin(lane, ledger.numbers[lane])
 
-    def _close_episodes(self) -> None:
+    def close(self) -> None:
         """Fire the end events of all open episodes; incomplete episodes continue in the next fit."""
         # Episodes that are over end as complete, before the others are cut.
         complete = sum(lane in self._open for lane in self.lanes.ledger.over)
@@ -371,25 +421,3 @@ class Loop:
         logs.update(steps=counters.steps, updates=counters.updates, time=perf_counter() - self._started)
         logs = {**logs, **{name: mean for name, mean in metrics.items() if name not in logs}, "complete": complete}
         return self.stepping.complete_logs(logs)
-
-    def fire_between(self, handlers: Handlers, *args: Any) -> None:
-        """Call the handlers of an event between two steps; the call may wait for another thread that uses the agent."""
-        with self.gate:
-            self.fire(handlers, *args)
-
-    def fire(self, handlers: Handlers, *args: Any) -> None:
-        """Call the handlers of an event."""
-        if handlers:
-            started = perf_counter()
-            try:
-                if len(handlers) == 1:  # the usual case, in two thirds of the time
-                    self.guard.call(handlers[0], *args)
-                else:
-                    call_handlers(handlers, *args, call=self.guard.call)
-            except Exception as error:
-                if len(handlers) == 1:
-                    add_source(handlers[0], error)
-                raise
-            finally:
-                self.actor.mark_stale()  # a hook may have set weights
-                self.clock["callbacks"] += perf_counter() - started

@@ -20,11 +20,13 @@ from noterl.backends.reads import frozen
 from noterl.envs.observation import fit_dtype
 from noterl.explorer import Explorer
 from noterl.heads import Head, one_of
+from noterl.learning.data_memory import DataMemory, fix_statistics
 from noterl.learning.dry_run import find_forward_fields, naming_network, start_of
 from noterl.learning.learner import Learner
 from noterl.learning.settings import Settings
 from noterl.presets import FitDefaults
 from noterl.random import Generators
+from noterl.replay import Replay
 from noterl.training.session import Session
 from noterl.types import Counters
 from noterl.utils.checks import check_bool
@@ -56,6 +58,8 @@ class Parts:
         built_actor: the actor; None before the actor is built.
         act_generator: of `Agent.act` and `AlphaZero.search`; not saved.
         preset: what `fit` takes from the preset of the agent; None if the agent has none.
+        data: the data set of the last `fit(dataset=)` in a memory; None before the first.
+        saved_data: the state of such a memory, which the next `fit(dataset=)` restores; or None.
     """
 
     def __init__(self, algorithm: Algorithm) -> None:
@@ -68,6 +72,8 @@ class Parts:
         self._learner: Learner | None = None
         self.built_actor: Actor | None = None
         self.preset: FitDefaults | None = None
+        self.data: DataMemory | None = None
+        self.saved_data: dict[str, Any] | None = None
 
     @property
     def learner(self) -> Learner:
@@ -185,6 +191,28 @@ class Parts:
         """Let the actor, if there is one, fetch the weights again."""
         if self.built_actor is not None:
             self.built_actor.mark_stale()
+
+    def use_data(self, dataset: Any, *, is_resumed: bool) -> Replay:
+        """Return the memory that holds a data set, with the priorities of the last `fit` or of a restored state.
+
+        Raises:
+            ValueError: if a run resumes with other data, or the data set is smaller than a batch.
+        """
+        learner = self.learner
+        if len(dataset) < learner.batch_size:
+            raise ValueError(
+                f"batch_size must be at most the number of transitions in dataset, {len(dataset)}, got "
+                f"{learner.batch_size}"
+            )
+        memory = self.data
+        if memory is None or not memory.is_of(dataset, learner.replay):
+            memory = DataMemory(learner, dataset)
+        if self.saved_data is not None:
+            memory.set_state(self.saved_data, is_resumed=is_resumed)
+            self.saved_data = None
+        fix_statistics(self.algorithm, dataset)
+        self.data = memory
+        return memory.replay
 
     def reseed(self, seed: int | None) -> None:
         """Seed every generator again: the agent's own, and the generators of Keras layers."""

@@ -28,6 +28,7 @@ class ProgressBar(FitCounter):
     Args:
         episodes: the budget in episodes, or None.
         steps: the budget in steps; used if both are given.
+        updates: the budget in updates of `fit(dataset=, updates=)`, for which the bar shows epochs and updates.
         always: whether the bar is shown even without a terminal, as with `fit(verbose=1)`.
 
     Example:
@@ -35,10 +36,19 @@ class ProgressBar(FitCounter):
     >>> bar = ProgressBar(episodes=10)
     """
 
-    def __init__(self, episodes: int | None = None, steps: int | None = None, *, always: bool = False) -> None:
+    def __init__(
+        self,
+        episodes: int | None = None,
+        steps: int | None = None,
+        *,
+        updates: int | None = None,
+        always: bool = False,
+    ) -> None:
         super().__init__(recent=10)
         self.always = always
-        self._unit, self._total = ("step", steps) if steps is not None else ("episode", episodes)
+        budgets = {"step": steps, "update": updates, "episode": episodes}
+        self._counted = next((unit for unit, budget in budgets.items() if budget is not None), "episode")
+        self._total = budgets[self._counted]
         self._bar: Any = None
         self._loss: float | None = None
         self._overlap: list[str] = []  # what the logs of the last episode hold about workers with overlap
@@ -53,7 +63,7 @@ class ProgressBar(FitCounter):
             return
         self._bar = progress_bar(
             total=self._total,
-            unit=self._unit,
+            unit=self._counted,
             bar_format="{desc}{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
             if self._total
             else "{desc}{n_fmt} {unit}s [{elapsed}{postfix}]",
@@ -64,7 +74,8 @@ class ProgressBar(FitCounter):
         if self._bar is None or not logs.get("complete", True):
             return
         self._finished += 1
-        self._recent.append(logs["reward"])
+        if "reward" in logs:
+            self._recent.append(logs["reward"])
         self._loss = logs.get("loss", self._loss)
         if "staleness" in logs and "update_ratio" in logs:
             self._overlap = [f"staleness {logs['staleness']}", f"ratio {logs['update_ratio']:.3g}"]
@@ -88,7 +99,8 @@ class ProgressBar(FitCounter):
             super().on_train_end(logs)
 
     def _move(self) -> None:
-        count = self.agent.steps - self._first_step if self._unit == "step" else self._finished
+        counts = {"step": self.agent.steps - self._first_step, "update": self.agent.updates - self._first_update}
+        count = counts.get(self._counted, self._finished)
         self._bar.n = count if self._total is None else min(count, self._total)
 
     def _show(self) -> None:
@@ -103,13 +115,16 @@ class ProgressBar(FitCounter):
         }
         if "workers" in clock:  # the time in which the loop waited for them
             shares["workers"] = clock["workers"]
-        self._bar.set_description_str(f"episode {self._first_episode + self._finished} ", refresh=False)
-        reward = f"reward {mean(self._recent):.1f}" if self._recent else "reward -"
-        rate = f"{(self.agent.steps - self._first_step) / seconds:,.0f} steps/s"
+        self._bar.set_description_str(f"{self._unit} {self._first_episode + self._finished} ", refresh=False)
+        rate = self._rate(self.agent.steps - self._first_step, self.agent.updates - self._first_update, seconds)
         split = " ".join(f"{name} {share / seconds:.0%}" for name, share in shares.items())
         loss = [] if self._loss is None else [f"loss {self._loss:.3g}"]
-        values = [reward, *loss, rate]
-        self._set_widest([[*values, *self._overlap, split], [*values, split], values, [reward, rate], [reward]])
+        if self._unit == "epoch":
+            self._set_widest([[*loss, rate, split], [*loss, rate], [rate]])
+        else:
+            reward = f"reward {mean(self._recent):.1f}" if self._recent else "reward -"
+            values = [reward, *loss, rate]
+            self._set_widest([[*values, *self._overlap, split], [*values, split], values, [reward, rate], [reward]])
         self._bar.refresh()
 
     def _set_widest(self, choices: list[list[str]]) -> None:

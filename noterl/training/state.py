@@ -27,7 +27,7 @@ from noterl.utils.masks import ACTION_MASK, mask_spec
 from noterl.utils.schema import Array, DictOf, Int, check
 
 _NORMALIZERS = "normalizers/"
-_COUNTERS = ("steps", "updates", "episodes", "episodes_begun")
+_COUNTERS = ("steps", "updates", "episodes", "episodes_begun", "epochs", "epoch_updates", "data_updates")
 
 
 def get_state(parts: Parts, *, replay: bool) -> dict[str, Any]:
@@ -43,6 +43,7 @@ def get_state(parts: Parts, *, replay: bool) -> dict[str, Any]:
         **_core_state(parts),
         "masked": ACTION_MASK in learner.info_spec,
         "replay": learner.replay.get_state() if replay and learner.replay is not None else None,
+        "dataset": parts.saved_data if parts.data is None else parts.data.get_state(replay=replay),
         "rollout": None if learner.rollout is None else learner.rollout.get_state(),
         "acting_policy": learner.acting_policy,
         "lanes": lanes,
@@ -111,6 +112,7 @@ def set_state(parts: Parts, state: Any) -> None:
         ValueError: if the state is malformed or does not fit this agent; the agent is then unchanged.
     """
     before = _core_state(parts, allocate=False)  # restored if the new state turns out not to fit
+    state = {"dataset": None, **state} if isinstance(state, Mapping) else state
     learner = parts.learner
     memories = _memories(learner)
     info_spec = learner.info_spec
@@ -130,6 +132,8 @@ def set_state(parts: Parts, state: Any) -> None:
         if isinstance(error, ValueError) or not isinstance(error, Exception):
             raise
         raise ValueError(f"the state of the agent is malformed: {error!r}") from error
+    parts.data = None
+    parts.saved_data = state["dataset"]
     parts.session.restore(state["lanes"], state["callbacks"])
     parts.actor.mark_stale()
 
@@ -145,7 +149,8 @@ def _check(parts: Parts, state: Any) -> None:
         },
         "hyperparameters": dict.fromkeys(algorithm.hyperparameters, float),
         "optimizers": dict.fromkeys(learner.deferred, dict),
-        "counters": dict.fromkeys(_COUNTERS, Int(0, 2**63 - 1)),
+        # Files of older versions have no counts of epochs.
+        "counters": (dict.fromkeys(_COUNTERS, Int(0, 2**63 - 1)), dict.fromkeys(_COUNTERS[:4], Int(0, 2**63 - 1))),
         "loss": {"last": DictOf(float), "sums": DictOf([float, Int(1)])},
         "generators": dict,
         "explorer": dict,
@@ -156,6 +161,7 @@ def _check(parts: Parts, state: Any) -> None:
         "reward_model": _model_schema(learner),
         "masked": bool,
         "replay": (dict, None),
+        "dataset": (None, {"identity": str, "sampler": (dict, None)}),
         "rollout": None if learner.rollout is None else dict,
         "acting_policy": None if learner.rollout is None else (str, None),
         "lanes": (dict, None),
@@ -200,7 +206,7 @@ def _set_core_state(parts: Parts, state: dict[str, Any]) -> None:
         if name not in not_restored:
             algorithm.hyperparameters[name].restore(value)
     for name in _COUNTERS:
-        setattr(parts.counters, name, state["counters"][name])
+        setattr(parts.counters, name, state["counters"].get(name, 0))
     parts.session.metrics.set_state(state["loss"])
     parts.actor.explorer.set_state(state["explorer"])
     for explorer, saved in zip(parts.actor.worker_explorers, state["worker_explorers"], strict=True):

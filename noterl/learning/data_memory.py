@@ -1,0 +1,218 @@
+"""Data sets in replay memories, from which updates sample, alone or beside the agent's own memory."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import keras
+import numpy as np
+
+from noterl.hyperparameters import discount_factor
+from noterl.learning.device_observations import DeviceObservations
+from noterl.learning.expert_data import check_spaces
+from noterl.learning.info_fields import with_next
+from noterl.learning.learner import Learner
+from noterl.registry import Configurable
+from noterl.replay import Replay, Sample
+from noterl.replay.columns import map_leaves
+from noterl.types import Batch
+
+if TYPE_CHECKING:
+    from noterl.algorithm import Algorithm
+
+_CHUNK = 2**14  # observations whose statistics are computed at once
+
+
+def check_learns_from_data(algorithm: Algorithm, data: Any, argument: str = "dataset") -> None:
+    """Check that an agent can learn from a data set.
+
+    Raises:
+        ValueError: if the agent cannot learn from data sets, or has other spaces.
+    """
+    name = type(algorithm).__name__
+    reason = None
+    if algorithm.memory != "replay":
+        reason = f"{name} learns from rollouts of its current policy, and a data set comes from other policies"
+    elif algorithm.multi_agent:
+        reason = f"a data set is of one agent, and {name} has several"
+    elif algorithm.state_spec:
+        reason = f"a data set has no states of a policy, and {name} has the state_spec {algorithm.state_spec!r}"
+    elif algorithm.extra_spec:
+        reason = f"a data set lacks {', '.join(algorithm.extra_spec)}, which {name} stores when it acts"
+    if reason is not None:
+        raise ValueError(f"{argument} must be None: {reason}. Agents such as SAC and DQN learn from data sets")
+    check_spaces(algorithm, data, argument)
+
+
+class DataMemory:
+    """A data set in a replay memory that has the settings of an agent's own memory, except for the capacity.
+
+    Args:
+        learner: the agent's learner, which is built.
+        data: a `noterl.Dataset`.
+        settings: arguments of `Replay` that replace the agent's.
+
+    Attributes:
+        data: the data set.
+        template: the agent's memory, whose settings the memory has.
+        replay: the memory.
+    """
+
+    def __init__(self, learner: Learner, data: Any, **settings: Any) -> None:
+        template = learner.replay
+        assert template is not None
+        self.data: Any = data
+        self.template: Replay = template
+        # A sampler belongs to one memory, so parts are copied.
+        config = {
+            name: value.from_config(value.get_config()) if isinstance(value, Configurable) else value
+            for name, value in template.get_config().items()
+        }
+        self.replay: Replay = Replay(**{**config, "capacity": len(data), **settings})
+        for name in self.replay.sampler.settable:
+            setattr(self.replay.sampler, name, getattr(template.sampler, name, getattr(self.replay.sampler, name)))
+        source = learner.algorithm.spaces.source
+        self.replay.build(source.observation_space, source.action_space)
+        self.replay.storage.fill(data)
+        self.replay.add_fields(with_next(learner.info_spec))
+        if self.replay.relabel is not None:
+            self.replay.relabel.attach(learner.algorithm, source)
+        if template.device_copy is not None:
+            self.replay.device_copy = DeviceObservations(self.replay, learner.variables[0])
+        self._identity: str | None = None
+
+    @property
+    def identity(self) -> str:
+        """The hash of the data, which a resumed run compares."""
+        if self._identity is None:
+            digest = hashlib.blake2b(digest_size=16)
+            data = self.data
+            for array in (data.observations, data.actions, data.rewards, data.lengths, data.terminated):
+                map_leaves(lambda leaf: digest.update(np.ascontiguousarray(leaf)), array)
+            self._identity = digest.hexdigest()
+        return self._identity
+
+    def is_of(self, data: Any, template: Any) -> bool:
+        """Return whether the memory holds this data set with the settings of this memory."""
+        return self.data is data and self.template is template
+
+    def get_state(self, *, replay: bool) -> dict[str, Any]:
+        """Return the identity of the data and, with `replay`, the state of the sampler; not the data."""
+        return {"identity": self.identity, "sampler": self.replay.sampler.get_state() if replay else None}
+
+    def set_state(self, state: dict[str, Any], *, is_resumed: bool) -> None:
+        """Restore what `get_state` returned, if the state is of the same data.
+
+        Raises:
+            ValueError: if a run resumes with other data, or the state is malformed.
+        """
+        if state["identity"] == self.identity:
+            if state["sampler"] is not None:
+                self.replay.sampler.check_state(state["sampler"], len(self.data))
+                self.replay.sampler.set_state(state["sampler"])
+        elif is_resumed:
+            raise ValueError("dataset must hold the data of the run that is resumed, but the data differ")
+
+
+def fix_statistics(algorithm: Algorithm, data: Any) -> None:
+    """Compute the statistics of the normalizers from a data set; the ones of observations then stay fixed.
+
+    Statistics that exist already are kept.
+    """
+    normalizers = algorithm.spaces.normalizers
+    if normalizers is None:
+        return
+    statistics = normalizers.observation
+    if statistics is not None:
+        count = len(data) + len(data.lengths)
+        for first in range(0, 0 if statistics.count else count, _CHUNK):
+            rows = map_leaves(lambda array: array[first : first + _CHUNK], data.observations)  # noqa: B023
+            statistics.update(np.asarray(algorithm.spaces.encoder(rows), np.float32))
+        statistics.is_fixed = True
+    if normalizers.reward is not None and not normalizers.reward.count:
+        gamma = discount_factor(algorithm)
+        returns = []
+        for episode in data.episodes:
+            discounted = 0.0
+            for reward in episode.rewards.tolist():
+                discounted = gamma * discounted + reward
+                returns.append(discounted)
+        normalizers.reward.update(np.array(returns))
+
+
+@dataclass(eq=False)
+class MixedSample:
+    """The samples of two memories for the same updates; like a `Sample`.
+
+    Attributes:
+        own: of the agent's memory, `[K, B - D]`.
+        data: of the data set, `[K, D]`.
+        gamma: the discount of one step.
+    """
+
+    own: Sample
+    data: Sample
+    gamma: float | None = None
+
+    def __len__(self) -> int:
+        return len(self.own)
+
+    def __getitem__(self, updates: Any) -> MixedSample:
+        return MixedSample(self.own[updates], self.data[updates], self.gamma)
+
+
+class MixedMemory:
+    """The agent's own memory and a data set: each batch holds transitions of both; used like a `Replay` by learners.
+
+    Args:
+        own: the agent's memory.
+        data: the memory of the data set.
+        share: the share of the data set in each batch, above 0 and below 1.
+    """
+
+    def __init__(self, own: Replay, data: Replay, share: float) -> None:
+        self.own: Replay = own
+        self.data: Replay = data
+        self.sampler: Any = own.sampler
+        self.feedback_fields: tuple[str, ...] = own.feedback_fields
+        self.device_copy: Any = own.device_copy
+        self.gather_ahead: Any = own.gather_ahead
+        self._share = share
+
+    def rows_of_data(self, batch_size: int) -> int:
+        """Return how many transitions of a batch come from the data set: at least one, and not all."""
+        return min(max(round(self._share * batch_size), 1), batch_size - 1)
+
+    def num_sampleable(self, at_most: int | None = None) -> int:
+        """Return the size of the largest batch that can be sampled, or `at_most` if that is smaller."""
+        own = self.own.num_sampleable(None if at_most is None else at_most - self.rows_of_data(at_most))
+        size = math.floor(own / (1 - self._share)) if at_most is None else at_most
+        while size > 1 and size - self.rows_of_data(size) > own:
+            size -= 1
+        return size if own else 0
+
+    def sample(self, updates: int, batch_size: int, *, generator: np.random.Generator) -> MixedSample:
+        """Sample both memories; see `Replay.sample`."""
+        rows = self.rows_of_data(batch_size)
+        own = self.own.sample(updates, batch_size - rows, generator=generator)
+        return MixedSample(own, self.data.sample(updates, rows, generator=generator))
+
+    def gather(self, sample: MixedSample, *, gamma: float) -> Batch:
+        """Return the batches `[K, B, ...]`, with the transitions of the agent's memory first."""
+        both = zip(self.own.gather(sample.own, gamma=gamma), self.data.gather(sample.data, gamma=gamma), strict=True)
+        return Batch(*(map_leaves(_joined, *pair) for pair in both))
+
+    def feedback(self, sample: MixedSample, values: dict[str, Any]) -> None:
+        """Pass the feedback to both memories; see `Replay.feedback`."""
+        rows = sample.own.indices.shape[1]
+        self.own.feedback(sample.own, {name: value[:, :rows] for name, value in values.items()})
+        self.data.feedback(sample.data, {name: value[:, rows:] for name, value in values.items()})
+
+
+def _joined(own: Any, data: Any) -> Any:
+    """Return arrays `[K, B, ...]`, of NumPy or on the device, one after the other along axis 1."""
+    join = np.concatenate if isinstance(own, np.ndarray) else keras.ops.concatenate
+    return join([own, data], axis=1)

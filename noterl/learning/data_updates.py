@@ -1,0 +1,116 @@
+"""Groups of updates on a data set, and the loss on held-out data."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from noterl import backends
+from noterl.backends import keras
+from noterl.backends.common import GroupResult
+from noterl.hyperparameters import discount_factor
+from noterl.learning.gradient_noise import compile_measurement
+from noterl.learning.learner import LARGEST_CALL, Learner
+from noterl.learning.replay_learner import ReplayLearner
+from noterl.learning.runner import UpdateSource
+from noterl.learning.schedule import UpdateSchedule
+from noterl.learning.update import add_random_numbers
+from noterl.random import Generators
+from noterl.replay import Replay, Sample, Uniform
+from noterl.types import Batch, map_arrays
+
+# The batches of one group are in memory at the same time, so they hold at most this many bytes of observations.
+_LARGEST_GROUP = 2**26
+# Priorities and schedules change after each group, so such groups are smaller.
+_LARGEST_CHANGING = 32
+
+
+class DataUpdates(UpdateSource):
+    """The groups of updates of `fit(dataset=, updates=)`: `learning_starts`, `update_every` and `updates` do not apply.
+
+    Args:
+        learner: the agent's learner, which samples a data set.
+        updates_per_epoch: a group does not go beyond the end of an epoch.
+
+    Attributes:
+        schedule: a copy of the learner's, in which an int `target_update` counts updates.
+        group: the number of updates of a group, unless an epoch or `fit` ends before.
+        is_divisible: whether smaller groups would sample the same batches and give the same results.
+    """
+
+    def __init__(self, learner: ReplayLearner, updates_per_epoch: int) -> None:
+        self._learner = learner
+        self.memory: Replay = learner.memory
+        self.schedule: UpdateSchedule = copy.copy(learner.schedule)
+        self.schedule.hard_copy_updates = self.schedule.hard_copy_updates or self.schedule.hard_copy_every
+        spaces = learner.algorithm.spaces
+        rows = 2 * self.schedule.batch_size * math.prod(spaces.network_shape) * np.dtype(spaces.network_dtype).itemsize
+        changes = bool(self.memory.feedback_fields) or learner.updater.has_schedules
+        most = min(_LARGEST_CHANGING if changes else LARGEST_CALL, max(1, _LARGEST_GROUP // rows))
+        # Groups of one size: a compiled call of fewer updates is padded.
+        self.group: int = math.ceil(updates_per_epoch / math.ceil(updates_per_epoch / most))
+        is_plain = isinstance(self.memory.sampler, Uniform) and self.memory.relabel is None
+        self.is_divisible: bool = is_plain and not self.memory.stacks_frames and not changes
+
+    def call_size(self, updates: int) -> int:
+        """Return how many updates run in one compiled call; no call goes beyond a hard copy."""
+        size = self._learner.steps_per_execution
+        most = min(self.group, self.schedule.hard_copy_updates or self.group)
+        return most if isinstance(size, str) else min(size, most)
+
+    def sample(self, updates: int) -> Sample:
+        """Sample the transitions of a group of updates, `[K, B]`."""
+        algorithm = self._learner.algorithm
+        sample = self.memory.sample(updates, self._learner.share, generator=algorithm.generators("sampler"))
+        sample.gamma = discount_factor(algorithm)
+        return sample
+
+    def batches(self, samples: Sequence[Sample], size: int) -> AbstractContextManager[Iterator[Batch]]:
+        """Return a context manager that yields an iterator over the batches `[K, B, ...]` of each part."""
+        return self._learner.batches(samples, size)
+
+    def update(self, batch: Any, count: int) -> GroupResult:
+        """Make the first `count` updates of `batch` in one compiled call."""
+        return self._learner.update(batch, count)
+
+
+class ValidationLoss:
+    """The mean loss on a data set, with the same batches and random numbers each time; the agent does not change.
+
+    Args:
+        learner: the agent's learner, which is built.
+        memory: holds the data set.
+    """
+
+    def __init__(self, learner: ReplayLearner, memory: Replay) -> None:
+        self._learner = learner
+        self._memory = memory
+        self._seed = learner.algorithm.generators.seed
+        size = min(learner.batch_size, len(memory))
+        self._sample = memory.sample_pass(size, generator=Generators(self._seed)("validation"))
+        self._loss = compile_measurement(learner, partial(_loss, learner), "validation", training=False)
+
+    def __call__(self) -> float:
+        """Return the loss."""
+        learner = self._learner
+        generators = Generators(self._seed)
+        losses = []
+        self._sample.gamma = discount_factor(learner.algorithm)
+        with learner.learning_from(self._memory):
+            for k in range(len(self._sample)):
+                batch = learner.gather(self._sample[k : k + 1])
+                batch = add_random_numbers(learner.algorithm, batch, 1, generators)
+                losses.append(self._loss(map_arrays(lambda array: array[0], batch)))
+        return float(np.mean([backends.current().fetch(loss) for loss in losses]))
+
+
+def _loss(learner: Learner, batch: Batch) -> Any:
+    """Return the loss of an update on a batch, without the update; backends compile this."""
+    loss = backends.current().isolated(lambda: learner.updater.loss_of(batch), learner.variables)
+    return keras.ops.convert_to_tensor(loss)

@@ -249,7 +249,7 @@ class Population:
         num_envs = check_positive("num_envs", num_envs, none=True) or self._num_envs or 1
         lists = self._check_callbacks(callbacks)
         self.history = self.history or PopulationHistory(len(self))
-        progress = _Progress(self, progress_callbacks(verbose, 10 * len(self), {"steps": budget * len(self)}))
+        progress = _Progress(self, progress_callbacks(verbose, None, budget * len(self), 10 * len(self)))
         guard = InterruptGuard()
         with guard.installed(), progress.shown():
             self._train(lists, budget, num_envs, guard, progress)

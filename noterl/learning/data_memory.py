@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -32,18 +31,15 @@ def check_learns_from_data(algorithm: Algorithm, data: Any, argument: str = "dat
     Raises:
         ValueError: if the agent cannot learn from data sets, or has other spaces.
     """
-    name = type(algorithm).__name__
-    reason = None
-    if algorithm.memory != "replay":
-        reason = f"{name} learns from rollouts of its current policy, and a data set comes from other policies"
-    elif algorithm.multi_agent:
-        reason = f"a data set is of one agent, and {name} has several"
-    elif algorithm.state_spec:
-        reason = f"a data set has no states of a policy, and {name} has the state_spec {algorithm.state_spec!r}"
-    elif algorithm.extra_spec:
-        reason = f"a data set lacks {', '.join(algorithm.extra_spec)}, which {name} stores when it acts"
-    if reason is not None:
-        raise ValueError(f"{argument} must be None: {reason}. Agents such as SAC and DQN learn from data sets")
+    reasons = {
+        "learns from rollouts of its current policy, and data come from other policies": algorithm.memory != "replay",
+        "has several agents, and data are of one": algorithm.multi_agent,
+        "has a state_spec, and data have no states of a policy": bool(algorithm.state_spec),
+        "stores what its forward returns, and data lack this": bool(algorithm.extra_spec),
+    }
+    for reason, applies in reasons.items():
+        if applies:
+            raise ValueError(f"{argument} must be None for {type(algorithm).__name__}, which {reason}")
     check_spaces(algorithm, data, argument)
 
 
@@ -88,16 +84,12 @@ class DataMemory:
     def identity(self) -> str:
         """The hash of the data, which a resumed run compares."""
         if self._identity is None:
-            digest = hashlib.blake2b(digest_size=16)
-            data = self.data
-            for array in (data.observations, data.actions, data.rewards, data.lengths, data.terminated):
-                map_leaves(lambda leaf: digest.update(np.ascontiguousarray(leaf)), array)
-            self._identity = digest.hexdigest()
+            self._identity = _hash(self.data)
         return self._identity
 
-    def is_of(self, data: Any, template: Any) -> bool:
-        """Return whether the memory holds this data set with the settings of this memory."""
-        return self.data is data and self.template is template
+    def holds(self, data: Any, template: Any) -> bool:
+        """Return whether the memory holds these data with the settings of this memory."""
+        return self.template is template and (self.data is data or self.identity == _hash(data))
 
     def get_state(self, *, replay: bool) -> dict[str, Any]:
         """Return the identity of the data and, with `replay`, the state of the sampler; not the data."""
@@ -115,6 +107,13 @@ class DataMemory:
                 self.replay.sampler.set_state(state["sampler"])
         elif is_resumed:
             raise ValueError("dataset must hold the data of the run that is resumed, but the data differ")
+
+
+def _hash(data: Any) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for array in (data.observations, data.actions, data.rewards, data.lengths, data.terminated):
+        map_leaves(lambda leaf: digest.update(np.ascontiguousarray(leaf).data), array)
+    return digest.hexdigest()
 
 
 def fix_statistics(algorithm: Algorithm, data: Any) -> None:
@@ -186,13 +185,10 @@ class MixedMemory:
         """Return how many transitions of a batch come from the data set: at least one, and not all."""
         return min(max(round(self._share * batch_size), 1), batch_size - 1)
 
-    def num_sampleable(self, at_most: int | None = None) -> int:
-        """Return the size of the largest batch that can be sampled, or `at_most` if that is smaller."""
-        own = self.own.num_sampleable(None if at_most is None else at_most - self.rows_of_data(at_most))
-        size = math.floor(own / (1 - self._share)) if at_most is None else at_most
-        while size > 1 and size - self.rows_of_data(size) > own:
-            size -= 1
-        return size if own else 0
+    def num_sampleable(self, at_most: int) -> int:
+        """Return `at_most` if a batch of this size can be sampled, otherwise 0."""
+        own = at_most - self.rows_of_data(at_most)
+        return at_most if self.own.num_sampleable(own) >= own else 0
 
     def sample(self, updates: int, batch_size: int, *, generator: np.random.Generator) -> MixedSample:
         """Sample both memories; see `Replay.sample`."""

@@ -16,7 +16,7 @@ from noterl.backends import keras
 from noterl.backends.common import GroupResult
 from noterl.hyperparameters import discount_factor
 from noterl.learning.gradient_noise import compile_measurement
-from noterl.learning.learner import LARGEST_CALL, Learner
+from noterl.learning.learner import Learner
 from noterl.learning.replay_learner import ReplayLearner
 from noterl.learning.runner import UpdateSource
 from noterl.learning.schedule import UpdateSchedule
@@ -25,10 +25,10 @@ from noterl.random import Generators
 from noterl.replay import Replay, Sample, Uniform
 from noterl.types import Batch, map_arrays
 
+# The most updates of a group: priorities and schedules change after each group, and larger ones are hardly faster.
+_LARGEST_GROUP = 32
 # The batches of one group are in memory at the same time, so they hold at most this many bytes of observations.
-_LARGEST_GROUP = 2**26
-# Priorities and schedules change after each group, so such groups are smaller.
-_LARGEST_CHANGING = 32
+_LARGEST_BATCHES = 2**26
 
 
 class DataUpdates(UpdateSource):
@@ -41,7 +41,7 @@ class DataUpdates(UpdateSource):
     Attributes:
         schedule: a copy of the learner's, in which an int `target_update` counts updates.
         group: the number of updates of a group, unless an epoch or `fit` ends before.
-        is_divisible: whether smaller groups would sample the same batches and give the same results.
+        is_divisible: whether smaller groups would sample the same batches.
     """
 
     def __init__(self, learner: ReplayLearner, updates_per_epoch: int) -> None:
@@ -51,12 +51,11 @@ class DataUpdates(UpdateSource):
         self.schedule.hard_copy_updates = self.schedule.hard_copy_updates or self.schedule.hard_copy_every
         spaces = learner.algorithm.spaces
         rows = 2 * self.schedule.batch_size * math.prod(spaces.network_shape) * np.dtype(spaces.network_dtype).itemsize
-        changes = bool(self.memory.feedback_fields) or learner.updater.has_schedules
-        most = min(_LARGEST_CHANGING if changes else LARGEST_CALL, max(1, _LARGEST_GROUP // rows))
+        most = min(_LARGEST_GROUP, max(1, _LARGEST_BATCHES // rows))
         # Groups of one size: a compiled call of fewer updates is padded.
         self.group: int = math.ceil(updates_per_epoch / math.ceil(updates_per_epoch / most))
         is_plain = isinstance(self.memory.sampler, Uniform) and self.memory.relabel is None
-        self.is_divisible: bool = is_plain and not self.memory.stacks_frames and not changes
+        self.is_divisible: bool = is_plain and not self.memory.stacks_frames
 
     def call_size(self, updates: int) -> int:
         """Return how many updates run in one compiled call; no call goes beyond a hard copy."""

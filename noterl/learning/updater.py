@@ -158,13 +158,6 @@ class Updater:
         generators = self.algorithm.generators if advance else deepcopy(self.algorithm.generators)
         return int(generators("torch").integers(2**63))
 
-    @property
-    def has_schedules(self) -> bool:
-        """Whether a hyperparameter or a learning rate has a schedule."""
-        numbers = self.algorithm.hyperparameters.values()
-        rates = map(optimizers.schedule_of, self.optimizers.values())
-        return any(schedule is not None for schedule in (*(number.schedule for number in numbers), *rates))
-
     def update_schedules(self, step: int) -> None:
         """Set everything that has a schedule to its value at this step."""
         for update in self._scheduled:

@@ -26,6 +26,7 @@ class DataFit(Fit):
 
     budgets: ClassVar[Sequence[str]] = ("updates",)
     unit: ClassVar[str] = "epoch"
+    unused_events: ClassVar[Sequence[str]] = ()
 
     def check_arguments(self) -> None:
         """Check and convert all arguments, before anything changes."""

@@ -80,7 +80,8 @@ class DataLoop(EventLoop):
         if self.learner.algorithm._reads.in_place:
             self.learner.algorithm._reads.check()
         before = counters.updates
-        self.learner.updater.update_schedules(before)
+        # Schedules change at the same updates, also if callbacks divide a group.
+        self.learner.updater.update_schedules(before - counters.epoch_updates % self.source.group)
         try:
             self.runner.run(self._group_size())
         finally:  # an update that is not finite ends a group early

@@ -25,7 +25,7 @@ class FitCounter(Callback):
 
     order = LOGGER
     takes_epochs = True
-    _unit = "episode"
+    _unit, _count = "episode", "steps"  # of `fit(dataset=, updates=)`, "epoch" and "updates"
 
     def __init__(self, recent: int) -> None:
         self._recent: deque[float] = deque(maxlen=recent)
@@ -36,32 +36,27 @@ class FitCounter(Callback):
         """Start the counts of this fit."""
         self._recent.clear()
         self._finished = 0
-        self._first_step = self.agent.steps
+        self._first_step = self.agent.log_step
         self._first_update = self.agent.updates
-        self._unit = "episode" if self.agent.history is None else self.agent.history.unit
-        self._first_episode = self.agent.episodes if self._unit == "episode" else self.agent.finished_epochs
+        is_of_data = self.agent.history is not None and self.agent.history.unit == "epoch"
+        self._unit, self._count = ("epoch", "updates") if is_of_data else ("episode", "steps")
+        self._first_episode = self.agent.finished_epochs if is_of_data else self.agent.episodes
         self._started = perf_counter()
 
     def on_train_end(self, logs: Logs) -> None:
         """Print why the fit ended, and the numbers of episodes, steps and updates."""
         seconds = perf_counter() - self._started
-        steps = self.agent.steps - self._first_step
-        updates = self.agent.updates - self._first_update
+        steps = self.agent.log_step - self._first_step
         reason = None if self.agent.history is None else self.agent.history.stop_reason
         texts = [
             f"fit ended{f' ({reason})' if reason else ''}: {self._finished:,} {self._unit}s",
-            *([f"{steps:,} steps"] if self._unit == "episode" else []),
-            f"{updates:,} updates in {seconds:.1f} s",
-            self._rate(steps, updates, seconds),
+            *([f"{steps:,} steps"] if self._count == "steps" else []),
+            f"{self.agent.updates - self._first_update:,} updates in {seconds:.1f} s",
+            f"{steps / max(seconds, 1e-9):,.0f} {self._count}/s",
         ]
         if self._recent:
             texts.append(f"mean reward {mean(self._recent):.2f} over the last {len(self._recent)}")
         print(", ".join(texts), flush=True)
-
-    def _rate(self, steps: int, updates: int, seconds: float) -> str:
-        """Return the number of steps per second, or of updates without an environment."""
-        unit, count = ("steps", steps) if self._unit == "episode" else ("updates", updates)
-        return f"{count / max(seconds, 1e-9):,.0f} {unit}/s"
 
 
 class EpisodePrinter(FitCounter):
@@ -88,14 +83,14 @@ class EpisodePrinter(FitCounter):
         self._every = check_positive("every", every)
         super().__init__(self._every)
         self._rewards: list[float] = []  # since the last line
-        self._last_line = (0, 0, 0.0)  # steps, updates and time at the last line
+        self._last_line = (0, 0.0)  # steps, or updates, and time at the last line
         self._next_line = math.inf  # when a line is due even if no episode ends
 
     def on_train_begin(self, logs: Logs) -> None:
         """Start the counts of this fit, and the time until the first line."""
         super().on_train_begin(logs)
         self._rewards.clear()
-        self._last_line = (self.agent.steps, self.agent.updates, 0.0)
+        self._last_line = (getattr(self.agent, self._count), 0.0)
         self._next_line = self._started + INTERVAL
 
     def on_episode_end(self, episode: int, logs: Logs) -> None:
@@ -107,25 +102,23 @@ class EpisodePrinter(FitCounter):
             self._rewards.append(logs["reward"])
             self._recent.append(logs["reward"])
         if self._finished % self._every == 0:
-            self._print_line(logs["steps"], logs.get("updates", 0), logs["time"], logs.get("loss"))
+            self._print_line(logs[self._count], logs["time"], logs.get("loss"))
 
     def on_step_end(self) -> None:
         """Print a line if none was printed for 10 seconds."""
         if perf_counter() >= self._next_line:
-            self._print_line(self.agent.steps, self.agent.updates, perf_counter() - self._started)
+            self._print_line(getattr(self.agent, self._count), perf_counter() - self._started)
 
-    def _print_line(self, steps: int, updates: int, seconds: float, loss: float | None = None) -> None:
-        before = self._last_line
-        count = f"steps {steps}" if self._unit == "episode" else f"updates {updates}"
-        texts: list[Any] = [f"{self._unit} {self._first_episode + self._finished}", count]
+    def _print_line(self, steps: int, seconds: float, loss: float | None = None) -> None:
+        rate = (steps - self._last_line[0]) / max(seconds - self._last_line[1], 1e-9)
+        texts: list[Any] = [f"{self._unit} {self._first_episode + self._finished}", f"{self._count} {steps}"]
         if self._rewards:
             texts.append(f"reward {mean(self._rewards):.2f}")
         if loss is not None:
             texts.append(f"loss {loss:.4g}")
-        rate = self._rate(steps - before[0], updates - before[1], seconds - before[2])
-        print(" | ".join([*texts, rate]), flush=True)
+        print(" | ".join([*texts, f"{rate:,.0f} {self._count}/s"]), flush=True)
         self._rewards.clear()
-        self._last_line = (steps, updates, seconds)
+        self._last_line = (steps, seconds)
         if self._next_line < math.inf:
             self._next_line = perf_counter() + INTERVAL
 

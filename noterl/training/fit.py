@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from noterl.callback import Budget, Callback
+from noterl.callback import Budget, Callback, overrides
 from noterl.collect import Lanes
 from noterl.collect.info import check_info
 from noterl.collect.workers.settings import check_actor, check_workers
@@ -25,7 +25,7 @@ from noterl.training.console import can_show_progress_bar
 from noterl.training.dispatch import CallbackList
 from noterl.training.distribution import check_strategy, distributed, make_loop, resolve_strategy
 from noterl.training.evaluation import STATISTICS
-from noterl.training.loop import Loop
+from noterl.training.loop import EventLoop
 from noterl.training.parts import Parts
 from noterl.types import StopRequest
 from noterl.utils import words
@@ -62,6 +62,7 @@ class Fit:
     # The arguments that limit the fit, of which one is needed unless a callback ends the training.
     budgets: ClassVar[Sequence[str]] = ("episodes", "steps")
     unit: ClassVar[str] = "episode"  # of the history
+    unused_events: ClassVar[Sequence[str]] = ("on_epoch_begin", "on_epoch_end")
 
     def run(self) -> History:
         """Train the agent, and return what happened."""
@@ -81,7 +82,7 @@ class Fit:
         return history
 
     @contextmanager
-    def loop(self, budget: Budget) -> Iterator[Loop]:
+    def loop(self, budget: Budget) -> Iterator[EventLoop]:
         """Return a context in which the loop can run."""
         lanes = self._open(budget)
         history = self._attach(lanes, budget)
@@ -116,14 +117,12 @@ class Fit:
         self.check_shared()
         if self.dataset is not None:
             self.dataset = self.check_data("dataset", self.dataset)
-            check_number("dataset_share", self.dataset_share, low=0, high=1, above=True)
             schedule = self.parts.learner.schedule
-            if self.dataset_share == 1 or schedule.batch_size < 2 or schedule.updates == "pass":
-                raise ValueError(
-                    "dataset needs a dataset_share below 1, batches of at least 2 and updates that are an int, got "
-                    f"dataset_share={self.dataset_share!r}, batch_size={schedule.batch_size!r} and "
-                    f"updates={schedule.updates!r}"
-                )
+            values = {"dataset_share": self.dataset_share, "batch_size": schedule.batch_size}
+            if not 0 < check_number("dataset_share", self.dataset_share) < 1 or schedule.batch_size < 2:
+                raise ValueError(f"dataset needs 0 < dataset_share < 1 and a batch_size of at least 2, got {values}")
+            if schedule.updates == "pass":
+                raise ValueError("updates of compile must be an int with a dataset, got 'pass'")
         self.workers = check_workers(self.workers)
         if check_bool("vectorize", self.vectorize) and self.workers is not None:
             raise ValueError(
@@ -134,7 +133,10 @@ class Fit:
     def check_shared(self) -> None:
         """Check and convert the arguments of every kind of `fit`."""
         for callback in self.callbacks.callbacks:
-            words.warn_of_unknown_events(callback, Callback, stacklevel=6)  # the caller of fit
+            # A callback for both kinds of `fit` has methods for both.
+            epochs = [event for event in self.unused_events if overrides(callback, event)]
+            unused = [event for event in epochs if not overrides(callback, event.replace("epoch", "episode"))]
+            words.warn_of_unknown_events(callback, Callback, 6, unused)  # at the caller of fit
         for name in self.budgets:
             setattr(self, name, whole(getattr(self, name)))
         for name in (*self.budgets, "num_envs", "log_every"):
@@ -224,8 +226,8 @@ class Fit:
             self.parts.reseed(self.seed)
         session.history = history = History(self.unit)
         session.stop = StopRequest()
-        budgets = {name: getattr(self, name) for name in self.budgets}
-        progress = progress_callbacks(session.verbose, self.log_every or 10, budgets)
+        steps = self.steps if self.updates is None else self.updates
+        progress = progress_callbacks(session.verbose, self.episodes, steps, self.log_every or 10)
         callbacks = CallbackList([*self.callbacks.callbacks, history, *progress])
         session.use_callbacks(callbacks, self.parts.algorithm)
         return history
@@ -244,12 +246,12 @@ class Fit:
         return check_info(self.info, taken)
 
 
-def progress_callbacks(verbose: int, log_every: int, budgets: dict[str, int | None]) -> list[Callback]:
-    """Return the callbacks that show progress at a verbosity, for the budgets by name."""
+def progress_callbacks(verbose: int, episodes: int | None, steps: int | None, log_every: int) -> list[Callback]:
+    """Return the callbacks that show progress at a verbosity, for a budget."""
     if verbose == 1:
         from noterl.training.progress_bar import ProgressBar
 
-        return [ProgressBar(**budgets, always=True)]
+        return [ProgressBar(episodes=episodes, steps=steps, always=True)]
     if verbose == 2:
         from noterl.training.episode_printer import EpisodePrinter
 

@@ -205,7 +205,7 @@ class Parts:
                 f"{learner.batch_size}"
             )
         memory = self.data
-        if memory is None or not memory.is_of(dataset, learner.replay):
+        if memory is None or not memory.holds(dataset, learner.replay):
             memory = DataMemory(learner, dataset)
         if self.saved_data is not None:
             memory.set_state(self.saved_data, is_resumed=is_resumed)

@@ -27,8 +27,7 @@ class ProgressBar(FitCounter):
 
     Args:
         episodes: the budget in episodes, or None.
-        steps: the budget in steps; used if both are given.
-        updates: the budget in updates of `fit(dataset=, updates=)`, for which the bar shows epochs and updates.
+        steps: the budget in steps, or in updates of `fit(dataset=, updates=)`; used if both are given.
         always: whether the bar is shown even without a terminal, as with `fit(verbose=1)`.
 
     Example:
@@ -36,19 +35,11 @@ class ProgressBar(FitCounter):
     >>> bar = ProgressBar(episodes=10)
     """
 
-    def __init__(
-        self,
-        episodes: int | None = None,
-        steps: int | None = None,
-        *,
-        updates: int | None = None,
-        always: bool = False,
-    ) -> None:
+    def __init__(self, episodes: int | None = None, steps: int | None = None, *, always: bool = False) -> None:
         super().__init__(recent=10)
         self.always = always
-        budgets = {"step": steps, "update": updates, "episode": episodes}
-        self._counted = next((unit for unit, budget in budgets.items() if budget is not None), "episode")
-        self._total = budgets[self._counted]
+        self._total = episodes if steps is None else steps
+        self._counts_steps = steps is not None
         self._bar: Any = None
         self._loss: float | None = None
         self._overlap: list[str] = []  # what the logs of the last episode hold about workers with overlap
@@ -63,7 +54,7 @@ class ProgressBar(FitCounter):
             return
         self._bar = progress_bar(
             total=self._total,
-            unit=self._counted,
+            unit="step" if self._counts_steps else self._unit,
             bar_format="{desc}{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
             if self._total
             else "{desc}{n_fmt} {unit}s [{elapsed}{postfix}]",
@@ -99,8 +90,7 @@ class ProgressBar(FitCounter):
             super().on_train_end(logs)
 
     def _move(self) -> None:
-        counts = {"step": self.agent.steps - self._first_step, "update": self.agent.updates - self._first_update}
-        count = counts.get(self._counted, self._finished)
+        count = self.agent.log_step - self._first_step if self._counts_steps else self._finished
         self._bar.n = count if self._total is None else min(count, self._total)
 
     def _show(self) -> None:
@@ -116,15 +106,13 @@ class ProgressBar(FitCounter):
         if "workers" in clock:  # the time in which the loop waited for them
             shares["workers"] = clock["workers"]
         self._bar.set_description_str(f"{self._unit} {self._first_episode + self._finished} ", refresh=False)
-        rate = self._rate(self.agent.steps - self._first_step, self.agent.updates - self._first_update, seconds)
+        reward = f"reward {mean(self._recent):.1f}" if self._recent else "reward -"
+        rate = f"{(self.agent.log_step - self._first_step) / seconds:,.0f} {self._count}/s"
         split = " ".join(f"{name} {share / seconds:.0%}" for name, share in shares.items())
         loss = [] if self._loss is None else [f"loss {self._loss:.3g}"]
-        if self._unit == "epoch":
-            self._set_widest([[*loss, rate, split], [*loss, rate], [rate]])
-        else:
-            reward = f"reward {mean(self._recent):.1f}" if self._recent else "reward -"
-            values = [reward, *loss, rate]
-            self._set_widest([[*values, *self._overlap, split], [*values, split], values, [reward, rate], [reward]])
+        least = [reward] if self._unit == "episode" else loss
+        values = [*least, *(loss if self._unit == "episode" else []), rate]
+        self._set_widest([[*values, *self._overlap, split], [*values, split], values, [*least, rate], least])
         self._bar.refresh()
 
     def _set_widest(self, choices: list[list[str]]) -> None:

@@ -74,21 +74,28 @@ def explain_name(name: str, known: Iterable[str]) -> str:
     return hint(name) or _nearest(name, known, 0.7) or f"the names are {', '.join(known)}"
 
 
-def warn_of_unknown_events(callback: Any, base: type, stacklevel: int) -> None:
+def warn_of_unknown_events(callback: Any, base: type, stacklevel: int, unused: Iterable[str] = ()) -> None:
     """Warn of the methods of a callback that are named like an event but are never called.
 
     Args:
         callback: the callback.
         base: the base class of callbacks, which has a method for each event.
         stacklevel: as in `warnings.warn`, from the caller of this function.
+        unused: methods of the callback that have the names of events which this `fit` does not have.
     """
+    unused = set(unused)
     owner = type(callback)
     for name in dir(owner):
         foreign = name.startswith("_on_") and hint(name)
-        if (name.startswith("on_") or foreign) and callable(getattr(owner, name)) and not hasattr(base, name):
-            events = [event for event in dir(base) if event.startswith("on_")]
+        if (
+            (name.startswith("on_") or foreign)
+            and callable(getattr(owner, name))
+            and (name in unused or not hasattr(base, name))
+        ):
+            events = [event for event in dir(base) if event.startswith("on_") and event not in unused]
             warnings.warn(
-                f"{owner.__name__}.{name} is never called, because it is not an event; {explain_name(name, events)}",
+                f"{owner.__name__}.{name} is never called, because it is not an event of this fit; "
+                f"{explain_name(name, events)}",
                 UserWarning,
                 stacklevel=stacklevel + 1,
             )

@@ -204,7 +204,7 @@ class Recorder(Callback):
         self._write("exception", type(error).__name__)
 
 
-assert all(event in vars(Recorder) for event in EVENTS if event != "on_step_end")
+assert all(event in vars(Recorder) for event in EVENTS if not event.startswith(("on_step", "on_epoch")))
 
 
 def taped(tape: Tape, *, length: int = 2, **compiled: Any) -> TapeAgent:

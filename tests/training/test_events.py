@@ -336,5 +336,5 @@ class TestUnknownEvents:
         assert not [each for each in recwarn if "never called" in str(each.message)]
 
     def test_lambda_callback_suggests_the_event(self) -> None:
-        with pytest.raises(ValueError, match=r"'on_epoch_end' .*on_episode_end"):
-            LambdaCallback(on_epoch_end=print)
+        with pytest.raises(ValueError, match=r"'on_epoch_finish' is not an event"):
+            LambdaCallback(on_epoch_finish=print)

@@ -54,6 +54,8 @@ def read_options(arguments: Sequence[str]) -> tuple[str, list[Option], dict[str,
     if path is not None:
         table.pop("agent", None)
         given_options = merged(parse_table(options, table, path), given_options)
+    if "dataset" in given_options:
+        given_options.setdefault("env", Given("", ""))  # the spaces of the data suffice
     check_required(options, given_options)
     return name, options, {**given_options, "import": Given(modules, modules)} if modules else given_options
 
@@ -85,7 +87,7 @@ class RunOptions:
 
     Attributes:
         env: the environment: a gymnasium id, perhaps with arguments, such as "FrozenLake-v1(is_slippery=False)";
-            atari:Pong; or module:function.
+            atari:Pong; or module:function. May be left out with --dataset and --updates.
         wrap: wrappers of gymnasium, or preprocess(...), around the environment, innermost first, such as
             "FrameStackObservation(4)".
         seed: the seed of all random numbers; by default a random one, which run.toml records.
@@ -154,9 +156,10 @@ def train(name: str, options: Sequence[Option], given: Mapping[str, Given]) -> P
     message = ""
     try:
         with usage_errors():
-            environment = environment_of(run_options.env, run_options.wrap)
-            constructor = groups.get(plain_name(name), {})
+            fit = {**groups.get("fit", {}), **({"verbose": 0} if run_options.quiet else {})}
             compiled = groups.get("compile", {})
+            environment = _environment(run_options, compiled, fit)
+            constructor = groups.get(plain_name(name), {})
             agent_class = noterl_class(name)
             if run_options.preset is None:
                 agent = agent_class(environment, seed=seed, **constructor)
@@ -169,7 +172,6 @@ def train(name: str, options: Sequence[Option], given: Mapping[str, Given]) -> P
             agent.restore(restored / AGENT_FILE if restored.is_dir() else restored)
         if run_options.weights is not None:
             agent.load_weights(run_options.weights)
-        fit = {**groups.get("fit", {}), **({"verbose": 0} if run_options.quiet else {})}
         with _run_file(agent, folder, run_table(name, given, seed)):
             message = _fit(agent, fit, callbacks, folder)
     finally:
@@ -179,6 +181,21 @@ def train(name: str, options: Sequence[Option], given: Mapping[str, Given]) -> P
         print(message)
         print(folder / AGENT_FILE)
     return folder
+
+
+def _environment(run_options: RunOptions, compiled: dict[str, Any], fit: dict[str, Any]) -> Any:
+    """Return the environment, or the spaces of the data set of `fit`, which is loaded; see `Agent.fit`.
+
+    `--updates` is an argument of `compile`, but limits the training on a data set alone.
+    """
+    if "dataset" not in fit:
+        return environment_of(run_options.env, run_options.wrap)
+    dataset = fit["dataset"] = noterl.Dataset.load(fit["dataset"])
+    if "updates" in compiled and not {"steps", "episodes"} & fit.keys():
+        fit["updates"] = compiled.pop("updates")
+    if run_options.env:
+        return environment_of(run_options.env, run_options.wrap)
+    return dataset.observation_space, dataset.action_space
 
 
 def values_by_group(options: Sequence[Option], given: Mapping[str, Given]) -> dict[str, dict[str, Any]]:
@@ -328,7 +345,7 @@ def _fit(agent: Any, fit: dict[str, Any], callbacks: list[Any], folder: Path) ->
             raise UsageError(str(error)) from error
         raise
     agent.save(folder / AGENT_FILE, replay=False)
-    rewards = history.history["reward"][-LAST_EPISODES:]
+    rewards = history.history.get("reward", [])[-LAST_EPISODES:]
     mean = f"mean reward of the last {len(rewards)} {sum(rewards) / len(rewards):.2f}; " if rewards else ""
     return (
         f"{agent.episodes:,} episodes, {agent.steps:,} steps, {agent.updates:,} updates; {mean}"
@@ -344,7 +361,7 @@ def folder_of(name: str, own: RunOptions) -> Path:
         if present and not own.overwrite:
             raise UsageError(f"--out: {folder} holds the {present[0]} of another run; add --overwrite to replace it")
         return folder
-    env = re.sub(r"\W+", "-", own.env.partition("(")[0]).strip("-")
+    env = re.sub(r"\W+", "-", own.env.partition("(")[0]).strip("-") or "dataset"
     number = 1
     while (folder := Path("runs", f"{plain_name(name)}-{env}-{number}")).exists():
         number += 1

@@ -84,6 +84,7 @@ def tune(
     *,
     trials: int = 50,
     steps: int = 50_000,
+    dataset: Any = None,
     jobs: int = 1,
     seeds_per_trial: int = 1,
     storage: str | Path | None = None,
@@ -119,7 +120,9 @@ def tune(
             `(trial, steps) -> values` that calls an `optuna.Trial`. By default the ranges that rl-zoo3 publishes for
             the algorithm; constants alone are added to these ranges.
         trials: number of trials in the study, including trials of earlier calls with the same `storage`.
-        steps: environment steps of each training run.
+        steps: environment steps of each training run; with `dataset`, gradient updates on these data.
+        dataset: path or Minari id of a `noterl.Dataset` that each training run learns from, without the environment,
+            in which it is then evaluated.
         jobs: number of trials that run at the same time.
         seeds_per_trial: number of training runs in a trial, each with another seed; all trials have the same seeds.
         storage: path of Optuna's journal, or the URL of a database, such as "sqlite:///study.db". Several processes may
@@ -157,6 +160,7 @@ def tune(
             check_number(name, limit, low=0, above=True)
     check_seed(seed)
     start = _file_of_weights(weights)
+    dataset = str(dataset) if isinstance(dataset, Path) else dataset
     chosen, constants = search_space(agent, space)
     folder = user_path(out)
     folder.mkdir(parents=True, exist_ok=True)
@@ -173,6 +177,7 @@ def tune(
             "space": _name_of(space) if callable(space) else sorted(space or {}),
             **{name: _name_of(value) for name, value in constants.items()},
             "steps": steps,
+            "dataset": None if dataset is None else _name_of(dataset),
             "evaluations": evaluations,
             "episodes": episodes,
             "seeds_per_trial": seeds_per_trial,
@@ -184,13 +189,13 @@ def tune(
     seeds = generators("tune").integers(2**31, size=seeds_per_trial).tolist()
     limits = Limits(memory, time_limit)
     evaluation_seed = int(generators("tune evaluation").integers(2**31))
-    task = Task(agent, env, constants, steps, seeds, evaluations, episodes, evaluation_seed, start)
+    task = Task(agent, env, constants, steps, seeds, evaluations, episodes, evaluation_seed, start, dataset)
     search = Search(optuna, opened, chosen, task, limits, wilcoxon=pruner == "wilcoxon", seed=seed)
     with _quiet(optuna):
         search.run(trials, jobs, verbose)
         new_seeds = generators("tune verdict").integers(2**31, size=seeds_per_trial + 1).tolist()
         result = search.result(folder, replace(task, seeds=new_seeds[1:], evaluation_seed=new_seeds[0]))
-        write_best(result, agent, env, steps, seeds[0], start)
+        write_best(result, agent, env, steps, seeds[0], start, dataset)
         plot(optuna, result)
     if verbose:
         print(describe(result))
@@ -509,7 +514,9 @@ class Search:
         self.limits.check(process, started)
 
 
-def write_best(result: Result, agent: type, env: Any, steps: int, seed: int, weights: str | None = None) -> None:
+def write_best(
+    result: Result, agent: type, env: Any, steps: int, seed: int, weights: str | None = None, dataset: Any = None
+) -> None:
     """Write `best.toml`, the options of `noterl train` for the best trial.
 
     An environment that is a function has no name there, so `--env` must be given. Other values that a file cannot hold,
@@ -518,7 +525,8 @@ def write_best(result: Result, agent: type, env: Any, steps: int, seed: int, wei
     if not result.best:
         return
     named = {"env": env} if isinstance(env, str) else dict(getattr(env, "options", {}))
-    table: dict[str, Any] = {"agent": _name(agent), **named, "steps": steps, "seed": seed}
+    budget = {"steps": steps} if dataset is None else {"dataset": dataset, "updates": steps}
+    table: dict[str, Any] = {"agent": _name(agent), **named, **budget, "seed": seed}
     if weights is not None:
         table["weights"] = weights
     comment = f"# the best trial, {result.value:.6g}; the defaults reach {result.default:.6g}\n"

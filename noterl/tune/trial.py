@@ -26,12 +26,13 @@ class Task:
         agent: the class of the agent.
         env: the environment, which can be pickled.
         values: arguments of the agent, of `compile` and of `fit`, by name.
-        steps: environment steps of each training run.
+        steps: environment steps of each training run; gradient updates with a data set.
         seeds: the seed of each training run.
         evaluations: number of evaluations in a training run, equally spaced; the last one is the result.
         episodes: number of episodes in an evaluation.
         evaluation_seed: the seed of every evaluation.
         weights: path of a file of weights, from which each training run starts; None for new weights.
+        dataset: the argument `dataset` of `fit`, for training without the environment; or None.
     """
 
     agent: type
@@ -43,6 +44,12 @@ class Task:
     episodes: int
     evaluation_seed: int
     weights: str | None = None
+    dataset: Any = None
+
+    @property
+    def unit(self) -> str:
+        """What `steps` counts."""
+        return "steps" if self.dataset is None else "updates"
 
 
 class Report(Callback):
@@ -60,12 +67,12 @@ class Report(Callback):
         self._task = task
         self._position = position
         self._pipe = pipe
-        self.every = Every(max(1, task.steps // task.evaluations), "steps", at="step")
+        self.every = Every(max(1, task.steps // task.evaluations), task.unit, at="step")
         self.pruned: bool = False
 
     def on_due(self, logs: Logs) -> None:
         """Evaluate the agent; the evaluation at the end of training is left to `run`."""
-        number = int(self.agent.steps // self.every.count)
+        number = int(self.every.now(self.agent) // self.every.count)
         if number < self._task.evaluations and not self.pruned:
             self.pruned = not report(self.agent, self._task, self._position, number, self._pipe)
             if self.pruned:
@@ -127,7 +134,8 @@ def make_population(task: Task) -> Population | None:
 
     fitted = split(task.agent, task.values)[2]
     # Members of a population have weights of their own seeds, not those of a file.
-    if len(task.seeds) == 1 or task.weights is not None or not fitted.keys() <= {"num_envs"}:
+    is_single = len(task.seeds) == 1 or task.weights is not None or task.dataset is not None
+    if is_single or not fitted.keys() <= {"num_envs"}:
         return None
     agent = _make_agent(task, task.seeds[0])
     if find_obstacle(agent) is not None:
@@ -164,7 +172,8 @@ def _train(task: Task, position: int, seed: int, pipe: Connection) -> bool:
     try:
         callback = Report(task, position, pipe)
         fitted = split(task.agent, task.values)[2]
-        agent.fit(callbacks=[callback], **{"steps": task.steps, "verbose": 0, **fitted})
+        data = {} if task.dataset is None else {"dataset": task.dataset}
+        agent.fit(callbacks=[callback], **{task.unit: task.steps, "verbose": 0, **data, **fitted})
         return not callback.pruned and report(agent, task, position, task.evaluations, pipe)
     finally:
         agent.close()

@@ -8,6 +8,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -218,3 +219,29 @@ def test_option_of_another_library_is_answered_with_ours(
     error = capsys.readouterr().err
     assert f"unknown option {flag}: " in error and all(option in error for option in options), error
     assert not Path("runs").exists()
+
+
+def test_data_set_takes_the_place_of_the_environment(capsys: pytest.CaptureFixture[str]) -> None:
+    spaces = gymnasium.spaces.Box(-1.0, 1.0, (3,)), gymnasium.spaces.Discrete(2)
+    episode = [np.zeros((41, 3))], [np.arange(40) % 2], [np.ones(40)], [True]
+    noterl.Dataset(*episode, observation_space=spaces[0], action_space=spaces[1]).save("data.npz")
+    options = [
+        "--dataset",
+        "data.npz",
+        "--updates",
+        "6",
+        "--updates-per-epoch",
+        "3",
+        "--hidden",
+        "8",
+        "--batch-size",
+        "8",
+    ]
+    assert main(["train", "dqn", *options]) == 0
+    folder = Path("runs", "dqn-dataset-1")
+    agent = noterl.load(folder / "agent.noterl")
+    assert (agent.steps, agent.updates, agent.observation_space) == (0, 6, spaces[0])
+    assert read_columns(folder / "log.csv")["updates"] == [3, 6]
+    assert main(["train", "--config", str(folder / "run.toml")]) == 0
+    other = noterl.load(Path("runs", "dqn-dataset-2", "agent.noterl"))
+    assert all(np.array_equal(value, other.get_weights()[name]) for name, value in agent.get_weights().items())

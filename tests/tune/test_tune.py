@@ -485,3 +485,15 @@ tune(Fixed, OneStepEnv, {"level": Float(0, 1)}, steps=4, evaluations=2, verbose=
     again = trials()
     assert len(again) == 12
     assert [trial.params for trial in again[: len(found)]] == [trial.params for trial in found]
+
+
+def test_trial_learns_from_a_data_set() -> None:
+    spaces = gymnasium.make("CartPole-v1").observation_space, gymnasium.spaces.Discrete(2)
+    episode = [np.zeros((31, 4))], [np.arange(30) % 2], [np.ones(30)], [True]
+    data = noterl.Dataset(*episode, observation_space=spaces[0], action_space=spaces[1])
+    values = {"hidden": (4,), "batch_size": 4}
+    task = Task(noterl.DQN, "CartPole-v1", values, 6, (1, 2), 2, 1, evaluation_seed=0, dataset=data)
+    assert make_population(task) is None
+    pipe = Answers(4)
+    run_trial(pipe, task)
+    assert [message[1:3] for message in pipe.messages[:-1]] == [([run], number) for run in (0, 1) for number in (1, 2)]

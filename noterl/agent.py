@@ -359,7 +359,7 @@ class BaseAgent(Algorithm):
         counters of steps and updates, the optimizers of `compile` and the memory do not change.
 
         Args:
-            demonstrations: the expert's episodes, `noterl.imitation.Demonstrations`.
+            demonstrations: the expert's episodes, a `noterl.Dataset` such as `noterl.imitation.Demonstrations`.
             updates: number of gradient updates.
             batch_size: pairs of observation and action in one update, sampled with replacement.
             optimizer: an optimizer or a learning rate, as for `compile`; Adam with 1e-3 by default.

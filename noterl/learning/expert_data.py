@@ -77,5 +77,5 @@ def check_demonstrations(data: Any) -> ActionData:
         ValueError: if `data` are not demonstrations.
     """
     if not isinstance(data, ActionData) or isinstance(data, type):
-        raise ValueError(f"demonstrations must be a noterl.imitation.Demonstrations, got {data!r:.80}")
+        raise ValueError(f"demonstrations must be a noterl.Dataset, got {data!r:.80}")
     return data

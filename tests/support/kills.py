@@ -22,6 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 
 import noterl
@@ -70,6 +71,20 @@ def on_device() -> noterl.PPO:
     return noterl.PPO(noterl.envs.functional_cartpole(), hidden=(8,), rollout_steps=8, epochs=1, seed=3)
 
 
+def stored() -> noterl.Dataset:
+    """Return random episodes of the environment "Box"."""
+    generator = np.random.default_rng(0)
+    spaces = make("Box").observation_space, make("Box").action_space
+    for number, space in enumerate(spaces):
+        space.seed(number)
+    lengths = generator.integers(5, 20, 12)
+    seen = [np.array([spaces[0].sample() for _ in range(length + 1)]) for length in lengths]
+    taken = [np.array([spaces[1].sample() for _ in range(length)]) for length in lengths]
+    rewards = [generator.normal(size=length) for length in lengths]
+    flags = (lengths % 2 == 0).tolist()
+    return noterl.Dataset(seen, taken, rewards, flags, observation_space=spaces[0], action_space=spaces[1])
+
+
 STEPS = 160
 STRATEGIES = {"torch": "ddp", "jax": "data_parallel"}
 RUNS: dict[str, tuple[Callable[[], noterl.Agent], dict[str, Any]]] = {
@@ -86,6 +101,7 @@ RUNS: dict[str, tuple[Callable[[], noterl.Agent], dict[str, Any]]] = {
     "overlap": (ppo, {"num_envs": 2, "workers": Workers(2, overlap=True)}),
     "ranks": (dqn, {"num_envs": 2, "strategy": STRATEGIES.get(backends.name())}),
     "device": (on_device, {"num_envs": 4}),
+    "dataset": (dqn, {"dataset": stored(), "updates_per_epoch": 4}),
 }
 # Workers that collect while the learner learns act with weights that depend on the speed of processes. Of several
 # processes that train together, only the first continues with its memory.
@@ -104,18 +120,24 @@ class Slow(noterl.Callback):
 
 
 def train(run: str, folder: Path, begun: Path | None = None) -> None:
-    """Train to the end with a backup of every 13th step, and save the agent."""
+    """Train to the end with a backup of every 13th step or update, and save the agent."""
     build, arguments = RUNS[run]
+    unit = unit_of(run)
     agent = build()
     callbacks: list[Any] = [
         CSVLogger(folder / "log.csv", 3),
         Checkpoint(folder / "files", 5, save_replay=True, max_save_files=2),
-        BackupAndRestore(folder / "backup.noterl", 13, unit="steps"),
+        BackupAndRestore(folder / "backup.noterl", 13, unit=unit),
     ]
-    agent.fit(steps=STEPS, callbacks=[*callbacks, *([] if begun is None else [Slow(begun)])], verbose=0, **arguments)
+    callbacks += [] if begun is None else [Slow(begun)]
+    agent.fit(callbacks=callbacks, verbose=0, **{**arguments, unit: STEPS})
     if is_chief():
         agent.save(folder / "final.noterl")
     agent.close()
+
+
+def unit_of(run: str) -> str:
+    return "updates" if run == "dataset" else "steps"
 
 
 def is_chief() -> bool:
@@ -208,7 +230,7 @@ def kill_and_compare(run: str, folder: Path, kills: int, rng: random.Random) -> 
     if run not in INEXACT:
         names = [sorted(file.name for file in (each / "files").iterdir()) for each in (whole, killed)]
         found += [] if names[0] == names[1] else [f"files: {names}"]
-    if saving.read(killed / "final.noterl")["state"]["counters"]["steps"] != STEPS:
+    if saving.read(killed / "final.noterl")["state"]["counters"][unit_of(run)] != STEPS:
         found.append("the budget was not spent")
     numbers = read_columns(killed / "log.csv")["episode"]
     found += [] if len(set(numbers)) == len(numbers) else [f"episodes: {numbers}"]

@@ -35,16 +35,20 @@ if TYPE_CHECKING:
     from noterl.agents.acer import ACER as ACER
     from noterl.agents.alphazero import AlphaZero as AlphaZero
     from noterl.agents.c51 import C51 as C51
+    from noterl.agents.cql import CQL as CQL
     from noterl.agents.ddpg import DDPG as DDPG
     from noterl.agents.dqn import DQN as DQN
+    from noterl.agents.iql import IQL as IQL
     from noterl.agents.iqn import IQN as IQN
     from noterl.agents.maddpg import MADDPG as MADDPG
     from noterl.agents.ppo import PPO as PPO
     from noterl.agents.pqn import PQN as PQN
     from noterl.agents.qrdqn import QRDQN as QRDQN
     from noterl.agents.rainbow import Rainbow as Rainbow
+    from noterl.agents.rebrac import ReBRAC as ReBRAC
     from noterl.agents.sac import SAC as SAC
     from noterl.agents.td3 import TD3 as TD3
+    from noterl.agents.td3bc import TD3BC as TD3BC
     from noterl.agents.tqc import TQC as TQC
     from noterl.agents.trpo import TRPO as TRPO
     from noterl.callback import Callback as Callback
@@ -71,7 +75,8 @@ if not (_here / "callbacks").is_dir():
 
 _VALUE_AGENTS = ("c51", "dqn", "iqn", "pqn", "qrdqn", "rainbow")
 _ACTOR_AGENTS = ("a2c", "acer", "alphazero", "ddpg", "maddpg", "ppo", "sac", "td3", "tqc", "trpo")
-_AGENTS = (*_ACTOR_AGENTS, *_VALUE_AGENTS)
+_OFFLINE_AGENTS = ("cql", "iql", "rebrac", "td3bc")
+_AGENTS = (*_ACTOR_AGENTS, *_VALUE_AGENTS, *_OFFLINE_AGENTS)
 register_modules(*(f"noterl.agents.{name}" for name in _AGENTS))
 register_modules(
     *("noterl.envs.games", "noterl.policies", "noterl.noise", "noterl.replay", "noterl.schedules"),

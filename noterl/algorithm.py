@@ -101,6 +101,7 @@ class Algorithm(Configurable):
     state_every: int | None = None
     info_spec: Mapping[str, tuple[tuple[int, ...], Any, Any]] = {}
     random_spec: Mapping[str, tuple[tuple[int, ...], str]] = {}
+    next_actions: bool = False
     update_period: int = 1
     target_period: int = 1
     rollout_steps: int = 128

@@ -116,20 +116,31 @@ class TD3(DeterministicActor, CriticEnsemble):
 
     def critic_loss(self, batch: Batch) -> tuple[Any, dict[str, Any]]:
         """Return the sum of the critics' mean squared errors, and the mean of the absolute errors `[B]`."""
-        noise = self.target_noise * batch.extra["target_noise"]  # [B, A]
-        noise = ops.maximum(ops.minimum(noise, self.target_noise_clip), -self.target_noise_clip)
-        next_action = ops.clip(self.head.act(self.target_actor(batch.next_observation)) + noise, -1.0, 1.0)
-        next_q = self.target_value(q_values(self.target_critics, batch.next_observation, next_action), batch)
-        target = losses.td_target(batch.reward, batch.discount, next_q)  # [B]
+        next_value = self.next_value(batch, self.next_action(batch))
+        target = losses.td_target(batch.reward, batch.discount, next_value)  # [B]
         errors = [q - target for q in q_values(self.critics, batch.observation, self.head.scale(batch.action))]
         loss = sum(losses.weighted_mean(losses.squared(error), batch.weight) for error in errors)
         return loss, {"td_error": self.mean_error(errors)}
 
+    def next_action(self, batch: Batch) -> Any:
+        """Return the scaled actions of the target actor for the next observations, with clipped noise, `[B, A]`."""
+        noise = self.target_noise * batch.extra["target_noise"]  # [B, A]
+        noise = ops.maximum(ops.minimum(noise, self.target_noise_clip), -self.target_noise_clip)
+        return ops.clip(self.head.act(self.target_actor(batch.next_observation)) + noise, -1.0, 1.0)
+
+    def next_value(self, batch: Batch, action: Any) -> Any:
+        """Return the values `[B]` of the next observations and these scaled actions `[B, A]`, for targets."""
+        return self.target_value(q_values(self.target_critics, batch.next_observation, action), batch)
+
     def actor_loss(self, batch: Batch) -> Any:
         """Return the negated mean value of the actor's actions, as the first critic or their mean predicts it."""
         action = self.head.act(self.actor(batch.observation))
+        return -ops.mean(self.actor_value(batch.observation, action))
+
+    def actor_value(self, observation: Any, action: Any) -> Any:
+        """Return what the actor maximizes, `[B]`: the value of the first critic, or the mean if targets are random."""
         judges = self.critics if self.has_random_critics else self.critics[:1]
-        return -ops.mean(sum(q_values(judges, batch.observation, action)) / len(judges))
+        return sum(q_values(judges, observation, action)) / len(judges)
 
     def update_target(self) -> None:
         """Update the target networks."""

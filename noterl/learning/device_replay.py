@@ -54,7 +54,7 @@ def replay_runs_on_device(learner: Any, actor: Any, source: EnvSource) -> bool:
         and isinstance(schedule.updates, int)
         and learner.reward_model is None
         and algorithm.spaces.normalizers is None
-        and not (learner.actor_fields or learner.info_spec or algorithm.extra_spec)
+        and not (learner.actor_fields or learner.info_spec or algorithm.extra_spec or algorithm.next_actions)
         and _is_plain(learner.replay)
         and device_programs.loops_are_fast(learner.variables)
     )

@@ -229,6 +229,8 @@ def example_batch(algorithm: Algorithm, forward_fields: Iterable[str]) -> Batch:
     names = forward_fields if is_rollout else dict.fromkeys((*forward_fields, *algorithm.actor_fields))
     fields = extra_layout(stored_fields(algorithm, names))
     extra.update({name: zeros(leaf.shape, leaf.batch_dtype) for name, leaf in fields.items()})
+    if algorithm.next_actions:
+        extra.update(next_action=action, has_next_action=number)
     if spaces.team is not None:
         # Rewards and discounts of several agents have an axis of agents.
         per_agent = zeros((len(spaces.team),), np.float32)

@@ -134,6 +134,7 @@ class Replay(Configurable):
         self._layouts: tuple[Any, ...] | None = None
         self.observation_space: spaces.Space[Any] | None = None
         self.action_space: spaces.Space[Any] | None = None
+        self._next_actions = False
         self._storage: Storage | None = None
         self._kept: Mapping[str, Any] | None = None  # the restored state of a memory that is not allocated
         self._interrupted: list[int] = []  # lanes, before the memory is allocated
@@ -219,6 +220,7 @@ class Replay(Configurable):
         *,
         extra_spec: ExtraSpec | None = None,
         agents: int = 0,
+        next_actions: bool = False,
         allocate: bool = True,
     ) -> None:
         """Set the spaces and allocate the memory; a second call with spaces of the same layout changes nothing.
@@ -229,6 +231,8 @@ class Replay(Configurable):
             extra_spec: further fields that `add` stores: name -> (shape, dtype). In a batch, a field `next_...` comes
                 from the last of the `n_step` transitions, as the next observation does.
             agents: the number of agents if each has a separate reward and termination; 0 for a single agent.
+            next_actions: whether batches hold the action that followed, as `next_action` in `extra`, and whether there
+                is one, as `has_next_action` (float32 `[B]`).
             allocate: whether to allocate the memory now, instead of at the first use.
 
         Raises:
@@ -245,6 +249,9 @@ class Replay(Configurable):
         self.observation_space = observation_space
         self.action_space = action_space
         self._gather = gather_team_transitions if agents else gather_transitions
+        self._next_actions = next_actions
+        if self._storage is not None:
+            self._storage.next_actions = next_actions
         if allocate:
             self.allocate()
 
@@ -273,6 +280,7 @@ class Replay(Configurable):
         self._check_room(*layouts)
         empty: Allocate = np.empty if self._memmap is None else allocator_on_disk(self._memmap)
         storage = self._new_storage(self.capacity, *layouts, empty)
+        storage.next_actions = self._next_actions
         state = None if self._kept is None else self.get_state()
         for lane in self._interrupted:  # by a restored state, before the first episode of a `fit`
             storage.resume(lane)

@@ -160,6 +160,12 @@ def make_batch(
         name: gather(storage.extra[name], last if name.startswith("next_") else indices, leaf)
         for name, leaf in storage.extra_layout.items()
     }
+    if storage.next_actions:
+        following = storage.successor.take(last)
+        exists = following >= 0
+        # Rows without a next action repeat their own, which the loss multiplies by 0.
+        extra["next_action"] = gather(storage.action, np.where(exists, following, last), storage.action_layout)
+        extra["has_next_action"] = exists.astype(np.float32)
     observations = observations or storage
     return Batch(
         observation=observations.observations(indices),

@@ -193,6 +193,7 @@ class Storage(Ring):
 
     Attributes:
         layouts: by name, the layouts of all columns.
+        next_actions: whether batches hold the action of the next transition; see `Replay.build`.
         newest_index: lane -> index of the lane's newest transition, if the episode is running.
         free_slots: slots of `final_observations` that can be used again.
         num_slots: how many slots of `final_observations` have been used so far.
@@ -228,6 +229,7 @@ class Storage(Ring):
         self.observation_layout: Layout = observation
         self.action_layout: Leaf = action
         self.extra_layout: Mapping[str, Leaf] = extra
+        self.next_actions: bool = False
         self.layouts: dict[str, Layout] = {"observation": observation, "action": action}
         self.layouts |= {name: Leaf((), dtype, dtype) for name, dtype in self.BOOKKEEPING.items()}
         self.layouts |= {"extra": extra} if extra else {}

@@ -2,7 +2,7 @@
 
 Paper: Kumar et al., "Conservative Q-learning for offline reinforcement learning" (2020), equation 4, as CQL(H).
 
-Differs: the base is `DQN` with its double targets and settings, but with returns of one step; the paper's base is QRDQN.
+Differs: the base is `DQN` with its settings, but with returns of one step; the base of the paper is QRDQN.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class CQL(DQN):
         return super().defaults()._replace(n_step=1)
 
     def loss(self, batch: Batch) -> tuple[Any, dict[str, Any]]:
-        """Return the loss of `DQN` plus the weighted conservative loss; the feedback is the errors `[B]` and the latter.
+        """Return the loss of `DQN` plus the weighted conservative loss, and the errors `[B]` with the latter loss.
 
         The conservative loss is the mean of `log sum_a exp Q(s, a) - Q(s, data's action)`.
         """

@@ -61,9 +61,7 @@ class ReplayLearner(Learner):
         agents = 0 if source.team is None else len(source.team)
         spec = stored_fields(algorithm, self.actor_fields)
         spaces = source.observation_space, source.action_space
-        self.replay.build(
-            *spaces, extra_spec=spec, agents=agents, next_actions=algorithm.next_actions, allocate=False
-        )
+        self.replay.build(*spaces, extra_spec=spec, agents=agents, next_actions=algorithm.next_actions, allocate=False)
         if algorithm.state_spec:
             self.replay.store_sequences(sequence_spec(algorithm))
 

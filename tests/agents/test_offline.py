@@ -253,7 +253,10 @@ def test_batches_of_rebrac_hold_the_next_action_of_the_memory(n_step: int) -> No
             agent.replay.add(lane, zeros, action, 0.0, zeros, ends and lane == 0, ends and lane == 1)
     batch = sample_batch(agent, 4)
     for index, following, exists in zip(
-        batch.index.ravel(), batch.extra["next_action"].reshape(-1, 2), batch.extra["has_next_action"].ravel(), strict=True
+        batch.index.ravel(),
+        batch.extra["next_action"].reshape(-1, 2),
+        batch.extra["has_next_action"].ravel(),
+        strict=True,
     ):
         lane, step = index % 3, index // 3
         assert exists == (step + n_step < 3)

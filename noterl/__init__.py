@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     # `callbacks` is a folder next to the package, which mypy does not find under this name.
     from noterl import callbacks as callbacks  # type: ignore[attr-defined]
     from noterl import envs as envs
+    from noterl import evaluation as evaluation
     from noterl import finders as finders
     from noterl import heads as heads
     from noterl import imitation as imitation

@@ -850,6 +850,8 @@ class Agent(BaseAgent):
         random_spec: name -> (shape, distribution) of the random numbers that an update needs, and receives in
             `batch.extra`. The shape describes one row of a batch. The distribution is "normal" (standard normal),
             "uniform" (in [0, 1)), or "batch_normal", whose numbers are equal in all rows of a batch.
+        next_actions: whether batches of a replay memory hold the action of the following step, as `next_action` in
+            `batch.extra`, and as `has_next_action` (float32 `[B]`) whether the memory holds such a step.
         supports_replay: for agents that learn from rollouts, whether `compile` accepts a replay memory. The memory
             stores rollouts with the fields that `prepare` returns.
         corrects_staleness: for agents that learn from rollouts, whether `prepare` takes rollouts of an older policy.

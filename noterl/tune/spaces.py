@@ -1,7 +1,8 @@
 """The default search space of each algorithm: the ranges of rl-zoo3, with noterl's names.
 
 Source: github.com/DLR-RM/rl-baselines3-zoo, `rl_zoo3/hyperparams_opt.py` (2025). Other than there, the norm at which
-gradients are clipped, the noise of actions, and the initial standard deviation of SAC are not searched.
+gradients are clipped, the noise of actions, and the initial standard deviation of SAC are not searched. The zoo has no
+agents for data sets; their ranges are around the papers' values.
 """
 
 from __future__ import annotations
@@ -52,11 +53,26 @@ _DQN = {
     "update_every": Choice(1, 4, 8, 16, 128, 256, 1_000),
     "hidden": Choice(_TINY, _SMALL, _MEDIUM),
 }
+_OFFLINE = {
+    "gamma": Choice(0.98, 0.99, 0.995),
+    "optimizer": Float(1e-4, 3e-3, log=True),
+    "batch_size": Choice(64, 128, 256, 512, 1024),
+    "target_update": Choice(0.001, 0.005, 0.01, 0.02),
+    "hidden": Choice(_SMALL, _MEDIUM),
+}
 # For each algorithm, the ranges; other values are constants.
 _RANGES: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("C51", "DQN", "IQN", "Rainbow"), _DQN),
     **dict.fromkeys(("DDPG", "TD3"), _TD3),
     "A2C": _A2C,
+    "CQL": {**_OFFLINE, "alpha": Float(0.1, 10.0, log=True)},
+    "IQL": {**_OFFLINE, "expectile": Float(0.5, 0.95), "temperature": Float(0.3, 10.0, log=True)},
+    "ReBRAC": {
+        **_OFFLINE,
+        "actor_beta": Float(1e-3, 1.0, log=True),
+        "critic_beta": Float(1e-4, 1.0, log=True),
+    },
+    "TD3BC": {**_OFFLINE, "alpha": Float(0.5, 10.0, log=True)},
     "PPO": {
         **_A2C,
         "batch_size": Choice(32, 64, 128, 256, 512),

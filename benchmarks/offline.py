@@ -1,0 +1,162 @@
+"""Train the offline agents on the sets of `offline_data.py`, and compare their returns with the sets' returns.
+
+    KERAS_BACKEND=jax python -m benchmarks.offline --rows TD3BC:hopper-medium --folder build/offline_data
+
+A row is an agent on a set. For each seed, the policy after the last update plays 100 episodes. Scores of Pendulum are
+normalized: 0 is a random policy, 1 the mean return of the expert's set. Each run is stored when it ends, in
+benchmarks/results/offline/offline.json; a stored run is not repeated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import keras
+import numpy as np
+
+import noterl  # before Keras, so that it chooses the backend
+from benchmarks import study
+from benchmarks.evaluation import evaluate, versions
+from benchmarks.offline_data import ENVIRONMENTS, FOLDER, PACKAGES, digest
+from benchmarks.offline_data import STORED as SETS
+from benchmarks.processes import RESULTS, machine
+from benchmarks.report import markdown_table
+
+STORED = RESULTS / "offline" / "offline.json"
+CONTINUOUS = ("pendulum-medium", "pendulum-expert", "hopper-medium", "hopper-medium-replay")
+# ReBRAC's weights of actor and critic are the paper's for these sets of D4RL.
+BETAS = {"hopper-medium": (0.01, 0.001), "hopper-medium-replay": (0.05, 0.5)}
+# Agent and set, with the number of seeds.
+ROWS = {
+    **{f"{agent}:{name}": 5 for name in CONTINUOUS for agent in ("TD3BC", "IQL")},
+    **{f"ReBRAC:{name}": 3 for name in BETAS},
+    **{f"{agent}:cartpole": 5 for agent in ("IQL", "CQL")},
+}
+
+
+def environment_of(name: str) -> str:
+    """Return the environment's id of a set."""
+    return ENVIRONMENTS[name.split("-")[0]]
+
+
+def make(agent: str, name: str, seed: int) -> noterl.Agent:
+    """Return a compiled agent for a set, with its defaults except for the weights and batches of ReBRAC."""
+    arguments: dict[str, Any] = {}
+    if agent == "ReBRAC":
+        arguments = dict(zip(("actor_beta", "critic_beta"), BETAS[name], strict=True))
+    made: noterl.Agent = getattr(noterl, agent)(environment_of(name), seed=seed, **arguments)
+    made.compile(**({"batch_size": 256} if agent == "ReBRAC" else {}))
+    return made
+
+
+def random_return(environment: str) -> float:
+    """Return the mean return of random actions over 100 episodes."""
+    env = gymnasium.make(environment)
+    env.action_space.seed(0)
+    actions = evaluate(lambda rows: np.stack([env.action_space.sample() for _ in rows]), environment)
+    return float(np.mean(actions))
+
+
+def train(row: str, seed: int, folder: Path, updates: int) -> dict[str, Any]:
+    """Train one agent and return its run."""
+    agent_name, name = row.split(":")
+    stored = {run["name"]: run for run in json.loads(SETS.read_text())["runs"]}
+    data = noterl.Dataset.load(folder / f"{name}.noterl")
+    if digest(data) != stored[name]["sha256"]:
+        raise ValueError(f"the set {name} in {folder} is not the one of {SETS}; run benchmarks.offline_data")
+    agent = make(agent_name, name, seed)
+    begun = time.perf_counter()
+    agent.fit(dataset=data, updates=updates, updates_per_epoch=1_000, verbose=0)
+    seconds = time.perf_counter() - begun
+    returns = evaluate(agent.act, environment_of(name))
+    run = {"row": row, "seed": seed, "updates": updates, "seconds": seconds, "data": stored[name]["return_mean"]}
+    if name.startswith("pendulum"):
+        low, high = random_return(environment_of(name)), stored["pendulum-expert"]["return_mean"]
+        run["score"] = (float(np.mean(returns)) - low) / (high - low)
+    return {
+        **run,
+        "returns": returns,
+        "backend": keras.backend.backend(),
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "machine": machine(),
+        "versions": versions(PACKAGES),
+    }
+
+
+def is_met(run: dict[str, Any]) -> bool:
+    """Return whether a run has the return that the issue asks for."""
+    if run["row"].endswith("expert"):
+        return bool(run["score"] >= 0.9)
+    return bool(np.mean(run["returns"]) > (450 if run["row"].endswith("cartpole") else run["data"]))
+
+
+def summarize(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return a summary of each row."""
+    found = []
+    for row in sorted({run["row"] for run in runs}, key=list(ROWS).index):
+        own = [run for run in runs if run["row"] == row]
+        means = [float(np.mean(run["returns"])) for run in own]
+        scores = [run["score"] for run in own if "score" in run]
+        found.append(
+            {
+                "row": row,
+                "seeds": len(own),
+                "data": own[0]["data"],
+                "median": float(np.median(means)),
+                "worst": min(means),
+                "worst score": min(scores) if scores else None,
+                "met": sum(map(is_met, own)),
+            }
+        )
+    return found
+
+
+def table(result: dict[str, Any]) -> str:
+    """Return the result as Markdown."""
+    head = ("agent", "set", "the set's mean return", "median", "worst", "worst score", "met")
+    rows = []
+    for line in result["summary"]:
+        score = "" if line["worst score"] is None else f"{line['worst score']:.2f}"
+        numbers = [f"{line[name]:,.0f}" for name in ("data", "median", "worst")]
+        rows.append((*line["row"].split(":"), *numbers, score, f"{line['met']} of {line['seeds']}"))
+    return markdown_table(head, rows)
+
+
+def main(words: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS))
+    parser.add_argument("--seeds", type=int, help="fewer seeds than those of the table")
+    parser.add_argument("--updates", type=int, help="by default 50,000, or 20,000 for CartPole; others are not stored")
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="of the sets")
+    arguments = parser.parse_args(words)
+
+    def updates_of(row: str) -> int:
+        return arguments.updates or (20_000 if row.endswith("cartpole") else 50_000)
+
+    def train_one(key: tuple[str, int]) -> tuple[dict[str, Any], str]:
+        run = train(*key, arguments.folder, updates_of(key[0]))
+        return run, f"{key[0]} seed {key[1]}: {np.mean(run['returns']):.1f} in {run['seconds']:.0f} s"
+
+    path = None if arguments.updates else STORED
+    seeds = {row: min(ROWS[row], arguments.seeds or ROWS[row]) for row in arguments.rows}
+    # All rows of a seed before those of the next one.
+    wanted = [(row, seed) for seed in range(max(seeds.values())) for row in seeds if seed < seeds[row]]
+    result = study.complete(
+        study.stored_runs(path),
+        wanted,
+        key_of=lambda run: (run["row"], run["seed"]),
+        train=train_one,
+        result_of=lambda runs: {"summary": summarize(runs), "runs": runs},
+        path=path,
+    )
+    print(table(result))
+
+
+if __name__ == "__main__":
+    main()

@@ -100,6 +100,6 @@ def test_other_text_is_ignored(text: str) -> None:
     assert not violations("noterl.replay.replay", text)
 
 
-def test_at_most_18_modules_lie_directly_in_noterl() -> None:
+def test_at_most_19_modules_lie_directly_in_noterl() -> None:
     modules = {path.stem for path in (ROOT / "noterl").glob("*.py")} - {"__init__", "__main__"}
-    assert len(modules) <= 18
+    assert len(modules) <= 19

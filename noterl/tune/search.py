@@ -164,9 +164,8 @@ def tune(
     chosen, constants = search_space(agent, space)
     folder = user_path(out)
     folder.mkdir(parents=True, exist_ok=True)
-    path: Path | str = user_path(storage or folder / "study.log")
-    if isinstance(storage, str) and "://" in storage:
-        path = storage
+    is_url = "://" in str(storage)
+    path = str(storage) if is_url else user_path(storage or folder / "study.log")
     opened = open_study(optuna, path, study, sampler, pruner, warmup_trials, seed)
     check_same_search(
         opened,
@@ -187,10 +186,9 @@ def tune(
     )
     generators = Generators(seed)
     seeds = generators("tune").integers(2**31, size=seeds_per_trial).tolist()
-    limits = Limits(memory, time_limit)
     evaluation_seed = int(generators("tune evaluation").integers(2**31))
     task = Task(agent, env, constants, steps, seeds, evaluations, episodes, evaluation_seed, start, dataset)
-    search = Search(optuna, opened, chosen, task, limits, wilcoxon=pruner == "wilcoxon", seed=seed)
+    search = Search(optuna, opened, chosen, task, Limits(memory, time_limit), wilcoxon=pruner == "wilcoxon", seed=seed)
     with _quiet(optuna):
         search.run(trials, jobs, verbose)
         new_seeds = generators("tune verdict").integers(2**31, size=seeds_per_trial + 1).tolist()

@@ -122,7 +122,7 @@ def make_policy(name: str, networks: Iterable[Any], actor: Any, encoder: Observa
         start = _add_inputs(graph, encoder)
         start = _add_normalization(graph, actor.normalizers, start)
         try:
-            end = graph.outputs[OUTPUTS] = _add_network(graph, network, start, state)
+            graph.outputs[OUTPUTS] = _add_network(graph, network, start, state)
             graph = graph.with_values()
             results = run_graph(graph, probes)
         except UnsupportedNetworkError as error:
@@ -131,7 +131,7 @@ def make_policy(name: str, networks: Iterable[Any], actor: Any, encoder: Observa
         except (ValueError, IndexError):  # a network with other inputs, such as a critic
             continue
         if results[OUTPUTS].shape == outputs.shape and np.allclose(results[OUTPUTS], outputs, rtol=1e-2, atol=1e-2):
-            graph.outputs[ACTION] = _add_head(graph, head, end)
+            graph.outputs[ACTION] = _add_head(graph, head, graph.outputs[OUTPUTS])
             actions = head.executed(head.deterministic(outputs))
             exact = actor.forward.in_numpy or on_cpu()
             return Policy(name, graph, encoder, head, probes, outputs, next_state, actions, exact)

@@ -21,6 +21,7 @@ from noterl.networks.access import trainable_tensors as trainable_tensors
 from noterl.networks.access import trainable_variables as trainable_variables
 from noterl.networks.access import unique as unique
 from noterl.networks.access import variables as variables
+from noterl.networks.builders import batch_renormalized as batch_renormalized
 from noterl.networks.builders import column_scales as column_scales
 from noterl.networks.builders import default_critic as default_critic
 from noterl.networks.builders import default_network as default_network
@@ -40,6 +41,7 @@ from noterl.networks.files import read_network as read_network
 from noterl.networks.files import resolve_network as resolve_network
 from noterl.networks.layers import ACTIVATIONS as ACTIVATIONS
 from noterl.networks.modes import PRECISIONS as PRECISIONS
+from noterl.networks.modes import inference_mode as inference_mode
 from noterl.networks.modes import training_mode as training_mode
 from noterl.networks.multi_input import multi_input as multi_input
 from noterl.networks.noisy import NoisyNetwork as NoisyNetwork

@@ -58,7 +58,7 @@ class PolyakAveraging:
     def __init__(self, coefficient: Any) -> None:
         self.coefficient = coefficient
         # By the ids of two networks: their variables, which `copy` has checked, and the networks, which keeps the ids.
-        self.pairs: dict[tuple[int, int], tuple[list[keras.Variable], list[keras.Variable], Network, Network]] = {}
+        self.pairs: dict[tuple[int, int], tuple[list[keras.Variable], list[keras.Variable], int, Network, Network]] = {}
 
 
 _averaging: ContextVar[PolyakAveraging | None] = ContextVar("averaging", default=None)
@@ -258,7 +258,8 @@ def averaging(polyak: PolyakAveraging) -> Iterator[None]:
 def copy(source: Network, target: Network, tau: Any = None) -> None:
     """Move `target` towards `source`: `target <- tau * source + (1 - tau) * target`.
 
-    A `tau` of 1 is a hard copy. `copy` works on the host and inside a compiled update.
+    A `tau` of 1 is a hard copy. Variables that are not trained, such as the statistics of normalizations, are always
+    copied hard, unless no variable of `source` is trained. `copy` works on the host and inside a compiled update.
 
     Args:
         source: the network with the new weights.
@@ -279,12 +280,14 @@ def copy(source: Network, target: Network, tau: Any = None) -> None:
     key = id(source), id(target)
     if key not in pairs:
         pairs[key] = *_checked_pair(source, target), source, target
-    sources, targets, *_ = pairs[key]
-    backends.current().copy_variables(sources, targets, tau)
+    sources, targets, count, *_ = pairs[key]
+    backends.current().copy_variables(sources[:count], targets[:count], tau)
+    if count < len(sources):
+        backends.current().copy_variables(sources[count:], targets[count:], 1.0)
 
 
-def _checked_pair(source: Network, target: Network) -> tuple[list[keras.Variable], list[keras.Variable]]:
-    """Return the variables of two networks.
+def _checked_pair(source: Network, target: Network) -> tuple[list[keras.Variable], list[keras.Variable], int]:
+    """Return the variables of two networks, and how many of each `copy` moves; the others are copied hard.
 
     Raises:
         ValueError: if one is not a network, or the weights have different shapes.
@@ -296,7 +299,9 @@ def _checked_pair(source: Network, target: Network) -> tuple[list[keras.Variable
         raise ValueError(
             f"source and target must have the same architecture, but their weights have the shapes {shapes}"
         )
-    return sources, targets
+    trained = set(map(id, trainable_variables(source)))
+    pairs = sorted(zip(sources, targets, strict=True), key=lambda pair: id(pair[0]) not in trained)
+    return [first for first, _ in pairs], [second for _, second in pairs], len(trained) or len(pairs)
 
 
 def get_weights(network: Network) -> list[np.ndarray]:

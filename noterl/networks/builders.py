@@ -18,7 +18,7 @@ from gymnasium import spaces
 from noterl import backends
 from noterl.backends import keras, ops
 from noterl.envs.observation import ObservationEncoder, Part
-from noterl.networks.access import Network, get_weights, is_module, set_weights, stacked_layers
+from noterl.networks.access import Network, get_weights, is_module, recipe, set_weights, stacked_layers
 from noterl.networks.description import HiddenLayers
 from noterl.networks.initializers import initial_weights
 from noterl.networks.keras_layers import keras_network
@@ -36,7 +36,7 @@ from noterl.utils.checks import check_bool, check_word, finite, non_negative, pr
 # - rearrange, with axes and shape;
 # - scale, with a factor;
 # - log_std, with the initial value;
-# - layer_norm; activation, with a name; dropout, with a rate;
+# - layer_norm; batch_renorm; activation, with a name; dropout, with a rate;
 # - residual, with a list of layers whose outputs are added to their inputs;
 # - flatten.
 # The gain is that of orthogonal weights, "glorot_uniform", or None for uniform weights, which is also the default.
@@ -452,6 +452,26 @@ def share_trunk(
     return keras.Sequential([keras.Input(network.input_shape[1:]), *layers])
 
 
+def batch_renormalized(network: Network) -> Network:
+    """Return a new network with the layers of this one, whose dense layers receive renormalized inputs.
+
+    Dense layers inside of residual blocks and encoders stay as before. `noterl.backends.renorm` has the formula. In an
+    update, the new layers compute with the statistics of the batch; while acting, with running statistics.
+
+    Args:
+        network: a network of `mlp`, `nature_cnn`, `default_network` or `default_critic`, not a dueling one.
+
+    Example:
+    >>> from noterl import networks
+    >>> network = networks.batch_renormalized(networks.mlp(4, [8], 2))
+    >>> [weight.shape for weight in networks.get_weights(network)][:6]
+    [(4,), (4,), (4,), (4,), (), (4, 8)]
+    """
+    (_, layers), shape = recipe(network)  # type: ignore[misc]
+    renorm = {"dense": [("batch_renorm",)]}
+    return _build(("sequential", [part for layer in layers for part in (*renorm.get(layer[0], []), layer)]), shape)
+
+
 def _hidden_gain(gain: float | None) -> float | None:
     """Return the gain of hidden layers (He et al., 2015); None if the last layer has no gain."""
     return None if gain is None else 2**0.5
@@ -502,7 +522,7 @@ def _check_layers(layers: Sequence[Any]) -> None:
                 _check_encoders(plans)
             case ("rearrange", tuple(axes), tuple(shape)) if all(type(length) is int for length in (*axes, *shape)):
                 pass
-            case ("scale" | "log_std" | "dropout", float() | int()) | ("flatten" | "layer_norm",):
+            case ("scale" | "log_std" | "dropout", float() | int()) | ("flatten" | "layer_norm" | "batch_renorm",):
                 pass
             case ("residual", [*_, ("dense", int(), str(), *_)] as inner):
                 _check_layers(inner)

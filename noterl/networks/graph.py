@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from noterl import backends
+from noterl.backends import renorm
 from noterl.networks.access import is_module, keras_layout, recipe, stacked_layers, variables
 from noterl.networks.config import connections, layer_arguments
 from noterl.networks.distributions import Distribution, ImplicitQuantiles
@@ -122,6 +123,28 @@ class Graph:
             arrays = node.arrays.items()
             values = {name: array.value() if isinstance(array, Weight) else array for name, array in arrays}
             graph.nodes.append(replace(node, arrays=values))
+        return graph._folded()
+
+    def _folded(self) -> Graph:
+        """Return a graph of values, in which a batch normalization is part of the dense layers that follow."""
+        graph = Graph()
+        places: list[int] = []
+        norms: dict[int, tuple[Array, Array]] = {}
+        for position, node in enumerate(self.nodes):
+            arrays = node.arrays
+            users = {other.kind for other in self.nodes if position in other.inputs}
+            if node.kind == "batch_norm" and users == {"dense"} and (norm := _scale_and_offset(node)):
+                norms[position] = norm
+                places.append(places[node.inputs[0]])
+                continue
+            if node.kind == "dense" and node.inputs[0] in norms:
+                scale, offset = norms[node.inputs[0]]
+                kernel = arrays["kernel"].astype(np.float64)
+                bias = arrays["bias"] + offset @ kernel
+                arrays = {"kernel": (scale[:, None] * kernel).astype("float32"), "bias": bias.astype("float32")}
+            places.append(len(graph.nodes))
+            graph.nodes.append(replace(node, inputs=tuple(places[place] for place in node.inputs), arrays=arrays))
+        graph.outputs = {name: places[position] for name, position in self.outputs.items()}
         return graph
 
     def arrays(self) -> dict[str, Array]:
@@ -131,6 +154,19 @@ class Graph:
             for position, node in enumerate(self.nodes)
             for name, array in node.arrays.items()
         }
+
+
+# A batch normalization stays an operation if a mean is larger than so many standard deviations, because digits would
+# cancel in a dense layer.
+_FOLDED_DEVIATIONS = 8.0
+
+
+def _scale_and_offset(node: Node) -> tuple[Array, Array] | None:
+    """Return the numbers of a batch normalization `scale * x + offset`, in float64; None for a separate operation."""
+    gamma, beta, mean, variance = (array.astype(np.float64) for array in node.arrays.values())
+    deviation = np.sqrt(variance + node.settings["epsilon"])
+    scale = gamma / deviation
+    return None if (np.abs(mean) > _FOLDED_DEVIATIONS * deviation).any() else (scale, beta - scale * mean)
 
 
 def array_name(node: Node, position: int, name: str) -> str:
@@ -320,6 +356,10 @@ def _add_between(graph: Graph, layer: tuple, x: int, weights: Iterator[Weight]) 
     match layer:
         case ("layer_norm",):
             return graph.add("layer_norm", x, gamma=next(weights), beta=next(weights), epsilon=NORM_EPSILON)
+        case ("batch_renorm",):
+            arrays = dict(zip(renorm.WEIGHTS, weights, strict=False))
+            del arrays["updates"]
+            return graph.add("batch_norm", x, **arrays, epsilon=renorm.EPSILON)
         case ("activation", name):
             return graph.activate(name, x)
         case ("residual", inner):

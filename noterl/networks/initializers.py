@@ -16,7 +16,7 @@ def initial_weights(
 
     A kernel with a gain is orthogonal, and the bias of the layer is zero. The gain "glorot_uniform" names Keras's
     default. Other kernels and biases are uniform. Log standard deviations have the value in the plan. A layer
-    normalization starts with the scale 1 and the offset 0.
+    normalization starts with the scale 1 and the offset 0, and a batch renormalization with `backends.renorm.WEIGHTS`.
     """
     initial: list[np.ndarray] = []
     fan_in = 1

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from noterl.backends import keras
+from noterl.backends import keras, renorm
 from noterl.backends.nested import split_columns
 from noterl.networks.layers import NORM_EPSILON, num_values, stacks
 
@@ -60,6 +60,8 @@ def _keras_layer(layer: tuple) -> keras.layers.Layer:
             return LogStd()
         case ("layer_norm",):
             return keras.layers.LayerNormalization(epsilon=NORM_EPSILON)
+        case ("batch_renorm",):
+            return BatchRenorm()
         case ("activation", name):
             return keras.layers.Activation(name)
         case ("dropout", rate):
@@ -119,6 +121,30 @@ class Encoders(keras.layers.Layer):
         """Return the features `[B, F]`."""
         places = zip(self.places, self.networks, strict=True)
         return keras.ops.concatenate([network(inputs[:, start:stop]) for (start, stop), network in places], axis=-1)
+
+
+@keras.saving.register_keras_serializable("noterl")
+class BatchRenorm(keras.layers.Layer):
+    """Batch renormalization of rows; see `noterl.backends.renorm`. All numbers are float32, also under bfloat16."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(autocast=False, **options)
+
+    def build(self, input_shape: tuple) -> None:
+        """Add the weights, of which updates train scale and offset."""
+        for name, value in renorm.WEIGHTS.items():
+            shape = () if name == "updates" else input_shape[-1:]
+            options: dict[str, Any] = {"trainable": name in renorm.TRAINED, "autocast": False, "name": name}
+            self.add_weight(shape, "ones" if value else "zeros", **options)
+
+    def call(self, rows: Any, training: bool = False) -> Any:
+        """Return `[B, D]`."""
+        values = [variable.value for variable in self.variables]
+        is_trained = bool(training and self.trainable)
+        outputs, moved = renorm.renormalize(keras.ops.cast(rows, "float32"), values, training=is_trained)
+        for variable, value in zip(self.variables[len(renorm.TRAINED) :], moved, strict=False):
+            variable.assign(value)
+        return outputs
 
 
 @keras.saving.register_keras_serializable("noterl")

@@ -80,6 +80,7 @@ PLAN_LAYERS: dict[str, tuple[str, ...]] = {
     "convolution": ("filters", "size", "stride", "activation", "gain"),
     "flatten": (),
     "layer_norm": (),
+    "batch_renorm": (),
     "activation": ("activation",),
     "dropout": ("rate",),
     "residual": ("layers",),

@@ -14,7 +14,7 @@ PRECISIONS = ("float32", "bfloat16")
 
 
 @contextmanager
-def training_mode(networks: Sequence[Any], precision: str = "float32") -> Iterator[None]:
+def training_mode(networks: Sequence[Any], precision: str = "float32", mode: bool | None = None) -> Iterator[None]:
     """Inside the context, these networks compute as in an update.
 
     A call of a Keras network has `training=True`, or False if the network is not trainable, unless the call passes
@@ -24,16 +24,31 @@ def training_mode(networks: Sequence[Any], precision: str = "float32") -> Iterat
     Args:
         networks: Keras networks; with "bfloat16", modules of torch too.
         precision: "bfloat16" makes all layers compute in bfloat16. Weights and outputs stay float32.
+        mode: what Keras networks receive as `training` instead.
     """
     classes: list[Any] = [type(network) for network in networks]
     for network, original in zip(networks, classes, strict=True):
-        training = None if is_module(network) else bool(network.trainable)
+        training = None if is_module(network) else bool(network.trainable) if mode is None else mode
         object.__setattr__(network, "__class__", _with_mode(original, training, precision))
     try:
         yield
     finally:
         for network, original in zip(networks, classes, strict=True):
             object.__setattr__(network, "__class__", original)
+
+
+@contextmanager
+def inference_mode(*networks: Any) -> Iterator[None]:
+    """Inside the context, these networks compute as while acting, also in an update: statistics do not change."""
+    modes = [(part, part.training) for network in networks if is_module(network) for part in network.modules()]
+    for part, _ in modes:
+        part.training = False
+    try:
+        with training_mode([network for network in networks if not is_module(network)], mode=False):
+            yield
+    finally:
+        for part, was_training in modes:
+            part.training = was_training
 
 
 @cache

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from noterl.backends import renorm
 from noterl.networks.layers import PLAN_LAYERS, stacks
 from noterl.utils import budget
 from noterl.utils.files import FileError
@@ -20,6 +21,9 @@ from noterl.utils.files import FileError
 # Networks that share layers build some that they do not keep, so twice the weights of the file are allowed.
 _SPARE_VALUES = 2**16
 _SPARE_ARRAYS = 64
+
+# The initial weights of normalizations, which are constants.
+_NORMS = {"layer_norm": {"gamma": 1.0, "beta": 0.0}, "batch_renorm": renorm.WEIGHTS}
 
 
 class NetworkSizeError(ValueError):
@@ -107,9 +111,9 @@ def _stack_weights(layers: Iterable[tuple], shape: tuple[int, ...]) -> Iterator[
             yield PlanWeight(args[0], "bias", gain)
         elif kind == "log_std":
             yield PlanWeight(shape[-1], "constant", args[0])
-        elif kind == "layer_norm":
-            yield PlanWeight(shape[-1], "constant", 1.0)
-            yield PlanWeight(shape[-1], "constant", 0.0)
+        elif kind in _NORMS:
+            for name, value in _NORMS[kind].items():
+                yield PlanWeight(1 if name == "updates" else shape[-1], "constant", value)
         shape = _output_shape([layer], shape)
 
 

@@ -18,6 +18,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 from torch.utils.weak import WeakIdKeyDictionary
 
+from noterl.backends import renorm
 from noterl.backends.nested import split_columns
 from noterl.backends.torch.tensors import device_name
 
@@ -160,6 +161,27 @@ class Residual(nn.Module):
         return inputs + self.layers(inputs)
 
 
+class BatchRenorm(nn.Module):
+    """Batch renormalization of rows; see `noterl.backends.renorm`. All numbers are float32, also under bfloat16.
+
+    Statistics are parameters without a gradient, because weights are in the order of parameters and then buffers.
+    """
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        for name, value in renorm.WEIGHTS.items():
+            start = torch.full(() if name == "updates" else (size,), value)
+            self.register_parameter(name, nn.Parameter(start, requires_grad=name in renorm.TRAINED))
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return `[B, D]`."""
+        weights = list(self._parameters.values())
+        outputs, moved = renorm.renormalize(rows.float(), weights, training=self.training)
+        for weight, value in zip(weights[len(renorm.TRAINED) :], moved, strict=False):
+            weight.copy_(value)
+        return outputs
+
+
 class MultiInput(nn.Module):
     """Passes the parts of rows `[B, D]` to a module that takes a dict; `backends.nested` describes `places`."""
 
@@ -237,7 +259,7 @@ def build(plan: tuple, shape: tuple[int, ...], activations: Mapping[str, str]) -
 
 # The modules of plan layers with the arguments of the layer, and with the number of their inputs.
 _PLAIN: dict[str, type[nn.Module]] = {"scale": Scale, "float": Float, "dropout": nn.Dropout}
-_OF_SIZE: dict[str, type[nn.Module]] = {"log_std": LogStd, "layer_norm": nn.LayerNorm}
+_OF_SIZE: dict[str, type[nn.Module]] = {"log_std": LogStd, "layer_norm": nn.LayerNorm, "batch_renorm": BatchRenorm}
 
 
 def _sequence(

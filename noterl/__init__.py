@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from noterl.agents.alphazero import AlphaZero as AlphaZero
     from noterl.agents.c51 import C51 as C51
     from noterl.agents.cql import CQL as CQL
+    from noterl.agents.crossq import CrossQ as CrossQ
     from noterl.agents.ddpg import DDPG as DDPG
     from noterl.agents.dqn import DQN as DQN
     from noterl.agents.iql import IQL as IQL
@@ -75,7 +76,7 @@ if not (_here / "callbacks").is_dir():
     __path__.append(str(_here.parent))
 
 _VALUE_AGENTS = ("c51", "dqn", "iqn", "pqn", "qrdqn", "rainbow")
-_ACTOR_AGENTS = ("a2c", "acer", "alphazero", "ddpg", "maddpg", "ppo", "sac", "td3", "tqc", "trpo")
+_ACTOR_AGENTS = ("a2c", "acer", "alphazero", "crossq", "ddpg", "maddpg", "ppo", "sac", "td3", "tqc", "trpo")
 _OFFLINE_AGENTS = ("cql", "iql", "rebrac", "td3bc")
 _AGENTS = (*_ACTOR_AGENTS, *_VALUE_AGENTS, *_OFFLINE_AGENTS)
 register_modules(*(f"noterl.agents.{name}" for name in _AGENTS))

@@ -872,6 +872,8 @@ class Agent(BaseAgent):
         burn_in: for a replay memory, steps before these. The weights of such rows are 0.
         state_every: for a replay memory, a sequence starts at each multiple of so many steps of a lane; by default half
             of `sequence_length`.
+        needs_whole_batch: whether the replicas of a strategy cannot share a batch, for example because of statistics of
+            the batch. `fit(strategy=)` then raises.
         update_period: n if every n-th update differs from the others, for example because it also updates the actor.
             If n is above 1, `update` receives a second argument, the Python int `updates % n`.
         target_period: number of updates between two steps of Polyak averaging; a divisor of `update_period`.

@@ -102,6 +102,7 @@ class Algorithm(Configurable):
     info_spec: Mapping[str, tuple[tuple[int, ...], Any, Any]] = {}
     random_spec: Mapping[str, tuple[tuple[int, ...], str]] = {}
     next_actions: bool = False
+    needs_whole_batch: bool = False  # whether replicas cannot share a batch
     update_period: int = 1
     target_period: int = 1
     rollout_steps: int = 128

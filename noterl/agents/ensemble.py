@@ -1,4 +1,4 @@
-"""The base class of TD3, SAC and TQC: an actor with any number of critics.
+"""The base class of TD3, SAC, TQC and CrossQ: an actor with any number of critics.
 
 Paper: Chen et al., "Randomized ensembled double Q-learning: learning fast without a model" (2021), algorithm 1, if
 `critics_in_target` is smaller than `critics`: targets are the minimum of random critics, and the actor maximizes the
@@ -15,6 +15,7 @@ from typing import Any, Unpack
 
 from noterl import losses, networks
 from noterl.agent import Agent, AgentOptions
+from noterl.algorithm import moves_target
 from noterl.backends import ops
 from noterl.networks.critics import build_critics
 from noterl.types import Batch
@@ -51,6 +52,7 @@ class CriticEnsemble(Agent):
 
     memory: str = "replay"
     actor: networks.Network
+    finished: Callable[[Any], Any] = staticmethod(lambda network: network)  # CrossQ adds layers to a default network
 
     def __init__(
         self,
@@ -95,7 +97,7 @@ class CriticEnsemble(Agent):
     def build_ensemble(
         self, critics: list[Any], hidden: Any, build: Callable[[Any], networks.Network], shape: tuple[int, ...]
     ) -> None:
-        """Build the critics and their targets; arguments as in `networks.critics.build_critics`."""
+        """Build the critics, and the targets if there are any; arguments as in `networks.critics.build_critics`."""
         described = any(isinstance(critic, networks.HiddenLayers) for critic in critics)
         if self.critic_norm and (described or not any(critic is None for critic in critics)):
             raise ValueError(
@@ -104,7 +106,7 @@ class CriticEnsemble(Agent):
             )
         hidden = hidden if self._critic_hidden is None else self._critic_hidden
         self.critics: list[networks.Network] = build_critics(critics, hidden, build, shape)
-        self.target_critics: list[networks.Network] = [networks.clone(critic) for critic in self.critics]
+        self.target_critics: list[networks.Network] = [networks.clone(q) for q in self.critics if moves_target(self)]
 
     def target_value(self, values: Sequence[Any], batch: Batch) -> Any:
         """Return the minimum of the critics' values, `[B, ...]` each, or of `critics_in_target` random critics."""

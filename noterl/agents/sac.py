@@ -117,8 +117,8 @@ class SAC(CriticEnsemble):
                 sizes = recurrent_units, layers, outputs
                 return networks.recurrent_network(space, recurrent, *sizes, actions=actions, **norm)
             if actions:
-                return networks.default_critic(space, layers, actions, outputs=outputs, **norm)
-            return networks.default_network(space, layers, outputs, **norm)
+                return self.finished(networks.default_critic(space, layers, actions, outputs=outputs, **norm))
+            return self.finished(networks.default_network(space, layers, outputs, **norm))
 
         shape = self.observation_shape
         self.actor = networks.network_or_default(actor, hidden, lambda layers: build(layers, outputs), shape)

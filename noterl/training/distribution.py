@@ -36,6 +36,9 @@ def check_strategy(strategy: Strategy, learner: Learner) -> None:
     Raises:
         ValueError: if the replicas cannot share a batch.
     """
+    if strategy.word and learner.algorithm.needs_whole_batch:
+        reason = f"{type(learner.algorithm).__name__} needs the statistics of a whole batch, and replicas share a batch"
+        raise ValueError(f"strategy must be None, because {reason}; got {strategy.word!r}")
     size = learner.schedule.batch_size
     if not isinstance(size, str):
         strategy.share(size)

@@ -65,6 +65,7 @@ _RANGES: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("C51", "DQN", "IQN", "Rainbow"), _DQN),
     **dict.fromkeys(("DDPG", "TD3"), _TD3),
     "A2C": _A2C,
+    "CrossQ": {name: part for name, part in _SAC.items() if name != "target_update"},
     "CQL": {**_OFFLINE, "alpha": Float(0.1, 10.0, log=True)},
     "IQL": {**_OFFLINE, "expectile": Float(0.5, 0.95), "temperature": Float(0.3, 10.0, log=True)},
     "ReBRAC": {
@@ -112,7 +113,7 @@ def _suggest(name: str, trial: Any, steps: int) -> dict[str, Any]:
     if {"batch_size", "rollout_steps"} <= values.keys():
         # A minibatch is at most a rollout of one environment.
         values["batch_size"] = min(values["batch_size"], values["rollout_steps"])
-    if name in ("DDPG", "SAC", "TD3", "TQC"):
+    if name in ("CrossQ", "DDPG", "SAC", "TD3", "TQC"):
         values["updates"] = values["update_every"]  # one update for each step
     if _RANGES[name].items() >= _DQN.items():
         final = Float(0.0, 0.2).suggest(trial, "exploration_final_eps")

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.backends("torch")
 
 AGENTS = [noterl.A2C, noterl.ACER, noterl.AlphaZero, noterl.DDPG, noterl.DQN, noterl.MADDPG, noterl.PPO, noterl.SAC]
 AGENTS += [noterl.TD3, noterl.TRPO, noterl.QRDQN, noterl.C51, noterl.IQN, noterl.TQC, noterl.PQN, noterl.Rainbow]
-AGENTS += [noterl.TD3BC, noterl.ReBRAC, noterl.IQL, noterl.CQL]
+AGENTS += [noterl.TD3BC, noterl.ReBRAC, noterl.IQL, noterl.CQL, noterl.CrossQ]
 
 
 def arguments(cls: type) -> dict[str, inspect.Parameter]:

@@ -241,7 +241,7 @@ class TestMemory:
 
 
 class TestUpdates:
-    @pytest.mark.parametrize("kind", ["dqn", "sac", "td3"])
+    @pytest.mark.parametrize("kind", ["dqn", "sac", "td3", "crossq"])
     def test_update_equals_that_of_the_host(self, kind: str) -> None:
         """The weights after a group of two updates are those of the host, from the same weights and batches."""
         agent, host = (self.agent(kind) for _ in range(2))
@@ -263,8 +263,11 @@ class TestUpdates:
     def agent(kind: str) -> Any:
         if kind == "dqn":
             return dqn(learning_starts=24, target_update=1000)
-        agent = {"sac": noterl.SAC, "td3": noterl.TD3}[kind](box_walk(), hidden=(4,), seed=1)
-        options = {"batch_size": 4, "learning_starts": 24, "update_every": 4, "updates": 2, "target_update": 0.1}
+        own = {"critic_hidden": (4,), "policy_delay": 1} if kind == "crossq" else {}
+        agent_class = {"sac": noterl.SAC, "td3": noterl.TD3, "crossq": noterl.CrossQ}[kind]
+        agent = agent_class(box_walk(), hidden=(4,), seed=1, **own)
+        options = {"batch_size": 4, "learning_starts": 24, "update_every": 4, "updates": 2}
+        options |= {} if kind == "crossq" else {"target_update": 0.1}
         agent.compile(**options, replay=Replay(40, n_step=2))
         return agent
 

@@ -193,11 +193,11 @@ class RolloutLearner(Learner):
         """Store the observations and actions of all lanes, and the fields of `forward` and of workers."""
         rollout: Any = self.rollout
         rollout.begin_round(observations, actions, fields)
-        if ACTING_OUTPUTS in fields:
-            self._has_outputs = True
-        elif self._has_outputs:  # of the workers of an earlier `fit`
-            self._has_outputs = False
-            rollout.extra_acting_outputs[:] = np.nan
+        had_outputs = self._has_outputs
+        self._has_outputs = ACTING_OUTPUTS in fields
+        if not self._has_outputs and (had_outputs or not rollout.round):
+            # The workers of an earlier `fit` have filled these rows for other actions.
+            rollout.extra_acting_outputs[rollout.round :] = np.nan
 
     def end_round(self) -> None:
         """Complete a round of the rollout; discard a complete rollout of an older policy that `prepare` cannot correct.

@@ -3,7 +3,7 @@
 Paper: Mnih et al., "Asynchronous methods for deep reinforcement learning", 2016, algorithm S3, with synchronous
 environments.
 
-With workers that overlap, targets and advantages are those of V-trace (Espeholt et al., "IMPALA", 2018, section 4.1).
+With workers that overlap, V-trace gives targets and advantages (Espeholt et al., "IMPALA", 2018, section 4.1).
 
 Differs: if `gae_lambda` is below 1, as by default, advantages follow Schulman et al. (2016), equation 16. With 1,
 advantages are the paper's n-step returns minus the value. Rollouts are longer, because the default is one environment

@@ -179,8 +179,8 @@ class ActorCritic(Agent):
     def _with_advantages(self, rollout: Batch, value: Any, next_value: Any, log_prob: Any) -> dict[str, Any]:
         """Return what `prepare` adds to a rollout, from its values and log-probabilities; all `[T, N]`.
 
-        If an older policy has acted, targets and advantages are those of V-trace, and the log-probabilities are those
-        of the older policy.
+        If an older policy has acted, V-trace gives targets and advantages, and the log-probabilities are of
+        the older policy.
         """
         reward = rollout.reward
         discount = rollout.discount

@@ -33,7 +33,7 @@ class CrossQ(SAC):
 
     Args:
         env: see `noterl.Agent`.
-        critic_hidden: units of each hidden layer of the critics; None for those of the actor. The paper has
+        critic_hidden: units of each hidden layer of the critics; None for the units of the actor. The paper has
             (2048, 2048), with 15 times the weights.
         policy_delay: number of critic updates for each update of actor and temperature.
         **options: see `SAC`. `dropout` is also in targets. Networks of your own should have such layers.

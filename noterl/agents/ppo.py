@@ -2,7 +2,7 @@
 
 Paper: Schulman et al., "Proximal policy optimization algorithms", 2017: the clipped surrogate of equation 7 and the
 combined loss of equation 9. Advantages: Schulman et al., "High-dimensional continuous control using generalized
-advantage estimation", 2016, equation 16. With workers that overlap, targets are those of V-trace (Espeholt et al.,
+advantage estimation", 2016, equation 16. With workers that overlap, V-trace gives the targets (Espeholt et al.,
 "IMPALA", 2018, section 4.1).
 
 Differs: as in Stable-Baselines3, advantages are normalized within each minibatch, gradients are clipped by their norm,

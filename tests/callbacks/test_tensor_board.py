@@ -55,7 +55,7 @@ def reader() -> Any:
 
 
 def agent(steps: int) -> Any:
-    return SimpleNamespace(steps=steps, configuration={"agent": "DQN", "batch_size": 32})
+    return SimpleNamespace(steps=steps, log_step=steps, configuration={"agent": "DQN", "batch_size": 32})
 
 
 def write(folder: Path, start: int, steps: list[int], flush_every: int = 1) -> TensorBoard:

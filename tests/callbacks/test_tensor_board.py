@@ -140,7 +140,7 @@ def test_hyperparameters_are_a_row_of_a_table_with_rewards(tmp_path: Path) -> No
 
 def test_evaluations_are_curves(reader: Any, tmp_path: Path) -> None:
     board = write(tmp_path, 0, [100])
-    board.agent.steps = 150
+    board.agent.steps = board.agent.log_step = 150
     board.on_evaluate_end({"reward_mean": 3.0, "returns": np.array([2.0, 4.0])})
     # On the device, an episode is logged at the end of the compiled call, and has steps of its own.
     board.on_episode_end(1, {"steps": 140, "reward": 1.0, "evaluation_reward_mean": 3.0})

@@ -160,7 +160,6 @@ def tune(
             check_number(name, limit, low=0, above=True)
     check_seed(seed)
     start = _file_of_weights(weights)
-    dataset = str(dataset) if isinstance(dataset, Path) else dataset
     chosen, constants = search_space(agent, space)
     folder = user_path(out)
     folder.mkdir(parents=True, exist_ok=True)
@@ -523,7 +522,7 @@ def write_best(
     if not result.best:
         return
     named = {"env": env} if isinstance(env, str) else dict(getattr(env, "options", {}))
-    budget = {"steps": steps} if dataset is None else {"dataset": dataset, "updates": steps}
+    budget = {"steps": steps} if dataset is None else {"dataset": str(dataset), "updates": steps}
     table: dict[str, Any] = {"agent": _name(agent), **named, **budget, "seed": seed}
     if weights is not None:
         table["weights"] = weights

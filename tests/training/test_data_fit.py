@@ -437,7 +437,7 @@ class TestErrors:
 
     def test_rollout_agent_says_why(self) -> None:
         agent = noterl.PPO((SPACE, spaces.Discrete(2)), hidden=(8,))
-        with pytest.raises(ValueError, match="dataset must be None for PPO"):
+        with pytest.raises(ValueError, match="dataset must be None for PPO, which learns from rollouts"):
             agent.fit(dataset=make_data(), updates=5)
 
     def test_agent_with_a_state_says_why(self) -> None:

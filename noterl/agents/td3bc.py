@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from noterl import losses
 from noterl.agents.td3 import TD3
 from noterl.backends import ops
+from noterl.backends.replicas import mean_over_replicas
 from noterl.hyperparameters import Hyperparameter
 from noterl.registry import register
 from noterl.schedules import Schedule
@@ -62,4 +62,4 @@ class TD3BC(TD3):
 
 def inverse_mean_size(q: Any) -> Any:
     """Return `1 / mean |Q|` of the global batch for values `[B]`, without a gradient."""
-    return ops.stop_gradient(1.0 / losses.mean_over_replicas(ops.mean(ops.abs(q))))
+    return ops.stop_gradient(1.0 / mean_over_replicas(ops.mean(ops.abs(q))))

@@ -187,9 +187,11 @@ class Algorithm(Configurable):
         """Return whether this is an agent of noterl that will build small networks for vectors."""
         config = self.get_config()
         is_own = _is_of_noterl(type(self)) and config.get("network") is None
-        widths = [config.get(name) or () for name in ("hidden", "critic_hidden")]
-        is_narrow = all(isinstance(units, int) and units <= _WIDEST for units in (*widths[0], *widths[1]))
-        return is_own and is_narrow and not spaces.has_images
+        # The constructor, which checks the units, has not run yet.
+        layers = [config.get(name) for name in ("hidden", "critic_hidden")]
+        units = [width for widths in layers if isinstance(widths, list | tuple) for width in widths]
+        is_wide = any(isinstance(width, int) and width > _WIDEST for width in units)
+        return is_own and not is_wide and not spaces.has_images
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Set an attribute, or the value of a hyperparameter.

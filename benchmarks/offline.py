@@ -46,10 +46,12 @@ def environment_of(name: str) -> str:
 
 
 def make(agent: str, name: str, seed: int) -> noterl.Agent:
-    """Return a compiled agent for a set, with its defaults except for the weights and batches of ReBRAC."""
+    """Return a compiled agent for a set, with defaults except for ReBRAC's weights and batches, and CQL's weight."""
     arguments: dict[str, Any] = {}
     if agent == "ReBRAC":
         arguments = dict(zip(("actor_beta", "critic_beta"), BETAS[name], strict=True))
+    if agent == "CQL":
+        arguments = {"alpha": 0.1}  # each step has a reward of 1, to which the default of 1 is too large
     made: noterl.Agent = getattr(noterl, agent)(environment_of(name), seed=seed, **arguments)
     made.compile(**({"batch_size": 256} if agent == "ReBRAC" else {}))
     return made

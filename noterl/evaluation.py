@@ -16,6 +16,7 @@ from noterl.agent import Agent, Defaults
 from noterl.backends import keras, ops
 from noterl.data import Dataset
 from noterl.hyperparameters import discount_factor
+from noterl.learning.expert_data import check_spaces
 from noterl.learning.runner import UpdateRunner
 from noterl.networks.critics import build_critics, q_values
 from noterl.replay import Replay
@@ -73,11 +74,7 @@ def fqe(agent: Agent, dataset: Dataset, *, updates: int = 10_000, bootstrap: int
     check_positive("bootstrap", bootstrap)
     if agent.state_spec:
         raise ValueError(f"agent must have no state, got the state_spec {agent.state_spec!r} of {type(agent).__name__}")
-    for name in ("observation_space", "action_space"):
-        if getattr(dataset, name) != getattr(agent, name):
-            raise ValueError(
-                f"dataset must have the agent's {name}, {getattr(agent, name)}, got {getattr(dataset, name)}"
-            )
+    check_spaces(agent, dataset, "dataset")
     episodes = len(dataset.lengths)
     if episodes < 2:
         raise ValueError(f"dataset must have at least two episodes, because episodes are drawn, got {episodes}")

@@ -2,7 +2,7 @@
 
 Paper: Kumar et al., "Conservative Q-learning for offline reinforcement learning" (2020), equation 4, as CQL(H).
 
-Differs: the base is `DQN` with its settings, but with returns of one step; the base of the paper is QRDQN.
+Differs: the base is `DQN` with its settings, such as returns of three steps; the base of the paper is QRDQN.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Any, Unpack
 
 from noterl import losses, networks
-from noterl.agent import Defaults
 from noterl.agents.dqn import DQN, DQNOptions
 from noterl.backends import ops
 from noterl.hyperparameters import Hyperparameter
@@ -49,10 +48,6 @@ class CQL(DQN):
         networks.refuse_options(self, options)
         super().__init__(env, double=double, **options)
         self.alpha = self.hyperparameter("alpha", alpha, minimum=0.0)
-
-    def defaults(self) -> Defaults:
-        """Return the settings of `DQN`, with returns of one step."""
-        return super().defaults()._replace(n_step=1)
 
     def loss(self, batch: Batch) -> tuple[Any, dict[str, Any]]:
         """Return the loss of `DQN` plus the weighted conservative loss, and the errors `[B]` with the latter loss.

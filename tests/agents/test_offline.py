@@ -15,7 +15,7 @@ from noterl.backends import current
 from noterl.learning.update import add_random_numbers
 from noterl.replay import Prioritized
 from tests.support import reference_values as reference
-from tests.support.batches import CONTINUOUS, VECTOR, copied, random_batch, row
+from tests.support.batches import CONTINUOUS, VECTOR, copied, differences, random_batch, row
 from tests.support.parts import run_updates, sample_batch
 
 torch_only = pytest.mark.backends("torch")
@@ -292,3 +292,38 @@ def test_critics_of_rebrac_are_normalized_unless_they_are_your_own() -> None:
     assert noterl.ReBRAC(CONTINUOUS, hidden=(4,)).critic_norm == {"layer_norm": True}
     assert noterl.ReBRAC(CONTINUOUS, hidden=(4,), layer_norm=False).critic_norm == {}
     assert noterl.ReBRAC(CONTINUOUS, hidden=(4,), network=(None, *own)).critic_norm == {}
+
+
+@torch_only
+@pytest.mark.parametrize("name", ["TD3BC", "ReBRAC", "IQL", "CQL"])
+def test_agents_train_on_data_and_resume_exactly(name: str, tmp_path: Any) -> None:
+    env = VECTOR if name == "CQL" else CONTINUOUS
+    rows = row(random_batch(1, 24, env), 0)
+    episodes = [slice(0, 10), slice(10, 23)]
+    data = noterl.Dataset(
+        [rows.observation[part.start : part.stop + 1] for part in episodes],
+        *([field[part] for part in episodes] for field in (rows.action, rows.reward)),
+        [True, False],
+        observation_space=env[0],
+        action_space=env[1],
+    )
+    agents = []
+    for parts in ((8,), (3, 5)):
+        agent = getattr(noterl, name)(env, hidden=(4,), seed=5)
+        agent.compile(batch_size=4, replay=noterl.Replay(64))
+        for updates in parts:
+            agent.fit(dataset=data, updates=updates, updates_per_epoch=4, verbose=0)
+            agent.save(tmp_path / "agent.noterl")
+            agent = noterl.load(tmp_path / "agent.noterl")
+        agents.append(agent)
+    assert [agent.updates for agent in agents] == [8, 8]
+    assert differences(*(copied(agent.get_state()["variables"]) for agent in agents)) == []
+
+
+@torch_only
+def test_rebrac_mixes_the_next_actions_of_data_and_memory() -> None:
+    data = noterl.imitation.record(lambda observation: [0.5], "Pendulum-v1", episodes=1)
+    agent = noterl.ReBRAC("Pendulum-v1", hidden=(4,), seed=1)
+    agent.compile(batch_size=8, learning_starts=10)
+    agent.fit(steps=30, dataset=data, dataset_share=0.5, verbose=0)
+    assert agent.updates > 0

@@ -194,7 +194,10 @@ class Dataset(Configurable):
             config = join_rows(config)
         if "lengths" not in config:
             return super().from_config(config)
-        expected = {"lengths": schema.Array(np.int64, (None,)), "terminated": schema.Array(np.bool_, (None,))}
+        expected: dict[str, Any] = {
+            "lengths": schema.Array(np.int64, (None,)),
+            "terminated": schema.Array(np.bool_, (None,)),
+        }
         expected |= {"rewards": schema.Array(np.float32, (None,)), "actions": schema.Array()}
         expected |= {"observations": (schema.Array(), dict), "origin": schema.DictOf(schema.Int(0))}
         schema.check({name: config.get(name, {}) for name in expected}, expected, "the data set")

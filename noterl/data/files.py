@@ -91,9 +91,10 @@ def write(path: PathLike, dataset: Any) -> None:
         return
     encoder = TreeEncoder()
     text = json.dumps(encoder.encode([dataset.observation_space, dataset.action_space])).encode()
-    arrays = {name.removesuffix(".npy"): array for name, array in encoder.arrays.items()}
+    members: dict[str, Any] = {name.removesuffix(".npy"): array for name, array in encoder.arrays.items()}
+    members |= {**rows_of(dataset), _SPACES: np.frombuffer(text, np.uint8)}
     with replacing(target) as file:
-        np.savez(file, **rows_of(dataset), **{_SPACES: np.frombuffer(text, np.uint8)}, **arrays)
+        np.savez(file, **members)
 
 
 def _read_npz(path: Path) -> dict[str, Any]:

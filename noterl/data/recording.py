@@ -21,6 +21,7 @@ from noterl.envs.checking.checker import Checker
 from noterl.envs.ends import warn_if_long
 from noterl.envs.observation import copy_observation
 from noterl.envs.rewards import unclipped
+from noterl.envs.source import resolve_like
 from noterl.heads import one_of
 from noterl.noise import NoiseProcess
 from noterl.random import Generators, check_seed
@@ -54,8 +55,11 @@ def play(agent: Any, env: Any, path: Any, steps: Any, episodes: Any, seed: Any, 
     generators = Generators((agent.generators.seed if is_agent else 0) if seed is None else seed)
     seeds = generators("demonstrations")
     with contextlib.ExitStack() as closing:
-        source = agent.spaces.source if env is None else envs.resolve(env)
-        if env is not None:
+        if env is None:
+            source = agent.spaces.source
+        else:
+            # An agent needs the spaces for which it was built.
+            source = resolve_like(env, agent.spaces.source) if is_agent else envs.resolve(env)
             closing.callback(source.close)
         if source.team is not None:
             raise ValueError(f"env must have one agent, got several: {', '.join(source.team.names)}")
@@ -103,7 +107,8 @@ class _Policy:
         """Called when an episode starts: the policy has no state yet, and the noise begins again."""
         if self._actor is not None:
             self._state = stacked([self._actor.start])
-            getattr(self._explorer, "reset", bool)()
+        if hasattr(self._explorer, "reset"):
+            self._explorer.reset()
 
     def __call__(self, observation: Any, info: Mapping[str, Any]) -> Any:
         """Return the action for an observation and `info`."""

@@ -134,10 +134,8 @@ def read(path: PathLike, *, mapped: bool = False) -> Any:
             for name in members:
                 if name != _TENSORS and not _ARRAY_NAME.fullmatch(name):
                     raise FileError(f"noterl does not write its member {name!r:.80}")
-            read_sizes = [info.file_size for info in members.values() if not (mapped and info.file_size >= _MIN_MAPPED)]
-            Budget("its arrays", **{"unpacked bytes": available_bytes()}).spend("unpacked bytes", sum(read_sizes))
-            if mapped and _TENSORS in members:  # which would be read whole
-                raise FileError("it is the file of an agent, not of data: noterl.load(path) or restore(path) reads it")
+            if mapped:
+                _check_mapped(members)
             tensors = unpack_tensors(_bytes(archive, members.pop(_TENSORS))) if _TENSORS in members else {}
             tree = TreeDecoder(lambda name: _array(archive, members, name, mapped), tensors).decode(encoded)
             if members or tensors:
@@ -315,6 +313,15 @@ def _array(archive: zipfile.ZipFile, members: dict[str, zipfile.ZipInfo], name: 
             return read_npy(member, info.file_size)
         except FileError as error:
             raise FileError(f"its member {name!r:.80}: {error}") from error
+
+
+def _check_mapped(members: dict[str, zipfile.ZipInfo]) -> None:
+    """Raise a FileError if the members that are not mapped do not fit in memory, or belong to an agent."""
+    size = sum(info.file_size for info in members.values() if info.file_size < _MIN_MAPPED)
+    if size > available_bytes():
+        raise FileError(f"its smaller arrays take {size:,} bytes, which do not fit in memory")
+    if _TENSORS in members:  # which would be read whole
+        raise FileError("it is the file of an agent, not of data: noterl.load(path) or restore(path) reads it")
 
 
 def _mapped(file: Any, info: zipfile.ZipInfo, member: IO[bytes]) -> Array:

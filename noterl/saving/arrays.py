@@ -42,7 +42,7 @@ def read_npy(stream: IO[bytes], size: int) -> Array:
 def read_npy_header(stream: IO[bytes], size: int) -> tuple[tuple[int, ...], Any, np.dtype[Any]]:
     """Return the shape, the order "C" or "F", and the dtype; the stream is then at the data.
 
-    See `read_npy` for the arguments and the errors.
+    Arguments and errors are as in `read_npy`.
     """
     try:
         version = np.lib.format.read_magic(stream)

@@ -352,7 +352,7 @@ class TestMapped:
         monkeypatch.setattr(archive, "available_bytes", lambda: 1_000)
         assert_same(Dataset.load(tmp_path / "data"), data)
         monkeypatch.setattr(archive, "available_bytes", lambda: 100)
-        with pytest.raises(FileError, match="unpacked bytes"):
+        with pytest.raises(FileError, match="fit in memory"):
             Dataset.load(tmp_path / "data")
 
     def test_damage_is_refused(self, tmp_path: Path) -> None:

@@ -67,6 +67,11 @@ def test_images_are_stored_once_as_bytes(tmp_path: Path) -> None:
     assert_same(noterl.Dataset.load(tmp_path / "data"), data)
 
 
+def test_environment_must_have_the_spaces_of_the_agent() -> None:
+    with pytest.raises(ValueError, match="env has the observation_space"):
+        noterl.Dataset.record(explorer(), "MountainCarContinuous-v0", steps=5)
+
+
 class DictEnv(gymnasium.Env[Any, Any]):
     observation_space = spaces.Dict({"speed": spaces.Box(0.0, 1.0, (2,), np.float32)})
     action_space = spaces.Discrete(2)

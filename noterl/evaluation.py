@@ -16,7 +16,7 @@ from noterl.agent import Agent, Defaults
 from noterl.backends import keras, ops
 from noterl.data import Dataset
 from noterl.hyperparameters import discount_factor
-from noterl.learning.expert_data import check_spaces
+from noterl.learning.expert_data import with_agent_spaces
 from noterl.learning.runner import UpdateRunner
 from noterl.networks.critics import build_critics, q_values
 from noterl.replay import Replay
@@ -63,9 +63,8 @@ def fqe(agent: Agent, dataset: Dataset, *, updates: int = 10_000, bootstrap: int
     Example:
     >>> import noterl
     >>> from noterl.evaluation import fqe
-    >>> from noterl.imitation import record
     >>> agent = noterl.DQN("CartPole-v1", hidden=(8,), seed=1)
-    >>> data = record(agent, episodes=5, deterministic=False)
+    >>> data = noterl.Dataset.record(agent, episodes=5)
     >>> estimate = fqe(agent, data, updates=20, bootstrap=3)
     >>> estimate.low <= estimate.high
     True
@@ -74,7 +73,7 @@ def fqe(agent: Agent, dataset: Dataset, *, updates: int = 10_000, bootstrap: int
     check_positive("bootstrap", bootstrap)
     if agent.state_spec:
         raise ValueError(f"agent must have no state, got the state_spec {agent.state_spec!r} of {type(agent).__name__}")
-    check_spaces(agent, dataset, "dataset")
+    dataset = with_agent_spaces(agent, dataset, "dataset")
     episodes = len(dataset.lengths)
     if episodes < 2:
         raise ValueError(f"dataset must have at least two episodes, because episodes are drawn, got {episodes}")

@@ -11,7 +11,7 @@ import numpy as np
 
 from noterl.hyperparameters import discount_factor
 from noterl.learning.device_observations import DeviceObservations
-from noterl.learning.expert_data import check_spaces
+from noterl.learning.expert_data import with_agent_spaces
 from noterl.learning.info_fields import with_next
 from noterl.learning.learner import Learner
 from noterl.registry import Configurable
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 _CHUNK = 2**14  # observations whose statistics are computed at once
 
 
-def check_learns_from_data(algorithm: Algorithm, data: Any, argument: str = "dataset") -> None:
-    """Check that an agent can learn from a data set.
+def check_learns_from_data(algorithm: Algorithm, data: Any, argument: str = "dataset") -> Any:
+    """Return a data set for an agent that can learn from data sets.
 
     Raises:
         ValueError: if the agent cannot learn from data sets, or has other spaces.
@@ -40,7 +40,7 @@ def check_learns_from_data(algorithm: Algorithm, data: Any, argument: str = "dat
     for reason, applies in reasons.items():
         if applies:
             raise ValueError(f"{argument} must be None for {type(algorithm).__name__}, which {reason}")
-    check_spaces(algorithm, data, argument)
+    return with_agent_spaces(algorithm, data, argument)
 
 
 class DataMemory:

@@ -33,7 +33,7 @@ class ExpertData:
         check_demonstrations(data)
         if algorithm.multi_agent:
             raise ValueError(f"demonstrations are of one agent, but {type(algorithm).__name__} has several")
-        check_spaces(algorithm, data, "demonstrations")
+        data = with_agent_spaces(algorithm, data, "demonstrations")
         self._algorithm = algorithm
         # Encoded once, because the encoding does not change during training.
         observations, actions = data.pairs()
@@ -58,9 +58,15 @@ class ExpertData:
         return observation, self.action[indices]
 
 
-def check_spaces(algorithm: Algorithm, data: Any, argument: str) -> None:
-    """Raise a ValueError that names both spaces if data were made in another kind of environment."""
+def with_agent_spaces(algorithm: Algorithm, data: Any, argument: str) -> Any:
+    """Return the data for an agent, whose spaces replace spaces that were inferred from the values of a file.
+
+    Raises:
+        ValueError: if the data were made in another kind of environment; the error names both spaces.
+    """
     ours = algorithm.observation_space
+    if "inferred_spaces" in getattr(data, "origin", ()):
+        data = data.with_spaces(ours, algorithm.action_space)
     theirs = data.observation_space
     if not same_layout(ours, theirs):
         raise ValueError(f"{argument} must have the agent's observation_space, {ours}, got {theirs}")
@@ -68,6 +74,7 @@ def check_spaces(algorithm: Algorithm, data: Any, argument: str) -> None:
         raise ValueError(
             f"{argument} must have the agent's action_space, {algorithm.action_space}, got {data.action_space}"
         )
+    return data
 
 
 def check_demonstrations(data: Any) -> ActionData:

@@ -161,8 +161,8 @@ class Fit:
         dataset = Dataset.load(data) if isinstance(data, str | os.PathLike) else data
         if not isinstance(dataset, Dataset):
             raise ValueError(f"{argument} must be a noterl.Dataset, a path or a Minari id, got {data!r:.80}")
-        check_learns_from_data(self.parts.algorithm, dataset, argument)
-        return dataset
+        fitting: Dataset = check_learns_from_data(self.parts.algorithm, dataset, argument)
+        return fitting
 
     def begin(self) -> Budget:
         """Build the agent and check the arguments; then let callbacks restore the agent and change the budget."""

@@ -322,7 +322,7 @@ def test_agents_train_on_data_and_resume_exactly(name: str, tmp_path: Any) -> No
 
 @torch_only
 def test_rebrac_mixes_the_next_actions_of_data_and_memory() -> None:
-    data = noterl.imitation.record(lambda observation: [0.5], "Pendulum-v1", episodes=1)
+    data = noterl.Dataset.record(lambda observation: [0.5], "Pendulum-v1", episodes=1)
     agent = noterl.ReBRAC("Pendulum-v1", hidden=(4,), seed=1)
     agent.compile(batch_size=8, learning_starts=10)
     agent.fit(steps=30, dataset=data, dataset_share=0.5, verbose=0)

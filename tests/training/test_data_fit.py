@@ -429,6 +429,29 @@ class TestMixing:
 
 
 @pytest.mark.backends("torch")
+class TestSpaces:
+    def test_rows_without_spaces_get_those_of_the_agent(self, tmp_path: Path) -> None:
+        agent = make_agent("sac")
+        generator = np.random.default_rng(0)
+        rows = {
+            "observations": generator.normal(size=(40, 3)),
+            "actions": generator.uniform(-0.5, 0.5, (40, 2)),
+            "rewards": np.ones(40),
+            "terminals": np.arange(40) % 10 == 9,
+            "timeouts": np.zeros(40, bool),
+        }
+        np.savez(tmp_path / "rows.npz", **rows)
+        agent.fit(dataset=tmp_path / "rows.npz", updates=4, verbose=0)
+        assert agent.updates == 4
+        assert noterl.Dataset.load(rows).with_spaces(SPACE, agent.action_space).action_space == agent.action_space
+
+    def test_values_outside_the_agent_s_spaces_are_named(self) -> None:
+        rows = {name: np.zeros((4, 3)) for name in ("observations", "next_observations")}
+        rows |= {"actions": np.full(4, 7), "rewards": np.ones(4), "terminals": np.zeros(4, bool)}
+        with pytest.raises(ValueError, match="actions"):
+            make_agent().fit(dataset=noterl.Dataset.load(rows), updates=2)
+
+
 class TestErrors:
     def test_other_spaces_are_named(self) -> None:
         agent = make_agent("sac")

@@ -219,7 +219,7 @@ class TestLambdaCallback:
 class TestEpisodePrinter:
     def test_line_holds_episode_steps_reward_loss_and_speed(self, capsys: pytest.CaptureFixture[str]) -> None:
         printer = EpisodePrinter(every=2)
-        printer.agent = SimpleNamespace(steps=100, updates=0, episodes=0)
+        printer.agent = SimpleNamespace(steps=100, log_step=100, updates=0, episodes=0, history=None)
         printer.on_train_begin({})
         for reward, steps, seconds, loss in [
             (1.0, 110, 0.5, {}),

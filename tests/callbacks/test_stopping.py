@@ -36,6 +36,8 @@ every_backend = pytest.mark.backends("tensorflow", "jax", "torch")
 class RatedAgent:
     """The part of an agent with two optimizers that `ReduceLROnPlateau` uses."""
 
+    finished_epochs = 0
+    log_step = property(lambda self: self.steps)
     optimizer_names = ("actor", "critic")
     callbacks: tuple[Any, ...] = ()
 

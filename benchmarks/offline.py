@@ -46,14 +46,21 @@ def environment_of(name: str) -> str:
 
 
 def make(agent: str, name: str, seed: int) -> noterl.Agent:
-    """Return a compiled agent for a set, with defaults except for ReBRAC's weights and batches, and CQL's weight."""
+    """Return a compiled agent for a set, with its defaults except for what a comment explains."""
     arguments: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     if agent == "ReBRAC":
         arguments = dict(zip(("actor_beta", "critic_beta"), BETAS[name], strict=True))
-    if agent == "CQL":
+        settings = {"batch_size": 256}
+    elif agent == "CQL":
         arguments = {"alpha": 0.1}  # each step has a reward of 1, to which the default of 1 is too large
+    elif name == "cartpole":
+        # The end of an episode is up to 500 steps away, and the advantages of actions are small.
+        arguments = {"hidden": (64, 64), "expectile": 0.9, "temperature": 10.0}
+        memory = noterl.Replay(100_000, n_step=3)
+        settings = {"optimizer": 1e-3, "target_update": 0.02, "batch_size": 128, "replay": memory}
     made: noterl.Agent = getattr(noterl, agent)(environment_of(name), seed=seed, **arguments)
-    made.compile(**({"batch_size": 256} if agent == "ReBRAC" else {}))
+    made.compile(**settings)
     return made
 
 

@@ -138,6 +138,8 @@ def read_parquet(path: Path) -> list[Row]:
         words = [field.name for field in schema if arrow.types.is_string(field.type)]
         table = parquet.read_table(path, read_dictionary=words)  # a word that is repeated is in memory once
         table.validate(full=True)  # such as the places of words in their dictionary
+        if table.num_rows != sum(entry.num_rows for entry in metadata):  # pyarrow 15 leaves out damaged pages
+            raise ValueError(f"{path} is damaged: some of its rows cannot be read")
         columns = [_python_values(column) for column in table.columns]
     except (arrow.ArrowException, OSError, UnicodeDecodeError) as error:
         if getattr(error, "errno", None):  # of the system; those of pyarrow have no number and do not name the file

@@ -89,7 +89,7 @@ FAULTS = [
     (observing(lambda x: {"a": x}), "has the shape ()"),
     (stepping(reward=float("nan")), "reward of environment 0 at step 1 is not finite: nan (episode 0, step 1)"),
     (stepping(reward=np.inf), "is not finite: inf"),
-    (stepping(reward=np.zeros(1)), "reward of environment 0 at step 1 must be a number"),
+    (stepping(reward=np.zeros(2)), "reward of environment 0 at step 1 must be a number"),
     (stepping(reward=None), "reward of environment 0 at step 1 must be a number"),
     (stepping(reward="1"), "reward of environment 0 at step 1 must be a number"),
     (stepping(more=1), "step must return (observation,"),

@@ -219,7 +219,10 @@ def test_end_that_is_not_a_bool_raises(ends: Any, name: str) -> None:
             lanes.tick(step)
 
 
-@pytest.mark.parametrize("reward", [None, "1", np.array([1.0]), np.ones(2)])
+# NumPy before 2.4 takes an array of one number as the number.
+@pytest.mark.parametrize(
+    "reward", [None, "1", np.ones(2), *([np.ones(1)] if np.lib.NumpyVersion(np.__version__) >= "2.4.0" else [])]
+)
 def test_reward_that_is_not_a_number_raises(reward: Any) -> None:
     with pytest.raises(InvalidStepError, match=r"^reward of environment 3 at step 9 must"):
         Checker(spaces.Discrete(2)).reward(reward, 3, 9)

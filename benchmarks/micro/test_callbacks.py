@@ -82,7 +82,7 @@ def test_row_of_each_logger(benchmark: Any, tmp_path: Path, capsys: pytest.Captu
     loggers: list[noterl.Callback] = []
 
     class Counter:
-        steps = 0
+        steps = log_step = 0
         configuration: ClassVar[dict[str, object]] = {}
 
     def make_loggers() -> None:

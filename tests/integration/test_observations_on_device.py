@@ -80,6 +80,14 @@ def test_images_are_gathered_as_bytes() -> None:
     assert "uint8" in str(batch.observation.dtype)
 
 
+def gathered_twice(replay: Replay, sample: Any, observations: DeviceObservations) -> tuple[Any, Any]:
+    """Return the batches of a sample from the memory, and from the copy on the device."""
+    replay.device_copy = None
+    expected = replay.gather(sample, gamma=0.9)
+    replay.device_copy = observations
+    return expected, replay.gather(sample, gamma=0.9)
+
+
 @pytest.mark.parametrize(("kind", "frames"), [("plain", None), ("first", 3), ("last", 3)])
 def test_rows_equal_those_of_the_memory_after_any_history(kind: str, frames: int | None) -> None:
     shape = {"plain": (2, 3), "first": (3, 2), "last": (2, 2, 3)}[kind]
@@ -111,8 +119,7 @@ def test_rows_equal_those_of_the_memory_after_any_history(kind: str, frames: int
             stacks[lane] = None if ends else after
         if step % 7 == 0 and replay.num_sampleable() > 4:
             sample = replay.sample(2, 4, generator=generator)
-            expected = replay.gather(sample, gamma=0.9)
-            found = replay.gather(sample, gamma=0.9, observations=observations)
+            expected, found = gathered_twice(replay, sample, observations)
             for name in ("observation", "next_observation"):
                 np.testing.assert_array_equal(np.asarray(getattr(found, name)), getattr(expected, name))
 
@@ -176,9 +183,8 @@ def test_error_while_observations_are_sent_loses_none(monkeypatch: pytest.Monkey
 
             monkeypatch.setattr(device_observations, "gather", interrupted)
             with pytest.raises(KeyboardInterrupt):
-                replay.gather(sample, gamma=0.9, observations=observations)
-        expected = replay.gather(sample, gamma=0.9)
-        found = replay.gather(sample, gamma=0.9, observations=observations)
+                gathered_twice(replay, sample, observations)
+        expected, found = gathered_twice(replay, sample, observations)
         for name in ("observation", "next_observation"):
             np.testing.assert_array_equal(np.asarray(getattr(found, name)), getattr(expected, name))
 

@@ -186,7 +186,7 @@ def replaced(tree: Any, keys: tuple[Any, ...], value: Any) -> Any:
 # Places where a value may be missing, where every bool or number is valid, or where the value was None, [] or {}.
 # States of callbacks are checked by the next fit.
 HARMLESS = re.compile(
-    r"normalizers|rollout|replay\.sampler|"
+    r"normalizers|rollout|dataset|replay\.sampler|"
     r"lanes|lanes\.(actions|extra|info)|lanes\.lanes\.0\.(actions|environment)|lanes\.ledger\.(over|(running|lengths|numbers|info)\.0)|"
     r"replay|reward_model|polyak|schedule|acting_policy|worker_explorers|loss\.(last|sums)(\.loss)?|"
     r"optimizers\.optimizer\.scalars\.0|callbacks.*|generators\.states(\.[a-z_/0-9]+(\..*)?)?|explorer\.(counts|generator\..*)"
@@ -396,7 +396,7 @@ def test_no_module_that_reads_files_uses_pickle() -> None:
     found = {path.relative_to(ROOT).as_posix() for path in files if unsafe_lines(path.read_text())}
     # Through pipes to processes of its own, and never from a file; and exports, which an agent is not loaded from.
     # `processes` only names pickle's error.
-    rooms = {"ray": ("actor", "launcher"), "workers": ("pickling", "supervisor", "worker")}
+    rooms = {"ray": ("actor", "launcher"), "workers": ("pickling", "process", "supervisor", "worker")}
     pipes = {f"noterl/collect/{room}/{name}.py" for room, names in rooms.items() for name in names}
     pipes.add("noterl/utils/processes.py")
     assert found == pipes | {f"noterl/export/{name}.py" for name in ("formats", "torch_file")}

@@ -497,6 +497,6 @@ class TestErrors:
     def test_no_environment_is_opened(self) -> None:
         agent = make_agent()
         with warnings.catch_warnings():
-            warnings.simplefilter("error")
+            warnings.simplefilter("error", UserWarning)
             agent.fit(dataset=data_of(agent), updates=5, verbose=0)
         assert agent._parts.session.lanes is None

@@ -109,9 +109,8 @@ class _Progress:
         call_handlers(self._events.on_step_end)
 
     def _count(self) -> None:
-        self._sums.steps, self._sums.updates = (
-            sum(getattr(agent, name) for agent in self._agents) for name in ("steps", "updates")
-        )
+        for name in ("steps", "updates", "log_step"):
+            setattr(self._sums, name, sum(getattr(agent, name) for agent in self._agents))
 
 
 class Population:

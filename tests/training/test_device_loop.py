@@ -423,7 +423,7 @@ class TestAgents:
 
     def test_dict_observations_are_encoded_as_on_the_host(self, trpo: Any) -> None:
         carry = trpo._parts.session.lanes.carry
-        time = np.array(carry.states[0])
+        time = np.array(carry.states)
         host = trpo.spaces.encoder({"place": np.stack([time, -time], -1).astype(np.float32), "choice": time % 3})
         np.testing.assert_array_equal(carry.observations, host)
 

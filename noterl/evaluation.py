@@ -204,8 +204,8 @@ class _FittedQ(Agent):
         if self.spaces.normalizers is not None:
             rows = self.spaces.normalizers.normalize_observation(rows)
         pairs = zip(_pieces(rows), _pieces(actions), strict=True)
-        found = [ops.stack(q_values(self.critics, *pair), axis=1) for pair in pairs]
-        return self.mean + self.deviation * np.concatenate([backends.current().fetch(each) for each in found])
+        values = [ops.stack(q_values(self.critics, *pair), axis=1) for pair in pairs]
+        return self.mean + self.deviation * np.concatenate([backends.current().fetch(chunk) for chunk in values])
 
 
 def _scale(dataset: Dataset, gamma: float) -> tuple[float, float]:
@@ -234,5 +234,5 @@ def _chunked(function: Any, observations: Any) -> np.ndarray:
     """Return what a function of observations returns for all rows."""
     count = len(next(iter(observations.values())) if isinstance(observations, dict) else observations)
     chunks = range(0, count, _CHUNK)
-    parts = [function(map_arrays(lambda array: array[first : first + _CHUNK], observations)) for first in chunks]  # noqa: B023
-    return np.concatenate(parts)
+    results = [function(map_arrays(lambda array: array[first : first + _CHUNK], observations)) for first in chunks]  # noqa: B023
+    return np.concatenate(results)

@@ -118,7 +118,8 @@ class Capabilities(TypedDict, total=False):
         tables: the observations of a replay memory on the device.
         scopes: a function of variables and optimizers that makes what was built in the scope of a strategy independent
             of the scope: `fit(strategy=)` makes separate copies.
-        choose_device: a function that is told whether the networks of an agent to come are small, and places them.
+        choose_device: a function that chooses the device before an agent builds networks. The argument is whether the
+            networks will be small.
         device_reason: a function that returns why the process uses its device, for `summary`.
         live_numbers: True if an update reads Python numbers, such as rules of optimizers, each time. Otherwise a
             compiled update contains the numbers as constants.

@@ -199,8 +199,8 @@ class MixedMemory:
 
     def gather(self, sample: MixedSample, *, gamma: float) -> Batch:
         """Return the batches `[K, B, ...]`, with the transitions of the agent's memory first."""
-        both = zip(self.own.gather(sample.own, gamma=gamma), self.data.gather(sample.data, gamma=gamma), strict=True)
-        return Batch(*(map_leaves(_joined, *pair) for pair in both))
+        pairs = zip(self.own.gather(sample.own, gamma=gamma), self.data.gather(sample.data, gamma=gamma), strict=True)
+        return Batch(*(map_leaves(_joined, *pair) for pair in pairs))
 
     def feedback(self, sample: MixedSample, values: dict[str, Any]) -> None:
         """Pass the feedback to both memories; see `Replay.feedback`."""

@@ -138,7 +138,7 @@ def prepared(algorithm: Algorithm, rollout: Batch) -> Batch:
                 f"{type(algorithm).__name__} has the shape {tuple(getattr(field, 'shape', ()))}"
             )
     extra = {**rollout.extra, **fields, **learner_state}
-    extra.pop(ACTING_OUTPUTS, None)  # updates compile for the same fields, whoever has acted
+    extra.pop(ACTING_OUTPUTS, None)  # so that updates receive the same fields after each rollout
     return rollout._replace(extra=extra)
 
 

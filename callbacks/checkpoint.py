@@ -26,6 +26,8 @@ from .support.writer import Writer
 _NAME = re.compile(
     r"episode-(\d+)-(?:step-(\d+)-)?[\w.-]+-(?:minus-)?(?:\d+\.\d\d|nan|inf)(?:-\d+)?\.(?:noterl|safetensors)", re.ASCII
 )
+# What is monitored instead of the reward if the agent trains on a data set, whose epochs have no reward.
+_LOSS = "loss"
 MANIFEST = ".checkpoints.json"  # lists the files of the run that saved last
 
 
@@ -190,7 +192,7 @@ class Checkpoint(Callback):
             # episodes.
             self._has_score = False
             if "reward" not in logs and self._monitor.name == "reward" and not self._is_by_score:
-                self._monitor = Monitor("loss", None, self._monitor.mode)  # an epoch has no reward
+                self._monitor.follow(_LOSS)
             is_logged = self._monitor.update(logs, self)
             self._has_score = True
             is_due = self.every.is_due(self.agent, self._every_mark or 0)
@@ -323,6 +325,7 @@ class Checkpoint(Callback):
             "files": [file.name for file in self._kept],
             "scores": [file.score for file in self._kept],
             "chosen": [file.chosen for file in self._kept],
+            "monitor": self._monitor.name,
             **self._monitor.get_state(),
             "awaits_score": self._awaits_score,
         }
@@ -337,6 +340,8 @@ class Checkpoint(Callback):
         rows = zip(state["files"], state["scores"], state["chosen"], strict=True)
         # A file name comes from a document that may be damaged or hostile, and files with these names are removed.
         self._kept = [_File(*row) for row in rows if _NAME.fullmatch(row[0])]
+        if state.get("monitor") == _LOSS and self._monitor.name == "reward":
+            self._monitor.follow(_LOSS)
         self._monitor.set_state(state)
         self._awaits_score = state.get("awaits_score", False)
 

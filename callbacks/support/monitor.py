@@ -138,6 +138,12 @@ class Monitor:
             return True
         return value > than + by if self.mode == "max" else value < than - by
 
+    def follow(self, name: str) -> None:
+        """Monitor another metric from now on; the values of the old one leave the mean."""
+        if name != self.name:
+            self.name = name
+            self.recent.clear()
+
     def get_state(self) -> dict[str, Any]:
         """Return the values in the mean, and whether the metric is rare."""
         return {"recent": list(self.recent), "is_rare": self.is_rare}

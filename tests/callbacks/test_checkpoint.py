@@ -259,6 +259,7 @@ class TestFailures:
             "files": names(tmp_path),
             "scores": [1.0],
             "chosen": [True],
+            "monitor": "reward",
             "recent": [2.0],
             "is_rare": False,
             "awaits_score": False,

@@ -368,6 +368,21 @@ class TestResume:
         assert continued.history["loss"] == history.history["loss"]
 
     @pytest.mark.backends("torch")
+    def test_resumed_checkpoint_keeps_the_mean_of_the_losses(self, tmp_path: Path) -> None:
+        """The loss is in the names of the files, so a resumed run that restarts the mean leaves a second file."""
+
+        def train(agent: Any, epochs: int, name: str) -> list[str]:
+            checkpoint = Checkpoint(tmp_path / name, save_freq=1, max_save_files=None, window=3)
+            agent.fit(
+                dataset=data_of(agent), updates=10 * epochs, updates_per_epoch=10, callbacks=[checkpoint], verbose=0
+            )
+            return [file.name for file in checkpoint.files]
+
+        whole = train(make_agent(), 4, "whole")
+        train(make_agent(), 2, "parts")
+        assert train(noterl.load(Checkpoint.latest(tmp_path / "parts")), 2, "parts") == whole
+
+    @pytest.mark.backends("torch")
     def test_resumed_run_refuses_other_data(self, tmp_path: Path) -> None:
         backup = BackupAndRestore(tmp_path / "backup", save_freq=10, unit="updates")
         agent = make_agent()

@@ -27,8 +27,8 @@ _FEW = 50  # values, up to which a plot marks each one
 
 def check_logs(episode: int, logs: Logs) -> None:
     """Raise a ValueError if a callback has replaced a number that the log of a run needs by another value."""
-    # The kinds of NumPy's dtypes: bools, ints and floats are numbers, only ints are steps.
-    for name, kinds in {"reward": "biuf", "time": "biuf", "steps": "iu"}.items():
+    # The kinds of NumPy's dtypes: bools, ints and floats are numbers, only ints count steps and updates.
+    for name, kinds in {"reward": "biuf", "time": "biuf", "steps": "iu", "updates": "iu"}.items():
         value = np.asarray(logs.get(name, 0))
         if value.ndim or value.dtype.kind not in kinds:
             raise ValueError(

@@ -200,8 +200,11 @@ class RowLogger(Callback):
             for row in rows:
                 # An epoch has no reward.
                 values = [0.0 if row[name] is None and "reward" in name else row[name] for name in numbers]
-                if not isinstance(row["steps"], int) or not all(isinstance(value, int | float) for value in values):
-                    raise ValueError(f"steps must be ints, and {', '.join(numbers)} numbers")
+                counts = [row["steps"], row.get("updates") or 0]
+                if not all(isinstance(count, int) for count in counts):
+                    raise ValueError("steps and updates must be ints")
+                if not all(isinstance(value, int | float) for value in values):
+                    raise ValueError(f"{', '.join(numbers)} must be numbers")
         except (KeyError, OSError, TypeError, ValueError) as error:
             name = type(self).__name__
             raise ValueError(f"path: {self.path} exists and is not a log of {name}: {error!r}") from error

@@ -355,9 +355,23 @@ class TestBadInput:
         with pytest.raises(ValueError, match=r"path: .*log\.csv .*time"):
             rewarded([0]).fit(episodes=1, callbacks=[CSVLogger(path)], verbose=0)
 
+    def test_counts_that_are_no_ints_are_refused(self, tmp_path: Path) -> None:
+        path = tmp_path / "log.csv"
+        path.write_text("steps,updates,episode,reward,time\n1,[],0,1,1\n")
+        with pytest.raises(ValueError, match=r"path: .*log\.csv .*steps and updates must be ints"):
+            rewarded([0]).fit(episodes=1, callbacks=[CSVLogger(path)], verbose=0)
+
     @pytest.mark.parametrize(
         "change",
-        [{"reward": "high"}, {"reward": [1.0]}, {"reward": 10**400}, {"steps": 1.5}, {"steps": None}, {"time": None}],
+        [
+            {"reward": "high"},
+            {"reward": [1.0]},
+            {"reward": 10**400},
+            {"steps": 1.5},
+            {"steps": None},
+            {"updates": "many"},
+            {"time": None},
+        ],
     )
     def test_logs_that_the_next_fit_would_refuse_are_not_written(
         self, change: dict[str, Any], ending: str, tmp_path: Path

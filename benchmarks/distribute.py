@@ -49,19 +49,17 @@ STRATEGIES = {
     "data_parallel": Strategy(
         "data_parallel", "jax", variables=[("XLA_FLAGS", "--xla_force_host_platform_device_count=2")]
     ),
-    "data_parallel_processes": Strategy("data_parallel", "jax", True),
     "ddp": Strategy("ddp", "torch", True),
     "mirrored": Strategy("mirrored", "tensorflow"),
     "multiworker": Strategy("multiworker", "tensorflow", True),
     "parameter_server": Strategy("parameter_server", "tensorflow", True),
 }
 
-# The parts of each strategy. Asynchronous updates differ from those of one device, and always need other processes;
-# one process of JAX is one device. The model is that of processes whose updates are programs of XLA or torch.
+# The parts that a strategy lacks. Asynchronous updates differ from those of one device and need other processes. The
+# model is that of the processes of torch.
 LEFT_OUT = {
     *((name, "model") for name in ("data_parallel", "mirrored", "multiworker", "parameter_server")),
     *(("parameter_server", part) for part in ("equivalence", "overhead")),
-    ("data_parallel_processes", "overhead"),
 }
 
 # Trains until the greedy policy reaches 475, in the chief's evaluations every 2,000 steps.
@@ -85,7 +83,7 @@ if strategy == "mirrored":
     from tests.support.tensorflow_strategies import two_devices
     two_devices()
 task = json.loads(os.environ.get("TF_CONFIG", '{"task": {"index": 0}}'))["task"]
-rank = os.environ.get("RANK") or os.environ.get("KERAS_DISTRIBUTION_PROCESS_ID") or task["index"]
+rank = os.environ.get("RANK") or task["index"]
 agent, goal = noterl.DQN("CartPole-v1", seed=seed), Goal()
 started = time.perf_counter()
 history = agent.fit(steps=steps, strategy=strategy, callbacks=[goal], verbose=0)

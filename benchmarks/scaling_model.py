@@ -13,7 +13,7 @@ from typing import Any
 
 REPEATS = 3
 # Two ranks share the cores of a machine, so each process computes with one thread.
-ONE_THREAD = {"OMP_NUM_THREADS": "1", "NPROC": "1"}
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 # The units of the network whose speeds check the model, and those of networks that give the constants of reductions.
 UNITS, OTHER_UNITS = 256, (64, 512)
 # (units, ranks, workers of each rank, whether it updates). Of the runs with `UNITS`, the first two give constants, and
@@ -29,7 +29,7 @@ PREDICTED = ((8, 1), (64, 1))
 PROGRAM = """
 import json, os, sys, time
 word, (units, ranks, workers, updates) = sys.argv[1], map(int, sys.argv[2:])
-rank = int(os.environ.get("RANK") or os.environ.get("KERAS_DISTRIBUTION_PROCESS_ID") or 0)
+rank = int(os.environ.get("RANK") or 0)
 if workers == 1 and hasattr(os, "sched_setaffinity"):
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[rank : rank + 1])
 import gymnasium

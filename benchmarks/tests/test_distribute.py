@@ -82,7 +82,7 @@ def test_short_budgets_are_not_stored(
 
 def test_model_finds_the_constants_of_its_own_speeds(processes: list[list[str]], tmp_path: Path) -> None:
     folder = tmp_path / "distribute"
-    distribute.main(["--strategies", "data_parallel_processes", "ddp", "--parts", "model", "--output", str(folder)])
+    distribute.main(["--strategies", "ddp", "--parts", "model", "--output", str(folder)])
     assert read(folder / "model-ddp.json")["constants"] == pytest.approx(CONSTANTS)
     rows = [[cell.strip() for cell in line.split("|")] for line in report.scaling_model_tables(tmp_path).splitlines()]
     assert [row[-2] for row in rows if row[1:2] == ["ddp"]][1:] == [

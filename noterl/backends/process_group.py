@@ -35,7 +35,7 @@ class ProcessGroup(ABC):
 
     def agree(self, values: Sequence[float]) -> np.ndarray:
         """Return the values of all processes, `[processes, n]` float64."""
-        # Sent as int32, because JAX would round float64 to float32.
+        # Sent as int32, the dtype of `exchange`.
         bits = self.exchange(np.asarray(values, np.float64).view(np.int32))
         return np.array(bits, order="C").view(np.float64)
 
@@ -45,7 +45,7 @@ class ProcessGroup(ABC):
         longest = int(lengths.max())
         if not longest:
             return [b""] * self.count
-        size = max(64, 1 << (longest - 1).bit_length())  # few sizes, because TensorFlow and JAX compile each
+        size = max(64, 1 << (longest - 1).bit_length())  # few sizes, because TensorFlow compiles each
         rows = self.exchange(np.frombuffer(message.ljust(size, b"\0"), np.int32))
         return [row.tobytes()[:length] for row, length in zip(rows, lengths, strict=True)]
 

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -41,8 +41,8 @@ def run(arguments: Sequence[str]) -> None:
     word = options.strategy.replace("-", "_")
     if word not in _VARIABLES:
         raise UsageError(
-            f"--strategy must be {', '.join(_VARIABLES)}, got {options.strategy!r}; the devices of one process "
-            "(mirrored) need no launcher: python script.py"
+            f"--strategy must be {', '.join(_VARIABLES)}, got {options.strategy!r}; data_parallel (JAX) and "
+            "mirrored train on the devices of one process, which needs no launcher: python script.py"
         )
     _check_network(word, options.trusted_network)
     if options.processes < 1:
@@ -115,8 +115,18 @@ def _ports(count: int, first: int | None) -> list[int]:
 
 
 def _of_torch(processes: int, ports: Sequence[int]) -> tuple[list[str], list[Variables]]:
-    """Return the names of the processes and the variables of torchrun."""
-    return _with_gpus(
+    """Return the names of the processes and the variables of torchrun; each has a separate GPU if there are some.
+
+    Raises:
+        UsageError: if there are too few GPUs.
+    """
+    gpus = visible_gpus()
+    if gpus and len(gpus) < processes:
+        raise UsageError(
+            f"--processes {processes} exceeds the {len(gpus)} GPUs of this machine, and processes cannot share "
+            "one; train on the CPU with CUDA_VISIBLE_DEVICES= in front of the command"
+        )
+    variables = [
         {
             "KERAS_BACKEND": "torch",
             "RANK": str(rank),
@@ -127,46 +137,14 @@ def _of_torch(processes: int, ports: Sequence[int]) -> tuple[list[str], list[Var
             "MASTER_PORT": str(ports[0]),
         }
         for rank in range(processes)
-    )
-
-
-def _of_jax(processes: int, ports: Sequence[int]) -> tuple[list[str], list[Variables]]:
-    """Return the names of the processes and the variables of `keras.distribution.initialize`."""
-    return _with_gpus(
-        {
-            "KERAS_BACKEND": "jax",
-            "KERAS_DISTRIBUTION_JOB_ADDRESSES": f"{_HOST}:{ports[0]}",
-            "KERAS_DISTRIBUTION_NUM_PROCESSES": str(processes),
-            "KERAS_DISTRIBUTION_PROCESS_ID": str(rank),
-            # For a script that connects the processes itself: by default, JAX listens at all addresses.
-            "JAX_COORDINATOR_BIND_ADDRESS": f"{_HOST}:{ports[0]}",
-            "NPROC": os.environ.get("NPROC") or _cores_of_each(processes),  # XLA's threads
-        }
-        for rank in range(processes)
-    )
-
-
-def _with_gpus(ranks: Iterable[Variables]) -> tuple[list[str], list[Variables]]:
-    """Return the names and the variables of ranks, each with a separate GPU if there are some.
-
-    Raises:
-        UsageError: if there are too few.
-    """
-    variables = list(ranks)
-    gpus = visible_gpus()
-    if gpus and len(gpus) < len(variables):
-        raise UsageError(
-            f"--processes {len(variables)} exceeds the {len(gpus)} GPUs of this machine, and processes cannot share "
-            "one; train on the CPU with CUDA_VISIBLE_DEVICES= in front of the command"
-        )
+    ]
     for gpu, rank_variables in zip(gpus, variables, strict=False):
         rank_variables["CUDA_VISIBLE_DEVICES"] = gpu
-    return [f"rank {rank}" for rank in range(len(variables))], variables
+    return [f"rank {rank}" for rank in range(processes)], variables
 
 
 # By word: returns the names and the variables of the processes for a number of processes and ports.
 _VARIABLES: dict[str, Callable[[int, Sequence[int]], tuple[list[str], list[Variables]]]] = {
-    "data_parallel": _of_jax,
     "ddp": _of_torch,
     "multiworker": partial(tf_config.variables, "multiworker"),
     "parameter_server": partial(tf_config.variables, "parameter_server"),
@@ -177,17 +155,11 @@ _OPEN = ("multiworker", "parameter_server")
 
 # By word: what to do on several machines.
 _ELSEWHERE = {
-    "data_parallel": "set KERAS_DISTRIBUTION_JOB_ADDRESSES, KERAS_DISTRIBUTION_NUM_PROCESSES and "
-    "KERAS_DISTRIBUTION_PROCESS_ID for each process (docs/scaling.md)",
     "ddp": "use torchrun, or set RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT for each "
     "process (docs/scaling.md)",
     "multiworker": "set TF_CONFIG for each process (docs/scaling.md)",
     "parameter_server": "set TF_CONFIG for each process (docs/scaling.md)",
 }
-
-
-def _cores_of_each(processes: int) -> str:
-    return str(max(1, (os.cpu_count() or 1) // processes))
 
 
 def visible_gpus() -> list[str]:
@@ -227,7 +199,7 @@ class Launch:
         self._output = output or sys.stdout
         self._lock = threading.Lock()
         # Without this limit, each process would use threads for all cores.
-        threads = {"OMP_NUM_THREADS": _cores_of_each(len(names))}
+        threads = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // len(names)))}
         self._processes: list[subprocess.Popen] = []
         self._readers: list[threading.Thread] = []
         try:

@@ -31,7 +31,7 @@ class _Entry(NamedTuple):
 
 # By the word of `fit(strategy=)`. A word is listed if its module exists.
 WORDS = {
-    "data_parallel": _Entry("jax", "noterl.distribute.data_parallel", "make", "KERAS_DISTRIBUTION_NUM_PROCESSES"),
+    "data_parallel": _Entry("jax", "noterl.distribute.data_parallel", "DataParallel"),
     "ddp": _Entry("torch", "noterl.distribute.ddp", "DDP"),
     "mirrored": _Entry("tensorflow", "noterl.distribute.tensorflow", "Mirrored"),
     "multiworker": _Entry("tensorflow", "noterl.distribute.tensorflow", "MultiWorker", "TF_CONFIG"),

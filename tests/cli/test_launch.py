@@ -49,12 +49,18 @@ def test_tensorflow_needs_a_trusted_network(strategy: str, script: str, launched
     assert len(launched) == 1 and launched[0][-1] == ("rank 1" if strategy == "multiworker" else "ps 0")
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "data-parallel"])
 def test_trusted_network_is_refused_where_only_the_loopback_interface_is_used(
-    strategy: str, script: str, launched: list[list[str]]
+    script: str, launched: list[list[str]]
 ) -> None:
     with pytest.raises(UsageError, match="--trusted-network is for"):
-        launch.run(["--strategy", strategy, "--trusted-network", script])
+        launch.run(["--strategy", "ddp", "--trusted-network", script])
     assert not launched
-    launch.run(["--strategy", strategy, script])
+    launch.run(["--strategy", "ddp", script])
     assert launched == [["rank 0", "rank 1"]]
+
+
+@pytest.mark.parametrize("strategy", ["data-parallel", "mirrored"])
+def test_strategies_of_one_process_need_no_launcher(strategy: str, script: str, launched: list[list[str]]) -> None:
+    with pytest.raises(UsageError, match=r"--strategy must be ddp, .*train on the devices of one process"):
+        launch.run(["--strategy", strategy, script])
+    assert not launched

@@ -118,6 +118,19 @@ def test_data_parallel_accepts_the_object_of_keras() -> None:
 
 
 @pytest.mark.backends("jax")
+@pytest.mark.parametrize("connected", [False, True])
+def test_data_parallel_refuses_several_processes(connected: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    distribute._make.cache_clear()
+    if connected:
+        monkeypatch.setattr("jax.process_count", lambda: 2)
+    else:  # the variable of Keras, which would connect them
+        monkeypatch.setenv("KERAS_DISTRIBUTION_NUM_PROCESSES", "2")
+    for strategy in ("data_parallel", keras.distribution.DataParallel()):
+        with pytest.raises(ValueError, match=r"strategy='data_parallel'.*one of several processes; use strategy='ddp'"):
+            distribute.resolve(strategy)
+
+
+@pytest.mark.backends("jax")
 def test_data_parallel_on_one_device_equals_no_strategy() -> None:
     results = []
     for strategy in (None, "data_parallel"):

@@ -86,7 +86,6 @@ def stored() -> noterl.Dataset:
 
 
 STEPS = 160
-STRATEGIES = {"torch": "ddp", "jax": "data_parallel"}
 RUNS: dict[str, tuple[Callable[[], noterl.Agent], dict[str, Any]]] = {
     "Box": (dqn, {"num_envs": 2}),
     "Dict": (partial(dqn, "Dict"), {"num_envs": 2}),
@@ -99,7 +98,7 @@ RUNS: dict[str, tuple[Callable[[], noterl.Agent], dict[str, Any]]] = {
     "replay with a memory": (recurrent_dqn, {"num_envs": 2}),
     "workers with a memory": (recurrent_ppo, {"num_envs": 3, "workers": 2}),
     "overlap": (ppo, {"num_envs": 2, "workers": Workers(2, overlap=True)}),
-    "ranks": (dqn, {"num_envs": 2, "strategy": STRATEGIES.get(backends.name())}),
+    "ranks": (dqn, {"num_envs": 2, "strategy": "ddp"}),
     "device": (on_device, {"num_envs": 4}),
     "dataset": (dqn, {"dataset": stored(), "updates_per_epoch": 4}),
 }
@@ -141,14 +140,14 @@ def unit_of(run: str) -> str:
 
 
 def is_chief() -> bool:
-    return os.environ.get("RANK", os.environ.get("KERAS_DISTRIBUTION_PROCESS_ID", "0")) == "0"
+    return os.environ.get("RANK", "0") == "0"
 
 
 def launch(folder: Path, begun: Path | None = None) -> subprocess.Popen[bytes]:
     """Start the run "ranks"."""
-    command = [sys.executable, "-m", "noterl", "launch", "--strategy", STRATEGIES[backends.name()], __file__]
+    command = [sys.executable, "-m", "noterl", "launch", "--strategy", "ddp", __file__]
     command += ["--train", str(folder), *([] if begun is None else [str(begun)])]
-    variables = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "JAX_PLATFORMS": "cpu"}
+    variables = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(command, env={**os.environ, **variables}, cwd=ROOT, stdout=subprocess.DEVNULL)
 
 
@@ -244,8 +243,8 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
-    # The environments on the device need JAX; the servers of TensorFlow need a network that is trusted.
-    missing = {"jax": (), "torch": ("device",), "tensorflow": ("device", "ranks")}[backends.name()]
+    # The environments on the device need JAX, and the processes that train together torch.
+    missing = {"jax": ("ranks",), "torch": ("device",), "tensorflow": ("device", "ranks")}[backends.name()]
     parser.add_argument("--runs", nargs="*", default=[name for name in RUNS if name not in missing])
     parser.add_argument("--train", nargs="+", type=Path, help=argparse.SUPPRESS)  # a process of the run "ranks"
     options = parser.parse_args()

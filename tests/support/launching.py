@@ -10,17 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
-import pytest
 
 ROOT = Path(__file__).parents[2]
 RANK_RUN = ROOT / "tests" / "support" / "rank_run.py"
 EQUIVALENCE = ROOT / "tests" / "support" / "replica_equivalence.py"
 MARK = "NOTERL_TEST_LAUNCH"  # the environment variable that the processes of one launch share
-
-
-def require_jax_processes() -> None:
-    """Skip a test of several JAX processes if JAX is too old for them."""
-    pytest.importorskip("jax", minversion="0.9")
 
 
 def launch(
@@ -37,8 +31,6 @@ def launch(
         options: further options of the launcher.
         before: a command that runs the command line which follows.
     """
-    if strategy == "data-parallel":
-        require_jax_processes()
     command = [*before, sys.executable, "-m", "noterl", "launch", "--strategy", strategy]
     command += [*options, *map(str, arguments)]
     mark = uuid.uuid4().hex  # other tests may launch the same command at the same time
@@ -47,7 +39,6 @@ def launch(
         "PYTHONPATH": str(ROOT),
         "OMP_NUM_THREADS": "1",
         "CUDA_VISIBLE_DEVICES": "",
-        "JAX_PLATFORMS": "cpu",
     }
     # PyTorch and gloo wait for half an hour for a process that has ended: the timeout of pytest ends such a launch.
     done = subprocess.run(

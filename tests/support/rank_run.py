@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import keras
 import psutil
 
 import noterl
@@ -21,8 +20,8 @@ from tests.support.replica_equivalence import main
 from tests.support.stateful import counter, stored_faults
 
 MODES, FOLDER = sys.argv[1].split(","), Path(sys.argv[2])
-STRATEGY = "ddp" if "RANK" in os.environ else "data_parallel"
-RANK = int(os.environ["RANK" if STRATEGY == "ddp" else "KERAS_DISTRIBUTION_PROCESS_ID"])
+STRATEGY = "ddp"
+RANK = int(os.environ["RANK"])
 
 
 class Record(noterl.Callback):
@@ -178,17 +177,8 @@ def listen() -> None:
     (FOLDER / f"listen-{RANK}.json").write_text(json.dumps(listing.addresses))
 
 
-def strategy_of(mode: str) -> Any:
-    """Return the argument of `fit`; on JAX, one of the modes connects the processes by Keras, and uses its object."""
-    if STRATEGY == "data_parallel" and mode == "raise":
-        keras.distribution.initialize()
-        return keras.distribution.DataParallel()
-    return STRATEGY
-
-
 def train(mode: str) -> None:
     """Train an agent, and change, stop or end the run as the mode names."""
-    strategy = strategy_of(mode)
     # Without a seed, the processes build different networks and receive the chief's.
     agent = noterl.DQN("CartPole-v1", hidden=(8,), normalize_observation=True)
     replay = Replay(1000, sampler=Prioritized())
@@ -199,9 +189,9 @@ def train(mode: str) -> None:
         callbacks.append(noterl.callbacks.Checkpoint(FOLDER / f"files-{RANK}", save_freq=5))
     if mode in ("kill", "resume"):
         callbacks.append(noterl.callbacks.BackupAndRestore(FOLDER / "backup.noterl", 4, unit="updates"))
-    results = [summary(agent, agent.fit(steps=301, strategy=strategy, callbacks=callbacks, verbose=0))]
+    results = [summary(agent, agent.fit(steps=301, strategy=STRATEGY, callbacks=callbacks, verbose=0))]
     if mode == "train":
-        history = agent.fit(episodes=5, strategy=strategy, callbacks=[record], workers=1, verbose=0)
+        history = agent.fit(episodes=5, strategy=STRATEGY, callbacks=[record], workers=1, verbose=0)
         results.append(summary(agent, history))
         if RANK == 0:
             agent.save(FOLDER / "chief.noterl")

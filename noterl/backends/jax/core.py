@@ -88,13 +88,11 @@ def _polyak(source: Any, target: Any, tau: Any) -> Any:
     return jnp.where(tau == 1.0, source, target + tau * (source - target))
 
 
-def compile_updates(
-    step: Step, variables: Sequence[Any], *, period: int = 1, kind: type[Updates] = Updates, **options: Any
-) -> Program:
-    """Compile gradient updates; `kind` is the class of the programs, which receives the other arguments."""
+def compile_updates(step: Step, variables: Sequence[Any], *, period: int = 1, **options: Any) -> Program:
+    """Compile gradient updates; `Updates` receives the other arguments."""
     if options.get("jit_compile") is False or loops_are_fast(variables):
-        return kind(step, variables, period=period, **options)
-    return SeparateUpdates(lambda single: kind(single, variables, is_separate=True, **options), step, period)
+        return Updates(step, variables, period=period, **options)
+    return SeparateUpdates(lambda single: Updates(single, variables, is_separate=True, **options), step, period)
 
 
 class Call(CallProgram):

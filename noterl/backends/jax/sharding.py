@@ -6,6 +6,7 @@ reductions, so every statistic of the batch is global, and a group of updates st
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -20,14 +21,20 @@ from noterl.backends.common import GatheredRows, GroupResult, Program, Rows
 _AXIS = "batch"
 
 
-def make_mesh(devices: Any = None) -> Mesh:
-    """Return the mesh of all local devices, or of a `keras.distribution` object that has one axis."""
-    return Mesh(np.asarray(jax.local_devices() if devices is None else devices).reshape(-1), (_AXIS,))
+def make_mesh(distribution: Any = None) -> Mesh:
+    """Return the mesh of all devices, or of those of a `keras.distribution.DataParallel`.
 
-
-def devices_of(distribution: Any) -> Any:
-    """Return the devices of a `keras.distribution.DataParallel`."""
-    return distribution.device_mesh.backend_mesh.devices
+    Raises:
+        ValueError: if this is one of several processes.
+    """
+    # Without the second condition, processes that Keras would connect later train apart and write the same files.
+    if jax.process_count() > 1 or os.environ.get("KERAS_DISTRIBUTION_NUM_PROCESSES", "1") not in ("", "1"):
+        raise ValueError(
+            "strategy='data_parallel' trains on the devices of one process, and this is one of several processes; use "
+            "strategy='ddp' with KERAS_BACKEND=torch or 'multiworker' with KERAS_BACKEND=tensorflow"
+        )
+    devices = jax.local_devices() if distribution is None else distribution.device_mesh.backend_mesh.devices
+    return Mesh(np.asarray(devices).reshape(-1), (_AXIS,))
 
 
 @contextmanager

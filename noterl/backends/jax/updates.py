@@ -46,7 +46,6 @@ class Updates(UpdateProgram):
         self._host_report = HostReport(jnp.concatenate)
         compiled = compiler(self.jit_compile)
         self._spare = _SpareArrays()
-        self._reuses_memory = self.is_separate
         # Arguments that are not used must stay, because the results take their memory.
         self._run_all = (
             jax.jit(self._all, donate_argnames="spare", keep_unused=True) if self.is_separate else compiled(self._all)
@@ -78,14 +77,14 @@ class Updates(UpdateProgram):
         if self._assigned is None:
             self._assigned = self._find_assigned(state, rows)
         old = [state[k] for k in self._assigned]
-        spare = self._spare.take(old) if self._reuses_memory else []
+        spare = self._spare.take(old) if self.is_separate else []
         vector, assigned, (logs, feedback) = self._run_all(state, rows, np.int32(count), start, spare)
         finite, logs, weights = self._host_report.read(np.asarray(vector), logs)
         if not finite:
             return None
         for position, value in zip(self._assigned, assigned, strict=True):
             self.variables[position]._value = value
-        if self._reuses_memory:
+        if self.is_separate:
             self._spare.arrays = old
         return GroupResult(logs, feedback, count, weights=weights)
 
@@ -105,12 +104,8 @@ class Updates(UpdateProgram):
             batch = _row(rows, 0)
             return [self._traced_once(state, batch, index=index)[0] for index in range(self.period)]
 
-        return sorted(set().union(*self._shapes(trace, state, rows)))
-
-    def _shapes(self, function: Callable[..., Any], state: list[Any], rows: Rows) -> Any:
-        """Return the result of `function(state, rows)`, with shapes instead of arrays."""
         with jax.disable_jit(self.jit_compile is False):
-            return jax.eval_shape(function, state, rows)
+            return sorted(set().union(*jax.eval_shape(trace, state, rows)))
 
     def _once(
         self, state: list[Any], batch: Batch, *, index: int, losses_only: bool = True

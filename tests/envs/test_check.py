@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import warnings
 
 import gymnasium
 import numpy as np
@@ -20,7 +19,6 @@ from tests.support.doubles import CountingEnv, Gym021Env, Gym026Env, RandomWalkE
 pytestmark = pytest.mark.backend_free
 
 CARTPOLE = "CartPole-v1"
-OUTSIDE = "The obs is not within the observation space."
 
 
 def broken(change):
@@ -103,16 +101,15 @@ FAULTS = [
     (space("observation_space", spaces.Dict(a=spaces.Discrete(3))), "(episode 0, reset)"),
 ]
 
-ADVICE = [
-    (observing(lambda x: x - 3), f"{OUTSIDE}: array([-3., -3.], dtype=float32) (episode 0, reset)"),
-    (observing(lambda x: x.astype(np.float64)), "only its dtype differs, float64 instead of float32"),
-    (observing(list), "was expecting a numpy array"),
-    (observing(lambda x: x.astype(np.float16)), "was expecting numpy array dtype to be float32"),
-    (stepping(terminated=0), "Expects `terminated` signal to be a boolean, actual type: <class 'int'>"),
-    (stepping(truncated=np.array([False])), "Expects `truncated` signal to be a boolean"),
-    (stepping(info=None), "The `info` returned by `step()` must be a python dictionary"),
-    (space("reset", lambda **_: (np.zeros(2, np.float32), 3)), "was not a dictionary"),
-    (without_options, "can be passed `options`"),
+ACCEPTED = [
+    observing(lambda x: x.astype(np.float64)),
+    observing(list),
+    observing(lambda x: x.astype(np.float16)),
+    stepping(terminated=0),
+    stepping(truncated=np.array([False])),
+    stepping(info=None),
+    space("reset", lambda **_: (np.zeros(2, np.float32), 3)),
+    without_options,
 ]
 
 
@@ -138,14 +135,12 @@ class TestCheck:
         with pytest.raises(Exception):  # noqa: B017  (whatever the environment raises, or a ValueError)
             play_lane(broken(change))
 
-    @pytest.mark.parametrize(("change", "words"), ADVICE)
-    def test_what_training_accepts_is_a_warning(self, change, words):
+    @pytest.mark.filterwarnings("ignore:.* is outside of the bounds:RuntimeWarning")
+    @pytest.mark.parametrize("change", ACCEPTED)
+    def test_what_training_accepts_has_no_errors(self, change):
         report = check(broken(change))
         assert report.ok, report
-        assert any(words in text for text in report.warnings), report
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", ".* is outside of the bounds", RuntimeWarning)
-            play_lane(broken(change))
+        play_lane(broken(change))
 
     @pytest.mark.parametrize(
         ("observation_space", "value", "words"),
@@ -169,24 +164,16 @@ class TestCheck:
             (spaces.MultiBinary(2), np.array([0, 2], np.int8)),
             (spaces.Dict(a=spaces.Box(0, 1, (1,))), {"a": np.float32([2])}),
             (spaces.Box(0, 1, (2, 2)), np.float32([[0, 0], [0, 7]])),
+            (spaces.Box(0, 1, (2,)), np.float32([-3, 0])),
         ],
     )
     def test_observation_outside_of_the_bounds_is_a_warning_here_and_in_training(self, observation_space, value):
         change = constant(observation_space, value)
         report = check(broken(change))
         assert report.ok, report
-        assert any(OUTSIDE in text for text in report.warnings), report
+        assert sum("at step 0 is outside of the bounds" in text for text in report.warnings) == 1, report
         with pytest.warns(RuntimeWarning, match="bounds"):
             play_lane(broken(change))
-
-    def test_level_of_gymnasiums_logger_does_not_matter(self, monkeypatch):
-        monkeypatch.setattr(gymnasium.logger, "min_level", gymnasium.logger.ERROR)
-        assert check(broken(observing(lambda x: x - 3))).warnings
-        assert gymnasium.logger.min_level == gymnasium.logger.ERROR
-
-    def test_each_warning_is_reported_once(self):
-        report = check(broken(stepping(info=None)))
-        assert sum("`info`" in text for text in report.warnings) == 1
 
     def test_errors_the_environment_raises_are_reported(self):
         report = check(lambda: doubles.RaisingEnv(at=7))

@@ -1,27 +1,21 @@
 """`check`: find the faults of an environment.
 
-An error is a fault that ends training or makes the results wrong. gymnasium's passive checker adds warnings about the
-results of `reset` and `step`. Further checks are noterl's own: seeded runs must repeat, episodes must be restorable,
-and a vector environment must follow the declared autoreset mode.
+An error is a fault that ends training or makes the results wrong. Seeded runs must repeat, episodes must be restorable,
+and a vector environment must follow the declared autoreset mode. `gymnasium.utils.env_checker.check_env` checks the
+remaining rules of gymnasium, such as types and signatures.
 """
 
 from __future__ import annotations
 
 import copy
-import functools
 import math
-import re
 import statistics
 import time
-import warnings
-from collections.abc import Callable, Mapping
-from types import SimpleNamespace
+from collections.abc import Mapping
 from typing import Any
 
-import gymnasium
 import numpy as np
 from gymnasium.spaces import Discrete
-from gymnasium.utils.passive_env_checker import env_reset_passive_checker, env_step_passive_checker
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 
 from noterl.envs.checking.checker import Checker
@@ -42,9 +36,6 @@ _SLOW_MICROSECONDS = 5_000.0
 # Shorter episodes often have equal lengths by chance or by design.
 _SUSPICIOUS_LENGTH = 50
 _REPEATED_STEPS = 200
-
-# Colors and the name of the method are removed, so that a finding about both reset and step is reported once.
-_DROPPED = re.compile(r"\x1b\[[0-9;]*m|WARN: | returned by the `(reset|step)\(\)` method")
 
 # The result of a reset or step: observation, reward, terminated, truncated
 _Moment = tuple[Any, Any, Any, Any]
@@ -114,9 +105,8 @@ class _Examiner:
         self._report = report
         self._env = source.make()
         self._mask: Any = None  # the legal actions of the current step; None if the environment does not report them
-        self._checker = Checker(source.observation_space, warn=report.warn)
+        self._checker = Checker(source.observation_space, warn_outside=True, warn=report.warn)
         self._times: list[float] = []
-        self._outside: set[str] = set()  # findings about observations that are outside of their space
 
     def run(self, episodes: int, steps: int, seed: int) -> None:
         """Play episodes, then repeat one, then restore one from a saved state if the environment has the methods."""
@@ -166,7 +156,6 @@ class _Examiner:
         result: Any = env.reset(seed=seed)
         _, info = self._checker.reset(result, 0, 0)
         self._read_mask(info)
-        self._advise(env, result, env_reset_passive_checker)
         # Copies, because an environment may change and return the same array in each step.
         return [copy.deepcopy((result[0], 0.0, False, False)), *self._steps(env, actions, name)]
 
@@ -175,14 +164,13 @@ class _Examiner:
         moments: list[_Moment] = []
         for number, action in enumerate(actions, 1):
             self._report.place = f"{name}, step {number}"
-            taken = self._taken(action)
+            taken = copy.deepcopy(self._taken(action))  # the environment may change it
             # Only the step is timed: copies and checks are not part of a training's step.
             start = time.perf_counter()
-            result: Any = env.step(copy.deepcopy(taken))
+            result: Any = env.step(taken)
             self._times.append(time.perf_counter() - start)
             *_, terminated, _, info = self._checker.step(result, 0, number)
             self._read_mask(info, bool(terminated))
-            self._advise(env, result, env_step_passive_checker, taken)
             moments.append(copy.deepcopy(tuple(result[:4])))
             if _is_over(result):
                 break
@@ -205,29 +193,6 @@ class _Examiner:
             ]
             action = np.array(legal, space.dtype).reshape(space.shape)
         return int(action) if isinstance(space, Discrete) else action
-
-    def _advise(self, env: Env, result: Any, find: Callable[..., Any], *args: Any) -> None:
-        """Report as warnings the findings of `find`, one of gymnasium's checks, about a result."""
-        function = functools.wraps(env.reset)(lambda *_: result)  # gymnasium also checks the signature of `reset`
-        stub = SimpleNamespace(observation_space=env.observation_space, reset=function, step=lambda _: result)
-        # gymnasium must warn, even if the user has set another level.
-        level = gymnasium.logger.min_level
-        gymnasium.logger.min_level = gymnasium.logger.WARN
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            try:
-                find(stub, *args)
-            except Exception as error:
-                warnings.warn(str(error), stacklevel=1)
-            finally:
-                gymnasium.logger.min_level = level
-        for warning in caught:
-            text = _DROPPED.sub("", str(warning.message))
-            if "observation space" not in text:
-                self._report.warn(text)
-            elif text not in self._outside:  # each observation is shown only once
-                self._outside.add(text)
-                self._report.warn(f"{text}: {show(repr(result[0]))}{_dtype_note(result[0], env.observation_space)}")
 
     def _check_exactness(self, actions: list[Any], seed: int) -> None:
         report = self._report
@@ -286,15 +251,6 @@ class _Examiner:
             return report.error(f"set_state does not restore the state of get_state: step {step + 1} after it differs")
         report.resumable = "state"
         return None
-
-
-def _dtype_note(observation: Any, space: Any) -> str:
-    """Return a note if an observation is outside of the space only because of the dtype."""
-    if not isinstance(observation, np.ndarray) or observation.dtype == getattr(space, "dtype", None):
-        return ""
-    if not space.contains(observation.astype(space.dtype)):
-        return ""
-    return f"; only its dtype differs, {observation.dtype} instead of {space.dtype}, which noterl converts"
 
 
 def _is_over(moment: Any) -> bool:

@@ -8,9 +8,6 @@ remaining rules of gymnasium, such as types and signatures.
 from __future__ import annotations
 
 import copy
-import math
-import statistics
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -31,8 +28,6 @@ from noterl.envs.spaces import find_unsupported, show
 from noterl.utils.checks import check_int
 from noterl.utils.masks import ACTION_MASK, part_sizes, read_mask
 
-# A slower step limits a lane to less than 200 steps/s, however fast the learner is.
-_SLOW_MICROSECONDS = 5_000.0
 # Shorter episodes often have equal lengths by chance or by design.
 _SUSPICIOUS_LENGTH = 50
 _REPEATED_STEPS = 200
@@ -106,7 +101,6 @@ class _Examiner:
         self._env = source.make()
         self._mask: Any = None  # the legal actions of the current step; None if the environment does not report them
         self._checker = Checker(source.observation_space, warn_outside=True, warn=report.warn)
-        self._times: list[float] = []
 
     def run(self, episodes: int, steps: int, seed: int) -> None:
         """Play episodes, then repeat one, then restore one from a saved state if the environment has the methods."""
@@ -118,15 +112,8 @@ class _Examiner:
         # A copy: sampling from the environment's own space would advance its generator.
         action_space = copy.deepcopy(self._source.action_space)
         action_space.seed(seed)
-        try:
-            self._play([[action_space.sample() for _ in range(steps)] for _ in range(episodes)], seed)
-            self._check_exactness([action_space.sample() for _ in range(min(steps, _REPEATED_STEPS))], seed)
-        finally:
-            # In `finally`, so that the report has a time even if a step raises an error.
-            report.step_microseconds = statistics.median(self._times or [math.nan]) * 1e6
-        if report.step_microseconds > _SLOW_MICROSECONDS:
-            rate = 1e6 / report.step_microseconds
-            report.warn(f"a lane makes at most {rate:.0f} steps/s; step several environments in their own processes")
+        self._play([[action_space.sample() for _ in range(steps)] for _ in range(episodes)], seed)
+        self._check_exactness([action_space.sample() for _ in range(min(steps, _REPEATED_STEPS))], seed)
 
     def _play(self, actions: list[list[Any]], seed: int) -> None:
         """Play an episode with each list of actions."""
@@ -164,11 +151,8 @@ class _Examiner:
         moments: list[_Moment] = []
         for number, action in enumerate(actions, 1):
             self._report.place = f"{name}, step {number}"
-            taken = copy.deepcopy(self._taken(action))  # the environment may change it
-            # Only the step is timed: copies and checks are not part of a training's step.
-            start = time.perf_counter()
-            result: Any = env.step(taken)
-            self._times.append(time.perf_counter() - start)
+            # A copy, because an environment may change its action.
+            result: Any = env.step(copy.deepcopy(self._taken(action)))
             *_, terminated, _, info = self._checker.step(result, 0, number)
             self._read_mask(info, bool(terminated))
             moments.append(copy.deepcopy(tuple(result[:4])))

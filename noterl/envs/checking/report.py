@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -14,10 +13,9 @@ class Report:
     Attributes:
         name: of the environment.
         errors: faults that end training or make the results wrong, with the place of each.
-        warnings: likely mistakes, and causes of inexact or slow runs; each once, with the first place.
+        warnings: likely mistakes, and causes of inexact runs; each once, with the first place.
         resumable: how an episode in progress is restored exactly: "state" by the environment's own `get_state` and
             `set_state`, "replay" by repeating the actions since the seeded reset. None for neither.
-        step_microseconds: the median time of one step; of all lanes together for a vector environment.
         episodes: the number of finished episodes.
         steps: the number of steps.
         autoreset_mode: of a vector environment that steps the lanes together: "NextStep", "SameStep" or "Disabled".
@@ -28,7 +26,6 @@ class Report:
     errors: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     resumable: Literal["state", "replay"] | None = None
-    step_microseconds: float = math.nan
     episodes: int = 0
     steps: int = 0
     autoreset_mode: str | None = None
@@ -61,5 +58,5 @@ class Report:
         if self.autoreset_mode is not None:
             lines.append(f"  autoreset mode: {self.autoreset_mode}")
         lines.append(f"  an episode in progress is restored {resumed}")
-        lines.append(f"  {self.episodes} episodes ended in {self.steps} steps of {self.step_microseconds:.3g} µs")
+        lines.append(f"  {self.episodes} episodes ended in {self.steps} steps")
         return "\n".join(lines)

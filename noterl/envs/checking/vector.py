@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import statistics
-import time
 from typing import Any
 
 import numpy as np
@@ -69,12 +67,9 @@ def _play(vector: VectorEnv[Any, Any, Any], report: Report, actions: list[Any], 
     moments = [copy.deepcopy(vector.reset(seed=seed)[0])]
     ended = np.zeros(len(lanes), bool)
     episodes = 0
-    times = []
     for step, action in enumerate(actions, 1):
         report.place = f"step {step}"
-        start = time.perf_counter()
         observations, rewards, terminations, truncations, infos = vector.step(action)
-        times.append(time.perf_counter() - start)
         before = ended
         ended = check_step(str(report.autoreset_mode), ended, rewards, terminations, truncations, infos)
         for lane in lanes:
@@ -90,7 +85,6 @@ def _play(vector: VectorEnv[Any, Any, Any], report: Report, actions: list[Any], 
         # In this mode, a lane stays at its end until it is reset with a mask.
         if report.autoreset_mode == "Disabled" and ended.any():
             vector.reset(options={"reset_mask": ended.copy()})
-    report.step_microseconds = statistics.median(times) * 1e6
     return moments, episodes
 
 

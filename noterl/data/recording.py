@@ -7,27 +7,22 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from gymnasium import Space, spaces
 
 from noterl import envs
-from noterl.acting.policy_state import State, stacked
+from noterl.acting.player import Episode, Player
 from noterl.algorithm import Algorithm
 from noterl.data.files import check_target
 from noterl.envs.checking.checker import Checker
-from noterl.envs.ends import warn_if_long
 from noterl.envs.observation import copy_observation
-from noterl.envs.rewards import unclipped
 from noterl.envs.source import resolve_like
-from noterl.heads import one_of
 from noterl.noise import NoiseProcess
 from noterl.random import Generators, check_seed
 from noterl.replay.columns import map_leaves
 from noterl.utils.checks import check_bool, check_positive
-from noterl.utils.masks import ACTION_MASK, read_mask
 
 # Observations, actions and rewards, and whether the environment terminated the episode.
 _Played = tuple[Any, list[Any], list[float], bool]
@@ -69,59 +64,30 @@ def play(agent: Any, env: Any, path: Any, steps: Any, episodes: Any, seed: Any, 
         disturbance = None
         if noise is not None:
             disturbance = _Disturbance(noise, source.action_space, generators("demonstrations/noise"))
-        policy = _Policy(agent, None if deterministic else generators("exploration of recording"))
-        environment = closing.enter_context(contextlib.closing(source.make_evaluation()))
-        checker = Checker(source.observation_space)
+        player = _player_of(agent, source)
+        explorer = None
+        if is_agent and not deterministic:
+            # One copy for all episodes, because noise may depend on the steps before.
+            explorer = player.actor.explorer.copy_with_generator(generators("exploration of recording"))
+        environment = closing.enter_context(contextlib.closing(player.make_environment()))
         played: list[_Played] = []
         steps_left = math.inf if steps is None else steps
         while steps_left and len(played) != episodes:
             start = int(seeds.integers(2**31))
-            played.append(_play_episode(environment, checker, source, policy, disturbance, start, steps_left))
+            played.append(_play_episode(player, environment, agent, explorer, disturbance, start, steps_left))
             steps_left -= len(played[-1][1])
     columns = zip(("observations", "actions", "rewards", "terminated"), zip(*played, strict=True), strict=True)
     return {**dict(columns), "observation_space": source.observation_space, "action_space": source.action_space}
 
 
-class _Policy:
-    """Acts by an agent or a function in one episode after another; training is not affected.
-
-    Args:
-        agent: the agent or function.
-        generator: of an agent's exploration; None to act without exploration.
-    """
-
-    def __init__(self, agent: Any, generator: np.random.Generator | None) -> None:
-        self._agent = agent
-        self._actor: Any = None
-        self._explorer: Any = None
-        self._state: State = {}
-        if isinstance(agent, Algorithm):
-            self._actor = agent._parts.actor  # type: ignore[attr-defined]
-            agent._reads.check()
-            self._actor.mark_stale()
-            if generator is not None:
-                # One copy for all episodes, because noise may depend on the steps before.
-                self._explorer = self._actor.explorer.copy_with_generator(generator)
-
-    def reset(self) -> None:
-        """Called when an episode starts: the policy has no state yet, and the noise begins again."""
-        if self._actor is not None:
-            self._state = stacked([self._actor.start])
-        if hasattr(self._explorer, "reset"):
-            self._explorer.reset()
-
-    def __call__(self, observation: Any, info: Mapping[str, Any]) -> Any:
-        """Return the action for an observation and `info`."""
-        agent = self._agent
-        if self._actor is None:
-            return agent(observation)
-        mask = None
-        if ACTION_MASK in info and self._actor.head.takes_mask:
-            mask = read_mask(info[ACTION_MASK], agent.action_space)[None]
-        # A batch of one row.
-        observations = agent.spaces.encoder.stack([observation])
-        actions, self._state = self._actor.act(observations, agent.steps, self._explorer, mask, self._state)
-        return one_of(actions, 0, agent.action_space)
+def _player_of(agent: Any, source: Any) -> Player:
+    """Return what plays by an agent or a function in the environments of a source."""
+    actor = None
+    if isinstance(agent, Algorithm):
+        actor = agent._parts.actor  # type: ignore[attr-defined]
+        agent._reads.check()
+        actor.mark_stale()
+    return Player(agent, actor, source, Checker(source.observation_space))
 
 
 class _Disturbance:
@@ -159,29 +125,27 @@ class _Disturbance:
 
 
 def _play_episode(
-    environment: Any, checker: Checker, source: Any, policy: _Policy, disturbance: Any, seed: int, steps: float
+    player: Player, environment: Any, agent: Any, explorer: Any, disturbance: Any, seed: int, steps: float
 ) -> _Played:
     """Play one episode, of at most `steps` steps."""
-    space = source.observation_space
-    observation, info = checker.reset(environment.reset(seed=seed), 0, 0)
-    policy.reset()
-    if disturbance is not None:
-        disturbance.reset()
+    space = player.source.observation_space
+    episode = Episode(seed)
+    player.begin(episode, environment)
+    # The noise begins again in each episode.
+    for part in (explorer, disturbance):
+        if hasattr(part, "reset"):
+            part.reset()
     # Copies, because an environment may change the arrays that it returned.
-    observations: list[Any] = [copy_observation(space, observation)]
+    observations: list[Any] = [copy_observation(space, episode.observation)]
     actions: list[Any] = []
     rewards: list[float] = []
-    terminated = truncated = False
-    while not (terminated or truncated or len(actions) == steps):
-        action = policy(observation, info)
+    is_over = False
+    while not is_over and episode.length < steps:
+        action = agent(episode.observation) if player.actor is None else player.act([episode], explorer)[0]
         # The action is stored before the noise: the data hold what the policy chose.
         actions.append(action.copy() if hasattr(action, "copy") else action)
         executed = action if disturbance is None else disturbance(action)
-        result = environment.step(executed)
-        observation, reward, terminated, truncated, info = checker.step(result, 0, len(actions))
-        warn_if_long(len(actions))
-        observations.append(copy_observation(space, observation))
-        # The environment's reward, also if a wrapper clips it.
-        rewards.append(unclipped(reward, info))
-    stacked_observations = map_leaves(lambda *leaves: np.stack(leaves), *observations)
-    return stacked_observations, actions, rewards, bool(terminated)
+        is_over = player.play_step(episode, environment, executed)
+        observations.append(copy_observation(space, episode.observation))
+        rewards.append(episode.last_reward)
+    return map_leaves(lambda *leaves: np.stack(leaves), *observations), actions, rewards, episode.terminated

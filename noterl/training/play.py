@@ -17,10 +17,11 @@ from gymnasium.spaces import Space
 from gymnasium.vector.utils import concatenate, create_empty_array
 
 from noterl import saving
+from noterl.acting.player import Episode, Player
 from noterl.envs.observation import copy_observation
 from noterl.envs.packages import named_packages
 from noterl.heads import Q
-from noterl.training.evaluation import Episode, Evaluation, Player, statistics
+from noterl.training.evaluation import Evaluation, statistics
 from noterl.training.parts import Parts
 from noterl.training.video import annotate, as_bytes, find_encoder, write_video
 from noterl.utils import notebook
@@ -157,7 +158,7 @@ class Show:
         check_bool("trajectory", self.trajectory)
         self._recorded: list[tuple[list[Any], list[Any], list[float]]] = []
         with self.evaluation.player() as player, contextlib.ExitStack() as stack:
-            self._values = value_function(player.parts) if view.overlay else None
+            self._values = value_function(self.evaluation.parts) if view.overlay else None
             stack.enter_context(named_packages("env: the environment cannot be rendered"))
             environment = stack.enter_context(contextlib.closing(player.make_environment(view.render_mode)))
             window = None
@@ -211,7 +212,7 @@ class Show:
             return frame
         text = f"step {episode.length}  reward {episode.reward:g}"
         if self._values is not None:
-            (value,) = self._values(player.parts.algorithm.spaces.encoder.stack([episode.observation]))
+            (value,) = self._values(player.algorithm.spaces.encoder.stack([episode.observation]))
             text += f"  value {value:.3g}"
         return annotate(frame, text)
 

@@ -6,6 +6,7 @@ al., "Bootstrapping fitted Q-evaluation for off-policy inference" (2021), algori
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -79,7 +80,7 @@ def fqe(agent: Agent, dataset: Dataset, *, updates: int = 10_000, bootstrap: int
         raise ValueError(f"dataset must have at least two episodes, because episodes are drawn, got {episodes}")
     counts = np.random.default_rng(seed).multinomial(episodes, np.full(episodes, 1 / episodes), bootstrap)
     counts = np.concatenate([np.ones((1, episodes)), counts]).astype(np.float32)  # [N, E], the first for the data
-    policy = _vectors(agent.action_space, _chunked(lambda rows: agent.act(rows), dataset.observations))
+    policy = _vectors(agent.action_space, _chunked(agent.act, len(dataset) + episodes, dataset.observations))
     evaluator = _FittedQ(agent, policy.shape[1], len(counts), *_scale(dataset, discount_factor(agent)), seed)
     evaluator.learn(dataset, policy, counts.T, updates)
     # The first observation of each episode; each episode before has one observation more than steps.
@@ -170,31 +171,24 @@ class _FittedQ(Agent):
         self.compile(optimizer, replay=replay, batch_size=batch_size, update_every=size, updates=size)
         learner: Any
         learner, _ = self._parts.build()
-        position = 0
-        for episode, count in zip(dataset.episodes, counts, strict=True):
-            taken = _vectors(dataset.action_space, episode.actions)
-            for t, reward in enumerate(episode.rewards.tolist()):
-                ends = t == len(taken) - 1
-                fields = {"action_vector": taken[t], "policy_vector": policy[position], "count": count}
-                following = {f"next_{name}": value for name, value in fields.items()}
-                following["next_policy_vector"] = policy[position + 1]
-                rows = [map_arrays(lambda array: array[k], episode.observations) for k in (t, t + 1)]  # noqa: B023
-                learner.replay.add(
-                    *(0, rows[0], 0, reward, rows[1], ends and episode.terminated, ends and not episode.terminated),
-                    {**fields, **following},
-                )
-                position += 1
-            position += 1
+        storage = learner.replay.storage
+        no_actions = {"actions": np.zeros(len(dataset), np.int64), "action_space": self.action_space}
+        storage.fill(dataset.from_config({**dataset.get_config(), **no_actions}))
+        # Each episode has one observation more than transitions.
+        rows = np.arange(len(dataset)) + np.repeat(np.arange(len(dataset.lengths)), dataset.lengths)
+        fields = {
+            "action_vector": _vectors(dataset.action_space, dataset.actions),
+            "policy_vector": policy[rows],
+            "count": np.repeat(counts, dataset.lengths, axis=0),
+        }
+        following = {**fields, "policy_vector": policy[rows + 1]}
+        for name, values in fields.items():
+            storage.extra[name][:] = values
+            storage.extra[f"next_{name}"][:] = following[name]
         statistics = getattr(self.spaces.normalizers, "observation", None)
         if statistics is not None:
             statistics.update(np.asarray(self.spaces.encoder(dataset.observations), np.float32))
-        runner = UpdateRunner(
-            *(learner, Counters(), StopRequest()),
-            on_batch_begin=(),
-            on_batch_end=(),
-            fire=lambda *_: None,
-            receive=lambda _: None,
-        )
+        runner = UpdateRunner(learner, Counters(), StopRequest())
         while runner.counters.updates < updates:
             runner.run(min(size, updates - runner.counters.updates))
 
@@ -203,9 +197,12 @@ class _FittedQ(Agent):
         rows = np.asarray(self.spaces.encoder(observations))
         if self.spaces.normalizers is not None:
             rows = self.spaces.normalizers.normalize_observation(rows)
-        pairs = zip(_pieces(rows), _pieces(actions), strict=True)
-        values = [ops.stack(q_values(self.critics, *pair), axis=1) for pair in pairs]
-        return self.mean + self.deviation * np.concatenate([backends.current().fetch(chunk) for chunk in values])
+
+        def evaluate(*pair: np.ndarray) -> np.ndarray:
+            values: np.ndarray = backends.current().fetch(ops.stack(q_values(self.critics, *pair), axis=1))
+            return values
+
+        return self.mean + self.deviation * _chunked(evaluate, len(rows), rows, actions)
 
 
 def _scale(dataset: Dataset, gamma: float) -> tuple[float, float]:
@@ -226,13 +223,10 @@ def _vectors(space: spaces.Space[Any], actions: Any) -> np.ndarray:
     return np.asarray(actions, np.float32).reshape(len(actions), -1)
 
 
-def _pieces(array: np.ndarray) -> list[np.ndarray]:
-    return [array[first : first + _CHUNK] for first in range(0, len(array), _CHUNK)]
-
-
-def _chunked(function: Any, observations: Any) -> np.ndarray:
-    """Return what a function of observations returns for all rows."""
-    count = len(next(iter(observations.values())) if isinstance(observations, dict) else observations)
-    chunks = range(0, count, _CHUNK)
-    results = [function(map_arrays(lambda array: array[first : first + _CHUNK], observations)) for first in chunks]  # noqa: B023
+def _chunked(function: Callable[..., np.ndarray], count: int, *arrays: Any) -> np.ndarray:
+    """Return what a function of rows returns for all `count` rows of arrays, or of dicts of arrays."""
+    results = []
+    for first in range(0, count, _CHUNK):
+        part = slice(first, first + _CHUNK)
+        results.append(function(*(map_arrays(lambda array: array[part], rows) for rows in arrays)))  # noqa: B023
     return np.concatenate(results)

@@ -61,7 +61,7 @@ class UpdateRunner:
         stop: whether a hook has ended training.
         on_batch_begin: the handlers of this event.
         on_batch_end: the handlers of this event.
-        fire: calls the handlers of an event: `fire(handlers, *args)`.
+        fire: calls the handlers of an event: `fire(handlers, *args)`; needed if there are handlers.
         receive: called with the result of each compiled call, before the call's hooks.
         before_call: called before each compiled call, with whether the call is the first one of a group.
         after_call: called with the result of each compiled call, after the call's hooks.
@@ -74,10 +74,10 @@ class UpdateRunner:
     counters: Counters
     stop: StopRequest
     _: KW_ONLY
-    on_batch_begin: Handlers
-    on_batch_end: Handlers
-    fire: Callable[..., None]
-    receive: Callable[[GroupResult], None]
+    on_batch_begin: Handlers = ()
+    on_batch_end: Handlers = ()
+    fire: Callable[..., None] = lambda *arguments: None
+    receive: Callable[[GroupResult], None] = lambda result: None
     before_call: Callable[[bool], None] | None = None
     after_call: Callable[[GroupResult], None] | None = None
     logs_of_update: Callable[[int, Logs], Logs] | None = None

@@ -54,13 +54,8 @@ class CQL(DQN):
 
         The conservative loss is the mean of `log sum_a exp Q(s, a) - Q(s, data's action)`.
         """
-        noise, selecting, target = self.noises(batch)
-        values = self.q(batch.observation, *noise)  # [B, A]
-        q = losses.take(values, batch.action)  # [B]
-        next_q = self.q(batch.next_observation, *selecting)
-        next_value = self.next_value(batch, next_q, self.target_q(batch.next_observation, *target))
-        td_error = q - losses.td_target(batch.reward, batch.discount, next_value)
+        td_error, values = self.errors_and_values(batch)
         legal = self.head.masked(values, batch.extra.get("action_mask"))
-        gap = losses.weighted_mean(ops.logsumexp(legal, axis=-1) - q, batch.weight)
+        gap = losses.weighted_mean(ops.logsumexp(legal, axis=-1) - losses.take(values, batch.action), batch.weight)
         loss = losses.weighted_mean(self.error_loss(td_error), batch.weight) + self.alpha * gap
         return loss, {"td_error": td_error, "conservative_loss": gap}

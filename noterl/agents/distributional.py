@@ -44,19 +44,8 @@ class DistributionalDQN(DQN):
 
     def build_q(self, network: Any, hidden: Any, dueling: bool) -> networks.Network:
         """Return the network of distributions; your own returns `[B, Z A]`, all actions of an atom first."""
-        space = self.spaces.network_space
-        num_atoms = self.num_atoms
-
-        def build(layers: Any) -> networks.Network:
-            outputs = num_atoms * self.action_size
-            return networks.default_network(space, layers, outputs, dueling=num_atoms if dueling else 0)
-
-        if self.noisy:
-            values = num_atoms if dueling else 0
-            inner: Any = networks.NoisyNetwork(space, hidden, num_atoms * self.action_size, values)
-        else:
-            inner = networks.network_or_default(network, hidden, build, self.observation_shape)
-        return networks.Distribution(inner, num_atoms, self.atom_values)
+        atoms = self.num_atoms
+        return networks.Distribution(self.value_network(network, hidden, atoms, dueling), atoms, self.atom_values)
 
     def next_atoms(self, batch: Batch) -> Any:
         """Return the target network's quantiles or logits of the best next action, `[B, Z]`."""

@@ -138,11 +138,18 @@ class DQN(Agent):
 
     def build_q(self, network: Any, hidden: Any, dueling: bool) -> networks.Network:
         """Return the network of action values without a memory; arguments as in the constructor."""
+        return self.value_network(network, hidden, 1, dueling)
+
+    def value_network(self, network: Any, hidden: Any, atoms: int, dueling: bool) -> networks.Network:
+        """Return a network that returns `atoms` values for each action; other arguments as in the constructor."""
+        space = self.spaces.network_space
+        outputs = atoms * self.action_size
+        values = atoms if dueling else 0
         if self.noisy:
-            return networks.NoisyNetwork(self.spaces.network_space, hidden, self.action_size, int(dueling))
+            return networks.NoisyNetwork(space, hidden, outputs, values)
 
         def build(layers: Any) -> networks.Network:
-            return networks.default_network(self.spaces.network_space, layers, self.action_size, dueling=dueling)
+            return networks.default_network(space, layers, outputs, dueling=values)
 
         return networks.network_or_default(network, hidden, build, self.observation_shape)
 
@@ -190,13 +197,18 @@ class DQN(Agent):
         """Return the mean loss of the temporal-difference errors, and the errors `[B]`."""
         if self.state_spec:
             return self.sequence_loss(batch)
-        noise, selecting, target = self.noises(batch)
-        q = losses.take(self.q(batch.observation, *noise), batch.action)  # [B]
-        next_q = self.q(batch.next_observation, *selecting)
-        target_q = self.target_q(batch.next_observation, *target)
-        next_value = self.next_value(batch, next_q, target_q)
-        td_error = q - losses.td_target(batch.reward, batch.discount, next_value)
+        td_error, _ = self.errors_and_values(batch)
         return losses.weighted_mean(self.error_loss(td_error), batch.weight), {"td_error": td_error}
+
+    def errors_and_values(self, batch: Batch) -> tuple[Any, Any]:
+        """Return the temporal-difference errors `[B]`, and the values `[B, A]` of all actions."""
+        noise, selecting_noise, target_noise = self.noises(batch)
+        values = self.q(batch.observation, *noise)
+        next_q = self.q(batch.next_observation, *selecting_noise)
+        target_q = self.target_q(batch.next_observation, *target_noise)
+        next_value = self.next_value(batch, next_q, target_q)
+        target = losses.td_target(batch.reward, batch.discount, next_value)
+        return losses.take(values, batch.action) - target, values
 
     def noises(self, batch: Batch) -> tuple[Any, ...]:
         """Return the noise of the online, the selecting and the target pass, as further arguments of each network."""

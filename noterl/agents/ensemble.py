@@ -13,11 +13,13 @@ from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any, Unpack
 
+from gymnasium import spaces
+
 from noterl import losses, networks
 from noterl.agent import Agent, AgentOptions
 from noterl.algorithm import moves_target
 from noterl.backends import ops
-from noterl.networks.critics import build_critics
+from noterl.networks.critics import action_values, build_critics, joint, scalar_values
 from noterl.types import Batch
 from noterl.utils.checks import check_bool, check_int, check_positive, probability
 
@@ -117,6 +119,25 @@ class CriticEnsemble(Agent):
         stacked = ops.stack(values, axis=1)  # [B, N, ...]
         chosen = ops.reshape(chosen, (-1, self.num_critics, *(1 for _ in stacked.shape[2:])))
         return ops.min(ops.where(chosen, stacked, float("inf")), axis=1)
+
+    def critic_values(self, outputs: Any) -> Any:
+        """Return the values `[B]` of a critic's outputs `[B, 1]`."""
+        return scalar_values(outputs)
+
+    def taken_values(self, critics: Sequence[Any], batch: Batch) -> list[Any]:
+        """Return each critic's values of the taken actions, `[B]` each."""
+        # Without the axes of sequences.
+        taken = ops.reshape(batch.action, (-1, *batch.action.shape[len(batch.reward.shape) :]))
+        if isinstance(self.action_space, spaces.Discrete):
+            return [losses.take(self._q(critic, batch), taken) for critic in critics]
+        return [self._q(critic, batch, "", self.head.scale(taken)) for critic in critics]
+
+    def _q(self, critic: Any, batch: Batch, prefix: str = "", action: Any = None) -> Any:
+        """Return a critic's values of actions, `[B]`; of all discrete actions, `[B, A]`."""
+        features, layers = self.features(critic, batch, prefix)
+        if action is None:
+            return action_values(layers(features), self.action_size)
+        return self.critic_values(layers(joint(features, action)))
 
     def mean_error(self, errors: Sequence[Any]) -> Any:
         """Return the mean of the critics' absolute errors, `[B, ...]` each: the feedback for the memory."""

@@ -19,7 +19,7 @@ from noterl.agent import Defaults
 from noterl.agents.ensemble import CriticEnsemble, EnsembleOptions
 from noterl.backends import ops
 from noterl.hyperparameters import Hyperparameter
-from noterl.networks.critics import action_values, q_values, scalar_values
+from noterl.networks.critics import scalar_values
 from noterl.registry import register
 from noterl.schedules import Schedule
 from noterl.types import Batch
@@ -159,13 +159,6 @@ class IQL(CriticEnsemble):
     def target_q(self, batch: Batch) -> Any:
         """Return the minimum of the target critics' values of the data's actions, `[B]`, without a gradient."""
         return ops.stop_gradient(self.target_value(self.taken_values(self.target_critics, batch), batch))
-
-    def taken_values(self, critics: Sequence[Any], batch: Batch) -> list[Any]:
-        """Return each critic's values of the data's actions, `[B]` each."""
-        if not self.discrete:
-            return q_values(critics, batch.observation, self.head.scale(batch.action))
-        values = [action_values(critic(batch.observation), self.action_size) for critic in critics]
-        return [losses.take(q, batch.action) for q in values]
 
     def log_prob(self, batch: Batch) -> Any:
         """Return the log-probabilities `[B]` of the data's actions."""

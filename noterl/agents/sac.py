@@ -22,7 +22,7 @@ from noterl.agent import Defaults
 from noterl.agents.ensemble import CriticEnsemble, EnsembleOptions
 from noterl.backends import keras, ops
 from noterl.hyperparameters import Hyperparameter
-from noterl.networks.critics import action_values, joint, scalar_values
+from noterl.networks.critics import action_values, joint
 from noterl.registry import register
 from noterl.schedules import Schedule
 from noterl.types import Batch
@@ -183,7 +183,7 @@ class SAC(CriticEnsemble):
         # Without sequences, the memory has summed the rewards of several steps.
         steps = (batch.extra["continues"], self.replay.n_step) if self.state_spec else (None, 1)
         target = losses.n_step_target(batch.reward, batch.discount, soft_value, *steps)
-        errors = [ops.reshape(q, batch.reward.shape) - target for q in self._taken_values(batch)]
+        errors = [ops.reshape(q, batch.reward.shape) - target for q in self.taken_values(self.critics, batch)]
         mean = losses.sequence_mean if self.state_spec else losses.weighted_mean
         loss = sum(mean(losses.squared(error), batch.weight) for error in errors)
         return loss, {"td_error": self.mean_error(errors)}
@@ -204,10 +204,6 @@ class SAC(CriticEnsemble):
             legal = ops.sum(ops.cast(batch.extra["action_mask"], "float32"), axis=-1)
             target = target * ops.log(ops.maximum(ops.reshape(legal, (-1,)), 1.0)) / math.log(max(self.action_size, 2))
         return -self.mean_over_rows(self.log_temperature * (log_probability + target), batch)
-
-    def critic_values(self, outputs: Any) -> Any:
-        """Return the values `[B]` of a critic's outputs `[B, 1]`."""
-        return scalar_values(outputs)
 
     def actor_value(self, values: Sequence[Any]) -> Any:
         """Return the minimum of the critics' values, `[B, ...]` each, or their mean if targets take random critics."""
@@ -234,17 +230,3 @@ class SAC(CriticEnsemble):
         policy = ops.exp(log_policy)
         q = combine([self._q(critic, batch, prefix) for critic in critics])
         return ops.sum(policy * q, axis=-1), ops.sum(policy * log_policy, axis=-1)
-
-    def _taken_values(self, batch: Batch) -> list[Any]:
-        """Return each critic's values of the taken actions, `[B]` each."""
-        if self.discrete:
-            return [losses.take(self._q(each, batch), ops.reshape(batch.action, (-1,))) for each in self.critics]
-        taken = self.head.scale(ops.reshape(batch.action, (-1, *batch.action.shape[len(batch.reward.shape) :])))
-        return [self._q(critic, batch, "", taken) for critic in self.critics]
-
-    def _q(self, critic: Any, batch: Batch, prefix: str = "", action: Any = None) -> Any:
-        """Return a critic's values of actions, `[B]`; of all discrete actions, `[B, A]`."""
-        features, layers = self.features(critic, batch, prefix)
-        if action is None:
-            return action_values(layers(features), self.action_size)
-        return self.critic_values(layers(joint(features, action)))

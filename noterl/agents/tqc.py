@@ -83,7 +83,7 @@ class TQC(SAC):
         quantiles, log_probability = self._evaluate(self.target_critics, self.truncated, batch, "next_")
         soft_value = quantiles - ops.expand_dims(self.entropy_weight() * log_probability, 1)
         target = losses.td_target(batch.reward[:, None], batch.discount[:, None], soft_value)  # [B, N (M - drop)]
-        taken = self._taken_values(batch)
+        taken = self.taken_values(self.critics, batch)
         fractions = ops.convert_to_tensor(self.fractions)
         error = sum(losses.quantile_huber(quantiles, target, fractions) for quantiles in taken)
         loss = losses.weighted_mean(error / (len(taken) * self.critic_outputs), batch.weight)

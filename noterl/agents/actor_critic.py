@@ -63,21 +63,23 @@ class ActorCritic(Agent):
         **options: Unpack[AgentOptions],
     ) -> None:
         super().__init__(env, **options)
-        self.build_networks(network, hidden, shared, activation, log_std)
-
-    def build_networks(
-        self, network: Any, hidden: Sequence[int], shared: bool | None, activation: str, log_std: float
-    ) -> None:
-        """Set the head and build the networks; arguments as in the constructor."""
         continuous = isinstance(self.action_space, spaces.Box)
         actor, critic = networks.split_networks(network, "actor", "critic", shareable=shared is not False)
         if self.head is None:
             self.head: Any = self._default_head(actor).bind(self.action_space)
+        scale = check_number("log_std", log_std) if continuous else None
+        outputs = self.head.size // 2 if continuous else self.head.size
+        last_layer = {"outputs": outputs, "gain": 0.01, "log_std": scale}
+        self.build_networks((actor, critic), hidden, shared, activation, last_layer)
+
+    def build_networks(
+        self, network: Any, hidden: Sequence[int], shared: bool | None, activation: str, last_layer: dict[str, Any]
+    ) -> None:
+        """Build the networks; arguments as in the constructor, and those of the actor's last layer."""
+        actor, critic = network
         if shared is True and critic is not None and not isinstance(critic, networks.HiddenLayers):
             raise ValueError("shared must be False with a critic of your own, which is used as it is")
         shared = self._shares(actor, critic) if shared is None else check_bool("shared", shared)
-        last_layer: Any = {"gain": 0.01, "log_std": check_number("log_std", log_std) if continuous else None}
-        outputs = self.head.size // 2 if continuous else self.head.size
 
         def build(layers: Any, outputs: int, **last_layer: Any) -> Any:
             space = self.spaces.network_space
@@ -93,7 +95,7 @@ class ActorCritic(Agent):
 
         shape = self.observation_shape
         self.actor: networks.Network = networks.network_or_default(
-            actor, hidden, lambda layers: build(layers, outputs, **last_layer), shape
+            actor, hidden, lambda layers: build(layers, **last_layer), shape
         )
         if critic is not None or not networks.returns_pair(actor, shape):
             self.critic = networks.network_or_default(critic, hidden, build_critic, shape)
@@ -191,7 +193,15 @@ class ActorCritic(Agent):
         acting = self._log_prob_of(rollout.extra[ACTING_OUTPUTS], rollout)
         ratio = losses.importance_weight(log_prob, acting)
         target = losses.v_trace(reward, discount, value, next_value, ratio, continues)
-        return {"value": value, "log_prob": acting, "advantage": target - value, "target": target}
+        advantage = self.corrected_advantage(rollout, continues, target, value, next_value)
+        return {"value": value, "log_prob": acting, "advantage": advantage, "target": target}
+
+    def corrected_advantage(self, rollout: Batch, continues: Any, target: Any, value: Any, next_value: Any) -> Any:
+        """Return the advantages `[T, N]` if an older policy has acted, from the targets of V-trace.
+
+        `continues` is 0 where an episode ends, and otherwise `gae_lambda`.
+        """
+        return target - value
 
 
 def masks(batch: Batch, name: str = "action_mask") -> tuple[Any, ...]:

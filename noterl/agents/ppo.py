@@ -24,7 +24,7 @@ from noterl.backends import keras, ops
 from noterl.hyperparameters import Hyperparameter
 from noterl.registry import register
 from noterl.schedules import Schedule
-from noterl.types import ACTING_OUTPUTS, Batch
+from noterl.types import Batch
 from noterl.utils.checks import check_bool, check_positive
 
 
@@ -131,15 +131,11 @@ class PPO(RecurrentActorCritic):
         size = 256 if self.is_image else 64
         return Defaults(batch_size=size, optimizer=keras.optimizers.Adam(rate, epsilon=1e-5, global_clipnorm=0.5))
 
-    def _with_advantages(self, rollout: Batch, value: Any, next_value: Any, log_prob: Any) -> dict[str, Any]:
-        """Return what `prepare` adds; the ratio of `policy_loss` replaces the weight of V-trace's advantages."""
-        fields = super()._with_advantages(rollout, value, next_value, log_prob)
-        if ACTING_OUTPUTS in rollout.extra:
-            continues = rollout.extra["continues"] * self.gae_lambda
-            following = ops.concatenate([fields["target"][1:], next_value[-1:]])
-            next_target = continues * following + (1.0 - continues) * next_value
-            fields["advantage"] = rollout.reward + rollout.discount * next_target - value
-        return fields
+    def corrected_advantage(self, rollout: Batch, continues: Any, target: Any, value: Any, next_value: Any) -> Any:
+        """Return the advantages without a weight, because the ratio of `policy_loss` replaces the weight of V-trace."""
+        following = ops.concatenate([target[1:], next_value[-1:]])
+        next_target = continues * following + (1.0 - continues) * next_value
+        return rollout.reward + rollout.discount * next_target - value
 
     def policy_loss(self, batch: Batch) -> tuple[Any, dict[str, Any]]:
         """Return the clipped surrogate minus the weighted entropy, and its metrics."""

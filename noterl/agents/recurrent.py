@@ -12,14 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Unpack
 
-from gymnasium import spaces
-
 from noterl import losses, networks
 from noterl.agents.actor_critic import ActorCritic, ActorCriticOptions, masks
 from noterl.backends import ops
 from noterl.networks.critics import scalar_values
 from noterl.types import Batch, map_arrays
-from noterl.utils.checks import check_number
 
 # The fields of `prepare` with the critic's state before each row.
 _CRITIC = "critic_"
@@ -62,21 +59,15 @@ class RecurrentActorCritic(ActorCritic):
             self.sequence_length: int | None = sequence_length
 
     def build_networks(
-        self, network: Any, hidden: Sequence[int], shared: bool | None, activation: str, log_std: float
+        self, network: Any, hidden: Sequence[int], shared: bool | None, activation: str, last_layer: dict[str, Any]
     ) -> None:
-        """Set the head and build the networks; with `recurrent`, those with a cell."""
+        """Build the networks; with `recurrent`, those with a cell."""
         cell, units = self._cell
         if cell is None:
-            super().build_networks(network, hidden, shared, activation, log_std)
+            super().build_networks(network, hidden, shared, activation, last_layer)
             return
-        continuous = isinstance(self.action_space, spaces.Box)
-        self.head: Any = self._default_head(None).bind(self.action_space)
-        outputs = self.head.size // 2 if continuous else self.head.size
         layers = self.spaces.network_space, cell, units, hidden
-        scale = check_number("log_std", log_std) if continuous else None
-        self.actor: networks.Network = networks.recurrent_network(
-            *layers, outputs, activation=activation, gain=0.01, log_std=scale
-        )
+        self.actor: networks.Network = networks.recurrent_network(*layers, activation=activation, **last_layer)
         self.state_spec: Any = self.actor.state_spec
         if shared:
             self.critic: Any = self.actor.with_output(

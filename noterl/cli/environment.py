@@ -83,28 +83,23 @@ def environment_of(text: str, wrappers: Sequence[str] = ()) -> str | EnvFactory 
     {'is_slippery': False}
     """
     match = _WITH_ARGUMENTS.fullmatch(text)
-    prefix, _, name = (text if match is None else match["name"]).partition(":")
-    if prefix == "atari":
-        if wrappers:
-            raise UsageError(f"--wrap is not possible for {text}, because Atari games are stepped together")
-        return text if match is None else _game(name, match["arguments"])
+    name = text if match is None else match["name"]
+    is_game = name.startswith("atari:")
+    if is_game and wrappers:
+        raise UsageError(f"--wrap is not possible for {text}, because Atari games are stepped together")
     # A plain id stays a text, which the agent's file describes.
     if match is None:
-        return EnvFactory(text, wrappers=tuple(wrappers), text=text) if wrappers or _is_function(text) else text
+        is_plain = is_game or not (wrappers or _is_function(text))
+        return text if is_plain else EnvFactory(text, wrappers=tuple(wrappers), text=text)
     arguments, keywords = parse_call(f"env({match['arguments']})", _find_env)
-    if arguments and not _is_function(match["name"]):
-        raise UsageError(f"--env: the arguments of {match['name']} must be keywords, such as name=value")
-    return EnvFactory(match["name"], arguments, keywords, tuple(wrappers), text)
-
-
-def _game(name: str, arguments: str) -> Atari:
-    positional, keywords = parse_call(f"env({arguments})", _find_env)
-    if positional:
-        raise UsageError(f"--env: the arguments of atari:{name} must be keywords, such as name=value")
+    if arguments and (is_game or not _is_function(name)):
+        raise UsageError(f"--env: the arguments of {name} must be keywords, such as name=value")
+    if not is_game:
+        return EnvFactory(name, arguments, keywords, tuple(wrappers), text)
     try:
-        return Atari(name, **keywords)
+        return Atari(name.removeprefix("atari:"), **keywords)
     except TypeError as error:
-        raise UsageError(f"--env: atari:{name}: {error}") from error
+        raise UsageError(f"--env: {name}: {error}") from error
 
 
 def _arguments(*arguments: Any, **keywords: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -20,13 +20,13 @@ from noterl.cli.errors import UsageError, usage_errors
 from noterl.cli.options import Option, options_of, parse_options
 from noterl.cli.train import (
     AGENT_FILE,
-    RunOptions,
     backend_of,
     choose_backend,
     classes_of,
     import_module,
     noterl_class,
     options_of_agent,
+    options_of_run,
     plain_name,
     without_flag,
 )
@@ -35,22 +35,14 @@ from noterl.training.play import has_display
 from noterl.utils.files import user_path
 from noterl.utils.tables import plain_row
 
-_OWN = [
-    Option(
-        "wrap", "Sequence[str]", (), "Wrappers of gymnasium, or preprocess(...), around --env, innermost first", "run"
-    ),
-    Option("json", "bool", False, "Whether to print JSON", "run", switch=True),
-    Option("quiet", "bool", False, "Whether to print errors only", "run", switch=True),
-]
-
-
+_JSON = Option("json", "bool", False, "Whether to print JSON", "run", switch=True)
 _HELP = {
     "play": "Play episodes of a trained agent and show them.",
     "evaluate": "Evaluate a trained agent.",
     "data record": "Store the data of an agent's episodes: in an .npz file or, for other paths, in a folder.",
 }
 # The options of `noterl train` that these commands have, too.
-_OF_RUN = ("weights", "backend")
+_OF_RUN = ("wrap", "weights", "backend", "quiet")
 
 
 def run_play(arguments: Sequence[str]) -> None:
@@ -86,9 +78,8 @@ def run_info(arguments: Sequence[str]) -> None:
     Raises:
         UsageError: if the command line is wrong.
     """
-    options = [option for option in _OWN if option.key == "json"]
-    path, flags = _file_of("info", arguments, options)
-    values = parse_options(options, flags, prog="noterl info FILE", description="Print what a file of an agent holds.")
+    path, flags = _file_of("info", arguments, [_JSON])
+    values = parse_options([_JSON], flags, prog="noterl info FILE", description="Print what a file of an agent holds.")
     description = describe(path)
     if "json" in values:  # which escapes control characters
         print(json.dumps(description, indent=2))
@@ -159,7 +150,7 @@ def _run(method: str, arguments: Sequence[str], skip: Sequence[str], fixed: dict
         classes |= classes_of(import_module(module, "--import"))
     function = noterl.Dataset.record if method == "data record" else getattr(noterl.Agent, method)
     method_options = options_of(function, method, skip=skip)
-    options = [*method_options, *_OWN, *(option for option in options_of(RunOptions, "run") if option.key in _OF_RUN)]
+    options = [*method_options, _JSON, *options_of_run(_OF_RUN)]
     name = arguments[0] if arguments and _is_agent(arguments[0]) else None
     if name is None:
         path, option_arguments = _file_of(method, arguments, options)

@@ -31,7 +31,6 @@ class Option:
         help: what the option does.
         group: the title of the box in the help.
         required: whether the user must give the option.
-        metavar: what stands for the value in the help; by default the types.
         switch: whether the value may be left out: a bool, or a callback whose arguments all have defaults.
     """
 
@@ -41,7 +40,6 @@ class Option:
     help: str = ""
     group: str = "options"
     required: bool = False
-    metavar: str | None = None
     switch: bool = False
 
     @property
@@ -104,7 +102,7 @@ def options_of(
         default = None if required else parameter.default
         switch = "bool" in alternatives(annotation)
         text = helps.get(name, "")
-        options.append(Option(prefix + name, annotation, default, text, group, required, None, switch))
+        options.append(Option(prefix + name, annotation, default, text, group, required, switch))
     return options
 
 
@@ -300,8 +298,6 @@ def _is_plain(value: Any) -> bool:
 
 
 def _metavar(option: Option) -> str:
-    if option.metavar is not None:
-        return option.metavar
     names = []
     for part in alternatives(option.annotation):
         name = re.split(r"[\[.]", part)[0]

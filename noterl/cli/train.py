@@ -9,7 +9,7 @@ import os
 import re
 import secrets
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -111,6 +111,11 @@ class RunOptions:
     restore: str | Path | None = None
     weights: str | Path | None = None
     quiet: bool = False
+
+
+def options_of_run(keys: Collection[str]) -> list[Option]:
+    """Return the options of a run with these keys, for other commands."""
+    return [option for option in options_of(RunOptions, "run") if option.key in keys]
 
 
 def train_options(name: str) -> list[Option]:

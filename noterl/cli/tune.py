@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from noterl.cli.environment import environment_of
 from noterl.cli.errors import usage_errors
 from noterl.cli.options import check_required, options_of, parse_options, parse_table
-from noterl.cli.train import RunOptions, about, noterl_class, options_of_agent, read_command
+from noterl.cli.train import about, noterl_class, options_of_agent, options_of_run, read_command
 from noterl.tune import search
 from noterl.tune.ranges import RANGES
 
@@ -25,8 +25,7 @@ def run(arguments: Sequence[str]) -> None:
     # `read_command` has imported the modules already.
     table.pop("import")
     search_options = options_of(search.tune, "tune", skip=("agent", "env", "space"))
-    of_run = [option for option in options_of(RunOptions, "run") if option.key in _OWN]
-    options = options_of_agent(name, [*of_run, *search_options])
+    options = options_of_agent(name, [*options_of_run(_OWN), *search_options])
     ranges = ", ".join(range_class.__name__ for range_class in RANGES)
     text = (
         f"Search for the hyperparameters of {about(name)}. The value of an option may be a range ({ranges}), such as "

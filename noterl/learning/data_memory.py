@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -79,14 +80,11 @@ class DataMemory:
             self.replay.relabel.attach(learner.algorithm, source)
         if template.device_copy is not None:
             self.replay.device_copy = DeviceObservations(self.replay, learner.variables[0])
-        self._identity: str | None = None
 
-    @property
+    @functools.cached_property
     def identity(self) -> str:
         """The hash of the data, which a resumed run compares."""
-        if self._identity is None:
-            self._identity = _hash(self.data)
-        return self._identity
+        return _hash(self.data)
 
     def holds(self, data: Any, template: Any) -> bool:
         """Return whether the memory holds these data with the settings of this memory."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
@@ -65,10 +65,7 @@ class DataUpdates(UpdateSource):
 
     def sample(self, updates: int) -> Sample:
         """Sample the transitions of a group of updates, `[K, B]`."""
-        algorithm = self._learner.algorithm
-        sample = self.memory.sample(updates, self._learner.share, generator=algorithm.generators("sampler"))
-        sample.gamma = discount_factor(algorithm)
-        return sample
+        return self._learner.sample(updates)
 
     def batches(self, samples: Sequence[Sample], size: int) -> AbstractContextManager[Iterator[Batch]]:
         """Return a context manager that yields an iterator over the batches `[K, B, ...]` of each part."""
@@ -79,34 +76,31 @@ class DataUpdates(UpdateSource):
         return self._learner.update(batch, count)
 
 
-class ValidationLoss:
-    """The mean loss on a data set, with the same batches and random numbers each time; the agent does not change.
+def validation_loss(learner: ReplayLearner, memory: Replay) -> Callable[[], float]:
+    """Return a function that returns the mean loss on a data set; the agent does not change.
+
+    Each call uses the same batches and random numbers.
 
     Args:
         learner: the agent's learner, which is built.
         memory: holds the data set.
     """
+    seed = learner.algorithm.generators.seed
+    size = min(learner.batch_size, len(memory))
+    sample = memory.sample_pass(size, generator=Generators(seed)("validation"))
+    loss_of = compile_measurement(learner, partial(_loss, learner), "validation", training=False)
 
-    def __init__(self, learner: ReplayLearner, memory: Replay) -> None:
-        self._learner = learner
-        self._memory = memory
-        self._seed = learner.algorithm.generators.seed
-        size = min(learner.batch_size, len(memory))
-        self._sample = memory.sample_pass(size, generator=Generators(self._seed)("validation"))
-        self._loss = compile_measurement(learner, partial(_loss, learner), "validation", training=False)
-
-    def __call__(self) -> float:
-        """Return the loss."""
-        learner = self._learner
-        generators = Generators(self._seed)
+    def measure() -> float:
+        generators = Generators(seed)
         losses = []
-        self._sample.gamma = discount_factor(learner.algorithm)
-        with learner.learning_from(self._memory):
-            for k in range(len(self._sample)):
-                batch = learner.gather(self._sample[k : k + 1])
-                batch = add_random_numbers(learner.algorithm, batch, 1, generators)
-                losses.append(self._loss(map_arrays(lambda array: array[0], batch)))
+        sample.gamma = discount_factor(learner.algorithm)
+        with learner.learning_from(memory):
+            for k in range(len(sample)):
+                batch = add_random_numbers(learner.algorithm, learner.gather(sample[k : k + 1]), 1, generators)
+                losses.append(loss_of(map_arrays(lambda array: array[0], batch)))
         return float(np.mean([backends.current().fetch(loss) for loss in losses]))
+
+    return measure
 
 
 def _loss(learner: Learner, batch: Batch) -> Any:

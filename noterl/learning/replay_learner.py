@@ -83,22 +83,19 @@ class ReplayLearner(Learner):
             ValueError: if networks would not receive observations in the stored form.
         """
         algorithm = self.algorithm
-        reason = ""
         space = algorithm.spaces.source.observation_space
-        if algorithm.spaces.team is not None:
-            reason = "several agents"
-        elif not algorithm.spaces.encoder.is_identity:
-            reason = f"observations of {space}, which are encoded on the host"
-        elif algorithm.spaces.normalizes_observation:
-            reason = "normalize_observation"
-        elif self.replay.relabel is not None:
-            reason = f"relabel={type(self.replay.relabel).__name__}(...)"
-        elif np.dtype(space.dtype) in (np.uint16, np.uint32, np.uint64):
-            reason = f"observations of {space.dtype}, which torch cannot gather"
-        elif np.dtype(space.dtype) == np.int64 and not fits_int32(space):
-            reason = "observations of int64 beyond 32 bits, which JAX cannot store"
-        if reason:
-            raise ValueError(f"on_device must be False with {reason}, got True")
+        dtype = np.dtype(space.dtype)
+        reasons = {
+            "several agents": algorithm.spaces.team is not None,
+            f"observations of {space}, which are encoded on the host": not algorithm.spaces.encoder.is_identity,
+            "normalize_observation": algorithm.spaces.normalizes_observation,
+            f"relabel={type(self.replay.relabel).__name__}(...)": self.replay.relabel is not None,
+            f"observations of {dtype}, which torch cannot gather": dtype in (np.uint16, np.uint32, np.uint64),
+            "observations of int64 beyond 32 bits, which JAX cannot store": dtype == np.int64 and not fits_int32(space),
+        }
+        for reason, applies in reasons.items():
+            if applies:
+                raise ValueError(f"on_device must be False with {reason}, got True")
         if "tables" in backends.current().capabilities:
             return True
         message = "Replay(on_device=True) changes nothing on TensorFlow: observations stay on the host"
@@ -193,7 +190,8 @@ class ReplayLearner(Learner):
         """Sample the transitions of a group of updates, `[K, B]`."""
         size = self.share
         generator = self.algorithm.generators("sampler")
-        if self.schedule.updates != "pass":
+        # `updates` of `compile` does not apply to a data set.
+        if self.schedule.updates != "pass" or self.memory is not self.replay:
             sample = self.memory.sample(updates, size, generator=generator)
         else:
             sample = self.replay.sample_pass(size, generator=generator)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from noterl.callback import Budget, Callback, overrides
 from noterl.learning.data_memory import DataMemory
-from noterl.learning.data_updates import DataUpdates, ValidationLoss
+from noterl.learning.data_updates import DataUpdates, validation_loss
 from noterl.replay import Uniform
 from noterl.training.data_loop import DataLoop
 from noterl.training.distribution import distributed
@@ -65,7 +65,7 @@ class DataFit(Fit):
             validate = None
             if self.validation_data is not None:
                 held_out = DataMemory(learner, self.validation_data, sampler=Uniform())
-                validate = ValidationLoss(learner, held_out.replay)
+                validate = validation_loss(learner, held_out.replay)
             with parts.session.training(), distributed(self.strategy, learner):
                 source = DataUpdates(learner, self.updates_per_epoch)
                 yield DataLoop(*arguments, source=source, updates_per_epoch=self.updates_per_epoch, validate=validate)

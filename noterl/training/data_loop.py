@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
-from time import perf_counter
 
-from noterl.backends.common import GroupResult
 from noterl.learning.data_updates import DataUpdates
 from noterl.training.loop import EventLoop
-from noterl.types import Logs
 from noterl.utils.errors import run_all
 
 
@@ -105,24 +102,14 @@ class DataLoop(EventLoop):
             ends += [count - counters.updates % count for count in self._stops]
         return max(1, int(min(ends)))
 
-    def _after_call(self, result: GroupResult) -> None:
-        """Make a hard copy if it is due after these updates."""
-        every = self.source.schedule.hard_copy_updates
-        if result.applied and every and self.counters.updates % every == 0:
-            self.update_target()
-
     def _end_epoch(self, *, complete: bool) -> None:
         counters = self.counters
         number = counters.epochs
         self._is_open = False
-        metrics = self.metrics.take() if complete else self.metrics.peek()
-        self.learner.algorithm.check_metrics(metrics)
         if complete:
             counters.epochs += 1
             counters.epoch_updates = 0
-        counts = {"steps": counters.steps, "updates": counters.updates, "time": perf_counter() - self._started}
-        loss = {name: metrics[name] for name in ("loss",) if name in metrics}
-        logs: Logs = {**loss, **counts, **metrics}
+        logs = self.with_metrics({}, complete)
         if complete and self.validate is not None:
             logs["validation_loss"] = self.validate()
         self.fire_between(self.events.on_epoch_end, number, {**logs, "complete": complete})

@@ -252,7 +252,11 @@ class EventLoop:
         raise NotImplementedError
 
     def _after_call(self, result: GroupResult) -> None:
-        """Called after each compiled call of updates and the hooks of the call."""
+        """Make a hard copy if it is due after a compiled call of updates and the hooks of the call."""
+        # No call passes a hard copy, because `UpdateSchedule.split` ends calls there.
+        every = self.runner.source.schedule.hard_copy_updates
+        if result.applied and every and self.counters.updates % every == 0:
+            self.update_target()
 
     def run(self) -> None:
         """Train until the budget is spent, a callback stops training, or an error is raised.
@@ -286,6 +290,17 @@ class EventLoop:
         """Use the new weights, and add the logs of a call to the means."""
         self.actor.forward.weights_updated(result.weights)
         self.metrics.add(result.logs, result.applied)
+
+    def with_metrics(self, logs: Logs, complete: bool) -> Logs:
+        """Return the logs of an episode or epoch, with the counts and the means of what updates logged."""
+        # An end that is not complete does not end the means of updates.
+        metrics = self.metrics.take() if complete else self.metrics.peek()
+        self.learner.algorithm.check_metrics(metrics)
+        if "loss" in metrics:
+            logs["loss"] = metrics["loss"]
+        counters = self.counters
+        logs.update(steps=counters.steps, updates=counters.updates, time=perf_counter() - self._started)
+        return {**logs, **{name: mean for name, mean in metrics.items() if name not in logs}}
 
     def update_target(self) -> None:
         """Make a hard copy to the target network, which acting may use too."""
@@ -374,10 +389,7 @@ class Loop(EventLoop):
     def _after_call(self, result: GroupResult) -> None:
         """Called after each compiled call of updates and the hooks of the call."""
         self.lanes.learned(self.counters.updates)
-        # No call passes a hard copy, because `UpdateSchedule.split` ends calls there.
-        every = self.learner.schedule.hard_copy_updates
-        if result.applied and every and self.counters.updates % every == 0:
-            self.update_target()
+        super()._after_call(result)
 
     def _begin_continued_episodes(self) -> None:
         """Fire `on_episode_begin` for the episodes that continue from the last fit."""
@@ -409,15 +421,7 @@ class Loop(EventLoop):
         self.fire_between(self.events.on_episode_end, self.lanes.ledger.numbers[lane], logs)
 
     def _episode_logs(self, lane: int, complete: bool) -> Logs:
-        counters = self.counters
         ledger = self.lanes.ledger
         logs: Logs = {"reward": ledger.returns[lane], "length": ledger.lengths[lane], **self.lanes.logs(lane)}
         logs |= ledger.info[lane].logs()
-        # The end of an incomplete episode does not end the means of updates.
-        metrics = self.metrics.take() if complete else self.metrics.peek()
-        self.learner.algorithm.check_metrics(metrics)
-        if "loss" in metrics:
-            logs["loss"] = metrics["loss"]
-        logs.update(steps=counters.steps, updates=counters.updates, time=perf_counter() - self._started)
-        logs = {**logs, **{name: mean for name, mean in metrics.items() if name not in logs}, "complete": complete}
-        return self.stepping.complete_logs(logs)
+        return self.stepping.complete_logs({**self.with_metrics(logs, complete), "complete": complete})

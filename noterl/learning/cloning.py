@@ -29,7 +29,7 @@ _LARGEST_GROUP = 2**26
 
 
 class Cloning(UpdateSource):
-    """Behavior cloning of one agent: the source of groups for an `UpdateRunner`.
+    """Behavior cloning of one agent: the source of groups for an `UpdateRunner`. `Agent.pretrain` makes one per call.
 
     Only the variables that the agent's policy depends on are trained, by a separate optimizer.
 
@@ -62,6 +62,7 @@ class Cloning(UpdateSource):
         self._program: Program = learner.algorithm._reads.renewed(self._compile)
 
     def _compile(self) -> Program:
+        """Return the compiled program of `step`; called again if an attribute that the program has read changes."""
         learner = self._learner
         return backends.current().compile_updates(
             learner.updater.traced(self.step),
@@ -108,6 +109,7 @@ class Cloning(UpdateSource):
         return self._learner.algorithm._output_and_fields(observation)[0]
 
     def _batch(self, indices: np.ndarray) -> Batch:
+        """Return the demonstrations at indices `[k, B]` as batches."""
         observation, action = self._data.gather(indices)
         # `step` reads only observations and actions; the other fields complete the batch.
         none = np.zeros(indices.shape, np.float32)

@@ -47,6 +47,8 @@ def check_learns_from_data(algorithm: Algorithm, data: Any, argument: str = "dat
 class DataMemory:
     """A data set in a replay memory that has the settings of an agent's own memory, except for the capacity.
 
+    `fit(dataset=)` makes one for the data and one for the validation data.
+
     Args:
         learner: the agent's learner, which is built.
         data: a `noterl.Dataset`.
@@ -69,6 +71,7 @@ class DataMemory:
             for name, value in template.get_config().items()
         }
         self.replay: Replay = Replay(**{**config, "capacity": len(data), **settings})
+        # `get_config` has the arguments; a callback may have changed settings such as `beta` since.
         for name in self.replay.sampler.settable:
             setattr(self.replay.sampler, name, getattr(template.sampler, name, getattr(self.replay.sampler, name)))
         source = learner.algorithm.spaces.source
@@ -109,6 +112,7 @@ class DataMemory:
 
 
 def _hash(data: Any) -> str:
+    """Return a digest of everything in a data set that updates may depend on."""
     digest = hashlib.blake2b(digest_size=16)
     for array in (data.observations, data.actions, data.rewards, data.lengths, data.terminated):
         map_leaves(lambda leaf: digest.update(np.ascontiguousarray(leaf).data), array)
@@ -118,19 +122,21 @@ def _hash(data: Any) -> str:
 def fix_statistics(algorithm: Algorithm, data: Any) -> None:
     """Compute the statistics of the normalizers from a data set; the ones of observations then stay fixed.
 
-    Statistics that exist already are kept.
+    Statistics that exist already are kept. Each `fit(dataset=)` calls this function before training.
     """
     normalizers = algorithm.spaces.normalizers
     if normalizers is None:
         return
     statistics = normalizers.observation
     if statistics is not None:
+        # Each episode has one more observation than steps. If statistics exist, no observations are added.
         count = len(data) + len(data.lengths)
         for first in range(0, 0 if statistics.count else count, _CHUNK):
             rows = map_leaves(lambda array: array[first : first + _CHUNK], data.observations)  # noqa: B023
             statistics.update(np.asarray(algorithm.spaces.encoder(rows), np.float32))
         statistics.is_fixed = True
     if normalizers.reward is not None and not normalizers.reward.count:
+        # Rewards are divided by the standard deviation of the running discounted return; see `normalization`.
         gamma = discount_factor(algorithm)
         returns = []
         for episode in data.episodes:
@@ -164,6 +170,8 @@ class MixedSample:
 
 class MixedMemory:
     """The agent's own memory and a data set: each batch holds transitions of both; used like a `Replay` by learners.
+
+    `fit(env, dataset=)` makes one. The learner samples from it during this `fit` (`ReplayLearner.learning_from`).
 
     Args:
         own: the agent's memory.

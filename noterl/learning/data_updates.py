@@ -50,8 +50,9 @@ class DataUpdates(UpdateSource):
         self.schedule: UpdateSchedule = copy.copy(learner.schedule)
         self.schedule.hard_copy_updates = self.schedule.hard_copy_updates or self.schedule.hard_copy_every
         spaces = learner.algorithm.spaces
-        rows = 2 * self.schedule.batch_size * math.prod(spaces.network_shape) * np.dtype(spaces.network_dtype).itemsize
-        most = min(_LARGEST_GROUP, max(1, _LARGEST_BATCHES // rows))
+        # The bytes of an observation and a next observation for each transition.
+        size = 2 * self.schedule.batch_size * math.prod(spaces.network_shape) * np.dtype(spaces.network_dtype).itemsize
+        most = min(_LARGEST_GROUP, max(1, _LARGEST_BATCHES // size))
         # Groups of one size: a compiled call of fewer updates is padded.
         self.group: int = math.ceil(updates_per_epoch / math.ceil(updates_per_epoch / most))
         is_plain = isinstance(self.memory.sampler, Uniform) and self.memory.relabel is None
@@ -80,6 +81,8 @@ def validation_loss(learner: ReplayLearner, memory: Replay) -> Callable[[], floa
     """Return a function that returns the mean loss on a data set; the agent does not change.
 
     Each call uses the same batches and random numbers.
+
+    `fit(dataset=, validation_data=)` makes one and calls it at the end of each epoch.
 
     Args:
         learner: the agent's learner, which is built.

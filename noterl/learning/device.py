@@ -59,7 +59,7 @@ def rollouts_run_on_device(learner: Any, actor: Any, source: EnvSource) -> bool:
 
 
 class DeviceRunner(ABC):
-    """Makes the calls of an agent that trains on the device.
+    """Makes the calls of an agent that trains on the device; `find_runner` makes the runner of a `fit`.
 
     Args:
         learner: the learner, open for a number of lanes.
@@ -82,7 +82,7 @@ class DeviceRunner(ABC):
 
     @abstractmethod
     def adopt(self, carry: Carry) -> Carry:
-        """Return the carry of another learner's call for this one."""
+        """Return the carry of another learner's call for this one; the episodes continue, a rollout does not."""
 
     @abstractmethod
     def call(self, carry: Carry, begin: int, end: int, first_step: int) -> tuple[Carry, CallEvents]:
@@ -114,8 +114,9 @@ class DeviceRunner(ABC):
         """
         size = self.program.size
         first_step, end = place
+        # The program stops after an iteration whose updates were not finite.
         end = min(end, int(report.iterations) * size)
-        learned = np.flatnonzero(due[: end // size])
+        learned = np.flatnonzero(due[: end // size])  # the complete iterations with updates
         if len(learned):
             # The host's variables get the values that the last updates of the call have used.
             self.learner.updater.update_schedules(first_step + (int(learned[-1]) + 1) * size)
@@ -151,17 +152,22 @@ class RolloutRunner(DeviceRunner):
         self._exploration: Exploration = self.program.training.exploration
 
     def scheduled(self, first_step: int) -> np.ndarray:
-        """Return the values of scheduled variables, followed by the exploration's settings of each round."""
+        """Return the scheduled values for each rollout, followed by the exploration's settings for each round.
+
+        The result is float32 `[C, variables + T E]`. The schedules of a noise on the host are set too.
+        """
         values = super().scheduled(first_step)
-        count = self._exploration.num_settings
-        if not count:
+        if not self._exploration.num_settings:
             return values
-        steps = range(0, self.program.size * self.program.iterations, self.program.num_envs)
-        settings = np.array([self._exploration.settings(first_step + step, step) for step in steps], np.float32)
+        # The environment steps of this call before each round.
+        passed_steps = range(0, self.program.size * self.program.iterations, self.program.num_envs)
+        rounds = [self._exploration.settings(first_step + passed, passed) for passed in passed_steps]
+        settings = np.array(rounds, np.float32)
         return np.concatenate([values, settings.reshape(self.program.iterations, -1)], axis=1)
 
     def adopt(self, carry: Carry) -> Carry:
         """Return the carry of another learner's call for this one: a new rollout begins."""
+        # Only the empty rollout is used, so any key of random numbers will do.
         start = self.program.start(np.zeros(2, np.uint32))
         return carry._replace(memory=start.memory, learner_state=start.learner_state)
 
@@ -308,7 +314,10 @@ def tensor_encoder(encoder: ObservationEncoder, dtype: Any) -> Callable[[Any], A
 
 
 def _columns(value: Any, space: spaces.Space[Any]) -> list[Any]:
-    """Return a part of observations `[N, ...]` as matrices `[N, columns]`."""
+    """Return one leaf of observations, such as an entry of a Dict, as float32 matrices `[N, columns]`.
+
+    Discrete values are one-hot, as `ObservationEncoder` encodes them on the host. The caller concatenates the matrices.
+    """
     if isinstance(space, spaces.Discrete):
         return [keras.ops.one_hot(value, int(space.n), dtype="float32")]
     flat = ops.reshape(value, (value.shape[0], -1))

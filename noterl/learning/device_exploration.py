@@ -19,7 +19,7 @@ class Exploration(on_device.Exploration, Protocol):
     """How actions are chosen in a compiled call, with the same distribution as by `Head.explore`."""
 
     def settings(self, step: int, passed: int) -> tuple[float, ...]:
-        """Return the settings of a round, `[E]`, computed on the host.
+        """Return the settings of a round, `[E]`, computed on the host. May set the schedules of a noise.
 
         Args:
             step: environment steps before the round.

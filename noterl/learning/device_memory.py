@@ -92,12 +92,13 @@ class DeviceMemory:
         return (self.count - position + self._offset) % self._program.slots // self._program.num_envs
 
     def advance(self, ring: Transitions, steps: int) -> None:
-        """Hold a ring into which a call has inserted so many transitions."""
+        """Hold a ring into which a call has inserted so many transitions; the `Replay` loads them when it is used."""
         self.ring = ring
         self.count += steps
         self.replay.load_later(self._load)
 
     def _copy(self, storage: Storage, position: int, observations: Any) -> np.ndarray:
+        """Make a new ring and table with the contents of the storage; arguments and result as in `open`."""
         program = self._program
         indices = storage.stored_indices()
         num_envs = program.num_envs
@@ -105,6 +106,7 @@ class DeviceMemory:
         self._begin = storage.begin
         # A round then starts at a multiple of `num_envs`, because a row of the ring holds one round.
         self._offset = (position - self.count) % num_envs
+        # To the next transition of each transition's episode, and from the one before, in insertions; 0 for none.
         distance = distances(storage, storage.successor[indices])
         linked = np.flatnonzero(distance)
         behind = np.zeros_like(distance)
@@ -127,6 +129,7 @@ class DeviceMemory:
         self.table[: len(self._older)] = self._slots(self._older)
         self._version = _version(storage)
         observations = map_leaves(np.asarray, observations)
+        # Lanes step in order, so the last transition of each lane is among the last `num_envs`.
         last = self.count - num_envs + (np.arange(num_envs) - position) % num_envs
         return np.array([self._goes_on(storage, lane, last[lane], at(observations, lane)) for lane in range(num_envs)])
 
@@ -147,6 +150,8 @@ class DeviceMemory:
 
     def _add_to_replay(self) -> None:
         """Add the transitions of the calls since the last copy to the `Replay`, in the order of their steps.
+
+        The `Replay` calls this method at its next use after `advance`.
 
         A call that raises, such as one that runs out of memory, has destroyed the ring. The transitions since the last
         copy are then lost.

@@ -120,13 +120,17 @@ class ReplayRunner(DeviceRunner):
         return carry, events
 
     def _plan(self, begin: int, end: int, first_step: int) -> Plan:
-        """Return the plan of a call; nothing is due after a round that the call does not complete."""
+        """Return the plan of a call: settings and due updates of each round.
+
+        No updates are due after a round that the call does not complete. Arguments as in `call`.
+        """
         learner = self.learner
         memory = self.memory
         size = self.program.size
         rounds = self.program.iterations
         random, updates, copies, recent, older, first = (np.zeros(rounds, np.int32) for _ in range(6))
         settings = np.zeros((rounds, self._exploration.num_settings), np.float32)
+        # Rounded up, because the last round may be incomplete. The other rounds of the arrays stay 0.
         for t in range(-(-end // size)):
             before = first_step + t * size
             after = first_step + (t + 1) * size
@@ -134,6 +138,7 @@ class ReplayRunner(DeviceRunner):
             # Actions are random until `learning_starts`, as the actor chooses them on the host.
             random[t] = min(max(self.actor.learning_starts - before, 0), size)
             if (t + 1) * size <= end:
+                # `memory.count` includes the `begin` steps of the round in progress.
                 recent[t], older[t], first[t] = memory.sampleable(memory.count - begin + (t + 1) * size)
                 updates[t], copies[t] = learner.schedule.due(before, after, 0, lambda: recent[t] + older[t])  # noqa: B023
         return Plan(settings, random, updates, copies, recent, older, first, self.scheduled(first_step))

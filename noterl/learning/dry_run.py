@@ -158,6 +158,7 @@ def check_networks(updater: Updater) -> None:
 
 
 def _call_updates(updater: Updater, forward_fields: FieldShapes, returned: list[Returned]) -> None:
+    """Call `forward` and each `update` of a period on zeros, check the results, and add the names to `returned`."""
     algorithm = updater.algorithm
     observations = _zeros((2, *algorithm.spaces.encoder.space.shape), algorithm.observation_dtype)
     if algorithm.state_spec:

@@ -149,6 +149,8 @@ def compile_measurement(
 def noise_batch(learner: Any, samples: int, generator: np.random.Generator) -> Batch | None:
     """Return batches `[K, B, ...]` that are sampled like the batches of updates; None if there are no data yet.
 
+    Neither the agent's generators nor the memory change.
+
     Args:
         learner: the agent's learner, which is built.
         samples: K.
@@ -196,7 +198,7 @@ def _of_rollout(learner: RolloutLearner, samples: int, generator: np.random.Gene
 
 
 class Recorder:
-    """Stands in for an optimizer: stores the gradients and does not apply them."""
+    """Stands in for an optimizer in `minimize`: appends the gradients with the variables, and applies nothing."""
 
     def __init__(self, pairs: list[tuple[Any, Any]]) -> None:
         self._pairs = pairs

@@ -16,6 +16,8 @@ def with_next(spec: InfoSpec) -> InfoSpec:
 def store_info(learner: Learner, spec: InfoSpec) -> None:
     """Store further fields of `info` from now on, and compile the updates again, which then receive these fields.
 
+    `fit` calls this function when the environments turn out to report action masks.
+
     Transitions that are stored already get the defaults.
     """
     for memory in (learner.rollout, learner.replay, getattr(learner.memory, "data", None)):

@@ -29,7 +29,10 @@ class MetricMeans:
             self._fetch()
 
     def take(self) -> dict[str, float]:
-        """Return the means since the last call; a metric without a new value keeps its last mean."""
+        """Return the means since the last call, and begin new ones; a metric without a new value keeps its last mean.
+
+        The loops call this method at the end of complete episodes and epochs, and `peek` for incomplete ones.
+        """
         self._last = self.peek()
         self._sums = {}
         return self._last

@@ -358,6 +358,8 @@ class DeferredOptimizer:
     def get_state(self, layout: Layout, *, allocate: bool = True) -> dict[str, Any]:
         """Return the state; slots have Keras's layout of the trained variables.
 
+        Numbers that the user has set as attributes are assigned to the variables of the rules first.
+
         Args:
             layout: the layout of the variables in memory.
             allocate: whether an optimizer without slots is built, for the slots' initial values. If False, the
@@ -491,6 +493,8 @@ def _scalars(optimizer: keras.optimizers.Optimizer) -> list[keras.Variable]:
 
 
 def _torch_state(optimizer: Any) -> dict[str, Any]:
+    """Return the `state_dict` of a torch optimizer, with arrays, lists and string keys that files can hold."""
+
     def plain(value: Any) -> Any:
         if hasattr(value, "detach"):
             return backends.current().fetch(value)
@@ -503,6 +507,8 @@ def _torch_state(optimizer: Any) -> dict[str, Any]:
 
 
 def _set_torch_state(optimizer: Any, state: dict[str, Any]) -> None:
+    """Restore what `_torch_state` returned."""
+
     def tensors(values: dict[str, Any]) -> dict[str, Any]:
         convert = keras.ops.convert_to_tensor
         # A copy, because a tensor of torch may share the memory of the array.

@@ -77,7 +77,7 @@ class ReplayLearner(Learner):
             self.replay.device_copy = DeviceObservations(self.replay, self.updater.find_variables()[0])
 
     def _check_on_device(self) -> bool:
-        """Return whether the backend can gather batches on the device.
+        """Return whether the backend can gather batches on the device; warn if not.
 
         Raises:
             ValueError: if networks would not receive observations in the stored form.
@@ -103,7 +103,10 @@ class ReplayLearner(Learner):
         return False
 
     def attach(self, source: EnvSource, num_envs: int, processes: int = 1) -> None:
-        """Attach the memory's relabelling to the agent and the environments; begin to refill a memory that is empty."""
+        """Attach the memory's relabelling to the agent and the environments; begin to refill a memory that is empty.
+
+        While the memory is refilled, `ready` is 0 and no updates are due.
+        """
         if self.replay.relabel is not None:
             self.replay.relabel.attach(self.algorithm, source)
         least = min(self.schedule.learning_starts, self.replay.capacity)
@@ -120,7 +123,10 @@ class ReplayLearner(Learner):
             self._count = partial(self._count_refilled, least)
 
     def _count_refilled(self, least: int, at_most: int | None = None) -> int:
-        """Return the number of transitions that can be sampled, or 0 until `least` are stored."""
+        """Return the number of transitions that can be sampled, or 0 until `least` are stored.
+
+        Once they are stored, `_count` is the function of the memory again.
+        """
         if len(self.replay) < least:
             return 0
         self._count = self.memory.num_sampleable
@@ -128,7 +134,10 @@ class ReplayLearner(Learner):
 
     @contextmanager
     def learning_from(self, memory: Any) -> Iterator[None]:
-        """Sample the updates inside the context from another memory, such as one that holds a data set."""
+        """Sample the updates inside the context from another memory, such as one that holds a data set.
+
+        Feedback goes to this memory too. `add` still stores transitions in `replay`.
+        """
         before = self.memory
         self._set_memory(memory)
         try:
@@ -207,6 +216,7 @@ class ReplayLearner(Learner):
         return self.memory.gather_ahead(partial(self._gather_padded, size), samples)
 
     def _gather_padded(self, size: int, part: Sample) -> Batch:
+        """Return the batches of a part, padded to `size`; with `Replay(prefetch=)`, another thread calls this."""
         if len(part) == size:
             return self.gather(part)
         if self.memory.device_copy is None:

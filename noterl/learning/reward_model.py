@@ -199,6 +199,7 @@ class Discriminator:
         return self._hidden_and_logit(inputs)[1]
 
     def _hidden_and_logit(self, inputs: Tensor) -> tuple[list[Tensor], Tensor]:
+        """Return the outputs of each hidden layer, `[B, units]`, and the logit `[B]`."""
         outputs = inputs
         hidden = []
         for kernel, bias in self._layers[:-1]:

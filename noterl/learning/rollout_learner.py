@@ -63,7 +63,7 @@ class RolloutLearner(Learner):
         self.updater.memory = self.rollout
         check_positive("epochs", algorithm.epochs)
         self.sequence_length: int = sequence_length(algorithm, self.schedule.batch_size)
-        self._next_policy: str | None = None
+        self._next_policy: str | None = None  # becomes `acting_policy` when `prepare` is called
         self._has_outputs = False  # whether the last round had the field "acting_outputs"
         self.prepared_rows: Any = None
 
@@ -107,6 +107,7 @@ class RolloutLearner(Learner):
         return self.algorithm.stop_epochs(defaultdict(float)) is not None
 
     def _prepared_rows(self, rollout: Batch) -> Batch:
+        """Return a rollout with the fields of `prepare`, as rows or sequences; backends compile this."""
         if self.reward_model is not None:
             rollout = self.reward_model.replace_reward(rollout)
         with running(self.updater):
@@ -156,6 +157,7 @@ class RolloutLearner(Learner):
 
     def open(self, num_envs: int) -> None:
         """Allocate the rollout for this number of lanes."""
+        # With another number of lanes, a new rollout begins.
         if num_envs != self.rollout.num_envs:
             self.acting_policy = None
         self.rollout.open(num_envs)
@@ -239,7 +241,11 @@ class RolloutLearner(Learner):
         return updates if self.steps_per_execution == "auto" else int(self.steps_per_execution)
 
     def prepare(self) -> Any:
-        """Return the complete rollout as prepared rows `[T N, ...]` on the device."""
+        """Return the complete rollout as prepared rows `[T N, ...]` on the device.
+
+        `sample` calls this method once per rollout, because it updates the normalizers, the learner state and
+        `acting_policy`.
+        """
         self._follow_attributes()
         rollout = self._normalized_rollout()
         # If workers collect the next rollout meanwhile, they act with the weights before the updates on this one.
@@ -254,19 +260,23 @@ class RolloutLearner(Learner):
         return rows
 
     def keep_acting_policy(self) -> None:
-        """Called before an update if workers collect the next rollout with the current weights meanwhile."""
+        """Store the digest of the current policy, with which workers collect the next rollout during the updates."""
         self._next_policy = policy_digest(self.algorithm)
 
     def before_new_weights(self) -> None:
-        """Remember the policy that has begun the rollout in progress."""
+        """Store the digest of the policy that began the rollout in progress, unless one is stored."""
         if self.acting_policy is None and self.rollout.num_envs and not self.rollout.is_full:
             self.acting_policy = policy_digest(self.algorithm)
 
     def discard_old_rollout(self) -> bool:
-        """Discard the rollout in progress if another policy has begun it; return whether this was so."""
-        acting = self.acting_policy
+        """Discard the rollout if its first rows were collected with other weights; return whether it was discarded.
+
+        The loops call this method before a round or a compiled call. `end_round` calls it when a rollout is complete.
+        Afterwards, `acting_policy` is None.
+        """
+        acting_digest = self.acting_policy
         self.acting_policy = None
-        if acting is None or acting == policy_digest(self.algorithm):
+        if acting_digest is None or acting_digest == policy_digest(self.algorithm):
             return False
         self.discard_rollout()
         return True
@@ -291,7 +301,8 @@ class RolloutLearner(Learner):
             extra = {name: field for name, field in rollout.extra.items() if name != ACTING_OUTPUTS}
             rollout = rollout._replace(extra=extra)
         if self.reward_model is not None and self.replay is None:
-            # Before the statistics of the normalizers change, so that both sides are normalized alike.
+            # Before the statistics of the normalizers change, so that both sides are normalized alike. A rollout that
+            # enters a replay memory gets none here: the sampled batches do.
             rollout = self.reward_model.add_demonstrations(rollout, self.rollout.length)
         if normalizers is None:
             return rollout

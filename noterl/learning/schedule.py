@@ -73,7 +73,10 @@ class UpdateSchedule:
             )
 
     def keep_ratio(self, default_every: int | str) -> None:
-        """Reduce the default of `updates`, so that a smaller `update_every` does not raise the updates per step."""
+        """Reduce the default of `updates`, so that a smaller `update_every` does not raise the updates per step.
+
+        `compile` calls this method if the user has not chosen `updates`.
+        """
         updates = self.updates
         every = self.update_every
         if not isinstance(updates, str) and not isinstance(every, str) and not isinstance(default_every, str):

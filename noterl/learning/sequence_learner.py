@@ -87,7 +87,8 @@ class SequenceLearner(StoredRolloutLearner):
     def due(self, before: int, after: int, ended: int, ready: float | None = None) -> Due:
         """Return the updates once the rollout is complete, and whether a hard copy to the target is due.
 
-        Several processes draw the same number of updates.
+        For a complete rollout, each call draws another number of updates from a generator, so the loop calls this
+        method once. Several processes draw the same number.
         """
         every = self.schedule.hard_copy_every
         target = bool(every) and after // every > before // every

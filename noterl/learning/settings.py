@@ -36,7 +36,7 @@ _users: weakref.WeakKeyDictionary[Explorer, weakref.ref[Algorithm]] = weakref.We
 
 
 class Settings:
-    """The settings of a compiled agent.
+    """The settings of a compiled agent; each `Agent.compile` makes a new object.
 
     Args:
         algorithm: the agent, with its defaults and declarations.
@@ -128,7 +128,7 @@ class Settings:
         return [f"{text} is {value(step):g}" for text, value in schedules.items() if has_ended(value, step)]
 
     def make_learner(self, algorithm: Algorithm) -> Learner:
-        """Return the learner for these settings.
+        """Return the learner for these settings, and make the agent the owner of the replay memory.
 
         Raises:
             ValueError: if the replay memory does not fit the agent, or belongs to another one.
@@ -338,6 +338,7 @@ def _frame_stack(algorithm: Algorithm) -> int | None:
 
 
 def _default_replay(defaults: Defaults, algorithm: Algorithm, learns_rewards: bool) -> Replay:
+    """Return the agent's default memory; warn if the memory is smaller because it must fit in this machine's RAM."""
     source = algorithm.spaces.source
     capacity = defaults.capacity
     stack = _frame_stack(algorithm)
@@ -353,6 +354,7 @@ def _default_replay(defaults: Defaults, algorithm: Algorithm, learns_rewards: bo
 
 
 def _warn_of_many_updates(schedule: UpdateSchedule) -> None:
+    """Warn if there are more gradient updates per environment step than `MANY_UPDATES_PER_STEP`."""
     ratio = schedule.updates_per_step
     if ratio is not None and ratio > MANY_UPDATES_PER_STEP:
         warnings.warn(
@@ -438,6 +440,8 @@ def _explorers(name: str, value: Any, kind: type[Explorer], head: Head, algorith
 
 def _explorer(name: str, value: Any, kind: type[Explorer], head: Head, algorithm: Algorithm) -> Any:
     """Return the policy or noise of `compile`; if another agent has used the object, a new one of the same arguments.
+
+    An object that no agent has used belongs to this agent from now on.
 
     Raises:
         ValueError: if the value is not of this kind, or the head does not explore with this kind.

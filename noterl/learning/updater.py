@@ -83,7 +83,7 @@ class Updater:
             leave_scope(self.find_variables(), self.optimizers.values())
 
     def find_networks(self) -> None:
-        """Set `networks`."""
+        """Set `networks`; called when the learner is declared."""
         includes_modules = self.precision != "float32"
         self.networks = [
             network
@@ -101,6 +101,8 @@ class Updater:
 
     def compile(self, strategy: Strategy, axis: int, report: Sequence[Any], stop: Callable[..., Any] | None) -> Program:
         """Return the compiled program of `step`; see `backends.compile_updates`.
+
+        Also find what `update_schedules` sets before updates, and the numbers that `check_constants` compares.
 
         Args:
             strategy: how devices or processes share updates.
@@ -139,7 +141,10 @@ class Updater:
         return traced
 
     def check_constants(self) -> None:
-        """Find numbers of Keras optimizers that the user has set and that compiled updates contain as constants."""
+        """Outdate the programs if the user has set numbers of Keras optimizers that they contain as constants.
+
+        Called before each group of updates, and before the program of a device is looked up.
+        """
         for optimizer, before in self._constants:
             if (after := optimizers.constants(optimizer)) != before:
                 self.algorithm._reads.outdate(f"an attribute of the optimizer {optimizer.name!r}")
@@ -159,7 +164,10 @@ class Updater:
         return int(generators("torch").integers(2**63))
 
     def update_schedules(self, step: int) -> None:
-        """Set everything that has a schedule to its value at this step."""
+        """Set everything that has a schedule to its value at this step.
+
+        Called before each group of updates, and after each call on the device.
+        """
         for update in self._scheduled:
             update(step)
 
@@ -280,14 +288,18 @@ class Updater:
         key = tuple(map(id, group))
         if key not in self._groups:
             unique = networks.unique(variable for part in group for variable in networks.trainable_variables(part))
-            self._groups[key] = (unique, group)  # a reference to the group, so that its ids are not used again
+            # Eager updates call this method each time, so the variables are found once. The reference to the group
+            # keeps the group's ids from being used again.
+            self._groups[key] = (unique, group)
         variables, _ = self._groups[key]
         if not variables:
             raise ValueError(f"trained must hold something trainable, in minimize with the optimizer {optimizer!r}")
+        # `loss_of` only evaluates the loss.
         if self._evaluates:
             loss, aux = split_loss(loss_fn(*args))
             self._losses.append(loss)
             return loss, aux
+        # A dry run records which optimizer trains which variables; the stand-in for an optimizer applies nothing.
         if self.recorded is not None:
             self.recorded.setdefault(optimizer, []).extend(variables)
             with suppress(NonFiniteError):  # the batch is zeros
@@ -303,6 +315,8 @@ class Updater:
         """Apply an optimizer to the gradients of `loss_fn(*args)`, and return `(loss, aux)`."""
         owner = getattr(loss_fn, "__self__", None)
         algorithm = self.algorithm
+        # A closure may hold tensors of this update, so only methods depend on nothing else than their arguments,
+        # variables and attributes, whose changes are noticed.
         traceable = owner is not None and (owner is algorithm or owner is self.reward_model)
         traceable = traceable and not algorithm._reads.is_eager
         result: tuple[Any, Any] = backends.current().minimize(

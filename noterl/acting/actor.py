@@ -88,6 +88,8 @@ class Actor:
     ) -> tuple[np.ndarray, State]:
         """Return the training actions `[N, ...]` of one step in N lanes, before `Head.executed`, and the next state.
 
+        Lanes and workers call this method once per round. The attributes `values` and `fields` are set for this round.
+
         Before `learning_starts`, they are uniformly random. If it is reached within this step, only the actions of the
         first lanes are.
 
@@ -103,6 +105,7 @@ class Actor:
             return self.select(observations, step, self.explorer, mask, state)
         count = len(observations)
         num_random = min(remaining, count)
+        # Waiting lanes do not count, so more lanes act randomly until enough of them have taken a step.
         if waiting is not None:
             num_random = int(np.searchsorted(np.cumsum(~waiting), num_random, side="right"))
         if num_random == count:
@@ -142,7 +145,10 @@ class Actor:
         mask: np.ndarray | None = None,
         state: State = NO_STATE,
     ) -> tuple[np.ndarray, State]:
-        """Return the actions that the head chooses, before `Head.executed`, and the next state; see `act`."""
+        """Return the actions that the head chooses, before `Head.executed`, and the next state; see `act`.
+
+        The attributes `values` and `fields` are set.
+        """
         head: Any = self.head
         noise = explorer.generator if head.noisy and explorer is not None else None
         self.values, state = self.outputs(observations, state, noise)

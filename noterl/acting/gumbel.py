@@ -72,6 +72,7 @@ class GumbelTree(Tree):
 
     def scores(self, nodes: Array) -> Array:
         """Return the score of each action in nodes `[n]`, `[n, A]`; -inf for illegal actions."""
+        # Each simulation starts with this very array; nodes below the roots are other arrays.
         if nodes is self.roots:
             return self._with_visits(self.sequences[:, self._simulated])
         visits = self.visits[nodes]
@@ -90,16 +91,20 @@ class GumbelTree(Tree):
         return np.log(np.maximum(self.priors[nodes], 1e-300))
 
     def _scaled_values(self, nodes: Array) -> Array:
+        """Return the completed action values in nodes `[n]`, `[n, A]`, shifted and scaled as in the paper."""
         visits = self.visits[nodes]
         priors = self.priors[nodes]
         signs = self.signs[nodes]
         visited = visits > 0
         count = visits.sum(axis=1, keepdims=True)
         value = signs * self.totals[nodes] / np.maximum(visits, 1.0)
+        # An action without visits gets a mean of the node's value and the values of visited actions. The values of
+        # visited actions are weighted by the priors, and count as often as the node was visited.
         share = np.where(visited, priors, 0.0).sum(axis=1, keepdims=True)
         mean = np.where(visited, priors * value, 0.0).sum(axis=1, keepdims=True) / np.maximum(share, 1e-300)
         mixed = (signs * self.values[nodes, None] + count * mean) / (1.0 + count)
         completed = np.where(visited, value, mixed)
+        # The paper's scale is for values in [0, 1], so the values of legal actions are moved to this range first.
         legal = self.blocked[nodes] == 0
         low = np.where(legal, completed, np.inf).min(axis=1, keepdims=True)
         high = np.where(legal, completed, -np.inf).max(axis=1, keepdims=True)

@@ -92,6 +92,7 @@ class HostForward:
         return self.program is not None
 
     def _prepare_weights(self) -> None:
+        """Set how `weights` reads the variables of the NumPy copy: one by one, or from the array of an update."""
         trained = {id(variable) for variable in self.trained}
         self._fetch = self._backend.weights_reader(self._variables)
         self._uses_target = not all(id(variable) in trained for variable in self._variables)
@@ -124,6 +125,7 @@ class HostForward:
         )
 
     def _compiled_with_noise(self, observations: Any, generator: np.random.Generator) -> np.ndarray:
+        """Return the output of the compiled call with new noise in the weights; the noise is 0 again afterwards."""
         noise = self._noise
         for variable in noise:
             variable.assign(sample_noise(tuple(variable.shape), generator))
@@ -142,7 +144,10 @@ class HostForward:
         return from_rows(rows, self._state_widths)
 
     def weights(self) -> list[np.ndarray]:
-        """Return the current weights of the NumPy copy; on torch, views that show later updates."""
+        """Return the current weights of the NumPy copy; on torch, views that show later updates.
+
+        Called before each forward pass. Weights are fetched from the device only if they may have changed.
+        """
         if self.stale:
             self._weights = self._fetch()
             self.stale = False
@@ -199,7 +204,10 @@ class HostForward:
         return next(filter(None, map(self._accepted, described)), None)
 
     def _accepted(self, described: tuple[Step, list[Any]] | None, width: int | None = None) -> Step | None:
-        """Return a NumPy function that is small enough and gives the first `width` outputs; otherwise None."""
+        """Return a NumPy function that is small enough and gives the first `width` outputs; otherwise None.
+
+        Also keep the variables of the function, as those of the copy if the function is accepted.
+        """
         if described is None:
             return None
         program, self._variables = described
@@ -218,6 +226,7 @@ class HostForward:
     def _agrees(self, program: Step, width: int | None = None) -> bool:
         """Return whether the copy gives the outputs of the compiled call, also after the agent's variables change.
 
+        The variables and hyperparameters are restored afterwards.
         The second check distinguishes a network from a target network, which starts with equal weights. The check also
         detects operations of `forward` outside of the network without effect so far, such as a scale of 1. `width`
         limits the comparison to the first outputs.
@@ -257,6 +266,7 @@ class HostForward:
         return all(self._agrees_on(program, probe * probe.dtype.type(scale), weights, width) for scale in scales)
 
     def _agrees_on(self, program: Step, probe: np.ndarray, weights: list[np.ndarray], width: int | None) -> bool:
+        """Return whether the copy gives the outputs of the compiled call for these observations, but for rounding."""
         expected = self._expected(probe)[..., :width]
         try:
             with np.errstate(all="ignore"):  # large probes may overflow, as in the compiled call

@@ -89,7 +89,7 @@ class Tree:
         self.low: np.ndarray = np.full(self.count, np.inf)
         self.high: np.ndarray = np.full(self.count, -np.inf)  # of the values in each tree
         self.roots: np.ndarray = np.arange(self.count) * self.size
-        self._used = 1
+        self._used = 1  # nodes of each tree so far, as a new node has the same place in all trees
         self._open(self.roots, states)
         if dirichlet is not None:
             self._add_noise(*dirichlet)
@@ -117,6 +117,7 @@ class Tree:
         return signs * value + weight * self.priors[nodes] / (1.0 + visits) + self.blocked[nodes]
 
     def _scaled(self, nodes: Array, value: Array) -> Array:
+        """Return values `[n, A]` of nodes, scaled to [0, 1] by the bounds of each node's tree; 0 without bounds."""
         trees = nodes // self.size
         low, high = self.low[trees, None], self.high[trees, None]
         width = high - low
@@ -124,6 +125,7 @@ class Tree:
         return np.where(has_width, np.clip((value - low) / np.where(has_width, width, 1.0), 0.0, 1.0), 0.0)
 
     def _simulate(self) -> None:
+        """Run one simulation in all trees: descend to a leaf in each, evaluate the new leaves, and back up."""
         nodes = self.roots
         path = []
         leaves = []
@@ -180,6 +182,7 @@ class Tree:
                 self.high[trees] = np.maximum(self.high[trees], value)
 
     def _add_noise(self, alpha: float, share: float, generator: np.random.Generator) -> None:
+        """Mix the priors of the roots with noise; the argument `dirichlet` documents the arguments."""
         legal = self.blocked[self.roots] == 0
         noise = np.where(legal, generator.standard_gamma(alpha, legal.shape), 0.0)
         noise /= np.maximum(noise.sum(axis=1, keepdims=True), 1e-300)

@@ -53,7 +53,7 @@ class SearchActor(Actor):
     Attributes:
         settings: how to search.
         source: makes the environments if `search` is called before `attach`.
-        extra: the visit shares of the last `choose_actions`, as "visit_shares".
+        fields: the visit shares of the last `choose_actions`, as "visit_shares".
     """
 
     searches = True
@@ -78,7 +78,10 @@ class SearchActor(Actor):
         self.game_of(lanes.source)
 
     def game_of(self, source: EnvSource) -> Game:
-        """Return the game that the environments of a source play; a single-agent environment is wrapped as one."""
+        """Return the game that the environments of a source play; a single-agent environment is wrapped as one.
+
+        The first call for a source opens an environment for searches, and closes the environment of another source.
+        """
         if source.game is not None:
             return source.game
         if self._game is None or self._game[0] is not source:
@@ -120,6 +123,7 @@ class SearchActor(Actor):
         if isinstance(tree, GumbelTree):
             actions = tree.best()
         else:
+            # A sample from each row of probabilities: the first action whose cumulative sum exceeds a random number.
             ends = with_temperature(shares, float(settings.temperature)).cumsum(axis=1)
             actions = (generator.random((len(states), 1)) * ends[:, -1:] >= ends).sum(axis=1)
         is_random = generator.random(len(states)) < float(settings.random_moves)
@@ -178,6 +182,7 @@ class SearchActor(Actor):
         if game.players == 2:
             return np.stack([environment.state for environment in lanes.environments])
         rows = zip(lanes.environments, lanes.observations(), lanes.info["action_mask"], strict=True)
+        # Without new seeds, a search would foresee what chance does in the environment.
         generator = self.generators("search")
         states: np.ndarray = game.pack([game.with_new_seeds(game.snapshot(*row), generator) for row in rows])
         return states

@@ -684,6 +684,8 @@ class BaseAgent(Algorithm):
     def gradient_noise(self, samples: int) -> GradientNoise:
         """Return a `GradientNoise`, which measures how much gradients differ between `samples` batches.
 
+        If the agent is not built, `build` is called.
+
         Raises:
             ValueError: if the agent learns from rollouts of a single transition.
         """
@@ -804,7 +806,10 @@ class BaseAgent(Algorithm):
             self._parts.check_assignment(name, value)
 
     def _on_change(self, name: str) -> bool:
-        """Return whether programs are traced again, at most three times before different updates of one `fit`."""
+        """Return whether programs are traced again, at most three times before different updates of one `fit`.
+
+        Called when an attribute that programs have read gets another value. The acting program is then outdated.
+        """
         self._parts.check_retrace(name)
         self._parts.outdate_acting(name)
         return super()._on_change(name)

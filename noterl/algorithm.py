@@ -325,7 +325,7 @@ class Algorithm(Configurable):
     def hyperparameter(
         self, name: str, value: float | Schedule, *, minimum: float | None = None, maximum: float | None = None
     ) -> Any:
-        """Return a `Hyperparameter`, a scalar that can be changed during training.
+        """Add a `Hyperparameter` to `hyperparameters`, and return it: a scalar that can be changed during training.
 
         The value may be a schedule of `noterl.schedules`, which is evaluated before each group of updates. For type
         checkers, the return type is Any, so that a number can be assigned to the attribute that holds the result.
@@ -414,6 +414,7 @@ class Algorithm(Configurable):
         return self._count("episodes")
 
     def _count(self, name: str) -> int:
+        """Return a counter; raise a RuntimeError in a traced program, where the count would be a constant."""
         count = int(getattr(self._counters, name))
         if backends.current().is_tracing():
             raise RuntimeError(
@@ -462,6 +463,7 @@ class Algorithm(Configurable):
         return output, new_state, self._checked_fields(*extra) if extra else {}
 
     def _columns_of(self, output: Any, fields: Mapping[str, Any]) -> Any:
+        """Return the output with the fields as further columns, in the order of the names."""
         if not fields:
             return output
         columns = []

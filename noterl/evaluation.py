@@ -92,7 +92,7 @@ def fqe(agent: Agent, dataset: Dataset, *, updates: int = 10_000, bootstrap: int
 
 
 class _FittedQ(Agent):
-    """Critics of another agent's policy; the action of a transition is a field of the memory.
+    """Critics of another agent's policy; the action of a transition is a field of the memory. Each `fqe` makes one.
 
     Args:
         agent: the agent whose policy is evaluated.

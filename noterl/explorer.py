@@ -70,7 +70,7 @@ class Explorer(Configurable):
             vars(self)[name] += steps
 
     def update_schedules(self, step: int) -> None:
-        """Set the scheduled attributes to the values after `step` environment steps."""
+        """Set the scheduled attributes to the values after `step` environment steps, before acting."""
         for name, schedule in self.schedules.items():
             super().__setattr__(name, self.tunables[name](name, schedule(step)))
 

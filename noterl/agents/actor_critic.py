@@ -117,7 +117,10 @@ class ActorCritic(Agent):
         return self.is_image if described is None else described
 
     def _default_head(self, actor: Any) -> heads.Head:
-        """Return the head for the action space and the outputs of the actor, which is None if the agent builds it."""
+        """Return the default head for the action space and the outputs of the actor.
+
+        If the agent builds the actor (None), the actor returns logits for discrete actions.
+        """
         if isinstance(self.action_space, spaces.Box):
             return heads.Gaussian()
         if isinstance(self.action_space, spaces.MultiBinary):

@@ -130,8 +130,10 @@ class DQN(Agent):
         self.target_q: networks.Network = networks.clone(self.q)
         if self.noisy:
             self.head.noisy = True
+            # A network of distributions holds the noisy network as a part.
             candidates = (self.q, *self.q.parts.values())
             network = next(part for part in candidates if isinstance(part, networks.NoisyNetwork))
+            # `noises` returns the noises in this order.
             names = ("noise", "selecting_noise", "target_noise")
             self.random_spec: dict[str, Any] = dict.fromkeys(names, ((network.noise_size,), "batch_normal"))
         self.gamma = self.hyperparameter("gamma", gamma, minimum=0.0, maximum=1.0)

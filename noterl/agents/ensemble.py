@@ -114,6 +114,7 @@ class CriticEnsemble(Agent):
         """Return the minimum of the critics' values, `[B, ...]` each, or of `critics_in_target` random critics."""
         if not self.has_random_critics:
             return reduce(ops.minimum, values)
+        # In each row, the critics with the smallest random numbers are chosen.
         numbers = ops.reshape(batch.extra["critic_choice"], (-1, self.num_critics))
         chosen = numbers <= ops.sort(numbers, axis=-1)[:, self.critics_in_target - 1 : self.critics_in_target]  # [B, N]
         stacked = ops.stack(values, axis=1)  # [B, N, ...]
@@ -144,7 +145,10 @@ class CriticEnsemble(Agent):
         return (1.0 / len(errors)) * sum(map(ops.abs, errors))
 
     def features(self, network: Any, batch: Batch, prefix: str) -> tuple[Any, Any]:
-        """Return the observations, or what a memory makes of them, as rows `[B, ...]`, and the layers that follow."""
+        """Return the observations, or what a memory makes of them, as rows `[B, ...]`, and the layers that follow.
+
+        The prefix "next_" selects the next observations.
+        """
         if not self.state_spec:
             return (batch.next_observation if prefix else batch.observation), network
         state = batch.extra["state"] if network is self.actor else None  # the memory of a critic starts from zeros

@@ -126,7 +126,7 @@ class MADDPG(MultiAgent):
         return networks.default_critic([self.spaces.network_space[other] for other in inputs], hidden, actions)
 
     def _networks_of(self, own: Any, chosen: list[int], hidden: Any, build: Any) -> tuple[list[Any], list[int]]:
-        """Return the distinct networks, and the index of each agent's network."""
+        """Return the distinct networks, and each agent's index; `chosen` are the agents whose networks are built."""
         if isinstance(own, networks.HiddenLayers):
             own, hidden = None, own
         if own is not None:

@@ -133,6 +133,7 @@ class PPO(RecurrentActorCritic):
 
     def corrected_advantage(self, rollout: Batch, continues: Any, target: Any, value: Any, next_value: Any) -> Any:
         """Return the advantages without a weight, because the ratio of `policy_loss` replaces the weight of V-trace."""
+        # The target of the next row; where an episode or the rollout ends, the value of the next observation.
         following = ops.concatenate([target[1:], next_value[-1:]])
         next_target = continues * following + (1.0 - continues) * next_value
         return rollout.reward + rollout.discount * next_target - value

@@ -72,7 +72,7 @@ def arguments_of(key: str, given: Mapping[str, Given]) -> dict[str, Given]:
 def _is_bare(key: str, given: Given) -> bool:
     """Return whether the option of the callback was given without a value."""
     options = callback_options(key)
-    # True stands for the bare option, unless the first argument itself may be a bool.
+    # True stands for the bare option, unless the first argument, `options[1]`, may be a bool itself.
     return given.value is True and (len(options) == 1 or "bool" not in alternatives(options[1].annotation))
 
 

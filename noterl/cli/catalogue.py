@@ -121,6 +121,7 @@ def _classes() -> dict[str, str]:
 
 
 def _summary(name: str, kind: str) -> str:
+    """Return the first sentence about an agent, from the source of its class `kind`."""
     spec = importlib.util.find_spec(f"noterl.agents.{name.replace('-', '_')}")
     assert spec is not None and spec.origin is not None
     # Parsed instead of imported: an import would load a backend, which takes seconds.

@@ -53,6 +53,7 @@ class EnvFactory:
         return env
 
     def _make(self, render_mode: str | None) -> Any:
+        """Return the environment without the wrappers."""
         module, _, name = self.name.partition(":")
         # `module:name` is a function of that module, or an id that the module registers.
         function = getattr(importlib.import_module(module), name, None) if name else None

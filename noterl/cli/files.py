@@ -240,6 +240,7 @@ def _file_of(command: str, arguments: Sequence[str], options: Sequence[Option]) 
 
 
 def _text(result: dict[str, Any], *, as_json: bool) -> str:
+    """Return statistics of episodes as JSON, with arrays as lists, or as a table of the numbers."""
     if as_json:
         plain = {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in result.items()}
         return json.dumps(plain)

@@ -31,7 +31,7 @@ Variables = dict[str, str]
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Run `noterl launch`.
+    """Run `noterl launch`: check the options, start the processes, and wait until all have ended.
 
     Raises:
         UsageError: if the command line is wrong.
@@ -50,8 +50,10 @@ def run(arguments: Sequence[str]) -> None:
     if not Path(options.script).is_file():
         raise UsageError(f"the script {options.script!r} does not exist")
     with _terminating():
+        # A parameter server needs one port for each worker, one for the chief and one for the server.
         names, variables = _VARIABLES[word](options.processes, _ports(options.processes + 2, options.port))
         _print(f"{len(names)} processes on this machine. On several machines, {_ELSEWHERE[word]}")
+        # If a worker of a parameter server fails, training continues. If another process fails, all processes end.
         spare = {k for k, name in enumerate(names) if name.startswith("worker ")}
         code = Launch(names, variables, [sys.executable, options.script, *options.arguments], spare=spare).run()
     if code:
@@ -59,6 +61,7 @@ def run(arguments: Sequence[str]) -> None:
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """Return the options; the script and the script's own arguments are `script` and `arguments`."""
     parser = argparse.ArgumentParser(prog="noterl launch", description="Run a script in processes that train together.")
     parser.add_argument("--strategy", required=True, help="the argument strategy= of the script's fit")
     parser.add_argument("--processes", type=int, default=2, help="number of processes on this machine, 2 by default")
@@ -176,12 +179,14 @@ def visible_gpus() -> list[str]:
 class Launch:
     """Processes that run the same command with different variables; if one fails, all end.
 
+    The constructor starts the processes, and threads that copy the processes' output. `run` waits for the end.
+
     Args:
         names: of the processes, for the prefix of the output.
         variables: environment variables of each process.
         command: the command.
         output: receives the lines of all processes.
-        spare: the numbers of processes without which the run goes on.
+        spare: the indices of processes that may fail without ending the others.
     """
 
     def __init__(
@@ -242,7 +247,10 @@ class Launch:
         return 128 - code if code < 0 else code
 
     def _wait_for_failure(self) -> int | None:
-        """Return the number of the first process that fails; None if all succeed."""
+        """Wait until a process fails, and return its index; None if all succeed.
+
+        The failure of a process of `spare` is only printed.
+        """
         while True:
             codes = [process.poll() for process in self._processes]
             failed = [k for k, code in enumerate(codes) if code and k not in self._spare]
@@ -258,7 +266,7 @@ class Launch:
             time.sleep(_POLL_SECONDS)
 
     def _wait(self, seconds: float) -> bool:
-        """Return whether all processes end within this time."""
+        """Wait at most this time for all processes; return whether all have ended."""
         end = time.monotonic() + seconds
         while any(process.poll() is None for process in self._processes):
             if time.monotonic() > end:
@@ -284,6 +292,7 @@ class Launch:
                 os.killpg(process.pid, number)  # it leads its own group
 
     def _copy(self, name: str, stream: Any) -> None:
+        """Copy the lines of a process to the output, with the name in front; runs in a thread for each process."""
         with stream:
             for line in stream:
                 # One line at a time, so that lines of two processes do not mix.

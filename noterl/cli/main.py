@@ -53,6 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _main(arguments: list[str]) -> int:
+    """Run the command that the first argument names, or print a help; return the exit code."""
     from noterl.utils.words import explain_name
 
     if not arguments:

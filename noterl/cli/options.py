@@ -149,11 +149,10 @@ def parse_options(
     Raises:
         SystemExit: with code 0 after `--help`; with code 2 if an option is unknown or a value is wrong. The message has
             been printed then.
-        UsageError: if an unknown option is a word of another library. The message has the options that replace the
-            word.
+        UsageError: if an unknown option is an option of another library. The message names the options that replace it.
     """
     tyro = require("tyro", "cli", "the command noterl")
-    arguments = list(_positive_flags(options, arguments))
+    arguments = list(_positive_flags(options, arguments))  # `--no-option` becomes `--option false`
     _check_foreign_flags(options, arguments)
     wants_help = {"-h", "--help"} & {*arguments}
     # The help of all callbacks would take hundreds of lines.
@@ -197,6 +196,7 @@ def check_required(options: Iterable[Option], given: Collection[str]) -> None:
 
 
 def _given(option: Option, source: Any, path: str) -> Given:
+    """Return the value of an option from a TOML file; texts are parsed as on the command line."""
     if isinstance(source, str):
         return Given(parse_value(source, option.annotation), source)
     if isinstance(source, list):
@@ -266,7 +266,7 @@ def _positive_flags(options: Sequence[Option], arguments: Sequence[str]) -> Iter
 
 
 def _check_foreign_flags(options: Sequence[Option], arguments: Iterable[str]) -> None:
-    """Raise a `UsageError` for the first unknown option that is a word of another library."""
+    """Raise a `UsageError` for the first unknown option that is an option of another library."""
     flags = {option.flag for option in options}
     for argument in arguments:
         flag = argument.partition("=")[0]
@@ -298,6 +298,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _metavar(option: Option) -> str:
+    """Return what stands for the value in the help, such as "INT|TEXT"; in brackets if the value may be left out."""
     names = []
     for part in alternatives(option.annotation):
         name = re.split(r"[\[.]", part)[0]

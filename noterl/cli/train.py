@@ -38,6 +38,8 @@ _NOT_FIT = ("env", "seed", "callbacks")
 def read_options(arguments: Sequence[str]) -> tuple[str, list[Option], dict[str, Given]]:
     """Return the agent's name, all options of the command, and the given ones.
 
+    The backend is chosen on the way, because the options come from the agent's class; see `read_command`.
+
     Raises:
         UsageError: if the command line is wrong.
     """
@@ -189,9 +191,10 @@ def train(name: str, options: Sequence[Option], given: Mapping[str, Given]) -> P
 
 
 def _environment(run_options: RunOptions, compiled: dict[str, Any], fit: dict[str, Any]) -> Any:
-    """Return the environment, or the spaces of the data set of `fit`, which is loaded; see `Agent.fit`.
+    """Return the environment, or the spaces of the data set of `fit`; see `Agent.fit`.
 
-    `--updates` is an argument of `compile`, but limits the training on a data set alone.
+    The data set is loaded, and replaces its path in `fit`. `--updates` is an argument of `compile`, but limits the
+    training on a data set alone, so `updates` is moved from `compiled` to `fit` then.
     """
     if "dataset" not in fit:
         return environment_of(run_options.env, run_options.wrap)

@@ -172,6 +172,7 @@ def _evaluate(node: ast.expr, find: Callable[[str], Any]) -> Any:
 
 
 def _call(name: str, arguments: list[Any], keywords: dict[str, Any], find: Callable[[str], Any]) -> Any:
+    """Return the result of what `find` returns for the name; raise a `UsageError` if the arguments do not fit."""
     function = find(name)
     try:
         return function(*arguments, **keywords)

@@ -138,6 +138,7 @@ class Dataset(Configurable):
         return [seen, taken, earned]
 
     def _set_arrays(self, arrays: Sequence[Any], lengths: Any, terminated: Any, origin: Mapping[str, int]) -> None:
+        """Set the attributes from checked arrays of all episodes: observations, actions and rewards."""
         self.observations: Any = arrays[0]
         self.actions: Array = arrays[1]
         self.rewards: Array = arrays[2]

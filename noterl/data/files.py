@@ -191,6 +191,7 @@ def _open_minari(folder: Path, name: PathLike) -> dict[str, Any]:
 
 
 def _read_minari(dataset: Any) -> dict[str, Any]:
+    """Return the episodes of a `minari.MinariDataset`, as the arguments of a `Dataset`."""
     if not hasattr(dataset, "iterate_episodes"):
         raise ValueError(f"dataset must be a path, a Minari data set, a Replay or arrays, got {dataset!r:.80}")
     episodes = list(dataset.iterate_episodes())

@@ -75,7 +75,7 @@ def play(agent: Any, env: Any, path: Any, steps: Any, episodes: Any, seed: Any, 
         while steps_left and len(played) != episodes:
             start = int(seeds.integers(2**31))
             played.append(_play_episode(player, environment, agent, explorer, disturbance, start, steps_left))
-            steps_left -= len(played[-1][1])
+            steps_left -= len(played[-1][1])  # one step for each action
     columns = zip(("observations", "actions", "rewards", "terminated"), zip(*played, strict=True), strict=True)
     return {**dict(columns), "observation_space": source.observation_space, "action_space": source.action_space}
 
@@ -85,6 +85,7 @@ def _player_of(agent: Any, source: Any) -> Player:
     actor = None
     if isinstance(agent, Algorithm):
         actor = agent._parts.actor  # type: ignore[attr-defined]
+        # Attributes and weights may have changed since the actor's last call.
         agent._reads.check()
         actor.mark_stale()
     return Player(agent, actor, source, Checker(source.observation_space))

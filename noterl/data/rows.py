@@ -139,7 +139,7 @@ def join_rows(columns: Mapping[str, Any]) -> dict[str, Any]:
     following = observations
     terminals = _flags("terminals", columns, count)
     ends = terminals | _flags("timeouts", columns, count)
-    has_next = terminals
+    has_next = terminals  # the value of an observation after a termination does not count
     cuts = np.zeros(count, np.bool_)
     if "next_observations" in columns:
         following = _shaped("next_observations", columns, observation_space, count)
@@ -150,11 +150,13 @@ def join_rows(columns: Mapping[str, Any]) -> dict[str, Any]:
     ends[-1] = True
     last = np.flatnonzero(ends)
     has_next = has_next[last]
+    # An episode whose last next observation is unknown loses its last transition.
     lengths = np.diff(last, prepend=-1) - ~has_next
     if not lengths.any():
         raise ValueError("the key 'next_observations' is missing, and no row is followed by one of the same episode")
     # The rows of the observations, and after each last row, its number plus `count` for the next observation.
     order = np.insert(np.arange(count), last + 1, count + last)
+    # Unknown next observations are left out, and so is the only observation of an episode without transitions.
     order = order[~np.isin(order, np.concatenate([count + last[~has_next], last[lengths == 0]]))]
     seen = map_leaves(lambda array: array[order % count], observations)
     is_next = np.flatnonzero(order >= count)
@@ -179,8 +181,8 @@ def _inferred(columns: Mapping[str, Any], keys: tuple[str, ...], bound: float | 
     Args:
         columns: the arrays by key.
         keys: at least the first one exists.
-        bound: of floats; by default the largest absolute value, and 1 at least. With a bound, rows of several ints are
-            floats, and bytes are images.
+        bound: the bound of floats. Observations have inf; then rows of several ints become floats, and uint8 arrays
+            become images. Actions have None; then the bound is the largest absolute value, at least 1.
 
     Raises:
         ValueError: if the values are not numbers.
@@ -191,9 +193,11 @@ def _inferred(columns: Mapping[str, Any], keys: tuple[str, ...], bound: float | 
         raise ValueError(f"{keys[0]} must hold numbers, got {first.dtype}{list(first.shape)}")
     if bound and first.dtype == np.uint8:
         return spaces.Box(0, 255, first.shape[1:], np.uint8)
+    # The size is larger than the length if rows have several values.
     if first.dtype.kind == "f" or (bound and first.size > len(first)):
         bound = bound or max(1.0, float(np.abs(first).max()))
         return spaces.Box(-bound, bound, first.shape[1:] or (1,))
+    # The largest value in each column, in all keys.
     largest = np.max([array.reshape(len(array), -1).max(axis=0) for array in arrays], axis=0)
     # Values that are negative or too large are found when they are compared with the space.
     counts = np.clip(largest.astype(np.float64) + 1, 1, LIMITS["values of a space"]).astype(np.int64)

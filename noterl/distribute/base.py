@@ -63,7 +63,7 @@ class Strategy:
 
     @contextmanager
     def attached(self, variables: Variables) -> Iterator[None]:
-        """Place the variables on the devices of the strategy, for the duration of a `fit`.
+        """Place the variables on the devices of the strategy, for the duration of a `fit`, which enters this context.
 
         Processes are connected, and start with the values of the chief.
         """

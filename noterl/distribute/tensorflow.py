@@ -196,6 +196,7 @@ def start() -> None:
     cluster = Cluster.find()
     if cluster is None:
         return
+    # Making the strategy connects the process; `resolve` returns the same object to `fit` later.
     if cluster.servers and cluster.task == "chief":
         distribute.resolve("parameter_server")
     elif not cluster.servers and len(cluster.workers) > 1:

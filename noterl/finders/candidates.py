@@ -151,6 +151,7 @@ def _error(row: dict[str, Any], other: dict[str, Any]) -> float:
 
 
 def _row(metric: str, trial: Trial) -> dict[str, Any]:
+    """Return the row of `results` for a trial; mean and spread are NaN after an error or without a point."""
     values = np.asarray(trial.values(metric), np.float64)
     complete = len(values) > 0 and trial.error is None
     return {

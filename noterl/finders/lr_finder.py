@@ -231,6 +231,7 @@ class LRFinder(Finder):
 
 
 def _rows(metric: str, rates: list[float], values: list[float], window: int) -> list[dict[str, Any]]:
+    """Return the rows of `results`, one for each recorded value."""
     columns = {"learning_rate": rates[: len(values)], metric: values, f"mean_{metric}": window_means(values, window)}
     if metric == "reward":
         columns["normalized_reward"] = normalized(values, window)

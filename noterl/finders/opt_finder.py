@@ -47,6 +47,7 @@ class OptFinder(CandidateFinder):
         self.optimizers: dict[str, Any] = named(optimizers)
 
     def _run(self, env: Any, episodes: int, metric: str, fit: dict[str, Any]) -> list[Trial]:
+        """Train with each optimizer in turn; the agent is restored after each trial."""
         trials = []
         for name, optimizer in self.optimizers.items():
             with preserving(self.agent):

@@ -60,6 +60,7 @@ class ParallelFinder(CandidateFinder):
         self.candidates: dict[str, tuple[BaseAgent, None]] = dict(zip(named(agents, kinds), pairs, strict=True))
 
     def _run(self, env: Any, episodes: int, metric: str, fit: dict[str, Any]) -> list[Trial]:
+        """Save every candidate in a temporary folder, and train the candidates in processes."""
         with tempfile.TemporaryDirectory() as folder:
             jobs = []
             for number, (name, (agent, optimizer)) in enumerate(self.candidates.items()):
@@ -87,7 +88,7 @@ def _run_all(jobs: list[Any], processes: int) -> list[Trial]:
 
     def run(job: Any) -> Trial:
         began = perf_counter()
-        name = job[2]
+        name = job[2]  # see `_try` for the entries of a job
         process, pipe = spawn(_try, job, name=f"finder-{name}")
         started.append(process)
         trial = None

@@ -46,5 +46,6 @@ def compile_with(agent: BaseAgent, optimizer: Any) -> None:
     state = agent.get_state()
     agent.compile(**{**agent.compile_arguments, "optimizer": optimizer})
     agent.build()
+    # Without lanes, the trial starts new episodes.
     fresh = agent.get_state()["optimizers"]
     agent.set_state({**state, "optimizers": fresh, "lanes": None, "callbacks": {}})

@@ -104,14 +104,21 @@ class Head:
             raise ValueError(f"forward must return {self.outputs}, [B, {self.size}], got {shape}")
 
     def check_values(self, values: np.ndarray) -> None:
-        """Raise a ValueError if outputs `[N, ...]` have values that the head does not accept."""
+        """Raise a ValueError if outputs `[N, ...]` have values that the head does not accept.
+
+        Called with the outputs for a random observation when the actor is made.
+        """
 
     def deterministic(self, values: np.ndarray) -> np.ndarray:
         """Return the best actions `[N, ...]` for the network's outputs."""
         raise NotImplementedError(f"{type(self).__name__} must define deterministic(values)")
 
     def explore(self, values: np.ndarray, explorer: Explorer, step: int) -> np.ndarray:
-        """Return the training actions `[N, ...]` at environment step `step`."""
+        """Return the training actions `[N, ...]` at environment step `step`.
+
+        Actors call this method in each round of training. Random numbers come from the generator of the explorer, whose
+        schedules are set to `step`.
+        """
         raise NotImplementedError(f"{type(self).__name__} must define explore(values, explorer, step)")
 
     def sample_actions(self, values: Any, numbers: Any) -> Any:

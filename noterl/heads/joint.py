@@ -67,6 +67,7 @@ class Joint(Head):
             explorer.update_schedules(step)
             noise = explorer.sample(len(values))
         actions = []
+        # Each continuous agent takes its values from the front of the noise.
         for part, outputs in self._split(values):
             if isinstance(part, Deterministic):
                 actions.append(part.add_noise(outputs, noise[:, : part.size]))

@@ -50,7 +50,7 @@ class _Format(NamedTuple):
 
 
 def export_agent(algorithm: Algorithm, actor: Actor, path: str | Path, format: str) -> Path:
-    """Write the acting function of an agent; `Agent.export` documents the arguments and errors."""
+    """Write the acting function of an agent, return the path; `Agent.export` documents the arguments and errors."""
     target = export_path(path, format)
     actor.mark_stale()
     name = type(algorithm).__name__
@@ -122,6 +122,7 @@ def _write_numpy(policy: Policy, path: Path) -> Function:
 
 
 def _write_torch(policy: Policy, path: Path) -> Function:
+    """Write the Python file and the weights; return a function that runs the module of these files on the CPU."""
     torch = require("torch", "torch", "the format 'torch'")
     path.write_text(torch_source(policy.graph, policy.name), encoding="utf-8")
     path.with_suffix(".pt").write_bytes(torch_weights(policy.graph))
@@ -157,6 +158,7 @@ def _called_model(policy: Policy) -> Any:
 
 
 def _write_saved_model(policy: Policy, path: Path) -> Function:
+    """Write a folder of TensorFlow; return a function that runs the model of this folder."""
     tensorflow = require("tensorflow", "tensorflow", "the format 'saved_model'")
     _called_model(policy).export(path, format="tf_saved_model", verbose=False)
     loaded = tensorflow.saved_model.load(str(path))
@@ -169,6 +171,7 @@ def _write_saved_model(policy: Policy, path: Path) -> Function:
 
 
 def _write_onnx(policy: Policy, path: Path) -> Function:
+    """Write an ONNX file with the names of the policy's inputs and outputs; return a function that runs the file."""
     onnx = require("onnx", "onnx", "the format 'onnx'")
     runtime = require("onnxruntime", "onnx", "the format 'onnx'")
     if backends.name() == "tensorflow":
@@ -196,6 +199,7 @@ def _rename(onnx: Any, path: Path, inputs: list[str], outputs: list[str]) -> Non
 
 
 def _rename_value(graph: Any, old: str, new: str) -> None:
+    """Rename a value of an ONNX graph wherever the graph names the value."""
     for value in [*graph.input, *graph.output, *graph.value_info]:
         if value.name == old:
             value.name = new

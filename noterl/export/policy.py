@@ -130,6 +130,7 @@ def make_policy(name: str, networks: Iterable[Any], actor: Any, encoder: Observa
             continue
         except (ValueError, IndexError):  # a network with other inputs, such as a critic
             continue
+        # This comparison only finds the network; `Policy.check` compares what was written, with float32's accuracy.
         if results[OUTPUTS].shape == outputs.shape and np.allclose(results[OUTPUTS], outputs, rtol=1e-2, atol=1e-2):
             graph.outputs[ACTION] = _add_head(graph, head, graph.outputs[OUTPUTS])
             actions = head.executed(head.deterministic(outputs))
@@ -219,6 +220,7 @@ def _add_inputs(graph: Graph, encoder: ObservationEncoder) -> int:
 
 
 def _add_normalization(graph: Graph, normalizers: Any, place: int) -> int:
+    """Add the normalization of encoded observations, with the current statistics; nothing if there is none."""
     statistics = normalizers.observation if isinstance(normalizers, Normalizers) else None
     if statistics is None:
         return place
@@ -299,6 +301,7 @@ def random_values(space: Any, count: int, rng: np.random.Generator) -> np.ndarra
         return rng.integers(2, size=shape).astype(np.int8)
     if space.dtype == np.uint8:
         return rng.integers(256, size=shape).astype(np.uint8)
+    # Bounds that are 1,000 or more apart say little about usual values, so they only clip.
     width = space.high.astype(np.float64) - space.low
     uniform = np.isfinite(width) & (width < 1e3)
     bounded = rng.uniform(np.where(uniform, space.low, 0.0), np.where(uniform, space.high, 1.0), shape)

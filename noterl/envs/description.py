@@ -25,7 +25,7 @@ _IMPORTING_IDS = {"GymV21Environment-v0", "GymV26Environment-v0"}
 
 
 class Described(NamedTuple):
-    """A description that `read` accepted.
+    """A description that `read` accepted, from which `from_description` makes a source.
 
     Attributes:
         observation_space: of the environment.

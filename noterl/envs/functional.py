@@ -32,6 +32,8 @@ Step = Callable[[Any, Any, Any], tuple[Any, Any, Any, Any, Any]]
 class Functions:
     """The two functions of an environment, the spaces, and the compiled functions for the NumPy interface.
 
+    `functional` makes one, which the environment and all its copies share.
+
     Args:
         reset: see `functional`.
         step: see `functional`.
@@ -61,11 +63,13 @@ class Functions:
         return {name: value for name, value in vars(self).items() if name not in compiled}
 
     def _check(self) -> None:
+        """Trace both functions; raise a ValueError if their results do not fit the spaces or each other."""
         jax = import_jax()
         key = np.zeros(2, np.uint32)
         # `eval_shape` traces without computing, so a slow environment costs nothing here.
         observation, state = jax.eval_shape(self.reset, key)
         action = jax.tree.map(np.asarray, self.action_space.sample())
+        # The observation, the state, and the numbers reward, terminated and truncated.
         results = jax.eval_shape(self.step, key, state, action)
         if not isinstance(results, tuple) or len(results) != 5:
             raise ValueError(

@@ -193,6 +193,7 @@ def is_goal_space(space: Space[Any]) -> bool:
 
 
 def _parts(space: Space[Any]) -> tuple[Part, ...]:
+    """Return the parts of a space that networks receive, each with its columns in the vector."""
     parts: list[Part] = []
     names = _ENCODED_GOAL_KEYS if is_goal_space(space) else ()
     for path, leaf in _leaves(space, (), names):
@@ -234,6 +235,7 @@ def _one_hot(value: Array, space: spaces.MultiDiscrete) -> Array:
 
 
 def _leading_axes(space: Space[Any], value: Any) -> int | None:
+    """Return 0 for one observation of the space, 1 for a batch, and None for anything else."""
     if isinstance(space, spaces.Dict):
         if not isinstance(value, Mapping) or not set(space.spaces) <= set(value):
             return None

@@ -86,7 +86,7 @@ def check(env: Any, *, episodes: int = 3, steps: int = 1000, seed: int = 0) -> R
 
 
 class _Examiner:
-    """Checks one scalar environment.
+    """Checks one scalar environment; each call of `check` makes one.
 
     Args:
         source: makes the environment, as lane 0, and a second one.
@@ -116,9 +116,9 @@ class _Examiner:
         self._check_exactness([action_space.sample() for _ in range(min(steps, _REPEATED_STEPS))], seed)
 
     def _play(self, actions: list[list[Any]], seed: int) -> None:
-        """Play an episode with each list of actions."""
+        """Play an episode with each list of actions; report missing ends, and ends that look like a time limit."""
         report = self._report
-        endings = []
+        endings = []  # of each episode that ended, the steps, and whether it was terminated
         for episode, episode_actions in enumerate(actions):
             moments = self._run(self._env, episode_actions, seed + episode, f"episode {episode}")
             report.steps += len(moments) - 1
@@ -179,6 +179,7 @@ class _Examiner:
         return int(action) if isinstance(space, Discrete) else action
 
     def _check_exactness(self, actions: list[Any], seed: int) -> None:
+        """Repeat an episode, also in a second environment, and restore a saved state; report what differs."""
         report = self._report
         first = self._run(self._env, actions, seed)
         # Only half of the actions, so that the next reset comes in the middle of an episode.

@@ -60,7 +60,10 @@ def difference(first: list[Any], second: list[Any]) -> int | None:
 
 
 def _play(vector: VectorEnv[Any, Any, Any], report: Report, actions: list[Any], seed: int) -> tuple[list[Any], int]:
-    """Reset and step with the actions; return copies of all observations, and the number of episodes that ended."""
+    """Reset and step with the actions; return copies of all observations, and the number of episodes that ended.
+
+    Findings and the time of a step go into the report.
+    """
     checker = Checker(vector.single_observation_space, warn=report.warn)
     lanes = range(vector.num_envs)
     report.place = "reset"
@@ -93,9 +96,11 @@ def check_step(
 ) -> np.ndarray[Any, Any]:
     """Return the lanes whose episode ended in a step of a vector environment, as bool `[N]`.
 
+    `check` calls this function, and `VectorLanes` calls it in every training step, so it must stay fast.
+
     Args:
         mode: the autoreset mode: "NextStep", "SameStep" or "Disabled".
-        before: bool `[N]`, the lanes whose episode ended in the previous step.
+        before: bool `[N]`, the lanes whose episode ended in the previous step. The mode "NextStep" needs the values.
         rewards: as returned by `step`.
         terminations: as returned by `step`.
         truncations: as returned by `step`.

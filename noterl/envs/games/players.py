@@ -51,7 +51,7 @@ def play_games(
     states = game.start(check_positive("count", count))
     results = np.full(count, np.nan)
     random = RandomPlayer()
-    moves = check_int("openings", openings, least=0)
+    moves = check_int("openings", openings, least=0)  # random moves that are left
     active = np.arange(count)
     while len(active):
         current = states[active]

@@ -116,7 +116,7 @@ class RestoredEnv(Game):
         return self.pack([self.with_new_seeds(self.snapshot(pair[0], self._encoder(pair[1]), mask), generator)])
 
     def _restore(self, snapshot: Snapshot) -> Any:
-        """Return an environment in the state of a snapshot."""
+        """Return an environment in the state of a snapshot: the own one, until the next call, or a copy."""
         if self._restores:
             set_state(self._env, snapshot.saved)
             return self._env

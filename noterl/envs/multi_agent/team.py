@@ -126,6 +126,7 @@ class Team:
             encoder(fit_dtype(encoder.original_space, observation, f"observation of agent {name!r}"))
             for encoder, observation, name in named
         ]
+        # The only element of `axes` is 0 for one observation of each agent, and 1 for batches.
         flat = [part.reshape(*part.shape[: axes.copy().pop()], -1) for part in encoded]
         return np.concatenate(flat, axis=-1, dtype=self.joined_observation_space.dtype)
 

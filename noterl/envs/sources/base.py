@@ -243,6 +243,8 @@ class EnvSource(ABC):
     def make_evaluation(self, *, render_mode: str | None = None) -> Env:
         """Return an environment like the lanes' environments, but never one of these. The caller closes it.
 
+        If the environment is a copy of the user's object, the first call warns of attributes that the copy lacks.
+
         Args:
             render_mode: the render mode, such as "rgb_array"; None for the default.
 
@@ -267,6 +269,7 @@ class EnvSource(ABC):
         """
 
     def _make_another(self, render_mode: str | None = None) -> Env:
+        """Return one more environment, whose spaces are checked; raise a ValueError if none can be made."""
         try:
             env = self._checked(self._builder()(render_mode))
             self._compare(env)

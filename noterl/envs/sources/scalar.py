@@ -90,7 +90,10 @@ class ScalarSource(EnvSource):
         self._is_lent = lent and self._env is not None and not self._owned and self.team is None
 
     def make_evaluation(self, *, render_mode: str | None = None) -> Env:
-        """Return an environment like the lanes' environments, or the user's own object if lent."""
+        """Return an environment like the lanes' environments, or the user's own object if lent.
+
+        `lend` holds for one call only.
+        """
         is_lent = self._is_lent
         self._is_lent = False
         # An object with another render mode cannot show the episode, so a copy is made.
@@ -99,7 +102,10 @@ class ScalarSource(EnvSource):
         return super().make_evaluation(render_mode=render_mode)
 
     def vectorized(self) -> EnvSource:
-        """Return a source of the same environments whose lanes gymnasium's native vector environment steps."""
+        """Return a source of the same environments whose lanes gymnasium's native vector environment steps.
+
+        The source is made once, and `close` closes this source too.
+        """
         if self._vectorized is None:
             spec = self.spec
             if spec is None and self._env is None:  # a source from a file

@@ -42,6 +42,7 @@ def _reset(key: Any) -> tuple[Any, Any]:
 
 
 def _step(key: Any, state: Any, action: Any) -> tuple[Any, Any, Any, Any, Any]:
+    """Return the results of a step, as `functional` documents; `turn` and `speed_up` are the accelerations."""
     jnp = import_jax().numpy
     position, velocity, angle, turning = state
     force = jnp.where(action == 1, FORCE, -FORCE)

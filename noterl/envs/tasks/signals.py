@@ -87,6 +87,7 @@ class Signals:
         return *result, dict.fromkeys(agents, over), {agent: {} for agent in agents}
 
     def _reward(self, answer: Any) -> float:
+        """Return the reward of an answer to the symbol of the previous step; 0 before there is one."""
         if self._target < 0:
             return 0.0
         if self.continuous:

@@ -41,6 +41,7 @@ class MaskInInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
         return self._with_mask(result, result[2]) if isinstance(result, tuple) and len(result) == 5 else result
 
     def _with_mask(self, result: tuple[Any, ...], terminated: Any) -> tuple[Any, ...]:
+        """Return the result of `reset` or `step` with the mask in `info`, unless a mask is there or none is needed."""
         info = result[-1] if isinstance(result[-1], Mapping) else {}
         # After a termination there is no action to choose.
         if terminated or ACTION_MASK in info:

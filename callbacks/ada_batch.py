@@ -118,6 +118,7 @@ class AdaBatch(AdaptiveCallback):
         return None
 
     def _noise_of(self, spread: Any) -> float | None:
+        """Smooth the parts of a measurement, and return the noise to log; None if there is none to adapt to."""
         batch = self.agent.update_batch_size
         estimates = [spread.transition_variance] if self.scale == "variance" else list(spread.signal_and_noise())
         if not all(map(math.isfinite, estimates)):
@@ -138,7 +139,7 @@ class AdaBatch(AdaptiveCallback):
         return self._parts[0] / self.agent.update_batch_size
 
     def _target(self) -> float:
-        """Return the target, or the first measurement."""
+        """Return the target; without a target, the first measurement, which is stored for all later calls."""
         if self.target_noise is not None:
             return self.target_noise
         if self._baseline is None:

@@ -41,7 +41,7 @@ class Arena(Callback):
 
     Attributes:
         results: one list per quantity, with one entry per arena: `episodes` and `steps` so far, and `<name>_won`,
-            `<name>_drawn` and `<name>_lost` for each opponent.
+            `<name>_drawn` and `<name>_lost` for each opponent. The lists of `older` begin with the second arena.
 
     Example:
     >>> import noterl
@@ -103,7 +103,10 @@ class Arena(Callback):
             raise ValueError(f"Arena needs an agent that plays a noterl.envs.Game of two players, got {self.agent!r}")
 
     def on_due(self, logs: Logs) -> None:
-        """Play against each opponent, and add the scores to the logs."""
+        """Play against each opponent, add the scores to the logs and the counts to `results`, and store the weights.
+
+        The weights are stored with `older` only, for the next arena.
+        """
         agent: Any = self.agent
         row = {"episodes": agent.episodes, "steps": agent.steps}
         players: dict[str, Player] = dict(self.opponents)
@@ -137,7 +140,7 @@ class Arena(Callback):
         return shares.argmax(axis=1)
 
     def _play_older(self, game: Game, states: Array, generator: np.random.Generator) -> Array:
-        """Return the actions `[N]` of the agent with the older weights."""
+        """Return the actions `[N]` of the agent with the older weights; the agent then has its own weights again."""
         weights = self.agent.get_weights()
         self.agent.set_weights(self._older)
         try:

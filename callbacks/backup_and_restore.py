@@ -155,6 +155,7 @@ class BackupAndRestore(Callback):
             self._writer.close()
 
     def _save(self) -> None:
+        """Write a backup, once the previous one is written."""
         self._writer.wait()
         document = self.agent.get_document()
         document["state"]["callbacks"][self.state_key] = self._part()
@@ -172,6 +173,7 @@ class BackupAndRestore(Callback):
         }
 
     def _part_of(self, document: Any) -> dict[str, Any]:
+        """Return what `_part` has added to a backup; raise a FileError if the file is not a backup."""
         try:
             part = document["state"]["callbacks"][self.state_key]
             number = part["fit"]["number"]

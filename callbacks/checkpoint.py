@@ -186,7 +186,7 @@ class Checkpoint(Callback):
         self._write_manifest([file.name for file in self.files])
 
     def on_episode_end(self, episode: int, logs: Logs) -> None:
-        """Update the score."""
+        """Update the score; save if a file that was due has waited for this score, and the score is chosen."""
         if logs.get("complete", True):
             # False until the update is complete: if it raises an error, `on_train_end` must not save a score of earlier
             # episodes.
@@ -224,6 +224,10 @@ class Checkpoint(Callback):
         return self.save_best_only or self.save_top_k is not None
 
     def _save(self, last: bool = False) -> None:
+        """Save the agent, and remove files that are not kept; do nothing if the new file would not be kept.
+
+        `last` is whether training ends, so that the file is kept whatever the score.
+        """
         self._writer.wait()  # which files are kept depends on whether the previous one was written
         score = self._monitor.mean
         name = self._name(score)
@@ -249,7 +253,10 @@ class Checkpoint(Callback):
             raise
 
     def _is_chosen(self, score: float) -> bool:
-        """Return whether the score is one of the best; True if files are not chosen by score."""
+        """Return whether the score is one of the best; True if files are not chosen by score.
+
+        If the score belongs to an earlier agent, the result is False, and the next score decides in `on_episode_end`.
+        """
         if not self._is_by_score:
             return True
         self._awaits_score = not self._monitor.is_current(self.agent.log_step)
@@ -274,6 +281,7 @@ class Checkpoint(Callback):
         return [file for file in files if file in chosen or file is files[-1]]
 
     def _name(self, score: float) -> str:
+        """Return the name of a file of the current state, with a number at the end if another run has the name."""
         ending = "safetensors" if self.save_weights_only else "noterl"
         metric = re.sub(r"[^A-Za-z0-9_.]+", "-", self._monitor.name)
         stem = f"{self._prefix}{metric}-{f'{score:.2f}'.replace('-', 'minus-')}"
@@ -347,7 +355,7 @@ class Checkpoint(Callback):
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:
-    """Return a manifest, whose "files" are names, oldest first."""
+    """Return a manifest, whose "files" are names, oldest first; raise a FileError for any other file."""
     with reading(path) as file:
         document = parse(file.read(LIMITS["bytes of JSON"] + 1), json.loads)
         names = document.get("files") if isinstance(document, dict) else None

@@ -81,7 +81,7 @@ class EarlyStopping(MonitoringCallback):
         self._waited = 0
 
     def on_episode_end(self, episode: int, logs: Logs) -> None:
-        """Check the moving mean."""
+        """Add the metric to the moving mean, stop if a condition holds, and store the weights of the best mean."""
         if not logs.get("complete", True) or not self._monitor.update(logs, self) or not self._monitor.is_full:
             return
         name = self._monitor.name

@@ -19,9 +19,10 @@ class ESSAdapt(AdaptiveCallback):
     The ratio of `ema` to `target_ess` changes the tunables as the table in `AdaptiveCallback` shows.
 
     If `target_ess` is None, ESS divided by the number of transitions is smoothed instead, because ESS itself grows
-    while the memory fills. The target is then the first measurement. After as many environment steps as the memory held
-    transitions, the target is set to the current `ema`, and every tunable is reset to the first value. The first target
-    is measured when all priorities are still equal, so it would be too high for good.
+    while the memory fills. The target is then the first measurement, and is measured again regularly during training.
+    Each target holds for as many environment steps as the memory held transitions when the target was measured. Then
+    the target is set to the current `ema`, and every tunable is reset to the first value. If only the first target
+    held, it would be too high for good, because all priorities are equal when it is measured.
 
     If the memory has no priorities, ESS is the number of transitions and does not depend on what was learned. A warning
     then says so when training begins, and every tunable stays as before.
@@ -67,7 +68,7 @@ class ESSAdapt(AdaptiveCallback):
         if not self._adjusted:
             raise ValueError("ESSAdapt needs something to adapt, such as lr=Rate(1e-4, 1e-4, 1e-2)")
         self._baseline: float | None = None  # smoothed ESS per stored transition
-        self._until = 0  # the environment steps at which the baseline is measured again
+        self._until = 0  # environment steps at which the baseline is next measured; moves on with each measurement
 
     def on_train_begin(self, logs: Logs) -> None:
         """Check that the agent has a replay memory and every tunable; warn if the memory has no priorities."""
@@ -96,10 +97,14 @@ class ESSAdapt(AdaptiveCallback):
         return super()._average(new if self.target_ess is not None else new / len(self.agent.replay), old)
 
     def _target(self) -> float:
-        """Return `target_ess`, or the baseline."""
+        """Return `target_ess`, or the baseline. If the baseline is due, measure it and reset every tunable.
+
+        The first measurement of the baseline resets nothing.
+        """
         if self.target_ess is not None:
             return self.target_ess
         agent = self.agent
+        # By then, a full memory holds other transitions, and a filling memory has doubled.
         if self._baseline is None or agent.steps >= self._until:
             if self._baseline is not None:
                 self._reset()

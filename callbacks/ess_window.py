@@ -152,6 +152,7 @@ class ESSWindow(Callback):
         self._windows = [_Window(**window) for window in state["windows"]]
 
     def _log(self, logs: Logs) -> None:
+        """Add the number of transitions that were not dropped, and the last ESS if there is one."""
         replay = self.agent.replay
         logs["window"] = len(replay) if self.by is None and self.trim == "oldest" else window_size(replay)
         measured = [window.last for window in self._windows if window.last is not None]
@@ -172,6 +173,10 @@ class ESSWindow(Callback):
         return ess
 
     def _trim(self, sizes: list[int], least: int) -> None:
+        """Measure each window, and trim each one of more than `least` transitions by the rule.
+
+        After a trim, the baseline of a window is the ESS of the remaining transitions.
+        """
         kept = list(sizes)
         for number, (window, size, ess) in enumerate(zip(self._windows, sizes, self._measure(), strict=True)):
             if size > least:
@@ -184,7 +189,7 @@ class ESSWindow(Callback):
                 self._windows[number].baseline = measured[number]
 
     def _kept(self, window: _Window, size: int, ess: float) -> int:
-        """Return how many transitions the rule keeps."""
+        """Update what was measured of a window by a new ESS, and return how many transitions the rule keeps."""
         window.last = ess
         if self.mode == "target":
             # ESS / N is smoothed, because an average of ESS would lag behind N while the memory fills.

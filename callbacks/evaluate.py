@@ -138,7 +138,7 @@ class Evaluate(Callback):
             )
 
     def on_train_begin(self, logs: Logs) -> None:
-        """Check that the best agent can be saved, and start the process if `background` is set."""
+        """Set the seed and the names of the metrics, check `on_best`, and start the process of `background`."""
         names = (*(f"reward_mean/{name}" for name in getattr(self.agent, "names", ())), *self.agent.recorded_info)
         seed: int = self.agent.generators.seed
         self._arguments["seed"] = selection_seed(seed) if self._seed is None else self._seed
@@ -175,7 +175,7 @@ class Evaluate(Callback):
         self._evaluator.start(self.agent, counts)
 
     def on_train_end(self, logs: Logs) -> None:
-        """Wait for the evaluation in progress."""
+        """Wait for the evaluation in progress, record its result, and end the process."""
         try:
             self._finish()
         finally:
@@ -230,6 +230,7 @@ class Evaluate(Callback):
         return float(np.quantile(result["returns"], float(self.best_by)))
 
     def _append(self, row: dict[str, float]) -> None:
+        """Append an evaluation to the lists of `results`; NaN stands for a metric that an evaluation lacks."""
         before = len(self.results.get("steps", []))
         for name in row:
             # Each list has one entry per evaluation, so a new metric gets NaN for the earlier ones.

@@ -105,6 +105,7 @@ class HyperparameterScheduler(StatefulCallback):
         self._set(self._now)
 
     def _set(self, count: int) -> None:
+        """Set the value of the schedule at this count, and store the count, from which a resumed run sets the value."""
         value = float(self.schedule(count))
         self._at = count
         if self.name in self.agent.hyperparameters:

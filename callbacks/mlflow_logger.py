@@ -97,7 +97,8 @@ class MLflowLogger(Callback):
 
     def on_episode_end(self, episode: int, logs: Logs) -> None:
         """Log a complete episode."""
-        # Replayed episodes after a restore are in the run already.
+        # The steps at the end of the episode, plus the updates that `log_step` counts too. Replayed episodes after a
+        # restore are in the run already.
         step = logs["steps"] + self.agent.log_step - self.agent.steps
         if self._client is None or not logs.get("complete", True) or step <= self._logged:
             return

@@ -62,7 +62,10 @@ class ParquetLogger(RowLogger):
         return read_parquet(self.path)
 
     def complete_row(self, row: Row) -> Row:
-        """Return the row with the five columns of xagents."""
+        """Return the row with the five columns of xagents, and add the reward to the mean and the best mean.
+
+        Called once for each finished episode.
+        """
         if row["reward"] is None:  # an epoch has none
             return {**dict.fromkeys(("mean_reward", "best_reward", "episode_reward")), "step": row["steps"], **row}
         self._recent.append(row["reward"])

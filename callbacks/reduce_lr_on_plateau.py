@@ -106,6 +106,7 @@ class ReduceLROnPlateau(MonitoringCallback):
         return True
 
     def _check(self, mean: float) -> None:
+        """Store a better mean, or count a check without improvement; reduce the rates after `patience` of these."""
         if self._monitor.is_better(mean, self._best, self.min_delta):
             self._best = mean
             self._waited = 0
@@ -122,6 +123,7 @@ class ReduceLROnPlateau(MonitoringCallback):
             self._reduce()
 
     def _reduce(self) -> None:
+        """Reduce the rate of each optimizer, and stop training after `stop_after` plateaus."""
         self._waited = 0
         self._cooling = self.cooldown
         self._plateaus += 1

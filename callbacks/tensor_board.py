@@ -93,6 +93,7 @@ class TensorBoard(Callback):
         """Write the numeric metrics of a complete episode."""
         if self._file is None or not logs.get("complete", True):
             return
+        # The steps at the end of the episode, plus the updates that `log_step` counts too.
         step = logs["steps"] + self.agent.log_step - self.agent.steps
         row = plain_row(logs)
         evaluated = {name: row.pop(name) for name in list(row) if name.startswith(_EVALUATION)}
@@ -123,6 +124,7 @@ class TensorBoard(Callback):
             self._file = None
 
     def _write_scalars(self, step: int, row: Mapping[str, Any]) -> None:
+        """Add the numbers of a row as one event; other values are left out."""
         from tensorboardX.proto.summary_pb2 import Summary
 
         numbers = {name: value for name, value in row.items() if isinstance(value, int | float)}
@@ -138,6 +140,7 @@ class TensorBoard(Callback):
             self._flush()
 
     def _flush(self) -> None:
+        """Write all events to the file; open another file if this one was removed."""
         events = self._events
         self._events = []
         self._unwritten = 0

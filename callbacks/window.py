@@ -140,6 +140,7 @@ def warn_without_priorities(agent: AgentView, name: str) -> None:
 
 
 def _check_size(name: str, value: Any) -> int | float:
+    """Return the size of a window; raise a ValueError unless it is a positive int or a float between 0 and 1."""
     if isinstance(value, float | np.floating) and 0 < value < 1:
         return float(value)
     try:

@@ -129,6 +129,7 @@ class AdaptiveCallback(StatefulCallback):
         return None
 
     def _adapt(self, measured: float | None) -> None:
+        """Update `ema` and `ratio` by a measurement, and adapt every tunable; None limits only the batch."""
         if "batch" in self._adjusted and self._limit_batch():
             self._write("batch")
         if measured is None or not math.isfinite(measured):
@@ -143,6 +144,7 @@ class AdaptiveCallback(StatefulCallback):
                 self._adjust(name, self.ratio)
 
     def _log(self, logs: Logs) -> None:
+        """Add the last measurement, the ratio and the current values."""
         if self._last is not None:
             logs[self.measure] = self._last
             logs[f"{self.measure}_ratio"] = self.ratio
@@ -150,6 +152,7 @@ class AdaptiveCallback(StatefulCallback):
             logs.update(self._rounded(name))
 
     def _adjust(self, name: str, ratio: float) -> None:
+        """Change one tunable by the ratio, and set the new value in the agent."""
         tunable = TUNABLES[name]
         how = self._adjusted[name]
         direction = getattr(tunable, self.follows)
@@ -181,6 +184,7 @@ class AdaptiveCallback(StatefulCallback):
         self._room = self.agent.replay.capacity - len(self.agent.replay)
 
     def _rounded(self, name: str) -> Values:
+        """Return the values of a tunable as the agent gets them: counts as ints, "collect" times the free share."""
         how = self._adjusted[name]
         values = self._values[name]
         if name == "collect" and self._room > 0:  # not in the values, so that it is not applied again to the next one

@@ -14,6 +14,8 @@ from typing import BinaryIO
 class Claim:
     """Holds a file for this process, in a locked file `.<name>.writer` beside the file, which names the process.
 
+    `BackupAndRestore` and the loggers of tables take the file when training begins, and release it at the end.
+
     The lock ends with the process, also after kill -9 and for another process with the same number. Some network file
     systems have no such locks: nothing is reported there.
 

@@ -19,6 +19,8 @@ from noterl.utils.processes import end, orphaned, spawn
 class Evaluator:
     """Evaluates agents one after another in a separate process, which receives the agents as files.
 
+    `Evaluate(background=True)` makes an evaluator when training begins, and closes the evaluator at the end.
+
     Args:
         agent: an agent of the class to evaluate; the process registers this class.
         arguments: keyword arguments of `Agent.evaluate`, which must be picklable.

@@ -15,6 +15,8 @@ from noterl.utils.checks import check_positive, check_word
 class Monitor:
     """The mean of a metric over the last `window` values, one for each finished episode that logs the metric.
 
+    Each callback with an argument `monitor` has one, and updates it in `on_episode_end`.
+
     A metric is rare if another callback such as `Evaluate` adds the metric, or if the logs of an episode have lacked
     the metric. A value of a rare metric is a score of the agent at the end of that episode only, so it is averaged over
     one value by default, and compared at that step only.
@@ -75,6 +77,8 @@ class Monitor:
     def update(self, logs: Logs, owner: Callback | None) -> bool:
         """Add the metric of an episode to the mean; return whether the logs hold the metric.
 
+        Called once for each complete episode.
+
         A metric of updates is missing before the first update. A metric that another callback adds, or that comes from
         `fit(info=)`, may be missing in some episodes.
 
@@ -130,7 +134,10 @@ class Monitor:
         return math.fsum(self.recent) / len(self.recent) if self.recent else math.nan
 
     def is_better(self, value: float, than: float | None, by: float = 0.0) -> bool:
-        """Return whether a value is better than another by more than `by`; any number is better than None or NaN."""
+        """Return whether a value is better than another by more than `by`; any number is better than None or NaN.
+
+        A value that is not NaN counts as a comparison: `end` then gives no warning.
+        """
         if math.isnan(value):
             return False
         self.has_compared = True

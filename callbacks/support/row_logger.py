@@ -95,7 +95,7 @@ class RowLogger(Callback):
         return row
 
     def on_train_begin(self, logs: Logs) -> None:
-        """Keep the rows of the run before the point at which training continues."""
+        """Keep the rows of the run before the point at which training continues, and remove or rename the others."""
         saving.check_writable(self.path)
         self._claim.take()
         written = stored = self._written_rows()
@@ -172,7 +172,7 @@ class RowLogger(Callback):
         )
 
     def _keep_other_run(self, rows: list[Row]) -> None:
-        """Continue the counts of another run's rows, or rename the file of that run."""
+        """With `append`, continue the counts of another run's rows; otherwise rename the file of that run."""
         agent = self.agent
         if self.append:
             # The offset is a difference, because a restored agent does not count from 0.
@@ -192,6 +192,7 @@ class RowLogger(Callback):
             self._pending = []
 
     def _written_rows(self) -> list[Row]:
+        """Return the rows of the file; raise a ValueError if the file is not a log of this kind."""
         if self.is_empty:
             return []
         numbers = ("episode", *self.numbers)

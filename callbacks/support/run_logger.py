@@ -47,7 +47,8 @@ class RunLogger(StatefulCallback):
     def on_episode_end(self, episode: int, logs: Logs) -> None:
         """Log a complete episode."""
         if self.run is not None and logs.get("complete", True):
-            # Several episodes may end in one environment step, and each row needs a step of its own.
+            # The steps at the end of the episode, plus the updates that `log_step` counts too. Several episodes may end
+            # in one environment step, and each row needs a step of its own.
             self._step = max(logs["steps"] + self.agent.log_step - self.agent.steps, self._step + 1)
             self._write({"episode": episode, **plain_row(logs)})
 

@@ -117,7 +117,7 @@ def _clip(value: float, low: float, high: float) -> float:
 
 
 class Tunable(NamedTuple):
-    """A number of an agent that a callback may adapt.
+    """A number of an agent that a callback may adapt; `TUNABLES` lists all.
 
     Attributes:
         name: the argument of the callback.

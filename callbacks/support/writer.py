@@ -20,6 +20,8 @@ _ALIGNMENT = 64
 class Writer:
     """Runs jobs in the calling thread or in a background thread, each after the previous one has ended.
 
+    `Checkpoint` and `BackupAndRestore` write through a writer each.
+
     An error in the background thread is raised by the next call of `write`, `wait`, `detach` or `close`.
 
     Example:

@@ -184,7 +184,10 @@ class Algorithm(Configurable):
         return {**arguments, "network": network}
 
     def _has_small_networks(self, spaces: networks.Spaces) -> bool:
-        """Return whether this is an agent of noterl that will build small networks for vectors."""
+        """Return whether this is an agent of noterl that will build small networks for vectors.
+
+        The backend chooses the device by this answer, before the networks are built.
+        """
         config = self.get_config()
         is_own = _is_of_noterl(type(self)) and config.get("network") is None
         # The constructor, which checks the units, has not run yet.

@@ -33,7 +33,9 @@ class ActorLanes(Protocol):
 
 @dataclass(eq=False)
 class Actor:
-    """Chooses the actions of an agent; created by `Agent.build`.
+    """Chooses the actions of an agent, in training and in evaluations.
+
+    The agent makes the actor at the first use after `compile`. Worker processes that choose actions have a copy each.
 
     Attributes:
         forward: returns the network's output `[N, ...]` for observations `[N, ...]`, such as a `HostForward`.

@@ -44,7 +44,7 @@ class Joint(NamedTuple):
 
 @dataclass(eq=False)
 class HostForward:
-    """The network's output `[N, ...]` for observations `[N, ...]`, in NumPy where possible.
+    """The network's output `[N, ...]` for observations `[N, ...]`, in NumPy where possible: `Actor.forward`.
 
     Attributes:
         compiled: the compiled forward pass, for anything that NumPy cannot express.
@@ -106,7 +106,10 @@ class HostForward:
         ]
 
     def outdate(self, make: Callable[[], HostForward]) -> None:
-        """Make the forward pass again at the next call, because an attribute that `forward` reads has changed."""
+        """Make the forward pass again at the next call, because an attribute that `forward` reads has changed.
+
+        The actor keeps this object, whose attributes are replaced by the ones of the new forward pass.
+        """
 
         def compiled(inputs: Any) -> Any:
             vars(self).update(vars(make()))

@@ -97,7 +97,7 @@ def read_state(state: Any, starts: Any, start: State, count: int, single: bool =
 
 
 class PolicyState:
-    """The states of a policy in N episodes that go on at the same time.
+    """The states of a policy in N episodes that go on at the same time; the code that runs the episodes holds them.
 
     Args:
         start: the state before the first step of an episode, `[...]` by name; empty for a policy without a state.

@@ -33,6 +33,8 @@ class SearchResult(NamedTuple):
 class Tree:
     """The search trees of B states; array rows are nodes, and each tree has `size` consecutive rows.
 
+    `SearchActor` makes new trees for each search.
+
     The score of an action is `Q + c_puct P sqrt(N(s)) / (1 + N(s, a))` (PUCT: Silver et al., "Mastering the game of Go
     without human knowledge", 2017, Methods), where N(s) counts the evaluation of the node and the visits of its
     actions. In a game of two players, the Q of an action without visits is 0. For one player, values have no natural

@@ -109,7 +109,7 @@ class SearchActor(Actor):
         mask: np.ndarray | None = None,
         state: State = NO_STATE,
     ) -> tuple[np.ndarray, State]:
-        """Search from all lanes and return the training actions `[N]`; also before `learning_starts`."""
+        """Search from all lanes, set `fields`, and return the training actions `[N]`; also before `learning_starts`."""
         settings = self.settings
         generator = self.explorer.generator
         assert self._lanes is not None, "attach comes first"

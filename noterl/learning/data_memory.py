@@ -98,7 +98,7 @@ class DataMemory:
         return {"identity": self.identity, "sampler": self.replay.sampler.get_state() if replay else None}
 
     def set_state(self, state: dict[str, Any], *, is_resumed: bool) -> None:
-        """Restore what `get_state` returned, if the state is of the same data.
+        """Restore what `get_state` returned, if the state is of the same data; ignore the state of other data.
 
         Raises:
             ValueError: if a run resumes with other data, or the state is malformed.

@@ -139,7 +139,7 @@ class DeviceRunner(ABC):
 
 
 class RolloutRunner(DeviceRunner):
-    """Makes the calls of an agent that learns from rollouts.
+    """Makes the calls of an agent that learns from rollouts; each call collects and learns.
 
     Args:
         learner: the learner, open for a number of lanes.

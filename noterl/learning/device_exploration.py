@@ -16,7 +16,10 @@ from noterl.policies import AdaptiveEpsGreedyPolicy, EpsGreedyQPolicy, GreedyQPo
 
 
 class Exploration(on_device.Exploration, Protocol):
-    """How actions are chosen in a compiled call, with the same distribution as by `Head.explore`."""
+    """How actions are chosen in a compiled call, with the same distribution as by `Head.explore`.
+
+    `find_exploration` makes the objects. A runner asks for the settings of each round before a call.
+    """
 
     def settings(self, step: int, passed: int) -> tuple[float, ...]:
         """Return the settings of a round, `[E]`, computed on the host. May set the schedules of a noise.

@@ -21,7 +21,7 @@ from noterl.replay.storage import Storage
 
 
 class DeviceMemory:
-    """The transitions of a `Replay` in the ring of a program.
+    """The transitions of a `Replay` in the ring of a program; a `ReplayRunner` has one, for all calls of a program.
 
     Args:
         replay: the memory of the agent.

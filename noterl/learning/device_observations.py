@@ -23,6 +23,8 @@ CHUNK = 2**25
 class DeviceObservations:
     """The observations of a memory in two tables on the device: one of the ring, one of the final observations.
 
+    An object of this class is `Replay.device_copy`, by which the memory gathers each batch.
+
     Args:
         replay: a built memory of Box observations.
         variable: a variable that updates use; the tables are on the device of this variable.

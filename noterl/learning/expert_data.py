@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class ExpertData:
-    """The demonstrated observations and actions, as an agent's updates receive them.
+    """The demonstrated observations and actions, as an agent's updates receive them; for cloning and GAIL.
 
     Args:
         algorithm: the agent.

@@ -10,7 +10,7 @@ from noterl.learning.update import NO_VALUE
 
 
 class MetricMeans:
-    """The mean of each scalar that updates log, since the last call of `take`.
+    """The mean of each scalar that updates log, since the last call of `take`; the session has one for all fits.
 
     Values are fetched from the device at the next read, or after 1,000 calls of `add`. An update that logs NaN, or
     does not log a metric, is left out of the mean of this metric.
@@ -43,6 +43,7 @@ class MetricMeans:
         return {**self._last, **{name: total / count for name, (total, count) in self._sums.items()}}
 
     def _fetch(self) -> None:
+        """Fetch the values that are still on the device, and add the values to the sums."""
         fetch = backends.current().fetch
         for logs, count in self._pending:
             for name, values in logs.items():

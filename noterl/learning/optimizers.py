@@ -323,6 +323,8 @@ def check_without_schedule(optimizer: Any) -> None:
 class DeferredOptimizer:
     """An optimizer whose slots are allocated by `build`; a state that is restored before is kept as arrays.
 
+    `Learner.declare` makes one for each optimizer of the agent, and the discriminator has one.
+
     The rules and the learning rate of a state change the optimizer at once. A `torch.optim` optimizer holds parameters
     of networks, so the constructor builds such an optimizer.
 

@@ -113,7 +113,7 @@ class GAIL(Configurable):
 
 
 class Discriminator:
-    """The discriminator of one agent, and the reward.
+    """The discriminator of one agent, and the reward; `Settings.make_learner` makes a new one for each learner.
 
     Args:
         settings: the reward model.

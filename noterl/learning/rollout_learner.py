@@ -379,7 +379,10 @@ class RolloutLearner(Learner):
 
 
 def policy_digest(algorithm: Algorithm) -> str:
-    """Return a digest of the weights and of the statistics for normalization; equal policies have equal digests."""
+    """Return a digest of the weights and of the statistics for normalization; equal policies have equal digests.
+
+    `RolloutLearner` compares digests to find out whether a rollout has rows of an older policy.
+    """
     normalizers = algorithm.spaces.normalizers
     arrays = [] if normalizers is None else list(normalizers.arrays().values())
     for network in algorithm.networks().values():

@@ -53,7 +53,7 @@ class UpdateSource(ABC):
 
 @dataclass(eq=False)
 class UpdateRunner:
-    """Makes groups of updates, counts the updates and calls the batch hooks.
+    """Makes groups of updates, counts the updates and calls the batch hooks; a loop has one for its `fit`.
 
     Attributes:
         source: where the groups come from.
@@ -173,6 +173,7 @@ class UpdateRunner:
             self._fire_batch(k < result.applied, logs)
 
     def _fire_batch(self, applied: bool, logs: Logs) -> None:
+        """Fire the hooks of one update, and count the update between begin and end if it was applied."""
         number = self.counters.updates
         try:
             if not self.is_live:

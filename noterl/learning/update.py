@@ -43,7 +43,8 @@ def add_random_numbers(
 ) -> Batch:
     """Return the batches `[K, B, ...]`, or `[K, T, N, ...]`, with the random numbers of `random_spec` in `extra`.
 
-    Each name has a generator that yields one number after another, so the grouping of updates does not matter.
+    Each name has a generator, which advances by the numbers of the used batches, so the grouping of updates does not
+    matter.
 
     Args:
         algorithm: the algorithm that is updated.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Updater:
-    """Makes the gradient updates of one agent.
+    """Makes the gradient updates of one agent; each learner has an updater.
 
     Args:
         algorithm: the agent.
@@ -265,7 +265,10 @@ class Updater:
         return logs["loss"] if "loss" in logs else sum(self._losses[1:], self._losses[0])
 
     def record(self, batch: Batch, recorders: dict[str, Any]) -> None:
-        """Call `update` for the last index within `update_period`, with objects that stand in for the optimizers."""
+        """Call `update` for the last index within `update_period`, with objects that stand in for the optimizers.
+
+        No weight changes. The measurement of gradient noise calls this method.
+        """
         built = self.optimizers
         self.optimizers = recorders
         try:

@@ -26,7 +26,7 @@ from benchmarks.evaluation import evaluate, versions
 from benchmarks.offline_data import ENVIRONMENTS, FOLDER, PACKAGES, digest
 from benchmarks.offline_data import STORED as SETS
 from benchmarks.processes import RESULTS, machine
-from benchmarks.report import markdown_table
+from benchmarks.report import offline_table
 
 STORED = RESULTS / "offline" / "offline.json"
 CONTINUOUS = ("pendulum-medium", "pendulum-expert", "hopper-medium", "hopper-medium-replay")
@@ -126,17 +126,6 @@ def summarize(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
-def table(result: dict[str, Any]) -> str:
-    """Return the result as Markdown."""
-    head = ("agent", "set", "the set's mean return", "median", "worst", "worst score", "met")
-    rows = []
-    for line in result["summary"]:
-        score = "" if line["worst score"] is None else f"{line['worst score']:.2f}"
-        numbers = [f"{line[name]:,.0f}" for name in ("data", "median", "worst")]
-        rows.append((*line["row"].split(":"), *numbers, score, f"{line['met']} of {line['seeds']}"))
-    return markdown_table(head, rows)
-
-
 def main(words: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS))
@@ -164,7 +153,7 @@ def main(words: list[str] | None = None) -> None:
         result_of=lambda runs: {"summary": summarize(runs), "runs": runs},
         path=path,
     )
-    print(table(result))
+    print(offline_table(result))
 
 
 if __name__ == "__main__":

@@ -106,6 +106,23 @@ def memory_tables(results: Path = RESULTS) -> str:
     return _joined(["{}\n\n{}".format(_title(result), "\n".join(result["table"])) for result in stored])
 
 
+def offline_tables(results: Path = RESULTS) -> str:
+    """Return the table of what agents learned from data sets."""
+    path = results / "offline" / "offline.json"
+    return _joined([offline_table(json.loads(path.read_text()))] if path.exists() else [])
+
+
+def offline_table(result: dict[str, Any]) -> str:
+    """Return a result of `offline.py` as Markdown: each row is an agent on a data set."""
+    head = ("agent", "set", "the set's mean return", "median", "worst", "worst score", "met")
+    rows = []
+    for line in result["summary"]:
+        score = "" if line["worst score"] is None else f"{line['worst score']:.2f}"
+        numbers = [f"{line[name]:,.0f}" for name in ("data", "median", "worst")]
+        rows.append((*line["row"].split(":"), *numbers, score, f"{line['met']} of {line['seeds']}"))
+    return markdown_table(head, rows)
+
+
 def _title(result: dict[str, Any]) -> str:
     """Return what was measured: the task, the steps, the seeds, the backend of a module's task, and where."""
     seeds = len({run["seed"] for run in result["runs"]})
@@ -215,6 +232,7 @@ TABLES = (
     adapting_defaults_tables,
     learning_rates_tables,
     memory_tables,
+    offline_tables,
     distribute_tables,
     scaling_model_tables,
 )

@@ -35,8 +35,8 @@ class MultiAgent(BaseAgent):
     Args:
         env: an environment of several agents, a function that makes one, or a pair of Tuple spaces.
         seed: see `Agent`.
-        normalize_observation: see `Agent`; each agent has separate statistics.
-        normalize_reward: see `Agent`.
+        normalize_observation: False; only a single agent's observations are normalized.
+        normalize_reward: False; only a single agent's rewards are normalized.
 
     Raises:
         ValueError: if `env` is none of these, or the algorithm does not support its spaces.

@@ -8,12 +8,11 @@ both statistics. The memory stores raw values, and batches are normalized after 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from noterl.envs.multi_agent.team import columns
 from noterl.types import Batch, Transition
 from noterl.utils import schema
 
@@ -244,10 +243,7 @@ class Normalizers:
         self._returns = np.array(state["returns"], np.float64)
 
     def arrays(self) -> dict[str, Array]:
-        """Return the statistics by names such as "observation/mean", or "0/observation/mean" for agent 0.
-
-        The statistics are saved with the weights.
-        """
+        """Return the statistics by names such as "observation/mean"; they are saved with the weights."""
         states = {name: statistics.get_state() for name, statistics in self._named() if statistics is not None}
         return {f"{name}/{key}": np.asarray(value) for name, state in states.items() for key, value in state.items()}
 
@@ -278,67 +274,3 @@ class Normalizers:
 
     def _named(self) -> list[tuple[str, RunningMeanStd | None]]:
         return [("observation", self.observation), ("reward", self.reward)]
-
-
-class TeamNormalizers(Normalizers):
-    """The normalizers of several agents, with separate statistics for each.
-
-    Only steps in which an agent takes part update the agent's statistics.
-
-    Args:
-        sizes: the size of each agent's observation.
-        observation: whether observations are normalized.
-        reward: whether rewards are normalized.
-
-    Attributes:
-        agents: the normalizers of each agent.
-    """
-
-    def __init__(self, sizes: Sequence[int], observation: bool, reward: bool) -> None:
-        super().__init__(None, False)
-        self.agents: list[Normalizers] = [Normalizers((size,) if observation else None, reward) for size in sizes]
-        self._parts = list(zip(self.agents, columns(sizes), strict=True))
-
-    def normalize_observation(self, observations: Array) -> Array:
-        """Return the agents' normalized observations side by side, `[..., D]`, float32."""
-        normalized = [member.normalize_observation(observations[..., place]) for member, place in self._parts]
-        return np.concatenate(normalized, axis=-1)
-
-    def normalize_reward(self, rewards: Array) -> Array:
-        """Return normalized rewards `[..., agents]`, float32."""
-        normalized = [member.normalize_reward(rewards[..., agent]) for agent, member in enumerate(self.agents)]
-        return np.stack(normalized, axis=-1)
-
-    def update(self, transition: Transition, gamma: float) -> None:
-        """Update the statistics with a transition that is stored in the memory."""
-        extra: Any = transition.extra  # `noterl.replay.returns.TEAM_FIELDS`
-        for agent, (member, place) in enumerate(self._parts):
-            if extra["present"][agent]:
-                fields = {"observation": transition.observation[place], "reward": extra["reward"][agent]}
-                member.update(transition._replace(**fields), gamma)
-
-    def interrupt(self, lane: int) -> None:
-        """Reset the discounted returns of a lane."""
-        for member in self.agents:
-            member.interrupt(lane)
-
-    def get_state(self) -> dict[str, Any]:
-        """Return the state of each agent's normalizers."""
-        return {str(agent): member.get_state() for agent, member in enumerate(self.agents)}
-
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restore a state of `get_state`.
-
-        Raises:
-            ValueError: if the state has another number of agents, or normalizes other quantities.
-        """
-        if set(state) != set(self.get_state()):
-            raise ValueError(f"state: it normalizes for {len(state)} agents, but there are {len(self.agents)}")
-        for agent, member in enumerate(self.agents):
-            member.set_state(state[str(agent)])
-
-    def __str__(self) -> str:
-        return f"{self.agents[0]} of each agent"
-
-    def _named(self) -> list[tuple[str, RunningMeanStd | None]]:
-        return [(f"{k}/{name}", value) for k, member in enumerate(self.agents) for name, value in member._named()]

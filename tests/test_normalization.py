@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import Any
 
 import gymnasium
@@ -13,8 +12,8 @@ from gymnasium.wrappers import TransformObservation, TransformReward
 
 import noterl
 from noterl import saving
-from noterl.envs import Reach2D, Signals
-from noterl.normalization import Normalizers, RunningMeanStd, TeamNormalizers
+from noterl.envs import Reach2D
+from noterl.normalization import Normalizers, RunningMeanStd
 from noterl.replay import Hindsight, Prioritized
 from noterl.types import Batch, Transition
 from tests.support.doubles import LeavingTeam, RandomWalkEnv
@@ -178,8 +177,7 @@ def test_weights_file_holds_the_statistics(tmp_path) -> None:
 
 def replaying(kind: Any = noterl.TD3, seed: int = 1, **arguments: Any) -> Any:
     rules: dict[str, Any] = {"normalize_observation": True, "normalize_reward": True, **arguments}
-    env = {noterl.DQN: "CartPole-v1", noterl.MADDPG: Signals}.get(kind, RandomWalkEnv)
-    agent = kind(env, hidden=(4,), gamma=0.5, seed=seed, **rules)
+    agent = kind("CartPole-v1" if kind is noterl.DQN else RandomWalkEnv, hidden=(4,), gamma=0.5, seed=seed, **rules)
     settings = {"batch_size": 8, "learning_starts": 10, "update_every": 4, "updates": 2}
     agent.compile(replay=noterl.Replay(100), **settings, jit_compile=False)  # tracing takes longer than a short run
     return agent
@@ -218,12 +216,12 @@ def test_transitions_update_statistics_and_batches_are_normalized() -> None:
     assert found.discount.tolist() == stored.discount.tolist()
 
 
-@pytest.mark.parametrize("kind", [noterl.DQN, noterl.DDPG, noterl.TD3, noterl.SAC, noterl.MADDPG])
+@pytest.mark.parametrize("kind", [noterl.DQN, noterl.DDPG, noterl.TD3, noterl.SAC])
 def test_agents_with_a_replay_memory_normalize_and_resume_exactly(kind: Any, tmp_path) -> None:
     uninterrupted = replaying(kind)
     uninterrupted.fit(steps=60, num_envs=2, verbose=0)
-    for one in getattr(uninterrupted.spaces.normalizers, "agents", [uninterrupted.spaces.normalizers]):
-        assert one.observation.count == one.reward.count == 60
+    statistics = uninterrupted.spaces.normalizers
+    assert statistics.observation.count == statistics.reward.count == 60
     before = uninterrupted.get_state()
     uninterrupted.evaluate(episodes=2)
     assert differences(before, uninterrupted.get_state()) == []
@@ -236,39 +234,6 @@ def test_agents_with_a_replay_memory_normalize_and_resume_exactly(kind: Any, tmp
     plain = replaying(kind, normalize_observation=False, normalize_reward=False)
     plain.fit(steps=60, num_envs=2, verbose=0)
     assert plain.spaces.normalizers is None and differences(plain.get_state()["variables"], before["variables"])
-
-
-def team(**arguments: Any) -> noterl.MADDPG:
-    agent = noterl.MADDPG(LeavingTeam, hidden=(4,), gamma=0.5, seed=1, **arguments)
-    agent.compile(replay=noterl.Replay(100), batch_size=8, learning_starts=100)
-    agent.fit(episodes=6, verbose=0)
-    return agent
-
-
-def test_each_agent_of_a_team_has_statistics_of_its_own_steps() -> None:
-    agent = team(normalize_observation=True, normalize_reward=True)
-    deviations = []
-    for position, (steps, earned) in enumerate(zip((2, 3, 4), (1.0, 10.0, 100.0), strict=True)):
-        returns = earned * np.array([1, 1.5, 1.75, 1.875])[:steps]
-        statistics = agent.spaces.normalizers.agents[position]
-        assert statistics.observation.count == statistics.reward.count == 6 * steps
-        assert statistics.observation.mean == pytest.approx(np.arange(steps).mean())
-        assert statistics.observation.variance == pytest.approx(np.arange(steps).var())
-        np.testing.assert_allclose(statistics.reward.variance, returns.var(), rtol=1e-12)
-        deviations.append(np.sqrt(np.array([np.arange(steps).var(), returns.var()]) + 1e-8))
-    sample = agent.replay.sample(2, 8, generator=np.random.default_rng(0))
-    sample.gamma = 0.5
-    learner: Any = learner_of(agent)
-    found, stored = learner.gather(sample), agent.replay.gather(sample, gamma=0.5)
-    means, (spread, scale) = np.array([0.5, 1.0, 1.5]), np.array(deviations).T
-    for name in ("observation", "next_observation"):
-        expected = np.clip((getattr(stored, name) - means) / spread, -10, 10)
-        np.testing.assert_allclose(getattr(found, name), expected, rtol=1e-5)
-    np.testing.assert_allclose(found.reward, np.clip(stored.reward / scale, -10, 10), rtol=1e-5)
-    assert found.reward.shape == (2, 8, 3) and found.reward.dtype == found.observation.dtype == np.float32
-    outputs = actor_of(agent).forward(((np.array([[1.0, 2.0, 3.0]]) - means) / spread).astype(np.float32))
-    chosen = agent.head.executed(agent.head.deterministic(outputs))[0]
-    assert [int(action) for action in agent.act(([1.0], [2.0], [3.0]))] == chosen.tolist()
 
 
 WRONG_STATISTICS = {
@@ -291,21 +256,6 @@ def test_wrong_statistics_raise_with_their_name_and_change_nothing(case: str, tm
     with pytest.raises(ValueError, match=name):
         agent.load_weights(tmp_path / "w")
     assert_same_state(before, agent)
-
-
-def test_weights_file_holds_the_statistics_of_a_team(tmp_path) -> None:
-    agent, plain = team(normalize_observation=True), team()
-    assert plain.spaces.normalizers is None and str(agent.spaces.normalizers) == "observations of each agent"
-    agent.save_weights(tmp_path / "w.safetensors")
-    other = noterl.MADDPG(LeavingTeam, hidden=(4,), normalize_observation=True, seed=2)
-    other.load_weights(tmp_path / "w.safetensors")
-    assert differences(agent.spaces.normalizers.arrays(), other.spaces.normalizers.arrays()) == []
-    assert sorted(agent.spaces.normalizers.arrays())[0] == "0/observation/count"
-    with pytest.raises(ValueError, match="weights"):
-        plain.load_weights(tmp_path / "w.safetensors")
-    for wrong in (TeamNormalizers([1, 1], True, False), TeamNormalizers([1, 1, 1], True, True)):
-        with pytest.raises(ValueError, match="state"):
-            wrong.set_state(agent.spaces.normalizers.get_state())
 
 
 @pytest.mark.parametrize(
@@ -356,11 +306,12 @@ def test_normalizing_images_raises() -> None:
         with pytest.raises(ValueError, match="normalize_observation"):
             kind(IMAGE, normalize_observation=True)
     assert noterl.DQN(IMAGE, normalize_reward=True).spaces.normalizers.observation is None
-    numbers, pictures = spaces.Box(0, 255, (2,), np.uint8), IMAGE[0]
-    for parts, refused in (([numbers] * 3, False), ([numbers, numbers, pictures], True)):
-        spaces_of_all = spaces.Tuple(parts), spaces.Tuple([spaces.Discrete(2)] * 3)
-        with pytest.raises(ValueError, match="normalize_observation") if refused else nullcontext():
-            noterl.MADDPG(spaces_of_all, hidden=(4,), normalize_observation=True)
+
+
+@pytest.mark.parametrize("argument", ["normalize_observation", "normalize_reward"])
+def test_normalizing_several_agents_raises(argument: str) -> None:
+    with pytest.raises(ValueError, match=f"{argument}.* must be False if the environment has several agents"):
+        noterl.MADDPG(LeavingTeam, hidden=(4,), **{argument: True})
 
 
 def test_summary_names_what_is_normalized(capsys: pytest.CaptureFixture[str]) -> None:
@@ -392,43 +343,6 @@ def test_normalization_solves_a_badly_scaled_pendulum() -> None:
     agent.compile("adam", batch_size=128, update_every=8, updates=8)
     agent.fit(steps=8_000, verbose=0)
     assert agent.evaluate(episodes=10)["reward_mean"] / 100 > -400
-
-
-class BadlyScaledTargets:
-    """Two agents that must repeat a number, observed as 400 to 600; the best return is 0, a random one -667."""
-
-    possible_agents = ("left", "right")
-
-    def observation_space(self, agent: str) -> spaces.Space:
-        return spaces.Box(400, 600, (1,), np.float32)
-
-    def action_space(self, agent: str) -> spaces.Space:
-        return spaces.Box(-1, 1, (1,), np.float32)
-
-    def reset(self, seed: int | None = None, options: dict | None = None):
-        self.generator, self.agents, self.number = np.random.default_rng(seed), list(self.possible_agents), 0
-        return self._observations(), {agent: {} for agent in self.agents}
-
-    def step(self, actions):
-        rewards = {agent: -100 * float(np.square(actions[agent][0] - self.targets[agent])) for agent in self.agents}
-        self.number += 1
-        agents, ended = self.agents, self.number == 10
-        self.agents = [] if ended else agents
-        ends = dict.fromkeys(agents, False), dict.fromkeys(agents, ended)
-        return self._observations(), rewards, *ends, {agent: {} for agent in agents}
-
-    def _observations(self):
-        self.targets = {agent: self.generator.uniform(-1, 1) for agent in self.possible_agents}
-        return {agent: np.array([500 + 100 * target], np.float32) for agent, target in self.targets.items()}
-
-
-def test_normalization_solves_a_badly_scaled_team_task() -> None:
-    """Without normalization three seeds reached -1190 or less after 4,000 steps; with it two reached -4 after 2,000."""
-    rules: dict[str, Any] = {"normalize_observation": True, "normalize_reward": True}
-    agent = noterl.MADDPG(BadlyScaledTargets, hidden=(32,), gamma=0.5, seed=1, **rules)
-    agent.compile("adam", batch_size=128, learning_starts=512, update_every=8, updates=8)
-    agent.fit(steps=2_000, num_envs=4, verbose=0)
-    assert agent.evaluate(episodes=20)["reward_mean"] > -50
 
 
 def test_float32_observations_are_normalized_like_float64_ones() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import OrderedDict
 from typing import Any
 
@@ -13,7 +12,7 @@ from noterl.envs import EnvSource
 from noterl.envs.multi_agent.team import Team
 from noterl.envs.observation import ObservationEncoder
 from noterl.networks.builders import is_image_shape
-from noterl.normalization import CLIP, Normalizers, TeamNormalizers
+from noterl.normalization import CLIP, Normalizers
 
 
 class Spaces:
@@ -25,7 +24,7 @@ class Spaces:
         normalize_reward: whether updates receive normalized rewards.
 
     Raises:
-        ValueError: if images of uint8 are to be normalized.
+        ValueError: if images of uint8, or the spaces of several agents, are to be normalized.
 
     Attributes:
         source: makes the environments.
@@ -59,9 +58,12 @@ class Spaces:
         self.network_dtype: np.dtype[Any] = np.dtype(np.float32) if normalize_observation else self.encoder.dtype
         if normalize_observation and self.is_image and self.encoder.dtype == np.uint8:
             raise ValueError("normalize_observation is for vectors; networks scale images themselves")
-        if self.team is not None and (normalize_observation or normalize_reward):
-            self.normalizers = TeamNormalizers([*map(math.prod, shapes)], normalize_observation, normalize_reward)
-        elif normalize_observation or normalize_reward:
+        if normalize_observation or normalize_reward:
+            if self.team is not None:
+                raise ValueError(
+                    "normalize_observation and normalize_reward must be False if the environment has several agents; "
+                    "scale observations and rewards in the environment"
+                )
             self.normalizers = Normalizers(shapes[0] if normalize_observation else None, normalize_reward)
 
     @property

@@ -30,7 +30,7 @@ class Episode(NamedTuple):
     Attributes:
         observations: `[L + 1, ...]`, the last one included; a dict of arrays for a Dict space.
         actions: `[L, ...]`.
-        rewards: `[L]`, float32.
+        rewards: `[L]`, before noterl's wrappers clip rewards; float32 in a data set.
         terminated: whether the environment terminated the episode; otherwise the episode was truncated.
     """
 
@@ -38,6 +38,10 @@ class Episode(NamedTuple):
     actions: Array
     rewards: Array
     terminated: bool
+
+    def __repr__(self) -> str:
+        """Return one line, because the arrays are long."""
+        return f"<Episode of {len(self.rewards)} steps with the return {self.rewards.sum():g}>"
 
 
 @register

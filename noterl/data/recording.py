@@ -16,12 +16,12 @@ from noterl import envs
 from noterl.acting.player import Episode, Player
 from noterl.algorithm import Algorithm
 from noterl.data.files import check_target
+from noterl.data.rows import stacked
 from noterl.envs.checking.checker import Checker
 from noterl.envs.observation import copy_observation
 from noterl.envs.source import resolve_like
 from noterl.noise import NoiseProcess
 from noterl.random import Generators, check_seed
-from noterl.replay.columns import map_leaves
 from noterl.utils.checks import check_bool, check_positive
 
 # Observations, actions and rewards, and whether the environment terminated the episode.
@@ -149,4 +149,4 @@ def _play_episode(
         is_over = player.play_step(episode, environment, executed)
         observations.append(copy_observation(space, episode.observation))
         rewards.append(episode.last_reward)
-    return map_leaves(lambda *leaves: np.stack(leaves), *observations), actions, rewards, episode.terminated
+    return stacked(observations), actions, rewards, episode.terminated

@@ -5,7 +5,7 @@ Format: Fu et al., "D4RL: Datasets for Deep Data-Driven Reinforcement Learning",
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -109,6 +109,11 @@ def outside(values: Array, space: Space[Any]) -> Array:
 def joined(*arrays: Any) -> Any:
     """Return arrays, or dicts of arrays, one after the other."""
     return map_leaves(lambda *leaves: np.concatenate(leaves), *arrays)
+
+
+def stacked(values: Sequence[Any]) -> Any:
+    """Return arrays, or dicts of arrays, along a new first axis."""
+    return map_leaves(lambda *leaves: np.stack(leaves), *values)
 
 
 def join_rows(columns: Mapping[str, Any]) -> dict[str, Any]:

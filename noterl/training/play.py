@@ -10,14 +10,13 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from time import sleep
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from gymnasium.spaces import Space
-from gymnasium.vector.utils import concatenate, create_empty_array
 
-from noterl import saving
+from noterl import data, saving
 from noterl.acting.player import Episode, Player
+from noterl.data.rows import stacked
 from noterl.envs.observation import copy_observation
 from noterl.envs.packages import named_packages
 from noterl.heads import Q
@@ -31,26 +30,6 @@ from noterl.utils.optional import require
 
 # The smallest height of a window in pixels; smaller frames are magnified by a whole factor.
 _WINDOW_HEIGHT = 400
-
-
-class Trajectory(NamedTuple):
-    """One episode of `Agent.play`, of T steps. The arrays of a Dict space are in a dict.
-
-    Attributes:
-        observations: the observations, with the first and the last one, `[T + 1, ...]`.
-        actions: the actions that the environment received, `[T, ...]`.
-        rewards: the rewards `[T]`, before noterl's wrappers clip rewards.
-        terminated: whether the environment terminated the episode.
-    """
-
-    observations: Any
-    actions: np.ndarray
-    rewards: np.ndarray
-    terminated: bool
-
-    def __repr__(self) -> str:
-        """Return one line, because the arrays are long."""
-        return f"<Trajectory of {len(self.rewards)} steps with the return {self.rewards.sum():g}>"
 
 
 class Animation(float):
@@ -173,9 +152,8 @@ class Show:
         result = Played(statistics(episodes, player.source.team))
         result.video = view.video
         if self.trajectory:
-            space = player.source.observation_space
             result["trajectory"] = [
-                Trajectory(_stacked(space, observations), np.array(actions), np.array(rewards), episode.terminated)
+                data.Episode(stacked(observations), np.array(actions), np.array(rewards), episode.terminated)
                 for episode, (observations, actions, rewards) in zip(episodes, self._recorded, strict=True)
             ]
         return result
@@ -231,11 +209,6 @@ def value_function(parts: Parts) -> Callable[[np.ndarray], np.ndarray] | None:
     else:
         return None
     return lambda observations: compiled(actor.network_inputs(observations))
-
-
-def _stacked(space: Space[Any], values: list[Any]) -> Any:
-    arrays: Any = create_empty_array(space, len(values))
-    return concatenate(space, values, arrays)
 
 
 def _save(frame: np.ndarray, path: Path) -> None:

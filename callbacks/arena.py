@@ -7,15 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from noterl.callback import Callback, Every
+from noterl.callback import Every
 from noterl.envs.games.game import Array, Game
 from noterl.envs.games.players import Player, play_games
 from noterl.random import Generators, check_seed
 from noterl.types import Logs
 from noterl.utils.checks import check_bool, check_int, check_positive
 
+from .support.stateful import StatefulCallback
 
-class Arena(Callback):
+
+class Arena(StatefulCallback):
     """Play games of two players against opponents at a fixed frequency. Training is not affected.
 
     The agent moves first in half of the games. Its score, where a draw counts half, is added to the logs of the episode
@@ -53,6 +55,8 @@ class Arena(Callback):
     >>> arena.results["episodes"], [0 <= score <= 1 for score in arena.scores("random")]
     ([10, 20], [True, True])
     """
+
+    saved = ("results", "_older")
 
     def __init__(
         self,
@@ -147,12 +151,3 @@ class Arena(Callback):
             return self._choose(game, states, generator)
         finally:
             self.agent.set_weights(weights)
-
-    def get_state(self) -> dict[str, Any]:
-        """Return the results and the older weights."""
-        return {"results": {name: list(values) for name, values in self.results.items()}, "older": dict(self._older)}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Restore what `get_state` returned."""
-        self.results = {name: list(values) for name, values in state["results"].items()}
-        self._older = dict(state["older"])

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from noterl import saving
-from noterl.callback import Budget, Callback, Every
+from noterl.callback import Budget, Every
 from noterl.envs.ends import InvalidStepError
 from noterl.envs.source import resolve_like
 from noterl.random import check_seed, selection_seed
@@ -21,11 +21,12 @@ from noterl.utils.files import replacing
 from noterl.utils.tables import plain_row
 
 from .support.evaluator import Evaluator
+from .support.stateful import StatefulCallback
 
 MEASURED = ("reward_mean", "reward_std", "reward_iqm", "length_mean", "success_rate")
 
 
-class Evaluate(Callback):
+class Evaluate(StatefulCallback):
     """Play whole episodes without learning at a fixed frequency. Training is not affected.
 
     The results are added, with the prefix `evaluation_`, to the logs of the episode that ended just before. `History`
@@ -73,6 +74,7 @@ class Evaluate(Callback):
     """
 
     takes_epochs = True
+    saved = ("results", "best", "_unlogged")
     adds: tuple[str, ...] = tuple(f"evaluation_{name}" for name in MEASURED)
 
     def __init__(
@@ -187,14 +189,7 @@ class Evaluate(Callback):
         """Wait for the evaluation in progress; return the results, and the best score."""
         # An evaluation in progress cannot be saved, so a save waits for its end.
         self._unlogged = {**self._unlogged, **self._finish()}
-        results = {name: list(values) for name, values in self.results.items()}
-        return {"results": results, "best": self.best, "unlogged": dict(self._unlogged)}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Restore what `get_state` returned."""
-        self.results = {name: list(values) for name, values in state["results"].items()}
-        self.best = state["best"]
-        self._unlogged = dict(state["unlogged"])
+        return super().get_state()
 
     def _finish(self) -> Logs:
         """Wait for an evaluation in progress; record the result and return the metrics to log."""

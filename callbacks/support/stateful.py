@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import copy
+from copy import deepcopy
 from typing import Any
 
 from noterl.callback import Callback
@@ -23,13 +23,13 @@ class StatefulCallback(Callback):
 
     def get_state(self) -> dict[str, Any]:
         """Return copies of the attributes."""
-        return {name.lstrip("_"): copy(getattr(self, name)) for name in self.saved}
+        return {name.lstrip("_"): deepcopy(getattr(self, name)) for name in self.saved}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore what `get_state` returned; attributes that the state of an older version lacks stay unchanged."""
         for name in self.saved:
             if name.lstrip("_") in state:
-                setattr(self, name, copy(state[name.lstrip("_")]))
+                setattr(self, name, deepcopy(state[name.lstrip("_")]))
 
 
 class MonitoringCallback(StatefulCallback):

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
 
-from noterl import distribute
 from noterl.acting.actor import Actor
 from noterl.callback import Budget
 from noterl.collect import DeviceLanes, Lanes
-from noterl.distribute import SINGLE, Strategy
+from noterl.distribute import Strategy
 from noterl.history import History
 from noterl.learning.learner import Learner
 from noterl.training.device_stepping import DeviceStepping
@@ -19,15 +17,6 @@ from noterl.training.loop import Loop, Stepping, accept_masks
 from noterl.training.parts import Parts
 from noterl.training.rank_stepping import RankStepping
 from noterl.training.ranks import statistics_merger, synchronize
-
-
-def resolve_strategy(strategy: Any) -> Strategy:
-    """Return the strategy for the argument of `fit`; `SINGLE` for None.
-
-    Raises:
-        ValueError: if `strategy` is not a strategy, or belongs to another backend.
-    """
-    return distribute.resolve(strategy) or SINGLE
 
 
 def check_strategy(strategy: Strategy, learner: Learner) -> None:

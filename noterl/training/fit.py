@@ -16,14 +16,14 @@ from noterl.collect import Lanes
 from noterl.collect.info import check_info
 from noterl.collect.workers.settings import check_actor, check_workers
 from noterl.data.dataset import Dataset
-from noterl.distribute import SINGLE
+from noterl.distribute import SINGLE, resolve
 from noterl.history import COLUMNS, History
 from noterl.learning.data_memory import MixedMemory, check_learns_from_data
 from noterl.learning.device_runner import runs_on_device
 from noterl.random import check_seed
 from noterl.training.console import can_show_progress_bar
 from noterl.training.dispatch import CallbackList
-from noterl.training.distribution import check_strategy, distributed, make_loop, resolve_strategy
+from noterl.training.distribution import check_strategy, distributed, make_loop
 from noterl.training.evaluation import STATISTICS
 from noterl.training.loop import EventLoop
 from noterl.training.parts import Parts
@@ -148,7 +148,7 @@ class Fit:
             )
         self.verbose = check_verbose(self.verbose)
         check_seed(self.seed)
-        self.strategy = resolve_strategy(self.strategy)
+        self.strategy = resolve(self.strategy) or SINGLE
         self.callbacks = self.callbacks.of_rank(self.strategy.rank)
         self.parts.session.verbose = self.verbose if self.strategy.is_chief else 0
 

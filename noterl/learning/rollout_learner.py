@@ -427,6 +427,7 @@ class StoredRolloutLearner(RolloutLearner):
     """
 
     replay: Replay
+    stores_normalized: bool = True  # whether the memory stores observations after normalization
 
     def __init__(self, algorithm: Algorithm, *, replay: Replay, **settings: Any) -> None:
         super().__init__(algorithm, **settings)
@@ -438,6 +439,17 @@ class StoredRolloutLearner(RolloutLearner):
     @abstractmethod
     def check_replay(self, replay: Replay) -> None:
         """Raise a ValueError if the memory cannot store the rollouts, or the agent cannot learn from the memory."""
+
+    def declare_prepared(self) -> None:
+        """Set the layout of the replay memory, which stores what `prepare` returns."""
+        algorithm = self.algorithm
+        encoder = algorithm.spaces.encoder
+        spec = self._prepared_fields()
+        floats = spaces.Box(-np.inf, np.inf, encoder.space.shape, np.float32)
+        dtype = algorithm.observation_dtype if self.stores_normalized else encoder.dtype
+        # Prepared observations are float32 unless networks receive bytes.
+        space = encoder.space if dtype == np.uint8 else floats
+        self.replay.build(space, algorithm.action_space, extra_spec=spec, allocate=False)
 
     @abstractmethod
     def gather(self, sample: Sample) -> Batch:
@@ -483,15 +495,6 @@ class ReplayedRolloutLearner(StoredRolloutLearner):
                 "replay must have no frame_stack with normalize_observation=True, because the frames of a stack are "
                 f"normalized with the statistics of several rollouts, got {replay!r}"
             )
-
-    def declare_prepared(self) -> None:
-        """Set the layout of the replay memory, which stores what `prepare` returns."""
-        algorithm = self.algorithm
-        spec = self._prepared_fields()
-        # The memory stores prepared observations, which are float32 unless networks receive bytes.
-        normalized = spaces.Box(-np.inf, np.inf, algorithm.observation_shape, np.float32)
-        space = normalized if algorithm.observation_dtype == np.float32 else algorithm.spaces.encoder.space
-        self.replay.build(space, algorithm.action_space, extra_spec=spec, allocate=False)
 
     def call_size(self, updates: int) -> int:
         """Return how many updates run in one compiled call."""

@@ -5,9 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
-from gymnasium import spaces
-
 from noterl import backends
 from noterl.hyperparameters import Hyperparameter, discount_factor
 from noterl.learning.learner import LARGEST_CALL
@@ -39,6 +36,7 @@ class SequenceLearner(StoredRolloutLearner):
     """
 
     sequences: Sequences
+    stores_normalized = False
     batch_axis = 1  # the sequences of a batch `[T, N, ...]`
 
     def check_replay(self, replay: Replay) -> None:
@@ -55,15 +53,6 @@ class SequenceLearner(StoredRolloutLearner):
         """The mean number of updates on stored sequences after each rollout."""
         ratio = self.algorithm.replay_ratio
         return float(ratio) if isinstance(ratio, Hyperparameter) else ratio
-
-    def declare_prepared(self) -> None:
-        """Set the layout of the replay memory, which stores what `prepare` returns."""
-        algorithm = self.algorithm
-        encoder = algorithm.spaces.encoder
-        spec = self._prepared_fields()
-        floats = spaces.Box(-np.inf, np.inf, encoder.space.shape, np.float32)
-        space = encoder.space if encoder.dtype == np.uint8 else floats
-        self.replay.build(space, algorithm.action_space, extra_spec=spec, allocate=False)
 
     def build_memory(self) -> None:
         """Allocate the replay memory."""

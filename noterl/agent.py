@@ -450,13 +450,16 @@ class BaseAgent(Algorithm):
     def restore(self, path: str | Path) -> None:
         """Restore an agent of this class from a file; training then continues as if it had not been interrupted.
 
+        Args:
+            path: as for `noterl.load`.
+
         Raises:
             RuntimeError: while `fit` is running.
             noterl.saving.FileError: if the file is damaged or noterl did not write it; the agent is then unchanged.
             ValueError: if the file does not fit this agent; the agent is then unchanged.
         """
         self._parts.session.refuse_while_training("restore")
-        self.set_document(saving.read(path))
+        self.set_document(saving.read(saving.locate(path)))
 
     def get_document(self, *, replay: bool = True) -> dict[str, Any]:
         """Return the document that `save` passes to `noterl.saving.write`.
@@ -947,12 +950,14 @@ def load(path: str | Path, custom_objects: dict[str, type] | None = None) -> Age
     file with several agents is a `MultiAgent`, which type checkers do not see.
 
     Args:
-        path: path of a file written by `Agent.save` or a `Checkpoint`.
+        path: path of a file written by `Agent.save` or a `Checkpoint`, or of a folder with the file `agent.noterl`; or
+            an address in a model hub, `hub:OWNER/NAME` or `hub:OWNER/NAME@REVISION`, which needs the extra `hub`.
         custom_objects: your own classes by name, in addition to those registered with `noterl.register`.
 
     Raises:
         noterl.saving.FileError: if the file is damaged or noterl did not write it.
         ValueError: if the file names an unregistered class, or an argument that cannot be stored in a file.
+        OSError: if the file does not exist, or cannot be downloaded.
     """
     agent: Agent = loading.load(path, custom_objects)
     return agent

@@ -10,7 +10,7 @@ from noterl import plotting
 from noterl.cli.catalogue import columns
 from noterl.cli.errors import UsageError, usage_errors
 from noterl.cli.options import Option, options_of, parse_options
-from noterl.cli.train import LOG_FILE
+from noterl.saving import LOG_FILE
 from noterl.utils.files import user_path
 
 

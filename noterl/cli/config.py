@@ -12,8 +12,6 @@ from noterl.tune.toml import toml_text
 from noterl.utils.budget import LIMITS, parse
 from noterl.utils.files import replacing, user_path
 
-NAME = "run.toml"
-
 
 def read_config(path: str | Path) -> dict[str, Any]:
     """Return the tables of a TOML file.

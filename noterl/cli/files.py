@@ -1,4 +1,4 @@
-"""`noterl play`, `noterl evaluate` and `noterl info`: commands on files of agents."""
+"""`noterl play`, `evaluate` and `info`: commands on files of agents."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from noterl.cli.environment import environment_of
 from noterl.cli.errors import UsageError, usage_errors
 from noterl.cli.options import Option, options_of, parse_options
 from noterl.cli.train import (
-    AGENT_FILE,
     backend_of,
     choose_backend,
     classes_of,
@@ -123,21 +122,15 @@ def describe(path: Path) -> dict[str, Any]:
 
 
 def agent_file(path: str | Path) -> Path:
-    """Return the file of an agent: the path itself, or the trained agent or newest file in a folder.
+    """Return the file of an agent: of a path or an address, or the trained agent or newest file in a folder.
 
     Raises:
         UsageError: if there is none.
     """
-    path = user_path(path)
-    if not path.is_dir():
-        if not path.exists():
-            raise UsageError(f"there is no file {str(path)!r}")
-        return path
-    if (path / AGENT_FILE).exists():
-        return path / AGENT_FILE
-    files = sorted(path.glob("*.noterl"), key=lambda file: file.stat().st_mtime)
-    if not files:
-        raise UsageError(f"the folder {str(path)!r} holds no .noterl file")
+    path = saving.locate(path)
+    files = sorted(path.glob("*.noterl"), key=lambda file: file.stat().st_mtime) if path.is_dir() else [path]
+    if not files or not files[-1].exists():
+        raise UsageError(f"there is no file {str(path)!r}, or the folder holds no .noterl file")
     return files[-1]
 
 
@@ -168,7 +161,9 @@ def _run(method: str, arguments: Sequence[str], skip: Sequence[str], fixed: dict
     if not values.get("render") and not has_display():
         os.environ["SDL_VIDEODRIVER"] = "dummy"  # pygame prints an error of its own when it finds no display
     if name is None:
-        chosen["env"] = _environment(path, values)
+        # What others have put beside a downloaded file is not used, because `run.toml` may name wrappers that write.
+        folder = None if arguments[0].startswith(saving.HUB) else path.parent
+        chosen["env"] = _environment(folder, values)
         agent = noterl.load(path, custom_objects=classes)
     else:
         chosen["env"] = None
@@ -188,7 +183,8 @@ def _run(method: str, arguments: Sequence[str], skip: Sequence[str], fixed: dict
 def _is_agent(text: str) -> bool:
     """Return whether an argument names an agent, or `module:Class`, and not a file or folder."""
     # A file of this name comes first, as a user who names a file means the file.
-    return (":" in text or text in catalogue.agents()) and not user_path(text).exists()
+    is_file = text.startswith(saving.HUB) or user_path(text).exists()
+    return not is_file and (":" in text or text in catalogue.agents())
 
 
 def _named_agent(name: str, options: Sequence[Option], values: dict[str, Any]) -> Any:
@@ -208,14 +204,14 @@ def _named_agent(name: str, options: Sequence[Option], values: dict[str, Any]) -
         return noterl_class(name)(environment_of(values["env"], values.get("wrap", ())), seed=0, **arguments)
 
 
-def _environment(path: Path, values: dict[str, Any]) -> Any:
+def _environment(folder: Path | None, values: dict[str, Any]) -> Any:
     """Return the environment to play in; None for the environment of the agent's file.
 
-    `--env` and `--wrap` take precedence over the `run.toml` beside the file. An environment there that would import a
-    module is not used.
+    `--env` and `--wrap` take precedence over the `run.toml` in the folder, if there is a folder. An environment there
+    that would import a module is not used.
     """
-    run = path.parent / config.NAME
-    table = config.read_config(run) if run.exists() else {}
+    run = None if folder is None else folder / saving.RUN_FILE
+    table = config.read_config(run) if run is not None and run.exists() else {}
     wrappers = values.get("wrap", table.get("wrap", ()))
     env = values.get("env")
     if env is None:

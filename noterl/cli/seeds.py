@@ -13,7 +13,6 @@ from noterl.cli.errors import UsageError
 from noterl.cli.options import Given
 from noterl.cli.train import (
     LAST_EPISODES,
-    LOG_FILE,
     RunOptions,
     folder_of,
     read_options,
@@ -21,6 +20,7 @@ from noterl.cli.train import (
     values_by_group,
     without_flag,
 )
+from noterl.saving import LOG_FILE
 from noterl.utils.tables import read_columns
 
 FIGURE_FILE = "seeds.png"

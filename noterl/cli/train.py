@@ -21,12 +21,11 @@ from noterl.cli import callback_options, catalogue, config
 from noterl.cli.environment import environment_of
 from noterl.cli.errors import UsageError, usage_errors
 from noterl.cli.options import Given, Option, check_required, options_of, parse_options, parse_table, summary_of
+from noterl.saving import AGENT_FILE, LOG_FILE, RUN_FILE
 from noterl.utils.files import replacing, user_path
 from noterl.utils.keras_backend import SUPPORTED
 from noterl.utils.words import explain_name
 
-AGENT_FILE = "agent.noterl"
-LOG_FILE = "log.csv"
 LAST_EPISODES = 100  # whose mean return is the score of a run
 
 _EXPECTED = {"--config": "the path of a TOML file", "--import": "the name of a module", "--seeds": "seeds, such as 0-9"}
@@ -98,7 +97,7 @@ class RunOptions:
         backend: tensorflow, jax or torch; by default Keras's choice.
         out: folder for run.toml, the trained agent and the log; by default runs/AGENT-ENV-NUMBER.
         overwrite: whether a run in this folder may be replaced.
-        restore: an agent file, or the folder of a run, whose training continues.
+        restore: an agent file, or the folder of a run, whose training continues; hub:OWNER/NAME for one of a hub.
         weights: a file of weights to start from.
         quiet: whether to print errors only.
     """
@@ -175,8 +174,7 @@ def train(name: str, options: Sequence[Option], given: Mapping[str, Given]) -> P
                 preset = presets.find(agent_class, run_options.env, run_options.preset)
                 agent = preset.make(agent_class, environment, {"seed": seed, **constructor, **compiled})
         if run_options.restore is not None:
-            restored = user_path(run_options.restore)
-            agent.restore(restored / AGENT_FILE if restored.is_dir() else restored)
+            agent.restore(run_options.restore)
         if run_options.weights is not None:
             agent.load_weights(run_options.weights)
         with _run_file(agent, folder, run_table(name, given, seed)):
@@ -218,11 +216,11 @@ def values_by_group(options: Sequence[Option], given: Mapping[str, Given]) -> di
 @contextlib.contextmanager
 def _run_file(agent: Any, folder: Path, table: dict[str, Any]) -> Iterator[None]:
     """Write `run.toml`; if training does not begin in the block, the folder is restored."""
-    path = folder / config.NAME
+    path = folder / RUN_FILE
     fits = agent.fits
     is_new = not folder.exists()
     before = path.read_bytes() if path.exists() else None
-    comment = f"noterl {noterl.__version__}; repeat this run by: noterl train --config {config.NAME}"
+    comment = f"noterl {noterl.__version__}; repeat this run by: noterl train --config {RUN_FILE}"
     config.write_config(path, table, comment)
     try:
         yield
@@ -365,7 +363,7 @@ def folder_of(name: str, own: RunOptions) -> Path:
     """Return the folder of the run, which does not exist yet or may be overwritten."""
     if own.out is not None:
         folder = user_path(own.out)
-        present = [file for file in (config.NAME, AGENT_FILE) if (folder / file).exists()]
+        present = [file for file in (RUN_FILE, AGENT_FILE) if (folder / file).exists()]
         if present and not own.overwrite:
             raise UsageError(f"--out: {folder} holds the {present[0]} of another run; add --overwrite to replace it")
         return folder

@@ -17,7 +17,7 @@ def load(path: str | Path, custom_objects: dict[str, type] | None, source: Any =
     """Return the agent of a file, with the environments of a source; None for the file's environments."""
     if not isinstance(custom_objects, Mapping | None):
         raise ValueError(f"custom_objects must be a dict of classes by their names, or None, got {custom_objects!r}")
-    document = saving.read(path)
+    document = saving.read(saving.locate(path))
     agent = build_from(document, path, custom_objects, source)
     try:
         agent.set_document(document)

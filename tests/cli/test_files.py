@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -55,6 +56,23 @@ def test_weights_are_evaluated(run: Path, tmp_path: Path, capsys: pytest.Capture
     assert "weights" in capsys.readouterr().err
     assert main(["play", "dqn", "--env", "CartPole-v1"]) == 2
     assert "add --env and --weights" in capsys.readouterr().err
+
+
+def test_files_beside_a_downloaded_file_are_not_used(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def download(repository: str, name: str, revision: str | None, dry_run: bool = False) -> object:
+        assert (repository, revision) == ("owner/pole", "v1")
+        return SimpleNamespace(file_size=1) if dry_run else str(run / name)
+
+    monkeypatch.setitem(sys.modules, "huggingface_hub", SimpleNamespace(hf_hub_download=download))
+    monkeypatch.setattr("noterl.cli.config.read_config", lambda path: pytest.fail(f"{path} was read"))
+    address = "hub:owner/pole@v1"
+    assert main(["info", address]) == 0
+    assert main(["evaluate", address, "--episodes", "1"]) != 0
+    assert "only the spaces" in capsys.readouterr().err
+    wrappers = ["--env", "CartPole-v1", "--wrap", "FrameStackObservation(2)", "FlattenObservation()"]
+    assert main(["evaluate", address, "--episodes", "1", *wrappers]) == 0
 
 
 def test_play_writes_video_and_frames(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

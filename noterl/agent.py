@@ -27,7 +27,7 @@ from noterl.noise import NoiseProcess
 from noterl.policies import Policy
 from noterl.random import construction
 from noterl.replay import Replay
-from noterl.training import loading
+from noterl.training import loading, publishing
 from noterl.training import state as agent_state
 from noterl.training.configuration import settled
 from noterl.training.data_fit import DataFit
@@ -45,9 +45,9 @@ __all__ = ["Agent", "AgentOptions", "BaseAgent", "Defaults", "load"]
 
 _NAMES_FOR_USERS = (
     "compile fit pretrain evaluate act play animate summary stop stop_training stop_reason close env_call env_get "
-    "save restore export save_weights load_weights get_weights set_weights get_state set_state steps updates episodes "
-    "history networks hyperparameters get_config configuration optimizer optimizers learning_rate get_rule set_rule "
-    "policy noise replay observation_space action_space observation_size action_size"
+    "save restore publish export save_weights load_weights get_weights set_weights get_state set_state steps updates "
+    "episodes history networks hyperparameters get_config configuration optimizer optimizers learning_rate get_rule "
+    "set_rule policy noise replay observation_space action_space observation_size action_size"
 )
 
 
@@ -460,6 +460,41 @@ class BaseAgent(Algorithm):
         """
         self._parts.session.refuse_while_training("restore")
         self.set_document(saving.read(saving.locate(path)))
+
+    @explain_arguments
+    def publish(
+        self,
+        folder: str | Path,
+        env: Any = None,
+        *,
+        episodes: int = 20,
+        license: str = "unknown",
+        video: bool = True,
+        log: str | Path | None = None,
+    ) -> Path:
+        """Write a folder for a model hub, which `noterl.load` reads: the agent's file, and a card with the results.
+
+        The card `README.md` has the metadata of hubs, the statistics of an evaluation, an animation of an episode, the
+        learning curve, the settings and the versions. Each file is replaced atomically. If the evaluation is
+        interrupted, an older folder is unchanged. The replay memory is not published.
+
+        Args:
+            folder: a folder that is missing, empty, or an agent published before.
+            env: environment of the evaluation and the animation, as in `evaluate`.
+            episodes: number of episodes of the evaluation.
+            license: the identifier of the licence on the hub, such as "mit" or "apache-2.0".
+            video: whether to write `replay.gif`. If the environment cannot be rendered, the card gives the reason.
+            log: a log of the training, such as `log.csv` in the folder of a run, whose rewards are drawn; by default
+                those of `history`. If there is a `run.toml` beside the log, the card shows its text as the settings.
+
+        Returns:
+            The path of the folder.
+
+        Raises:
+            ValueError: if an argument is not one of the allowed values.
+            OSError: if a file cannot be written.
+        """
+        return publishing.publish(self, folder, env, episodes, license, video, log)
 
     def get_document(self, *, replay: bool = True) -> dict[str, Any]:
         """Return the document that `save` passes to `noterl.saving.write`.
@@ -950,7 +985,7 @@ def load(path: str | Path, custom_objects: dict[str, type] | None = None) -> Age
     file with several agents is a `MultiAgent`, which type checkers do not see.
 
     Args:
-        path: path of a file written by `Agent.save` or a `Checkpoint`, or of a folder with the file `agent.noterl`; or
+        path: path of a file written by `Agent.save` or a `Checkpoint`, or of a folder written by `Agent.publish`; or
             an address in a model hub, `hub:OWNER/NAME` or `hub:OWNER/NAME@REVISION`, which needs the extra `hub`.
         custom_objects: your own classes by name, in addition to those registered with `noterl.register`.
 

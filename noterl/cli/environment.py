@@ -41,6 +41,9 @@ class EnvFactory:
         """The options that describe this environment, as in a TOML file."""
         return {"env": self.text, **({"wrap": list(self.wrappers)} if self.wrappers else {})}
 
+    def __str__(self) -> str:
+        return self.text
+
     def __call__(self, render_mode: str | None = None) -> Any:
         """Return a new environment.
 

@@ -1,4 +1,4 @@
-"""`noterl play`, `evaluate` and `info`: commands on files of agents."""
+"""`noterl play`, `evaluate`, `publish` and `info`: commands on files of agents."""
 
 from __future__ import annotations
 
@@ -38,6 +38,7 @@ _JSON = Option("json", "bool", False, "Whether to print JSON", "run", switch=Tru
 _HELP = {
     "play": "Play episodes of a trained agent and show them.",
     "evaluate": "Evaluate a trained agent.",
+    "publish": "Write a folder with a trained agent and a card, for a model hub.",
     "data record": "Store the data of an agent's episodes: in an .npz file or, for other paths, in a folder.",
 }
 # The options of `noterl train` that these commands have, too.
@@ -60,6 +61,18 @@ def run_evaluate(arguments: Sequence[str]) -> None:
         UsageError: if the command line is wrong.
     """
     _run("evaluate", arguments, skip=(), fixed={})
+
+
+def run_publish(arguments: Sequence[str]) -> None:
+    """Run `noterl publish`: evaluate an agent and write a folder for a model hub.
+
+    Raises:
+        UsageError: if the command line is wrong.
+    """
+    paths = [argument for argument in arguments[:2] if not argument.startswith("-")]
+    if len(paths) < 2 and not {"-h", "--help"} & {*arguments}:
+        raise UsageError("a file, or the folder of a run, and a new folder must follow `noterl publish`")
+    _run("publish", [*paths[:1], *arguments[len(paths) :]], skip=("folder",), fixed={"folder": "".join(paths[1:])})
 
 
 def run_record(arguments: Sequence[str]) -> None:
@@ -164,6 +177,8 @@ def _run(method: str, arguments: Sequence[str], skip: Sequence[str], fixed: dict
         # What others have put beside a downloaded file is not used, because `run.toml` may name wrappers that write.
         folder = None if arguments[0].startswith(saving.HUB) else path.parent
         chosen["env"] = _environment(folder, values)
+        if method == "publish" and folder is not None and (folder / saving.LOG_FILE).exists():
+            chosen.setdefault("log", folder / saving.LOG_FILE)
         agent = noterl.load(path, custom_objects=classes)
     else:
         chosen["env"] = None

@@ -16,6 +16,7 @@ COMMANDS = {
     "tune": ("tune", "run", "search for hyperparameters: noterl tune dqn --env CartPole-v1"),
     "play": ("files", "run_play", "play episodes of a trained agent, in a window or as a video"),
     "evaluate": ("files", "run_evaluate", "evaluate a trained agent: noterl evaluate FILE --episodes 100"),
+    "publish": ("files", "run_publish", "write a folder for a model hub: noterl publish FILE FOLDER"),
     "compare": ("compare", "run", "plot the learning curves of runs: noterl compare runs/*/log.csv"),
     "data": ("data", "run", "describe, record or convert data: noterl data describe data.npz"),
     "info": ("files", "run_info", "print what a file holds"),

@@ -88,7 +88,7 @@ def write(path: PathLike, tree: Any, run: str | None = None) -> None:
         "format": "noterl",
         "version": VERSION,
         **({} if run is None else {"run": run}),  # near the beginning, where `run_of` expects it
-        "libraries": _library_versions(),
+        "libraries": library_versions(),
         "tree": encoder.encode(tree),
     }
     text = json.dumps(content, allow_nan=False).encode("ascii")
@@ -163,7 +163,7 @@ def run_of(path: PathLike) -> str | None:
     return None if match is None else match[1].decode()
 
 
-def _library_versions() -> dict[str, str]:
+def library_versions() -> dict[str, str]:
     """Return the versions of Python and of the libraries that have been imported."""
     imported = [name for name in _LIBRARIES if name in sys.modules]
     return {"python": platform.python_version(), **{name: sys.modules[name].__version__ for name in imported}}

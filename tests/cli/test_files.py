@@ -58,8 +58,25 @@ def test_weights_are_evaluated(run: Path, tmp_path: Path, capsys: pytest.Capture
     assert "add --env and --weights" in capsys.readouterr().err
 
 
+def test_publish_writes_a_folder(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = str(tmp_path / "out")
+    options = ["--episodes", "2", "--license", "mit", "--no-video"]
+    assert main(["publish", str(run), folder, *options]) == 0
+    assert capsys.readouterr().out == f"{folder}\n"
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert '\n      type: "CartPole-v1"\n' in card and (run / "run.toml").read_text() in card
+    assert (tmp_path / "out" / "curve.png").exists()
+    assert main(["evaluate", folder, "--episodes", "1", "--quiet"]) == 0  # with the wrappers of the published run.toml
+    for arguments in ([], [str(run)], [str(run), *options]):
+        assert main(["publish", *arguments]) == 2
+        assert "a new folder must follow" in capsys.readouterr().err
+    assert main(["publish", str(run), "--help"]) == 0 and "--license" in capsys.readouterr().out
+    assert main(["publish", str(run), str(run), "--episodes", "1"]) == 2
+    assert "folder must be" in capsys.readouterr().err
+
+
 def test_files_beside_a_downloaded_file_are_not_used(
-    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def download(repository: str, name: str, revision: str | None, dry_run: bool = False) -> object:
         assert (repository, revision) == ("owner/pole", "v1")
@@ -73,6 +90,8 @@ def test_files_beside_a_downloaded_file_are_not_used(
     assert "only the spaces" in capsys.readouterr().err
     wrappers = ["--env", "CartPole-v1", "--wrap", "FrameStackObservation(2)", "FlattenObservation()"]
     assert main(["evaluate", address, "--episodes", "1", *wrappers]) == 0
+    assert main(["publish", address, str(tmp_path / "out"), "--episodes", "1", "--no-video", *wrappers]) == 0
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["README.md", "agent.noterl"]
 
 
 def test_play_writes_video_and_frames(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

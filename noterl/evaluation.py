@@ -171,6 +171,7 @@ class _FittedQ(Agent):
         self.compile(optimizer, replay=replay, batch_size=batch_size, update_every=size, updates=size)
         learner: Any
         learner, _ = self._parts.build()
+        # The memory's own actions are 0, because "action_vector" has the actions.
         storage = learner.replay.storage
         no_actions = {"actions": np.zeros(len(dataset), np.int64), "action_space": self.action_space}
         storage.fill(dataset.from_config({**dataset.get_config(), **no_actions}))

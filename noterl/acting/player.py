@@ -53,7 +53,7 @@ class Episode:
 
 
 class Player(NamedTuple):
-    """How an agent or a function plays outside of training.
+    """How an agent or a function plays outside of training; each evaluation, `play` and recording makes a player.
 
     Attributes:
         algorithm: the agent, or a function that chooses the actions.
@@ -68,7 +68,7 @@ class Player(NamedTuple):
     checker: Checker
 
     def make_environment(self, render_mode: str | None = None) -> Any:
-        """Return an environment to play in, which the caller closes."""
+        """Return an environment to play in, which the caller closes; several agents get the agent's `team_reward`."""
         environment: Any = self.source.make_evaluation(render_mode=render_mode)
         team_reward = getattr(self.algorithm, "team_reward", None)
         if team_reward is not None:
@@ -76,7 +76,10 @@ class Player(NamedTuple):
         return environment
 
     def act(self, episodes: list[Episode], explorer: Explorer | None = None) -> list[Any]:
-        """Return an agent's action in each episode, without exploration if `explorer` is None."""
+        """Return an agent's action in each episode, without exploration if `explorer` is None.
+
+        The next state of the policy is stored in each episode.
+        """
         observations = self.algorithm.spaces.encoder.stack([episode.observation for episode in episodes])
         states: State = stacked([episode.state for episode in episodes])
         actions, states = self.actor.act(observations, self.algorithm.steps, explorer, self._masks(episodes), states)

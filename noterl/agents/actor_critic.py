@@ -75,7 +75,10 @@ class ActorCritic(Agent):
     def build_networks(
         self, network: Any, hidden: Sequence[int], shared: bool | None, activation: str, last_layer: dict[str, Any]
     ) -> None:
-        """Build the networks; arguments as in the constructor, and those of the actor's last layer."""
+        """Build the networks; `network` is a pair (actor, critic), and other arguments are as in the constructor.
+
+        `last_layer` holds the arguments of the actor's last layer: `outputs`, `gain` and `log_std`.
+        """
         actor, critic = network
         if shared is True and critic is not None and not isinstance(critic, networks.HiddenLayers):
             raise ValueError("shared must be False with a critic of your own, which is used as it is")

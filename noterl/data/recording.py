@@ -128,7 +128,7 @@ class _Disturbance:
 def _play_episode(
     player: Player, environment: Any, agent: Any, explorer: Any, disturbance: Any, seed: int, steps: float
 ) -> _Played:
-    """Play one episode, of at most `steps` steps."""
+    """Play one episode, of at most `steps` steps; return the observations, actions, rewards and `terminated`."""
     space = player.source.observation_space
     episode = Episode(seed)
     player.begin(episode, environment)

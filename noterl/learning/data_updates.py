@@ -80,9 +80,8 @@ class DataUpdates(UpdateSource):
 def validation_loss(learner: ReplayLearner, memory: Replay) -> Callable[[], float]:
     """Return a function that returns the mean loss on a data set; the agent does not change.
 
-    Each call uses the same batches and random numbers.
-
-    `fit(dataset=, validation_data=)` makes one and calls it at the end of each epoch.
+    Each call uses the same batches and random numbers. `fit(dataset=, validation_data=)` calls the function at the end
+    of each epoch.
 
     Args:
         learner: the agent's learner, which is built.

@@ -62,7 +62,7 @@ def difference(first: list[Any], second: list[Any]) -> int | None:
 def _play(vector: VectorEnv[Any, Any, Any], report: Report, actions: list[Any], seed: int) -> tuple[list[Any], int]:
     """Reset and step with the actions; return copies of all observations, and the number of episodes that ended.
 
-    Findings and the time of a step go into the report.
+    Findings go into the report.
     """
     checker = Checker(vector.single_observation_space, warn=report.warn)
     lanes = range(vector.num_envs)

@@ -8,21 +8,41 @@ import os
 
 import noterl
 from noterl.callbacks import LambdaCallback
-from noterl.envs import BlindCliffwalk
 from noterl.policies import EpsGreedyQPolicy
 from noterl.replay import Prioritized, Uniform
 
+import gymnasium
 import keras
 import numpy as np
 
 # The tests of noterl set this variable to shorten the run.
 EPISODES = min(50_000, int(os.environ.get("NOTERL_MAX_EPISODES", "50000")))
 STATES, GAMMA = 12, 0.9
-TRUTH = BlindCliffwalk(STATES).action_values(GAMMA)
+# The true action values: wrong actions have none.
+TRUTH = np.zeros((STATES, 2))
+TRUTH[np.arange(STATES), np.arange(STATES) % 2] = GAMMA ** np.arange(STATES - 1, -1, -1)
+
+
+class BlindCliffwalk(gymnasium.Env):
+    """From Schaul et al., "Prioritized experience replay" (2016)."""
+
+    observation_space = gymnasium.spaces.Discrete(STATES)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[int, dict]:
+        super().reset(seed=seed)
+        self.state = 0
+        return self.state, {}
+
+    def step(self, action: int) -> tuple[int, float, bool, bool, dict]:
+        is_right = action == self.state % 2  # the right action alternates from state to state
+        is_last = self.state == STATES - 1
+        self.state += int(is_right and not is_last)
+        return self.state, float(is_right and is_last), not is_right or is_last, False, {}
 
 
 def train(sampler: Prioritized | Uniform) -> str:
-    agent = noterl.DQN(lambda: BlindCliffwalk(STATES), double=False, hidden=(), gamma=GAMMA, loss="squared", seed=1)
+    agent = noterl.DQN(BlindCliffwalk, double=False, hidden=(), gamma=GAMMA, loss="squared", seed=1)
     agent.compile(
         optimizer=keras.optimizers.SGD(1.0),
         policy=EpsGreedyQPolicy(1.0),

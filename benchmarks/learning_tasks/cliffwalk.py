@@ -20,8 +20,8 @@ import numpy as np
 
 import noterl
 from benchmarks import stats
+from benchmarks.blind_cliffwalk import BlindCliffwalk
 from benchmarks.report import markdown_table, ratio
-from noterl.envs import BlindCliffwalk
 from noterl.replay import Prioritized, Sampler, Uniform
 
 SEEDS = 10

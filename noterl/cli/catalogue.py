@@ -52,7 +52,7 @@ def run_environments(arguments: Sequence[str]) -> None:
         limit = "no limit of steps" if spec.max_episode_steps is None else f"{spec.max_episode_steps:,} steps"
         rows[spec.id] = f"{limit}; {str(spec.entry_point).partition(':')[0]}"
     # These tasks of noterl are not registered, so gymnasium's list lacks them.
-    for name in ("BitFlip", "BlindCliffwalk", "Reach2D"):
+    for name in ("BitFlip", "Reach2D"):
         rows[f"noterl.envs:{name}"] = "a task of noterl"
     matches = {name: text for name, text in rows.items() if all(part in name.lower() for part in words)}
     if not matches:

@@ -22,7 +22,6 @@ from noterl.envs.source import resolve as resolve
 from noterl.envs.sources.base import EnvSource as EnvSource
 from noterl.envs.spaces import check_spaces as check_spaces
 from noterl.envs.tasks.cartpole import functional_cartpole as functional_cartpole
-from noterl.envs.tasks.cliffwalk import BlindCliffwalk as BlindCliffwalk
 from noterl.envs.tasks.goals import BitFlip as BitFlip
 from noterl.envs.tasks.goals import Reach2D as Reach2D
 from noterl.envs.tasks.memory import RepeatPrevious as RepeatPrevious

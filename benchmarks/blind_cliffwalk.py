@@ -25,7 +25,7 @@ class BlindCliffwalk(Task):
         ValueError: if `n` is not a positive int.
 
     Example:
-    >>> from noterl.envs import BlindCliffwalk
+    >>> from benchmarks.blind_cliffwalk import BlindCliffwalk
     >>> env = BlindCliffwalk(3)
     >>> observation, _ = env.reset()
     >>> [(int(state), reward, over) for state, reward, over, _, _ in map(env.step, env.right)]

@@ -5,8 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
+from benchmarks.blind_cliffwalk import BlindCliffwalk
 from noterl import envs
-from noterl.envs import BlindCliffwalk
 
 pytestmark = pytest.mark.backend_free
 

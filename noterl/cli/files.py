@@ -42,7 +42,7 @@ _HELP = {
     "data record": "Store the data of an agent's episodes: in an .npz file or, for other paths, in a folder.",
 }
 # The options of `noterl train` that these commands have, too.
-_OF_RUN = ("wrap", "weights", "backend", "quiet")
+_OF_RUN = ("weights", "backend", "quiet")
 
 
 def run_play(arguments: Sequence[str]) -> None:
@@ -174,7 +174,7 @@ def _run(method: str, arguments: Sequence[str], skip: Sequence[str], fixed: dict
     if not values.get("render") and not has_display():
         os.environ["SDL_VIDEODRIVER"] = "dummy"  # pygame prints an error of its own when it finds no display
     if name is None:
-        # What others have put beside a downloaded file is not used, because `run.toml` may name wrappers that write.
+        # What others have put beside a downloaded file is not used, also if `run.toml` chooses a harmless environment.
         folder = None if arguments[0].startswith(saving.HUB) else path.parent
         chosen["env"] = _environment(folder, values)
         if method == "publish" and folder is not None and (folder / saving.LOG_FILE).exists():
@@ -216,28 +216,27 @@ def _named_agent(name: str, options: Sequence[Option], values: dict[str, Any]) -
         entry.key: values[entry.key] for entry in options if entry.group == plain_name(name) and entry.key in values
     }
     with usage_errors():
-        return noterl_class(name)(environment_of(values["env"], values.get("wrap", ())), seed=0, **arguments)
+        return noterl_class(name)(environment_of(values["env"]), seed=0, **arguments)
 
 
 def _environment(folder: Path | None, values: dict[str, Any]) -> Any:
     """Return the environment to play in; None for the environment of the agent's file.
 
-    `--env` and `--wrap` take precedence over the `run.toml` in the folder, if there is a folder. An environment there
-    that would import a module is not used.
+    `--env` takes precedence over the `run.toml` in the folder, if there is a folder. An environment there that would
+    import a module is not used.
+
+    Raises:
+        UsageError: if the environment of `run.toml` has wrappers.
     """
+    if "env" in values:
+        return environment_of(values["env"])
     run = None if folder is None else folder / saving.RUN_FILE
     table = config.read_config(run) if run is not None and run.exists() else {}
-    wrappers = values.get("wrap", table.get("wrap", ()))
-    env = values.get("env")
-    if env is None:
-        env = str(table.get("env", ":"))
-        # A plain id is in the agent's file already; only arguments and wrappers need run.toml. A text with a colon
-        # would import a module.
-        if ":" in env or ("(" not in env and not wrappers):
-            if "wrap" in values:
-                raise UsageError("--wrap needs --env, because no run.toml beside the file names an id")
-            return None
-    return environment_of(env, wrappers)
+    if "wrap" in table:
+        raise UsageError(f"{run}: wrap is not supported; pass a function of yours that wraps, --env module:function")
+    env = str(table.get("env", ":"))
+    # A plain id is in the agent's file already; only arguments need run.toml. A colon would import a module.
+    return environment_of(env) if "(" in env and ":" not in env else None
 
 
 def _file_of(command: str, arguments: Sequence[str], options: Sequence[Option]) -> tuple[Path, list[str]]:

@@ -89,8 +89,6 @@ class RunOptions:
     Attributes:
         env: the environment: a gymnasium id, perhaps with arguments, such as "FrozenLake-v1(is_slippery=False)";
             atari:Pong; or module:function. May be left out with --dataset and --updates.
-        wrap: wrappers of gymnasium, or preprocess(...), around the environment, innermost first, such as
-            "FrameStackObservation(4)".
         seed: the seed of all random numbers; by default a random one, which run.toml records.
         preset: settings for this environment, such as "zoo"; other options replace these settings. `noterl presets`
             lists all presets.
@@ -103,7 +101,6 @@ class RunOptions:
     """
 
     env: str
-    wrap: Sequence[str] = ()
     seed: int | None = None
     preset: str | None = None
     backend: str | None = None
@@ -195,12 +192,12 @@ def _environment(run_options: RunOptions, compiled: dict[str, Any], fit: dict[st
     training on a data set alone, so `updates` is moved from `compiled` to `fit` then.
     """
     if "dataset" not in fit:
-        return environment_of(run_options.env, run_options.wrap)
+        return environment_of(run_options.env)
     dataset = fit["dataset"] = noterl.Dataset.load(fit["dataset"])
     if "updates" in compiled and not {"steps", "episodes"} & fit.keys():
         fit["updates"] = compiled.pop("updates")
     if run_options.env:
-        return environment_of(run_options.env, run_options.wrap)
+        return environment_of(run_options.env)
     return dataset.observation_space, dataset.action_space
 
 

@@ -11,7 +11,7 @@ from noterl.cli.train import about, noterl_class, options_of_agent, options_of_r
 from noterl.tune import search
 from noterl.tune.ranges import RANGES
 
-_OWN = ("env", "wrap", "backend", "quiet")
+_OWN = ("env", "backend", "quiet")
 
 
 def run(arguments: Sequence[str]) -> None:
@@ -43,7 +43,7 @@ def run(arguments: Sequence[str]) -> None:
     if values.get("quiet", False):
         settings["verbose"] = 0
     with usage_errors():
-        environment = environment_of(values["env"], values.get("wrap", ()))
+        environment = environment_of(values["env"])
         agent = noterl_class(name)
         # Here, a wrong space is an error of usage.
         search.search_space(agent, space)

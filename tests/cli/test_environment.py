@@ -5,11 +5,10 @@ from __future__ import annotations
 import pickle
 
 import pytest
-from gymnasium.wrappers import FlattenObservation, FrameStackObservation
 
 from noterl.cli.environment import environment_of
 from noterl.cli.errors import UsageError
-from noterl.envs import BitFlip, ClipRewards, FrameStack
+from noterl.envs import BitFlip
 
 pytestmark = pytest.mark.backend_free
 
@@ -29,26 +28,15 @@ def test_function_of_a_module_is_called() -> None:
     assert isinstance(env, BitFlip) and env.action_space.n == 5
 
 
-def test_wrappers_are_applied_in_order() -> None:
-    wrappers = ("FrameStackObservation(stack_size=4, padding_type='zero')", "FlattenObservation()")
-    factory = environment_of("Pendulum-v1", wrappers)
+def test_factory_makes_the_same_environment_in_another_process() -> None:
+    factory = environment_of("Pendulum-v1(g=5.0)")
     env = pickle.loads(pickle.dumps(factory))(render_mode="rgb_array")
-    assert isinstance(env, FlattenObservation) and isinstance(env.env, FrameStackObservation)
-    assert env.render_mode == "rgb_array" and env.observation_space.shape == (12,)
-    assert factory.options == {"env": "Pendulum-v1", "wrap": list(wrappers)}
-
-
-def test_wrappers_of_noterl_have_their_names() -> None:
-    env = environment_of("CartPole-v1", ("ClipRewards()", "FrameStack(3)"))()
-    assert isinstance(env, FrameStack) and isinstance(env.env, ClipRewards)
-    with pytest.raises(ValueError, match=r"^preprocess: env must have images"):
-        environment_of("CartPole-v1", ("preprocess(stack=2)",))()
+    assert env.render_mode == "rgb_array" and env.unwrapped.g == 5.0
+    assert factory.options == {"env": "Pendulum-v1(g=5.0)"}
 
 
 def test_atari_games_have_a_prefix() -> None:
     assert environment_of("atari:Pong") == "atari:Pong"  # read later, when the extra is needed
-    with pytest.raises(UsageError, match="--wrap"):
-        environment_of("atari:Pong", ("ClipRewards()",))
     with pytest.raises(UsageError, match="keywords"):
         environment_of("atari:Pong(3)")
     with pytest.raises(UsageError, match="stak"):
@@ -56,18 +44,16 @@ def test_atari_games_have_a_prefix() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "wrappers", "message"),
+    ("text", "message"),
     [
-        ("FrozenLake-v1(3)", (), "keywords"),
-        ("FrozenLake-v1(x=y())", (), "literals"),
-        ("CartPole-v1", ("FrameStak(4)",), "FrameStack"),
-        ("CartPole-v1", ("FrameStackObservation()",), "FrameStackObservation"),
-        ("CartPoll-v1(x=1)", (), "CartPole"),
+        ("FrozenLake-v1(3)", "keywords"),
+        ("FrozenLake-v1(x=y())", "literals"),
+        ("CartPoll-v1(x=1)", "CartPole"),
     ],
 )
-def test_wrong_text_raises(text: str, wrappers: tuple[str, ...], message: str) -> None:
+def test_wrong_text_raises(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        factory = environment_of(text, wrappers)
+        factory = environment_of(text)
         assert not isinstance(factory, str)
         factory()
 

@@ -20,13 +20,15 @@ from tests.support.doubles import CountingEnv
 
 pytestmark = [pytest.mark.backends("torch"), pytest.mark.filterwarnings("ignore:fit ended without a gradient update")]
 
+ENV = "CartPole-v1(sutton_barto_reward=True)"
+
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of a run with a wrapped environment."""
+    """Return the folder of a run in an environment with an argument."""
     folder = tmp_path_factory.mktemp("runs") / "a"
-    options = ["--wrap", "FrameStackObservation(2)", "FlattenObservation()", "--hidden", "8", "--steps", "60"]
-    arguments = ["train", "dqn", "--env", "CartPole-v1", *options, "--seed", "1", "--out", str(folder), "--quiet"]
+    options = ["--hidden", "8", "--steps", "60"]
+    arguments = ["train", "dqn", "--env", ENV, *options, "--seed", "1", "--out", str(folder), "--quiet"]
     assert main(arguments) == 0
     return folder
 
@@ -44,10 +46,8 @@ def test_weights_are_evaluated(run: Path, tmp_path: Path, capsys: pytest.Capture
     agent.set_weights({name: -value for name, value in agent.get_weights().items()})
     path = str(tmp_path / "weights.safetensors")
     agent.save_weights(path)
-    source = environment_of("CartPole-v1", ("FrameStackObservation(2)", "FlattenObservation()"))
-    expected = agent.evaluate(source, episodes=2, seed=5)["returns"].tolist()
-    wrappers = ["--wrap", "FrameStackObservation(2)", "FlattenObservation()"]
-    named = ["dqn", "--env", "CartPole-v1", *wrappers, "--hidden", "8", "--backend", "torch"]
+    expected = agent.evaluate(environment_of(ENV), episodes=2, seed=5)["returns"].tolist()
+    named = ["dqn", "--env", ENV, "--hidden", "8", "--backend", "torch"]
     for arguments in ([str(run)], named):
         assert main(["evaluate", *arguments, "--weights", path, "--episodes", "2", "--seed", "5", "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["returns"] == expected
@@ -127,7 +127,7 @@ def test_info_describes_the_file(run: Path, capsys: pytest.CaptureFixture[str]) 
     assert main(["info", str(run), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["agent"], found["steps"], found["memory"]) == ("DQN", "60", "not stored")
-    assert found["network q"] == f"{8 * 8 + 8 + 8 * 2 + 2:,} values" and "hidden=(8,)" in found["arguments"]
+    assert found["network q"] == f"{4 * 8 + 8 + 8 * 2 + 2:,} values" and "hidden=(8,)" in found["arguments"]
     assert main(["info", str(run)]) == 0
     assert "DQN" in capsys.readouterr().out
 
@@ -197,10 +197,11 @@ def test_compare_keeps_logs_whose_names_are_equal(tmp_path: Path) -> None:
     assert list(groups_of(list(map(str, paths[1:])))) == [str(tmp_path / "a"), str(tmp_path / "a" / "log.csv")]
 
 
-def test_wrapper_without_an_environment_gives_code_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    noterl.DQN("CartPole-v1", hidden=(4,)).save(tmp_path / "a.noterl")
-    assert main(["evaluate", str(tmp_path / "a.noterl"), "--wrap", "NoSuchWrapper(3)"]) == 2
-    assert "--wrap needs --env" in capsys.readouterr().err
+def test_wrappers_in_a_run_file_give_code_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    noterl.DQN("CartPole-v1", hidden=(4,)).save(tmp_path / "agent.noterl")
+    (tmp_path / "run.toml").write_text('agent = "dqn"\nenv = "CartPole-v1"\nwrap = ["FlattenObservation()"]\n')
+    assert main(["evaluate", str(tmp_path)]) == 2
+    assert "wrap is not supported" in capsys.readouterr().err
 
 
 def test_message_of_sys_exit_is_printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -180,7 +180,7 @@ class Run(Reader):
         self.options = train_options("ppo")
         self.good = {
             "run.toml": b'agent = "ppo"\nenv = "CartPole-v1"\nsteps = 1_000\nseed = 3\nnum_envs = 2\nhidden = [8, 8]\n'
-            b'optimizer = "Adam(3e-4, global_clipnorm=0.5)"\nwrap = ["FlattenObservation()"]\ngamma = 0.9\n\n'
+            b'optimizer = "Adam(3e-4, global_clipnorm=0.5)"\ngamma = 0.9\n\n'
             b'[early_stopping]\ntrial_count = 20\ncriterion = 475\n\n[csv]\npath = "x.csv"\n',
             "value.txt": b"Replay(50_000, sampler=Prioritized(alpha=0.6, beta=0.4), n_step=3)",
             "env.env": b'FrozenLake-v1(is_slippery=False, desc=["SF", "FG"])',
@@ -192,7 +192,7 @@ class Run(Reader):
             table.pop("agent", None)
             found = parse_table(self.options, table, str(path))
             if "env" in found:
-                environment_of(found["env"].value, found["wrap"].value if "wrap" in found else ())
+                environment_of(found["env"].value)
             return
         text = path.read_bytes().decode("latin1")
         parse_value(text, "Any") if path.suffix == ".txt" else environment_of(text)

@@ -214,37 +214,22 @@ class OrnsteinUhlenbeckProcess(NoiseProcess):
         super().__init__(mu, sigma, sigma_min, n_steps_annealing, size)
         self.theta: Any = theta
         self.dt: Any = dt
+        self._check_stability()
         self.x: np.ndarray = np.empty((0, size))
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        """Assign an attribute; `theta * dt` must stay below 2."""
-        before = vars(self).get(name)
-        super().__setattr__(name, value)
+    def _check_stability(self) -> None:
         # At 2 or above, each step overshoots the mean by at least the distance before, and the noise grows without
         # bound.
-        if name in ("theta", "dt") and not self._is_stable(vars(self)):
-            theta = self.theta
-            dt = self.dt
-            # The old value again, so that a refused assignment changes nothing.
-            vars(self)[name] = before
-            raise ValueError(f"theta must be below 2 / dt ({2 / dt:g}), got {theta!r}")
-
-    def update_schedules(self, step: int) -> None:
-        """Set the scheduled attributes to the values after `step` environment steps.
-
-        Raises:
-            ValueError: if `theta * dt` is 2 or more.
-        """
-        super().update_schedules(step)
-        if not self._is_stable(vars(self)):
-            raise ValueError(f"theta must be below 2 / dt ({2 / self.dt:g}), got {self.theta!r} at step {step}")
-
-    @staticmethod
-    def _is_stable(values: Mapping[str, Any]) -> bool:
-        return "theta" not in values or "dt" not in values or values["theta"] * values["dt"] < 2
+        if self.theta * self.dt >= 2:
+            raise ValueError(f"theta must be below 2 / dt ({2 / self.dt:g}), got {self.theta!r}")
 
     def draw(self, lanes: int) -> NDArray[np.float64]:
-        """Return noise `[lanes, size]`; new lanes start here."""
+        """Return noise `[lanes, size]`; new lanes start here.
+
+        Raises:
+            ValueError: if `theta * dt` has become 2 or more.
+        """
+        self._check_stability()
         if lanes > len(self.x):
             self.x = np.concatenate([self.x, self._start(lanes - len(self.x))])
         states = self.x[:lanes]
@@ -274,12 +259,6 @@ class OrnsteinUhlenbeckProcess(NoiseProcess):
         shape = np.shape(state.get("x", np.empty((0, self.size))))
         if len(shape) == 2 and shape[1] != self.size:
             raise ValueError(f"state['x'] must be [lanes, {self.size}], got the shape {shape}")
-        try:
-            stable = self._is_stable(state)
-        except TypeError:  # not numbers, which the base class reports
-            stable = True
-        if not stable:
-            raise ValueError(f"state['theta'] must be below 2 / dt ({2 / state['dt']:g}), got {state['theta']!r}")
         super().set_state(state)
 
     def _start(self, lanes: int) -> NDArray[np.float64]:

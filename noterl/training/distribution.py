@@ -67,8 +67,7 @@ def make_loop(strategy: Strategy, parts: Parts, budget: Budget, history: History
         _start(lanes, learner, parts.actor)
         # The only question for a kind of lanes: no other kind has the events of a compiled call.
         return Loop(*arguments, DeviceStepping if isinstance(lanes, DeviceLanes) else Stepping)
-    is_live = any(callback.needs_live_updates for callback in session.callbacks.callbacks)
-    is_live = synchronize(strategy, parts, budget, lanes.num_envs, is_live)
+    is_live = synchronize(strategy, parts, budget, lanes.num_envs, session.callbacks.needs_live_updates)
     learner.merge_statistics = statistics_merger(strategy, learner)
     _start(lanes, learner, parts.actor)  # with the weights of the chief
     return Loop(*arguments, partial(RankStepping, strategy=strategy, is_live=is_live))

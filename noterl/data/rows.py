@@ -5,6 +5,7 @@ Format: Fu et al., "D4RL: Datasets for Deep Data-Driven Reinforcement Learning",
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -114,6 +115,14 @@ def joined(*arrays: Any) -> Any:
 def stacked(values: Sequence[Any]) -> Any:
     """Return arrays, or dicts of arrays, along a new first axis."""
     return map_leaves(lambda *leaves: np.stack(leaves), *values)
+
+
+def digest(*values: Any) -> str:
+    """Return a hash of arrays, or of dicts of arrays."""
+    total = hashlib.blake2b(digest_size=16)
+    for value in values:
+        map_leaves(lambda array: total.update(np.ascontiguousarray(array).data), value)
+    return total.hexdigest()
 
 
 def join_rows(columns: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
 
+from noterl.data.rows import digest
 from noterl.hyperparameters import discount_factor
 from noterl.learning.device_observations import DeviceObservations
 from noterl.learning.expert_data import with_agent_spaces
@@ -113,10 +113,7 @@ class DataMemory:
 
 def _hash(data: Any) -> str:
     """Return a digest of everything in a data set that updates may depend on."""
-    digest = hashlib.blake2b(digest_size=16)
-    for array in (data.observations, data.actions, data.rewards, data.lengths, data.terminated):
-        map_leaves(lambda leaf: digest.update(np.ascontiguousarray(leaf).data), array)
-    return digest.hexdigest()
+    return digest(data.observations, data.actions, data.rewards, data.lengths, data.terminated)
 
 
 def fix_statistics(algorithm: Algorithm, data: Any) -> None:

@@ -37,25 +37,32 @@ PER_UPDATE = 5e-5
 PER_PRODUCT = 5e-11
 
 
-def rollouts_run_on_device(learner: Any, actor: Any, source: EnvSource) -> bool:
-    """Return whether an agent collects rollouts and learns in one compiled call.
+def calls_are_possible(learner: Any, actor: Any, source: EnvSource) -> bool:
+    """Return whether compiled calls can collect with any kind of memory.
 
-    This needs the JAX backend, an environment of pure functions, rollouts that are discarded after the updates, and
-    exploration that compiled calls can compute (see `find_exploration`); on the CPU also a network without
-    convolutions. Normalization, a reward model and fields of `forward` are computed on the host; such agents step the
-    environment as a vector environment.
+    This needs the JAX backend, an environment of pure functions, and exploration that compiled calls can compute (see
+    `find_exploration`); on the CPU also a network without convolutions. Normalization and reward models are computed on
+    the host.
     """
     device_programs = backends.current().capabilities.get("device_programs")
     return (
         source.functions is not None
         and device_programs is not None
-        and type(learner) is RolloutLearner
         and learner.reward_model is None
-        and not learner.forward_fields
         and learner.algorithm.spaces.normalizers is None
         and find_exploration(actor.head, actor.explorer) is not None
         and device_programs.loops_are_fast(learner.variables)
     )
+
+
+def rollouts_run_on_device(learner: Any, actor: Any, source: EnvSource) -> bool:
+    """Return whether an agent collects rollouts and learns in one compiled call.
+
+    This needs `calls_are_possible`, and rollouts that are discarded after the updates. Fields of `forward` are computed
+    on the host; such agents step the environment as a vector environment.
+    """
+    is_plain = type(learner) is RolloutLearner and not learner.forward_fields
+    return is_plain and calls_are_possible(learner, actor, source)
 
 
 class DeviceRunner(ABC):

@@ -35,28 +35,22 @@ MOST_STEPS = 2**17
 def replay_runs_on_device(learner: Any, actor: Any, source: EnvSource) -> bool:
     """Return whether an agent collects into a replay memory on the device, and learns there from this memory.
 
-    This needs the JAX backend, an environment of pure functions, a memory that samples all transitions uniformly, and
-    exploration that compiled calls can compute: see `find_exploration`. Updates must be due by steps, with a fixed
-    number of updates. Normalization, reward models, relabelling, stacks of frames, memories on disk, further stored
-    fields, and networks with convolutions on the CPU stay on the host; such agents step a vector environment.
+    This needs `device.calls_are_possible`, and a memory that samples all transitions uniformly. Updates must be due by
+    steps, with a fixed number of updates. Relabelling, stacks of frames, memories on disk and further stored fields
+    stay on the host; such agents step a vector environment.
     """
-    device_programs = backends.current().capabilities.get("device_programs")
-    # Exact types of learner and actor, because subclasses may behave differently.
-    if source.functions is None or device_programs is None or type(learner) is not ReplayLearner:
-        return False
     algorithm = learner.algorithm
     schedule = learner.schedule
+    # Exact types of learner and actor, because subclasses may behave differently.
     return (
-        type(actor) is Actor
-        and find_exploration(actor.head, actor.explorer) is not None
+        type(learner) is ReplayLearner
+        and type(actor) is Actor
         and has_uniform_actions(algorithm.action_space)
         and isinstance(schedule.update_every, int)
         and isinstance(schedule.updates, int)
-        and learner.reward_model is None
-        and algorithm.spaces.normalizers is None
         and not (learner.actor_fields or learner.info_spec or algorithm.extra_spec or algorithm.next_actions)
         and _is_plain(learner.replay)
-        and device_programs.loops_are_fast(learner.variables)
+        and device.calls_are_possible(learner, actor, source)
     )
 
 

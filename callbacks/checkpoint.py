@@ -241,6 +241,7 @@ class Checkpoint(Callback):
         self._kept = self._files_to_keep(kept)  # before the save, so that the saved state includes this file
         self._saved_at = self.agent.log_step
 
+        # If the write fails, perhaps later in the thread, the older files are still the kept ones.
         def undo() -> None:
             self._kept = before
             self._saved_at = saved_at

@@ -123,6 +123,7 @@ def conjugate_gradients(product: Product, vector: Tensor, iterations: int, toler
         new = ops.sum(ops.square(residual))
         return x + length * direction, residual, residual + (new / square) * direction, new, count + 1
 
+    # At x = 0, the residual is the right side, and the first direction is the residual.
     start = ops.zeros_like(vector), vector, vector, ops.sum(ops.square(vector)), ops.zeros((), "int32")
     x, _, _, square, count = ops.while_loop(unfinished, iterate, start)
     return Solution(x, count, square)

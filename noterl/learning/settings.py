@@ -303,6 +303,7 @@ def _schedule_of_rollouts(arguments: dict[str, Any], scheduled: dict[str, Any], 
         ValueError: if an argument is not supported.
     """
     if algorithm.memory == "sequences":
+        # Only the target can be set. The batch size may be named as "rollout", which it is.
         refused = [name for name in _SCHEDULED[:4] if (name, arguments.get(name)) != ("batch_size", "rollout")]
         reason = (
             f"{type(algorithm).__name__}, which learns from whole rollouts and from as many stored sequences at a "
@@ -310,6 +311,7 @@ def _schedule_of_rollouts(arguments: dict[str, Any], scheduled: dict[str, Any], 
         )
         scheduled["batch_size"] = "rollout"
     else:
+        # Of the schedule, only the batch size can be set.
         refused = [*_SCHEDULED[1:], *([] if algorithm.supports_replay else ["replay"])]
         reason = (
             "an agent that learns from rollouts: it learns from each complete rollout in `epochs` passes and then "

@@ -139,6 +139,7 @@ def reshape(value: Any, leading: tuple[int, ...]) -> Any:
 
 
 def _leaf(space: spaces.Space[Any], argument: str, allowed: str) -> Leaf:
+    """Return the layout of a space that is one array; the ValueError for another space names `argument`."""
     if not isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
         raise ValueError(f"{argument} must be {allowed}, got {space!r}")
     if space.shape is None or space.dtype is None or space.dtype.kind not in "fiub":

@@ -45,6 +45,7 @@ class Episodes:
         self._reset()
 
     def _reset(self) -> None:
+        """Discard what `update` has read; the next `update` reads every stored transition."""
         self._begin = self._count = self._storage.begin
         self._epoch = -1  # of the storage; -1 before the first read
         self._lane_numbers: dict[int, int] = {}  # lane -> its position in the next five arrays
@@ -132,6 +133,7 @@ class Episodes:
         self._newest[lane] = number
 
     def _new_slot(self) -> int:
+        """Take a free slot for an episode; without one, double the columns of the slots first."""
         if not self._free:
             held = len(self._first)
             more = np.zeros(max(held, 16), np.int64)
@@ -143,7 +145,7 @@ class Episodes:
         return self._free.pop()
 
     def _lane_number(self, lane: int) -> int:
-        """Return the number of a lane; a new lane gets the next one."""
+        """Return the number of a lane; a new lane gets the next number, and an entry in the arrays of lanes."""
         number = self._lane_numbers.setdefault(lane, len(self._lane_numbers))
         if number == len(self._next):
             self._oldest, self._next, self._base = (

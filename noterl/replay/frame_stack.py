@@ -82,7 +82,7 @@ class StackLayout:
         return {**observation, "observation": part} if self.nested else part
 
     def check(self, frames: Array, following: Array, starts: bool) -> None:
-        """Check the frames of one transition.
+        """Check the frames of one transition, and store the padding of a first stack that does not repeat its frame.
 
         Args:
             frames: of the observation, `[k, ...]`.
@@ -178,6 +178,7 @@ class FrameStackStorage(Storage):
         frame = layout.with_part(observation, frames[-1])
         next_frame = layout.with_part(next_observation, following[-1])
         index = self.count % self.capacity
+        # Before the columns change: an evicted transition must not be sampled with the new `padded`.
         self._evict(index)
         self.padded[index] = padded
         self.next_padded[index] = next_padded

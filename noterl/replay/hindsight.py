@@ -142,7 +142,7 @@ class Hindsight(Relabel):
         return {"goal": goal}
 
     def further_observation(self, observation: Any, next_observation: Any) -> Any:
-        """Return the observation with the goal that the step has achieved, which relabeling may give to others."""
+        """Return the observation with the achieved goal of the step, because relabeled batches hold such goals."""
         return {**observation, "desired_goal": next_observation["achieved_goal"]}
 
     def gather(self, indices: Array, choices: Mapping[str, Array], gamma: float, n_step: int) -> Batch:
@@ -151,6 +151,7 @@ class Hindsight(Relabel):
         goal = choices["goal"]
         chosen = (goal >= 0).nonzero()[0]
         steps = successors(storage, indices, n_step)
+        # `take` copies, so `_recompute_rewards` can write to these arrays.
         reward = storage.reward.take(steps.indices)
         terminated = storage.terminated.take(steps.indices)
         # One lookup for the new goals and for the goals that the steps achieved.
@@ -197,14 +198,16 @@ class Hindsight(Relabel):
             terminated[:, chosen] = _check_shape("compute_terminated", ended, achieved).reshape(steps, count)
 
     def _achieved(self, indices: Array) -> Array:
-        """Return the goals that transitions `[n]` achieved, `[n, ...]` in the stored dtype."""
+        """Return the goals of the next observations of transitions `[n]`, `[n, ...]` in the stored dtype."""
         storage = self.storage
         assert isinstance(storage.observation, Leaves) and isinstance(storage.final_observations, Leaves)
         successor = storage.successor.take(indices)
+        # A successor of -1 - slot is a final observation. There, `clip` reads row 0, which is replaced below.
         goals: Array = storage.observation.tables["achieved_goal"].take(successor, axis=0, mode="clip")
-        final = (successor < 0).nonzero()[0]
-        if final.size:
-            goals[final] = storage.final_observations.tables["achieved_goal"].take(-1 - successor[final], axis=0)
+        final_positions = (successor < 0).nonzero()[0]
+        if final_positions.size:
+            slots = -1 - successor[final_positions]
+            goals[final_positions] = storage.final_observations.tables["achieved_goal"].take(slots, axis=0)
         return goals
 
 
@@ -226,6 +229,7 @@ def _refuse_column(reward: Rule, space: Any) -> None:
 
 
 def _check_shape(name: str, values: Any, goals: Array) -> Array:
+    """Return the result of the function `name` as an array, or raise a ValueError unless the shape is `[n]`."""
     array = np.asarray(values)
     if array.shape == (len(goals), 1):
         raise ValueError(

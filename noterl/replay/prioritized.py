@@ -215,7 +215,7 @@ class Prioritized(Sampler):
 
     def get_state(self) -> dict[str, Any]:
         """Return the scores of the stored transitions (oldest first), the largest score so far, and the exponents."""
-        self._synchronized()
+        self._synchronized()  # gives new transitions their scores
         scores = self._scores.take(self.storage.stored_indices())
         return {"scores": scores, "largest": self._largest, "alpha": self.alpha, "beta": self.beta}
 
@@ -239,10 +239,16 @@ class Prioritized(Sampler):
         self.alpha = state["alpha"]
         self.beta = state["beta"]
         self._scores[storage.stored_indices()] = state["scores"]
+        # With this version, no stored transition is new, so the scores stay. The other values differ from those of any
+        # storage, so the tree is computed at the next use.
         self._version = _NO_TREE._replace(end=storage.count, epoch=storage.epoch)
 
     def _synchronized(self) -> SumTree:
-        """Update the tree to the stored transitions and the current exponent, and return the tree."""
+        """Update the tree to the stored transitions and the current exponent, and return the tree.
+
+        Called before each use of the tree or the scores. New transitions get their scores here, because `add` does not
+        notify the sampler.
+        """
         storage = self.storage
         before = self._version
         tree = self._tree

@@ -63,7 +63,10 @@ class Relabel(StorageUser[Storage]):
         return {}
 
     def further_observation(self, observation: Any, next_observation: Any) -> Any:
-        """Return an observation that batches hold for this step beside the stored ones, for statistics; or None."""
+        """Return an observation that batches may hold for this step beside the stored ones, or None.
+
+        The learner calls this method for each new transition, for the statistics of the normalizer of observations.
+        """
         return None
 
     def gather(self, indices: Array, choices: Mapping[str, Array], gamma: float, n_step: int) -> Batch:

@@ -172,7 +172,7 @@ class Replay(Configurable):
 
     @property
     def storage(self) -> Storage:
-        """The ring buffer of transitions, which the first use allocates."""
+        """The ring buffer of transitions, which the first use allocates; calls the function of `load_later`, if any."""
         return self._built()
 
     def __len__(self) -> int:
@@ -281,6 +281,7 @@ class Replay(Configurable):
         empty: Allocate = np.empty if self._memmap is None else allocator_on_disk(self._memmap)
         storage = self._new_storage(self.capacity, *layouts, empty)
         storage.next_actions = self._next_actions
+        # Not `_kept` itself, because attributes such as `alpha` may have been changed since.
         state = None if self._kept is None else self.get_state()
         for lane in self._interrupted:  # by a restored state, before the first episode of a `fit`
             storage.resume(lane)
@@ -306,6 +307,7 @@ class Replay(Configurable):
     def add_fields(self, spec: Mapping[str, tuple[tuple[int, ...], Any, Any]]) -> None:
         """Add further fields, name -> (shape, dtype, default), to a memory with spaces.
 
+        Called when a `fit` begins or a state is restored, for the infos of the environment that the agent uses.
         Transitions that are stored already get the defaults; fields that the memory has are kept.
         """
         observation, action, extra = self._spaces()
@@ -360,7 +362,7 @@ class Replay(Configurable):
         return storage.add(lane, observation, action, reward, next_observation, terminated, truncated, extra)
 
     def load_later(self, load: Callable[[], None]) -> None:
-        """Call `load` before the next use of this memory; `load` adds transitions that were collected elsewhere."""
+        """Call `load` before the next use of this memory; `load` adds transitions that were collected on the device."""
         assert self._storage is not None
         self._storage.pending_load = load
 
@@ -638,6 +640,7 @@ class Replay(Configurable):
         if self._sequence_spec is not None:
             sampled = state.get("sequences")
             sequences = StateSequences(layouts, self._sequence_spec)
+            # The capacity follows from that of `layouts`, which may be 1.
             sequences.capacity = max(1, self._sequence_spec.count(self.capacity))
             sequences.check_state(sampled, state["begin"], state["count"])
         self.sampler.check_state(state["sampler"], sampled["count"] - sampled["begin"])
@@ -656,6 +659,7 @@ class Replay(Configurable):
     def _empty_state(self) -> dict[str, Any]:
         """Return the state of an empty memory that is not allocated."""
         storage = self._new_storage(1, *self._spaces())
+        # A copy, because a sampler can be bound to one storage only.
         sampler = copy.copy(self.sampler)
         sampler.bind(storage)
         state = {**storage_state.get_state(storage), "capacity": self.capacity, "sampler": sampler.get_state()}
@@ -687,12 +691,14 @@ class Replay(Configurable):
         return storage if self.sequences is None else self.sequences
 
     def _trim(self, trim: Callable[[], None]) -> None:
+        """Call `trim` now, or at the end of the group of updates that is being gathered."""
         if self._pending_trims is None:
             trim()
         else:
             self._pending_trims.append(trim)
 
     def _selection_for(self, batch_size: int) -> Selection:
+        """Return the selection, or raise a ValueError if fewer than `batch_size` transitions can be sampled."""
         self._built()
         number = self.num_sampleable(batch_size)
         if batch_size > number:

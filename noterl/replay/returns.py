@@ -19,7 +19,7 @@ TEAM_FIELDS = {"reward": np.float32, "terminated": np.bool_, "present": np.bool_
 
 
 class Observations(Protocol):
-    """Gathers the observations of a batch, as a `Storage` does."""
+    """Gathers the observations of a batch: a `Storage`, or the copy of the observations on the agent's device."""
 
     def observations(self, indices: Array) -> Any:
         """Return the observations `[n, ...]`."""

@@ -27,7 +27,8 @@ class Rollout:
     A round starts with the observations and actions of all lanes; the lanes' steps follow one by one or together. A
     lane may have no step in a round, because a vector environment resets the lane. The stored actions are the
     ones that the agent chose, because log-probabilities refer to these actions. If the agent is compiled during a
-    round, the rest of that round is ignored.
+    round, the rest of that round is ignored. `RolloutLearner` makes this object, and calls `begin_round`, `add` for
+    each lane and `end_round` in each round.
 
     Args:
         length: T.
@@ -125,7 +126,8 @@ class Rollout:
     def add_fields(self, spec: Mapping[str, tuple[tuple[int, ...], Any, Any]]) -> None:
         """Add fields of transitions, name -> (shape, dtype, default), to a rollout that is built.
 
-        Steps that are stored already get the defaults.
+        Called when a `fit` begins or a state is restored, for the infos of the environment that the agent uses. Steps
+        that are stored already get the defaults.
         """
         for name, leaf in extra_layout({name: entry[:2] for name, entry in spec.items()}).items():
             key = f"extra_{name}"
@@ -150,7 +152,7 @@ class Rollout:
         assert self._fields, "call build first"
         for name, (shape, dtype) in self._fields.items():
             array = np.zeros((self.length, num_envs, *shape), dtype)
-            if name == f"extra_{ACTING_OUTPUTS}":
+            if name == f"extra_{ACTING_OUTPUTS}":  # only workers return the outputs; NaN marks a row without outputs
                 array[:] = np.nan
             if is_same:  # the rows of `set_state`
                 stored = getattr(self, name)
@@ -168,7 +170,7 @@ class Rollout:
         }
 
     def restart(self) -> None:
-        """Discard all rounds so far."""
+        """Discard all rounds so far; see `RolloutLearner.discard_rollout`."""
         self.round = 0
         self._begun = False
         self._reset_learner_state()
@@ -183,7 +185,8 @@ class Rollout:
     def begin_round(self, observations: Array, actions: Array, extra: Mapping[str, Array] | None = None) -> None:
         """Start a round with the observations of all lanes, the actions that the agent chose, and further fields.
 
-        The field "acting_outputs" may be missing; it is NaN in a row that never had it.
+        If the rollout is full, this is the first round of the next rollout and overwrites the arrays. The field
+        "acting_outputs" may be missing; it is NaN in a row that never had it.
         """
         if self.is_full:
             self.round = 0
@@ -200,7 +203,7 @@ class Rollout:
 
     def add(self, transition: Transition) -> None:
         """Store the outcome of a lane's step; observation and action were stored by `begin_round`."""
-        if not self._begun:
+        if not self._begun:  # the agent was compiled after `begin_round`
             return
         place = self.round, transition.lane
         self.next_observation[place] = self._encoder(transition.next_observation)
@@ -213,8 +216,8 @@ class Rollout:
         self.valid[place] = True
 
     def end_round(self) -> None:
-        """Mark the round as complete."""
-        if not self._begun:
+        """Mark the round as complete; after T rounds, the rollout is full."""
+        if not self._begun:  # see `add`
             return
         self.round += 1
         self._begun = False
@@ -222,19 +225,21 @@ class Rollout:
             self.valid[self.round] = False
 
     def interrupt(self, lane: int) -> bool:
-        """End a lane's episode early: the next transition does not continue the last one.
+        """End a lane's episode early: the lane's next transition does not continue the last stored transition.
 
-        Return whether the last one belongs to the rollout that is being collected.
+        Return whether the last stored transition belongs to an incomplete rollout. If the rollout is full, the result
+        is False, because the learner has used the transition.
         """
-        if lane >= self.num_envs:
+        if lane >= self.num_envs:  # `open` has allocated no arrays for the lane
             return False
-        last = self.round if not self.is_full and self.valid[self.round, lane] else self.round - 1
-        if last >= 0:
-            self.ended[last, lane] = True
-        return last >= 0 and not self.is_full
+        # If the lane has not stepped in the round in progress, the last transition is in the round before.
+        last_round = self.round if not self.is_full and self.valid[self.round, lane] else self.round - 1
+        if last_round >= 0:
+            self.ended[last_round, lane] = True
+        return last_round >= 0 and not self.is_full
 
     def batch(self, *, gamma: float) -> Batch:
-        """Return the whole rollout, `[T, N, ...]`.
+        """Return the whole rollout, `[T, N, ...]`; most arrays are those of the buffer, which the next round changes.
 
         `weight` is 0 if the lane took no step in the round, otherwise 1. `extra["continues"]` is 1 if the lane's next
         step continues this one, and 0 if the episode or the rollout ends. `extra["ended"]` is 1 if the episode ends.
@@ -294,6 +299,7 @@ class Rollout:
         num_envs = state["num_envs"]
         rounds = state["round"]
         arrays = state["arrays"]
+        # One row more than complete rounds: a round was in progress.
         begun = np.shape(arrays.get("valid"))[:1] == (rounds + 1,)
         rows = rounds + begun if num_envs and rounds < self.length else 0
         fields = self._fields.items() if rows else ()

@@ -177,7 +177,10 @@ class Selection:
         self._version = -1
 
     def count(self, at_most: int | None = None) -> int:
-        """Return how many transitions are sampleable, or `at_most` if there are more."""
+        """Return how many transitions are sampleable, or `at_most` if there are more.
+
+        The result is stored: a lower bound for the next call follows from this count and the evictions since.
+        """
         storage = self._storage
         number = storage.num_unmasked
         if number and not self._all:

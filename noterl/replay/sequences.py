@@ -18,7 +18,7 @@ class Sequences:
 
     A sequence may start at each stored step, and continues after the end of an episode with the lane's next episode.
     Links from each step to the lane's next one are derived from the memory when a sequence needs the links. So there is
-    no state to save.
+    no state to save. `SequenceLearner` makes this object for agents such as ACER.
 
     Args:
         replay: the memory, which must be built.
@@ -78,7 +78,8 @@ class Sequences:
     def sample_of(self, indices: Array, present: Array) -> Sample:
         """Return the sample of steps `[K, T, N]`; the weight is 0 where a step is not present, otherwise 1.
 
-        A step whose stack of frames is incomplete does not count as present.
+        `sample` calls this method for sampled steps, and the learner calls this method for the newest rollout. A step
+        whose stack of frames is incomplete does not count as present.
         """
         storage = self.replay.storage
         complete = storage.sampleable(indices.reshape(-1))

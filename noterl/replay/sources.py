@@ -1,4 +1,4 @@
-"""`Sources`: which worker each stored transition comes from, and how many transitions each worker has."""
+"""`Sources`: which worker each stored transition comes from, for callbacks such as `Window`."""
 
 from __future__ import annotations
 

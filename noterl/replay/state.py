@@ -88,9 +88,11 @@ def set_state(storage: Storage, state: Mapping[str, Any]) -> None:
     """Restore a state that `check_state` accepts."""
     begin = state["begin"]
     distance = state["distance"]
-    slots = int((state["distance"] == 0).sum())
+    # A distance of 0 means that the transition has no successor, but a final observation.
+    slots = int((distance == 0).sum())
     storage.clear()
     storage.begin = storage.count = begin
+    # The stored rows are in order of age, from the insertion number `begin` on.
     indices = (begin + np.arange(len(distance))) % storage.capacity
     for name, table in _columns(storage).items():
         _fill(table, indices, state["columns"][name])
@@ -98,6 +100,7 @@ def set_state(storage: Storage, state: Mapping[str, Any]) -> None:
     # Final observations get the slots 0, 1, 2 ... in order of age.
     storage.successor[indices[distance == 0]] = -1 - np.arange(slots)
     if slots > len(storage.final_observations):
+        # A power of two, which `Storage` doubles when all slots are used.
         storage.final_observations = storage.allocate_slots(1 << (slots - 1).bit_length())
     _fill(storage.final_observations, np.arange(slots), state["apart"])
     storage.num_slots = slots
@@ -165,6 +168,7 @@ def _columns(storage: Storage) -> dict[str, Any]:
 
 
 def _segments(storage: Storage, table: Table | Mapping[str, Array]) -> Any:
+    """Return the stored rows of each leaf, the oldest first, as a list of views that a file stores one by one."""
     slices = storage.slices(storage.begin, storage.count) or [slice(0)]
     return map_leaves(lambda array: [part for piece in slices for part in pieces(array[piece])], table)
 

@@ -57,6 +57,9 @@ class Part(NamedTuple):
 class StateSequences(Ring):
     """A ring buffer of complete sequences; a lane's next episode continues the lane's sequence.
 
+    `Replay` makes this object for agents with a state, and samples the sequences instead of transitions. The learner
+    calls `begin_round` and `add`.
+
     Args:
         storage: holds the transitions.
         spec: what the sequences are.
@@ -83,11 +86,11 @@ class StateSequences(Ring):
         return self._rows.nbytes + self._starts.nbytes + sum(values.nbytes for values in self._state.values())
 
     def begin_round(self, fields: Mapping[str, Array]) -> None:
-        """Keep what `Ledger.fields_of_state` returned for the steps that follow."""
+        """Copy what `Ledger.fields_of_state` returned for the steps of the round; called before the round's `add`."""
         self._round = {name: np.array(fields[name]) for name in (STARTS, *(f"{STATE}{name}" for name in self._state))}
 
     def add(self, lane: int, number: int) -> None:
-        """Add a step of the round in progress.
+        """Add a step of the round in progress; a complete sequence is stored. Called for each new transition.
 
         Args:
             lane: of the step.
@@ -119,7 +122,7 @@ class StateSequences(Ring):
         self.count += 1
 
     def evict(self) -> None:
-        """Evict the sequences whose first transition is not stored any more."""
+        """Evict the sequences whose first transition is not stored any more; called before sequences are counted."""
         begin = self.storage.begin
         if self.length and begin:
             evicted = np.flatnonzero(self._rows[self.stored_indices(), 0] < begin)

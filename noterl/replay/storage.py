@@ -66,7 +66,7 @@ class Ring:
         self._unmasked_to = 0  # the first insertion number that `_unmasked` does not cover
 
     def loaded(self: Self) -> Self:
-        """Return this buffer, after `pending_load` has added entries."""
+        """Call and remove `pending_load`, which adds entries to this buffer, and return the buffer."""
         load = self.pending_load
         if load is not None:
             self.pending_load = None
@@ -99,7 +99,10 @@ class Ring:
 
     @property
     def unmasked(self) -> Array | None:
-        """By index, whether a stored entry is not masked; None if no entry is masked."""
+        """By index, whether a stored entry is not masked; None if no entry is masked.
+
+        `add` does not update the mask, so this property first includes the new entries.
+        """
         if self._unmasked is None or self._masked[-1] < self.begin:
             # All masked entries are evicted: without a mask, samplers take their faster path again.
             self._unmasked = None
@@ -176,6 +179,7 @@ class StorageUser(Configurable, Generic[Entries]):
         return storage if storage.pending_load is None else storage.loaded()
 
     def _use(self, storage: Entries, argument: str) -> None:
+        """Use this storage from now on, or raise a ValueError if this object belongs to another one."""
         if self._storage not in (None, storage):
             raise ValueError(f"{argument} must belong to one memory only, got the {type(self).__name__} of another")
         self._storage = storage
@@ -279,6 +283,7 @@ class Storage(Ring):
         self._set_extra(columns, {name: self.extra_layout[name] for name in columns})
 
     def _set_extra(self, columns: dict[str, Any], layouts: dict[str, Leaf]) -> None:
+        """Replace the extra fields and their layouts."""
         # New dicts: an error while a state is restored brings the old ones back.
         self.extra = columns
         self.extra_layout = layouts
@@ -312,6 +317,7 @@ class Storage(Ring):
         self._lane_cells[index] = lane
         if extra is not None or self.extra:
             self._write_extra(index, extra)
+        # The slot leaves the list after the observation is written: if the write fails, the slot stays free.
         slot = self.free_slots[-1] if self.free_slots else self._new_slot()
         self.final_observations[slot] = next_observation
         self.free_slots.pop()
@@ -333,7 +339,7 @@ class Storage(Ring):
         self.newest_index.pop(lane, None)
 
     def resume(self, lane: int) -> None:
-        """Called for a lane whose next transition is in the middle of an episode that this memory does not hold."""
+        """Prepare for a lane whose next transition is in the middle of an episode that this memory does not hold."""
         self.interrupt(lane)
 
     def drop_before(self, begin: int) -> None:
@@ -462,6 +468,7 @@ class Storage(Ring):
             self.free_slots.append(-1 - successor)
 
     def _new_slot(self) -> int:
+        """Append a new slot to `free_slots` and return the slot; if the table is full, double the table first."""
         slot = self.num_slots
         if slot == len(self.final_observations):
             larger = self.allocate_slots(2 * slot)
@@ -472,6 +479,7 @@ class Storage(Ring):
         return slot
 
     def _write_extra(self, index: int, extra: Mapping[str, Any] | None) -> None:
+        """Write the extra fields of a transition, or raise a ValueError if the names differ from the fields."""
         values = {} if extra is None else extra
         if values.keys() != self.extra.keys():
             raise ValueError(f"extra must have exactly the fields {sorted(self.extra)}, got {sorted(values)}")
@@ -494,6 +502,7 @@ def check_folder(memmap: Any) -> str | None:
         raise ValueError(f"memmap must be None or the path of a folder, got {memmap!r}")
     memmap = user_path(memmap)
     existing = _existing_folder(memmap)
+    # A budget exists only while a file is loaded.
     if budget.current() and not (os.path.isdir(memmap) and os.access(memmap, os.W_OK | os.X_OK)):
         text = f"the memory of the file was in the folder {os.fspath(memmap)!r}, which is not here"
         warnings.warn(f"{text}: it will be in RAM. To use a folder, create it before loading", stacklevel=2)

@@ -173,8 +173,9 @@ class Lanes(ABC):
     def choose_actions(self, actor: Actor, step: int) -> Chosen:
         """Begin a round; return the observations, the actions and further fields by name, `[N, ...]` each.
 
-        The returned actions are the input of `Head.executed`, not the result. If the policy has a state, the fields
-        hold the state before the step.
+        The actor explores, and the states of the policy in `ledger` become the states after the step. The returned
+        actions are the input of `Head.executed`, not the result. If the policy has a state, the fields hold the state
+        before the step.
 
         Returns:
             None if no round has begun, because worker processes have failed: `interrupted` is then set.
@@ -196,7 +197,10 @@ class Lanes(ABC):
 
     @abstractmethod
     def tick(self, step: int) -> tuple[Transition, ...]:
-        """Step the next lane or lanes of the round, and return the transitions.
+        """Step the next lane or lanes of the round, and return the transitions; called in each training step.
+
+        The rewards and steps are added to the episodes of `ledger`. After the last lane of the round, `actions` is
+        None.
 
         Args:
             step: the number of this environment step, for messages.

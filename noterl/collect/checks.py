@@ -138,12 +138,14 @@ def _is_possible_pool(*, rows: Any, ledgers: Any, actions: Any, count: int, **_:
         {len(array) / max(num_lanes, 1) for array in fields.values()}
         for fields, num_lanes in zip(rows, lanes, strict=True)
     ]
-    whole = all(len(numbers) == 1 and (number := min(numbers)) == int(number) for numbers in rounds)
+    are_whole = all(len(numbers) == 1 and min(numbers).is_integer() for numbers in rounds)
     workers = len(lanes)
-    possible = all(_is_possible(**ledger) for ledger in ledgers)
-    shared = lanes == [(index + 1) * count // workers - index * count // workers for index in range(workers)]
-    begun = actions is None or all(min(numbers) >= 1 for numbers in rounds)
-    return 0 < workers <= count and possible and whole and shared and begun
+    are_possible = all(_is_possible(**ledger) for ledger in ledgers)
+    # Worker k has the lanes from k * count // workers on, as in `noterl.collect.workers.pool`.
+    expected_lanes = [(index + 1) * count // workers - index * count // workers for index in range(workers)]
+    # While a round is in progress, each worker has a row for it.
+    have_round = actions is None or all(min(numbers) >= 1 for numbers in rounds)
+    return 0 < workers <= count and are_possible and are_whole and lanes == expected_lanes and have_round
 
 
 def _is_possible(*, running: list[bool], numbers: list[int], over: list[int], **_: Any) -> bool:

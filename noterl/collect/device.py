@@ -57,16 +57,16 @@ class DeviceLanes(Lanes):
         raise ValueError(f"{call}: an environment of pure functions on the device has no methods and attributes")
 
     def restart(self) -> None:
-        """Make all lanes idle."""
+        """Discard what the lanes hold, including a restored state; the next `open` starts all environments."""
         super().restart()
         self.carry: Any = None
         self.position: Any = 0
         self.pending: CallEvents | None = None
         self.learner: Any = None
-        self._leaves: list[Any] | None = None
+        self._restored_leaves: list[Any] | None = None  # the arrays of `carry` in a state, until `open` has the program
 
     def open(self, runner: Any, learner: Any) -> None:
-        """Start all environments, or continue the ones of the last `fit` or of a file.
+        """Start all environments, or continue the ones of the last `fit` or of a file; called when a `fit` begins.
 
         Another learner starts a new rollout. If the saved arrays do not fit the program, all episodes restart.
 
@@ -74,16 +74,17 @@ class DeviceLanes(Lanes):
             runner: of the learner; see `noterl.learning.device`.
             learner: the learner.
         """
-        if self._leaves is not None:
-            leaves = self._leaves
-            self._leaves = None
+        if self._restored_leaves is not None:
+            leaves = self._restored_leaves
+            self._restored_leaves = None
             try:
+                # The structure of a new carry, whose random key does not matter, and the saved arrays.
                 self.carry = unflatten(runner.program.start(np.zeros(2, np.uint32)), leaves)
             except ValueError as error:
                 self.restart()
                 warn_restarted("the environments on the device", str(error), _RESTART)
             else:
-                runner.release()
+                runner.release()  # a ring of transitions from before belongs to other environments
         if self.position >= runner.program.size:  # the position is beyond the rollout of this program
             self.restart()
         if self.carry is None:
@@ -106,7 +107,7 @@ class DeviceLanes(Lanes):
 
     def get_state(self) -> dict[str, Any] | None:
         """Return the arrays on the device, the position, the ledger and the pending events; None before a start."""
-        leaves = self._leaves if self.carry is None else flatten(self.carry)
+        leaves = self._restored_leaves if self.carry is None else flatten(self.carry)
         if leaves is None:
             return None
         pending = None if self.pending is None else asdict(self.pending)
@@ -127,7 +128,7 @@ class DeviceLanes(Lanes):
         if saved is None or len(state["lanes"]) != self.num_envs:
             return
         self.ledger.set_state(state["ledger"])
-        self._leaves = saved["leaves"]
+        self._restored_leaves = saved["leaves"]
         self.position = saved["position"]
         if saved["pending"] is not None:
             self.pending = CallEvents(**saved["pending"])

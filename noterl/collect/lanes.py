@@ -123,7 +123,8 @@ class ScalarLanes(Lanes):
         ledger = self.ledger
         if not ledger.running[lane]:
             return ()
-        ledger.running[lane] = False  # until the step is complete: if the environment raises, the lane is idle
+        # Until the step is complete: if the environment raises, the lane is idle.
+        ledger.running[lane] = False
         env_action = action if self._discrete else action.copy()  # the environment may change it in place
         guard = self.guard
         try:  # without the call of `guard.call`, 0.1 µs per step faster
@@ -149,7 +150,7 @@ class ScalarLanes(Lanes):
         return (Transition(lane, before, action, gained, observation, bool(terminated), bool(truncated), extra),)
 
     def _further_fields(self, lane: int, info: Mapping[str, Any], terminated: bool) -> dict[str, Any]:
-        """Return the further fields of a lane's transition: the action's, and the fields of `info` before and after."""
+        """Return the fields of a lane's action, and the fields of `info` before and after the step; set the latter."""
         fields = {name: values[lane].copy() for name, values in self._extra.items()}
         return {**fields, **self.fields.step(lane, info, terminated)}
 
@@ -166,6 +167,7 @@ class ScalarLanes(Lanes):
         self._logs[lane].stop()
 
     def _set_observation(self, lane: int, observation: Any) -> None:
+        """Set the current observation of a lane, as a copy and encoded for networks."""
         if self._encoder.is_identity:
             self._encoded[lane] = observation
             self._observations[lane] = self._encoded[lane].copy()
@@ -200,6 +202,7 @@ class ScalarLanes(Lanes):
         }
 
     def _environment_state(self, lane: int) -> dict[str, Any] | None:
+        """Return the state that the environment itself returns; None before the first episode, or if there is none."""
         environment = self.environments[lane]
         # If another agent has stepped it meanwhile, its state is not that of this lane's episode.
         is_own = self.ledger.numbers[lane] >= 0 and is_owner(environment, self)
@@ -228,6 +231,7 @@ class ScalarLanes(Lanes):
                 self._restore_lane(lane, saved)
 
     def _restore_lane(self, lane: int, saved: dict[str, Any]) -> None:
+        """Restore a lane; if the environment cannot be restored, the lane becomes idle, with a warning."""
         self._set_observation(lane, saved["observation"])
         self._seeds[lane] = saved["seed"]
         if saved["actions"] is None:

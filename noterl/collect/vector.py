@@ -125,6 +125,7 @@ class VectorLanes(Lanes):
         self.ledger.begin(lane, number)
 
     def _reset_all(self, seed: int) -> None:
+        """Reset all environments with a seed; the actions since then are recorded."""
         self._seed = seed
         self._log.restart()
         if self._is_called:  # the actions alone then do not repeat the run
@@ -148,8 +149,9 @@ class VectorLanes(Lanes):
         return info
 
     def _converted(self, observations: Any) -> Any:
-        """Return a copy of the observations `[N, ...]` in the dtypes of the space, compared as a `Checker` does."""
+        """Return a copy of the observations `[N, ...]`, converted to the dtypes of the space."""
         self._received += 1
+        # As in a `Checker`, whose checks take time: the first 1,000 observations, and then every hundredth.
         if self._received <= 1000 or self._received % 100 == 0:
             place = "observation of a vector environment"
             observations = self._checker.fit_dtype(observations, place, self._batch_space)
@@ -193,6 +195,7 @@ class VectorLanes(Lanes):
         return transitions
 
     def _step(self, step: int) -> tuple[Transition, ...]:
+        """Step all lanes, check the results, and add the transitions to the ledger; see `tick`."""
         actions = self.actions
         before = self._observations
         alive = ~self.waiting
@@ -234,12 +237,12 @@ class VectorLanes(Lanes):
         return info_of_lane(info, lane, names, self.num_envs, over=over)
 
     def _record(self, transitions: list[Transition], info: dict[str, Any]) -> None:
-        """Add the transitions of a step to the ledger."""
+        """Add the transitions of a step to the ledger, and keep the values from before for `discard`."""
         ledger = self.ledger
         same_step = self._mode is AutoresetMode.SAME_STEP
         rewards = info.get(UNCLIPPED_REWARD)
         info_before = [episode.copy() for episode in ledger.info] if ledger.reductions else ledger.info
-        self._before = ledger.returns.copy(), ledger.lengths.copy(), info_before  # `discard` restores these
+        self._before = ledger.returns.copy(), ledger.lengths.copy(), info_before
         for transition in transitions:
             lane = transition.lane
             if ledger.reductions:
@@ -249,7 +252,11 @@ class VectorLanes(Lanes):
             ledger.lengths[lane] += 1
 
     def _advance(self, actions: np.ndarray) -> tuple[Any, Any, Any, dict[str, Any]]:
-        """Step the environment; return the rewards, the terminations, the truncations and the info."""
+        """Step the environment, record the actions, and set the observations and the lanes that need a reset.
+
+        Returns:
+            the rewards, the terminations, the truncations and the info.
+        """
         # The environment may change the actions.
         observations, rewards, terminated, truncated, info = self.guard.call(self._env.step, actions.copy())
         if not self._log.append(actions) and not self._has_warned:

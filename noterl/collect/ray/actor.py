@@ -132,6 +132,7 @@ class RayActor:
                 self._expected += 1
 
     def _execute(self, command: Command, weights: tuple[Sequence[Array], int] | None) -> None:
+        """Publish weights, limits and actions to the worker, and then pass on the message; called in order."""
         if weights is not None:
             assert self._weights is not None
             self._weights.publish(*weights)
@@ -147,7 +148,10 @@ class RayActor:
 
     @ray.method(concurrency_group="replies")
     def reply(self) -> Reply:
-        """Wait until there is something to return, or for a moment, and return the reply."""
+        """Wait until there is something to return, or for a moment, and return the reply.
+
+        Each row and each flag of `fresh` is returned once.
+        """
         messages = self._wait()
         count = self._ring.published - self._returned  # after the messages: rows before a message come with it
         rows = self._ring.copy(self._returned, count) if count else None

@@ -109,7 +109,10 @@ class _Weights:
         self._reference: Any = None
 
     def newest(self) -> tuple[int, Any]:
-        """Return the number of the newest publication, 0 before the first, and the reference of the weights."""
+        """Return the number of the newest publication, 0 before the first, and the reference of the weights.
+
+        New weights are put into Ray's store first.
+        """
         block = self._block
         with self._lock:
             while not block.read():  # the learner is publishing
@@ -146,9 +149,9 @@ class RayWorker(WorkerHandle):
         self._ring = ring_of(memory.arrays, index)
         self._base = self._ring.published  # the rows of its predecessors
         self._lock = threading.Lock()  # held while the learner or the relay changes what follows
-        self._number = 0
-        self._sent = (0, 0, False)
-        self._version = 0
+        self._number = 0  # of the next command
+        self._sent = (0, 0, False)  # the last limits: released rows, `LIMIT` and `STOP`
+        self._version = 0  # of the last weights that were sent
         self._is_over = False
         self._reason = ""
         self.pid: int | None = None
@@ -272,6 +275,7 @@ class RayWorker(WorkerHandle):
         self._inside = 0.0 if since is None else now - since
 
     def _look_at_start(self, waited: float, timeout: float) -> None:
+        """Report a worker that the cluster has not started after `waited` seconds."""
         is_late = waited >= timeout
         # A late worker is reported twice at most: with a warning, and after the timeout with an error.
         if self._is_reported is is_late or not (is_late or waited >= _SLOW_START):
@@ -371,6 +375,7 @@ class RayLauncher:
         _connection.close()
 
     def _run(self) -> None:
+        """Pass on results and commands until `close`; this is the thread of the relay."""
         try:
             while not self._ends.is_set():
                 self._pass_on()

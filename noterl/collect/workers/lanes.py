@@ -175,6 +175,7 @@ class PoolLanes(Pool):
         self.rounds.lead = Lead(learner, counters, budget, self.num_envs, self.settings.max_staleness)
 
     def _start_processes(self, rounds: Rounds) -> None:
+        """Start the processes with the saved state, and make the lanes idle that could not be restored."""
         pool = self._state.pool
         for inbox, rows in zip(self.inboxes, pool.get("rows", ()), strict=False):  # without a saved pool, no rows
             inbox.set_state(rows)
@@ -306,7 +307,10 @@ class PoolLanes(Pool):
             self.supervisor.send(index, "step", self.step)
 
     def tick(self, step: int) -> tuple[Transition, ...]:
-        """Return the next lane's transition of the round; () if the lane's worker has failed in the round."""
+        """Return the next lane's transition of the round; () if the lane's worker has failed in the round.
+
+        If the worker has no complete round yet, this method waits. The ledger counts the transition.
+        """
         lane = self.cursor
         index = self._worker_of[lane]
         rows = self.inboxes[index].current or self._rows_of(index)
@@ -319,7 +323,7 @@ class PoolLanes(Pool):
         return transitions
 
     def _transition(self, lane: int, index: int, rows: Sequence[Row]) -> Transition:
-        """Return the transition of a lane of a worker, which has these rows in the round."""
+        """Return the transition of a lane of a worker, which has these rows in the round, and count the step."""
         position = lane - self.own[index].start
         observation, next_observation, _, reward, earned, terminated, truncated, _ = rows[position]
         extra = None
@@ -374,7 +378,7 @@ class PoolLanes(Pool):
     # Waiting
 
     def _rows_of(self, index: int) -> list[Row]:
-        """Return a worker's rows of the round in progress; [] after a failure if the learner chose the actions."""
+        """Wait for and return a worker's rows of the round; [] after a failure if the learner chose the actions."""
         inbox = self.inboxes[index]
         if not inbox.rows and index not in self.rounds.lost:
             self.wait_for_rounds([index])
@@ -403,7 +407,7 @@ class PoolLanes(Pool):
             generator = self.generators(f"environment/{lane}")
             for _ in range(int(self.resets[lane]) + ahead + 1):  # it may have failed in a reset
                 generator.integers(2**31)
-            self.resets[lane] = -ahead
+            self.resets[lane] = -ahead  # the loop counts these resets when the rows are consumed
         for name in self.rounds.explorers:
             bits: Any = self.generators(exploration_name(index, name)).bit_generator
             bits.advance(2**64)  # more numbers than the failed worker can have drawn
@@ -412,6 +416,8 @@ class PoolLanes(Pool):
 
     def get_state(self, *, hurry: bool = False) -> dict[str, Any] | None:
         """Return the state of the lanes, with the rounds that the loop has not consumed; see `PoolState`.
+
+        The workers complete their phase first, and the generators of the agent receive the workers' states.
 
         Args:
             hurry: whether workers end the phase early, because an error has ended the training. The episodes of

@@ -74,7 +74,7 @@ class Inbox:
         return self.ring.fields, self.ring.first()
 
     def round(self) -> list[Row]:
-        """Return the rows of the oldest round, `[count]`; there must be one."""
+        """Set `current` to the rows of the oldest round, `[count]`, and return the rows; there must be a round."""
         if self._released == len(self._read):
             # All rounds that have arrived, because `RowReader` is faster with many rows.
             self._read = self._read_together()
@@ -83,6 +83,7 @@ class Inbox:
         return self.current
 
     def _read_together(self) -> list[Row]:
+        """Return the rows of the first chunk, or of the ring up to its end."""
         assert self._reader is not None
         fields, first = self.front()
         stop = len(fields["reward"]) if self._chunks else min(first + self.ring.unread, self.ring.capacity)
@@ -112,12 +113,12 @@ class Inbox:
             self.current = []
 
     def begun(self) -> Array:
-        """Return how often each lane was reset in the rows, `[count]`."""
+        """Return how often each lane was reset in the rows, `[count]`; all rows are copied out of the ring."""
         self.keep()
         return self.get_state()["begun"].reshape(-1, self.count).sum(axis=0)
 
     def ended(self) -> Array:
-        """Return in which lanes an episode ends in the rows, bool `[count]`."""
+        """Return in which lanes an episode ends in the rows, bool `[count]`; all rows are copied out of the ring."""
         self.keep()
         rows = self.get_state()
         ends = (rows["terminated"] | rows["truncated"]).reshape(-1, self.count)
@@ -271,7 +272,7 @@ class WorkerProcess(WorkerHandle):
         return f"ended with the exit status {code}"
 
     def has_ended(self) -> bool:
-        """Return whether the process has ended."""
+        """Return whether the process has ended; if so, kill the processes that the environments have started."""
         if self._process.poll() is None:
             return False
         self._end_group()

@@ -171,7 +171,10 @@ class LearnerRounds(Rounds):
         self._arrays["fresh"][restored] = self._requested[restored] = True
 
     def observations(self) -> np.ndarray:
-        """Return the observations; during a round, workers write the next ones."""
+        """Copy the observations and the fields of `info` from shared memory, and return the observations.
+
+        During a round, workers already write the next observations, so the last copy is returned.
+        """
         if self.lanes.actions is None:
             self.encoded[:] = self._arrays["encoded"]
             for name, values in self.lanes.info.items():
@@ -179,7 +182,7 @@ class LearnerRounds(Rounds):
         return self.encoded
 
     def reset(self, lane: int) -> None:
-        """Wait for the reset of a lane; all idle lanes are reset together."""
+        """Wait for the reset of a lane; all idle lanes are reset together, when the first of these lanes is."""
         lanes = self.lanes
         fresh = self._arrays["fresh"]
         while not fresh[lane]:  # again if a worker was replaced, because its requests are lost
@@ -290,7 +293,10 @@ class WorkerRounds(Rounds):
         return self.encoded, actions, fields | (self.lanes.ledger.fields_of_state() if self.actor.start else {})
 
     def collect(self, step: int, rounds: float | None, updates: int = 0) -> np.ndarray | None:
-        """Return the actions `[N, ...]` of the next round; None if `interrupted` of the lanes is set.
+        """Begin the next round: wait for the rows of all workers, and return the actions `[N, ...]`.
+
+        The observations, the states of the policy, and `actions`, `cursor` and `resets` of the lanes are set. If
+        workers were replaced, None is returned, and `interrupted` of the lanes is set.
 
         Args:
             step: environment steps so far.
@@ -384,13 +390,14 @@ class OverlappedRounds(WorkerRounds):
         self._staleness[lane] = 0
 
     def collect(self, step: int, rounds: float | None, updates: int = 0) -> np.ndarray | None:
-        """Return the actions of the next round; see `WorkerRounds.collect`."""
+        """Begin the next round, and return the actions; see `WorkerRounds.collect`."""
         self._updates = updates
         if self._first is None:
             self._first = max(step, self.actor.learning_starts), updates
         return super().collect(step, rounds, updates)
 
     def _gather_round(self, updates: int) -> np.ndarray:
+        """Do the same as `WorkerRounds`, and measure how many updates older the weights of the round are."""
         for inbox, lanes in zip(self.lanes.inboxes, self.lanes.own, strict=True):
             fields, first = inbox.front()
             behind = updates - int(fields["updates"][first])  # all lanes of a worker have the same weights

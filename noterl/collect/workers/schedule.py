@@ -249,6 +249,7 @@ class Overlap(Phases):
             self.supervisor.handle_messages()
 
     def _allowed(self, index: int) -> int:
+        """Return the rows up to the limit, at most `_MAX_AWAITED` rounds."""
         inbox = self.inboxes[index]
         return min(self._limits[index] - inbox.ring.published, _MAX_AWAITED * inbox.count)
 

@@ -31,6 +31,7 @@ class ArraySpec(NamedTuple):
 
 
 def _nbytes(spec: ArraySpec) -> int:
+    """Return the bytes of an array, rounded up to whole cache lines."""
     size = math.prod(spec.shape) * np.dtype(spec.dtype).itemsize
     return (size + _LINE - 1) // _LINE * _LINE
 

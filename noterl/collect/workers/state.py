@@ -92,7 +92,10 @@ class PoolState:
 def join(
     lanes: Pool, rounds: Rounds, states: Sequence[dict[str, Any] | None], extra: Mapping[str, np.ndarray]
 ) -> dict[str, Any]:
-    """Return the state of a pool from what the workers have sent; the generators of the agent continue from there.
+    """Return the state of a pool from what the workers have sent.
+
+    The generators of the agent are set to the states that the workers have sent, and `resets` of the lanes is set
+    accordingly.
 
     Args:
         lanes: the pool, between two rounds or within a round whose actions the learner has chosen.

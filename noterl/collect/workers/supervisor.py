@@ -86,6 +86,7 @@ class Supervisor:
         return [process.running or [] for process in self.processes]
 
     def _launch(self, job: Job) -> None:
+        """Start a process in place of the worker's process, if there is one."""
         process = self._launcher.launch(job)
         self.processes[job.index : job.index + 1] = [process]
         self._pipes.add(process.pipe, process)
@@ -154,6 +155,8 @@ class Supervisor:
 
     def states(self, inboxes: Sequence[Inbox], *, hurry: bool) -> list[dict[str, Any] | None]:
         """Return the state of each worker, and copy all rows to the inboxes; None for a worker that has failed.
+
+        If `hurry` is set, failures of workers are ignored from now on, and only `close` may follow.
 
         Args:
             inboxes: of the workers.
@@ -238,6 +241,7 @@ class Supervisor:
                 self._fail(index, f"was in its environment for more than step_timeout={timeout:g} seconds")
 
     def _handle_message(self, process: WorkerHandle) -> None:
+        """Receive and handle one message; raise a WorkerError for an exception of the worker's environments."""
         index = process.job.index
         try:
             message = process.pipe.recv_bytes()

@@ -91,6 +91,7 @@ def row_specs(
 
 
 def _leaves(space: spaces.Space[Any], path: str) -> list[tuple[str, Any]]:
+    """Return the parts of a space that are not a Dict, with the paths; see `row_specs`."""
     if not isinstance(space, spaces.Dict):
         return [(path, space)]
     return [leaf for name, part in space.spaces.items() for leaf in _leaves(part, f"{path}/{name!r}")]
@@ -177,6 +178,7 @@ class RowReader:
 
 
 def _observations(fields: Mapping[str, Array], name: str, space: Any, rows: slice) -> list[Any]:
+    """Return the observations of a slice of rows, one by one, as views."""
     if name in fields:
         return list(fields[name][rows])
     return [observation_at(fields, name, space, row) for row in range(rows.start, rows.stop)]

@@ -56,7 +56,10 @@ class Publisher:
         self._weights.publish([*self._actor.forward.weights(), *statistics], updates)
 
     def changes(self, workers: int) -> list[dict[str, Any]]:
-        """Return the attributes of each worker's policy or noise that were changed since the last call."""
+        """Return the attributes of each worker's policy or noise that were changed since the last call.
+
+        The caller must send the attributes to the workers, because the next call does not return the same changes.
+        """
         changes: list[dict[str, Any]] = []
         for position, explorer in enumerate(self._explorers):
             if explorer.assignments == self._assignments[position]:

@@ -211,6 +211,8 @@ class Worker:
         return TeamLanes(job.source, job.count, self._generators, own_rewards, job.first)
 
     def _make_actor(self, acting: Acting) -> Actor:
+        """Return an actor whose weights are views of the copy of the shared weights, so new weights need no call."""
+
         def generator(name: str) -> np.random.Generator:
             return self._generators(exploration_name(self.job.index, name))
 
@@ -309,6 +311,7 @@ class Worker:
             setattr(self._actor.explorer, name, value)
 
     def _collect_round(self, step: int) -> None:
+        """Reset idle lanes, choose actions, step all lanes and publish the rows."""
         lanes = self.lanes
         actor = self._actor
         assert actor is not None
@@ -359,6 +362,7 @@ class Worker:
         self.pipe.send(("called", number, answer))
 
     def _share_observations(self) -> None:
+        """If the learner chooses the actions, write the observations and fields of `info` to shared memory."""
         if self._actor is None:
             self._arrays["encoded"][self._own] = self.lanes.observations()
             for name, values in self.lanes.info.items():
@@ -375,8 +379,9 @@ class Worker:
         self.pipe.send(("state", state))
 
     def _reset(self, lane: int, step: int) -> None:
+        """Start an episode in a lane; the next row of the lane then has "begun"."""
         self._control[ENTERED] = time.monotonic_ns()
-        self.lanes.reset(lane, 0, step)
+        self.lanes.reset(lane, 0, step)  # the learner numbers the episodes
         if self.lanes.fields.offered:
             raise ValueError(
                 f"env: info[{ACTION_MASK!r}] must be in the info that every reset returns, because workers look for it "

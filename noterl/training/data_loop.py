@@ -66,6 +66,7 @@ class DataLoop(EventLoop):
         return True
 
     def _begin_epoch(self) -> None:
+        """Fire the begin of a new epoch, or of the epoch in progress when the last `fit` ended."""
         if not self.counters.epoch_updates:
             self.metrics.take()  # the means of earlier episodes do not belong to the epoch
         self._is_open = True
@@ -103,6 +104,7 @@ class DataLoop(EventLoop):
         return max(1, int(min(ends)))
 
     def _end_epoch(self, *, complete: bool) -> None:
+        """Fire the end of an epoch; `complete` is False if the epoch continues in the next fit."""
         counters = self.counters
         number = counters.epochs
         self._is_open = False

@@ -66,6 +66,7 @@ class DeviceStepping(Stepping):
         return not self.is_finished()
 
     def _begin_idle(self) -> None:
+        """Number the episodes that the device has started in idle lanes, and fire the begins."""
         for lane in self.lanes.idle():
             number = self.next_number()
             self.lanes.reset(lane, number, self.counters.steps)
@@ -81,7 +82,11 @@ class DeviceStepping(Stepping):
         self._receive_call(*result)
 
     def _next_call(self) -> tuple[Any, int, int, int]:
-        """Return the arguments of the runner's next call."""
+        """Prepare the next call: discard a rollout of other weights, and return the arguments of the runner's `call`.
+
+        Returns:
+            the carry, the positions at which the call begins and ends, and the environment steps before the rollout.
+        """
         # A callback may have changed the size of minibatches.
         self.device_runner = self.find_runner()
         self._cut = math.inf
@@ -108,11 +113,11 @@ class DeviceStepping(Stepping):
         self.end_episodes()
 
     def begin_call(self) -> bool:
-        """Return whether this member of a population makes a call now."""
+        """Start the episodes of idle lanes; return whether this member of a population makes a call now."""
         return not self.loop.has_failed and not self.is_finished() and self.begin_round()
 
     def member_call(self, program: DeviceProgram) -> tuple[MemberCall, int]:
-        """Return the next call of this member, and the number of environment steps before the member's rollout."""
+        """Prepare the next call of this member; return the call and the environment steps before the rollout."""
         carry, begin, end, first_step = self._next_call()
         self.check_program(program)
         scheduled = self.device_runner.scheduled(first_step)

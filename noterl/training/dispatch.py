@@ -143,6 +143,11 @@ def _handlers(callback: Callback, event: str) -> Iterator[Callable[..., None]]:
 
 
 def _adapt(callback: Any) -> Callback:
+    """Return a callback of noterl as it is, and a callback of Keras in an adapter.
+
+    Raises:
+        ValueError: if the object is neither, or a class.
+    """
     if isinstance(callback, Callback):
         return callback
     if isinstance(callback, type):

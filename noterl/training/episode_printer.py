@@ -110,6 +110,7 @@ class EpisodePrinter(FitCounter):
             self._print_line(getattr(self.agent, self._count), perf_counter() - self._started)
 
     def _print_line(self, steps: int, seconds: float, loss: float | None = None) -> None:
+        """Print a line about the time since the last line; `steps` and `seconds` are the counts so far."""
         rate = (steps - self._last_line[0]) / max(seconds - self._last_line[1], 1e-9)
         texts: list[Any] = [f"{self._unit} {self._first_episode + self._finished}", f"{self._count} {steps}"]
         if self._rewards:

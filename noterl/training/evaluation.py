@@ -115,6 +115,7 @@ class Evaluation:
     def _steps(
         self, player: Player, environments: Sequence[Any], episodes: list[Episode], explorer: Explorer | None
     ) -> Iterator[tuple[Episode, Any]]:
+        """Play the episodes; see `play`. A free environment plays the next episode that no environment has played."""
         player.actor.mark_stale()
         waiting = iter(episodes)
         playing: dict[int, Episode] = {}
@@ -123,6 +124,7 @@ class Evaluation:
             reset_noise()  # the copy of the training noise begins again in all lanes
 
         def begin_next(lane: int) -> Iterator[tuple[Episode, Any]]:
+            """Begin the next episode in a lane; if none is left, the lane leaves `playing`."""
             episode = next(waiting, None)
             if episode is None:
                 if drop_noise is not None:

@@ -105,6 +105,7 @@ class FinderLogger(Callback):
             self._end_point()
 
     def _end_point(self) -> None:
+        """End training after the last point or a collapse; otherwise announce the next point by `before`."""
         collapsed = self._collapsed is not None and self._collapsed(self.values)
         self._over = collapsed or len(self.values) >= self.points
         if self._over:  # the group in progress is completed

@@ -218,7 +218,10 @@ class Fit:
         return self.attach_callbacks(budget)
 
     def attach_callbacks(self, budget: Budget) -> History:
-        """Begin a fit of the session, and return its history."""
+        """Count the fit, seed the generators again if the episodes restart, bind the callbacks, and return the history.
+
+        From here on, callbacks handle events.
+        """
         session = self.parts.session
         session.fits += 1
         session.info = self.info
@@ -233,6 +236,7 @@ class Fit:
         return history
 
     def _restarts(self, budget: Budget) -> bool:
+        """Return whether all episodes restart: with `seed`, unless this fit resumes an interrupted one."""
         return self.seed is not None and not budget.resumed
 
     def _check_info(self) -> dict[str, str]:

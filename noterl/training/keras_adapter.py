@@ -195,11 +195,13 @@ class KerasCallback(Callback):
         return None if event == "on_step_end" and not self._swaps_weights else super()._handler(event)
 
     def _open_epoch(self) -> None:
+        """Begin an epoch unless one is open."""
         if not self._epoch_open:
             self._epoch_open = True
             self.callback.on_epoch_begin(self._epoch, {})
 
     def _batch_hook(self, name: str) -> Callable[[int, Logs], None]:
+        """Return a function that calls a hook with a copy of the logs, which Keras's callbacks may change."""
         hook = getattr(self.callback, name)
 
         def forward(batch: int, logs: Logs) -> None:

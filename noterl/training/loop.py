@@ -85,7 +85,7 @@ class Stepping:
         return True
 
     def begin_round(self) -> bool:
-        """Choose an action for every lane; return False if no round has begun.
+        """Start episodes in idle lanes, and choose an action for every lane; return False if no round has begun.
 
         This is the case if training is finished after the begin of an episode, or if a worker process has failed.
         """
@@ -160,6 +160,7 @@ class Stepping:
         return counters.steps >= budget.last_step or counters.episodes + len(self.over) >= budget.last_episode
 
     def _begin_episode(self, lane: int) -> None:
+        """Reset a lane and fire the begin of the episode."""
         counters = self.counters
         number = self.next_number()
         started = perf_counter()
@@ -229,6 +230,7 @@ class EventLoop:
         self.runner: UpdateRunner = self._make_runner(self.learner)
 
     def _make_runner(self, source: UpdateSource) -> UpdateRunner:
+        """Return the runner of a source's updates, which fires batch events and calls `_receive` and `_after_call`."""
         return UpdateRunner(
             source,
             self.counters,
@@ -421,6 +423,7 @@ class Loop(EventLoop):
         self.fire_between(self.events.on_episode_end, self.lanes.ledger.numbers[lane], logs)
 
     def _episode_logs(self, lane: int, complete: bool) -> Logs:
+        """Return the logs of an episode's end; if the episode is complete, the means of updates start again."""
         ledger = self.lanes.ledger
         logs: Logs = {"reward": ledger.returns[lane], "length": ledger.lengths[lane], **self.lanes.logs(lane)}
         logs |= ledger.info[lane].logs()

@@ -92,7 +92,7 @@ class Parts:
 
     @property
     def actor(self) -> Actor:
-        """The actor, which needs no memory and no optimizers."""
+        """The actor, which the first use makes; acting needs no memory and no optimizers."""
         learner = self.learner
         if self.built_actor is None:
             learner.updater.leave_scope()
@@ -145,7 +145,10 @@ class Parts:
             algorithm.tau.assign(1.0 if learner.schedule.tau is None else learner.schedule.tau)
 
     def declared(self) -> Parts:
-        """Return these parts after the learner can restore a state; nothing is allocated."""
+        """Make the actor and declare the fields of the memory, so that the agent can save and restore states.
+
+        Nothing is allocated. Returns these parts.
+        """
         actor = self.actor
         learner = self.learner
         if not learner.is_declared:
@@ -155,7 +158,10 @@ class Parts:
         return self
 
     def build(self) -> tuple[Learner, Actor]:
-        """Return the built learner and actor."""
+        """Allocate the memory and compile the updates, unless this was done; return the learner and the actor.
+
+        The updates are compiled again if the report that the actor needs has changed.
+        """
         self.declared()
         learner = self.learner
         actor = self.actor
@@ -166,7 +172,7 @@ class Parts:
         return learner, actor
 
     def build_to_train(self) -> tuple[Learner, Actor]:
-        """Return the built learner and actor at the start of a training.
+        """Return the built learner and actor at the start of a training, and begin to count retraces.
 
         Raises:
             ValueError: if layers were frozen or unfrozen since the optimizers were built.
@@ -194,6 +200,8 @@ class Parts:
 
     def use_data(self, dataset: Any, *, is_resumed: bool) -> Replay:
         """Return the memory that holds a data set, with the priorities of the last `fit` or of a restored state.
+
+        The memory stays in `data`. The normalizers compute their statistics from the data set, unless there are some.
 
         Raises:
             ValueError: if a run resumes with other data, or the data set is smaller than a batch.
@@ -274,12 +282,12 @@ class Parts:
         return compiled
 
     def _make_actor(self) -> Actor:
+        """Return a new actor, after a pass on one row has shown that the outputs fit the head."""
         algorithm = self.algorithm
         settings = self.settings
         start = start_of(algorithm)
         fields = find_forward_fields(algorithm, settings.jit_compile, start)
         forward = self._make_forward(start)
-        # A pass on one row shows whether the outputs fit the head.
         probe = forward.probe(1)
         outputs = forward.with_state(probe, PolicyState(start, 1).values)[0] if start else forward(probe)
         outputs, _ = split_fields(outputs, fields)
@@ -319,7 +327,7 @@ class Parts:
         return forward
 
     def check_assignment(self, name: str, value: Any) -> None:
-        """Refuse what an agent that is built cannot change.
+        """Refuse what an agent that is built cannot change; called before an attribute of the agent is assigned.
 
         Raises:
             ValueError: if the attribute is a fixed declaration, or the value replaces networks or variables.
@@ -345,7 +353,9 @@ class Parts:
             self.built_actor = None
 
     def check_retrace(self, name: str) -> None:
-        """Allow at most three changes of attributes that programs have read, before different updates of one `fit`.
+        """Count a change of an attribute that programs have read, and allow at most three in one `fit`.
+
+        Changes between the same two updates count once.
 
         Raises:
             RuntimeError: if this is the fourth time, or other processes have copies of the attribute.

@@ -183,6 +183,7 @@ class Show:
             yield self._frame(environment, player, episode)
 
     def _frame(self, environment: Any, player: Player, episode: Episode) -> Any:
+        """Return the current frame, with the text of the overlay; None if the environment shows itself."""
         if self.view.render_mode != "rgb_array":
             return None
         frame = as_bytes(environment.render())

@@ -118,4 +118,5 @@ class _Progress:
             print(f"pretrain ended: {number:,} updates in {seconds:.1f} s, loss {self._recent():.4g}", flush=True)
 
     def _recent(self) -> float:
+        """Return the mean loss of the last 100 updates."""
         return float(np.mean(self.losses[-100:] or [math.nan]))

@@ -90,10 +90,12 @@ class ProgressBar(FitCounter):
             super().on_train_end(logs)
 
     def _move(self) -> None:
+        """Set the position of the bar; a budget may be exceeded, but not the bar."""
         count = self.agent.log_step - self._first_step if self._counts_steps else self._finished
         self._bar.n = count if self._total is None else min(count, self._total)
 
     def _show(self) -> None:
+        """Redraw the bar with as many values as fit."""
         self._shown = perf_counter()
         seconds = max(self._shown - self._started, 1e-9)
         clock = self.agent.history.time_split if self.agent.history is not None else {}

@@ -64,7 +64,7 @@ class RankStepping(Stepping):
             self.learner.merge_statistics()
 
     def is_finished(self) -> bool:
-        """Return whether all processes have agreed that training ends, or the steps are spent."""
+        """Return whether all processes have agreed that training ends, or the steps are spent; set the reason."""
         if not self._is_stopped and self._reason is None:
             if self.counters.steps < self.budget.last_step:
                 return False
@@ -221,6 +221,7 @@ class RankStepping(Stepping):
         self.end_episodes()
         while self._surplus:
             self.loop.fire_episode_end(self._surplus.pop(0), False)
+        # All processes know from the table whether they exchange messages now.
         if table is not None and table[1:, _EPISODES].any():
             messages = self.strategy.gather(json.dumps(self._outbox, default=float).encode() if self._rank else b"")
             self._outbox = []
@@ -238,7 +239,7 @@ class RankStepping(Stepping):
             self._outbox.append((number, self._last_logs))
 
     def complete_logs(self, logs: Logs) -> Logs:
-        """Return the logs with the rank."""
+        """Return the logs with the rank, and keep a copy, which `end_episode` sends to the chief."""
         logs = {**logs, "rank": self._rank}
         # What callbacks add to the logs of another process stays there; the chief's callbacks add their own.
         self._last_logs = dict(logs)

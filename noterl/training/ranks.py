@@ -135,6 +135,7 @@ def _set_int(schedule: Any, name: str, number: float) -> None:
 
 
 def _has(optimizer: Any, rule: str) -> bool:
+    """Return whether an optimizer has this rule."""
     try:
         optimizers.get_rule(optimizer, rule)
     except ValueError:

@@ -135,6 +135,8 @@ class Session:
     def find_source(self, env: Any, vectorize: bool = False) -> envs.EnvSource:
         """Return the source for `fit(env, vectorize=)`: the agent's, the last `fit`'s, or another one.
 
+        Another source is kept, so that the next `fit` with the same `env` continues the episodes.
+
         Raises:
             ValueError: if `env` is not an environment, or its spaces differ from the agent's; if `vectorize` is set,
                 and there is no vector environment for it.

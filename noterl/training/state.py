@@ -31,7 +31,9 @@ _COUNTERS = ("steps", "updates", "episodes", "episodes_begun", "epochs", "epoch_
 
 
 def get_state(parts: Parts, *, replay: bool) -> dict[str, Any]:
-    """Return everything that training depends on.
+    """Return everything that training depends on; during a `fit`, this is called between two steps.
+
+    Worker processes complete their phase first, and the generators of the agent receive the workers' states.
 
     Args:
         parts: the parts of the agent.
@@ -183,6 +185,7 @@ def _check(parts: Parts, state: Any) -> None:
 
 
 def _model_schema(learner: Learner) -> Any:
+    """Return the schema of the reward model's state; None without a reward model."""
     if learner.reward_model is None:
         return None
     shapes = [Array(np.float32, variable.shape) for variable in learner.reward_model.variables]
@@ -190,6 +193,7 @@ def _model_schema(learner: Learner) -> Any:
 
 
 def _set_core_state(parts: Parts, state: dict[str, Any]) -> None:
+    """Restore a state of `_core_state`; also called with the old state if a later part of a new state does not fit."""
     algorithm = parts.algorithm
     learner = parts.learner
     layout = _layout(algorithm)
@@ -238,6 +242,7 @@ def _memories(learner: Learner) -> list[tuple[Any, dict[str, Any]]]:
 
 
 def _set_memory_state(learner: Learner, state: dict[str, Any]) -> None:
+    """Restore the rollout and the replay memory; if an error is raised, both are unchanged."""
     rollout = learner.rollout
     before = {} if rollout is None else dict(vars(rollout))  # restoring replaces the arrays
     try:

@@ -111,6 +111,7 @@ def find_encoder(path: Path) -> str | None:
 
 
 def _write_gif(path: Path, frames: Iterator[np.ndarray], fps: int) -> None:
+    """Write the frames as an animation that repeats without end."""
     images = _with_palettes(frames)
     # GIF durations are multiples of 10 ms; browsers slow down anything below 20 ms.
     duration = max(20, round(1000 / fps))
@@ -154,7 +155,7 @@ def _error(image: Image.Image, shown: Image.Image) -> float:
 
 
 def _write_mp4(ffmpeg: str, path: Path, frames: Iterator[np.ndarray], fps: int) -> None:
-    # ffmpeg writes a temporary file, which replaces an older file at `path` only when it is complete.
+    """Let ffmpeg write a temporary file, which replaces a file at `path` when the temporary file is complete."""
     with tempfile.TemporaryDirectory() as directory, replacing(path) as target:
         encoded = Path(directory, "animation.mp4")
         _encode(ffmpeg, encoded, frames, fps)

@@ -337,6 +337,7 @@ class ReplayProgram(TrainingProgram):
 
     def __post_init__(self) -> None:
         self.size = self.num_envs
+        # Two more rows, because the memory may begin within a row, and a call within a round.
         self.rows: int = -(-self.capacity // self.num_envs) + self.iterations + 2
         self.slots: int = self.rows * self.num_envs
 

@@ -87,6 +87,7 @@ class Reads:
         return self.version
 
     def _compare(self, name: str, value: Any) -> None:
+        """If the value differs from the constant in programs, let the programs be traced again."""
         new = frozen(value)
         if new != self._values[name]:
             self.outdate(name)
@@ -181,9 +182,11 @@ class Reads:
         self._values |= {name: values[name] for name in other._values.keys() & values.keys() - self._values.keys()}
 
     def _own(self) -> dict[str, Any]:
+        """Return the attributes of the author of the algorithm by name."""
         return {name: value for name, value in vars(self._agent).items() if self._is_own(name)}
 
     def _keep(self, names: tuple[str, ...], acting: bool) -> None:
+        """Compare these attributes from now on, because a program that is used has read the attributes."""
         agent_class = type(self._agent)
         is_built_in = agent_class.__module__.partition(".")[0] == "noterl"
         for name in names:
@@ -252,6 +255,7 @@ def _containers(value: Any, depth: int = 4) -> Iterator[Any]:
 
 
 def _restore(container: Any, content: Any) -> None:
+    """Replace the contents of an array or container, which other objects may refer to, by the copied contents."""
     if isinstance(container, np.ndarray):
         container[...] = content
     else:
@@ -261,6 +265,8 @@ def _restore(container: Any, content: Any) -> None:
 
 @functools.cache
 def _recording_class(agent_class: Any) -> type:
+    """Return a subclass, in which reading an attribute adds the name to the `Reading` in progress."""
+
     def getattribute(self: Any, name: str) -> Any:
         object.__getattribute__(self, "__dict__")["_reads"]._reading.names.add(name)
         return agent_class.__getattribute__(self, name)

@@ -14,7 +14,7 @@ from noterl.backends.common import Stack
 
 
 class Replicas(Protocol):
-    """The replicas that run the same update on different shares of a batch.
+    """The replicas that run the same update on different shares of a batch, as a backend's strategy makes them.
 
     Attributes:
         count: the number of replicas.

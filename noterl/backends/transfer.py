@@ -32,7 +32,7 @@ class HostReport:
         self._num_weights = 0
 
     def write(self, finite: Any, logs: dict[str, Any], weights: Sequence[Any]) -> tuple[Any, dict[str, Any]]:
-        """Return the vector, and the logs that are not part of the vector.
+        """Set the layout, and return the vector and the logs that are not part of the vector; called during tracing.
 
         Args:
             finite: 1 if everything is finite, float32 `[1]`.
@@ -105,6 +105,7 @@ def unpack(
 
 
 def _leaves(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], np.ndarray]]:
+    """Yield the path and the array of each leaf of nested dicts."""
     if isinstance(value, dict):
         for name, part in value.items():
             yield from _leaves(part, (*path, name))

@@ -102,13 +102,14 @@ class Call(CallProgram):
         self._compiled = compiler(self.jit_compile)(self._traced)
 
     def __call__(self, inputs: Any) -> Any:
-        """Return the result of the function."""
+        """Return the result of the function, and set the variables that the function has assigned."""
         result, assigned = self._compiled(read_values(self.variables), inputs)
         for k, value in assigned.items():
             self.variables[k]._value = value
         return jax.tree.map(np.asarray, result) if self.acting else result
 
     def _traced(self, state: list[Any], inputs: Any) -> tuple[Any, dict[int, Any]]:
+        """Return the result, and the assigned values by the positions of the variables; pure."""
         self.on_trace()
         with Scope(self.variables, state) as scope:
             result = self.function(inputs)

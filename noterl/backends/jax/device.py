@@ -66,7 +66,11 @@ class DeviceProgram(on_device.DeviceProgram):
     def run(
         self, state: list[Any], carry: Carry, begin: Any, end: Any, scheduled: Any, *, ends_early: bool = True
     ) -> tuple[list[Any], Carry, Report, Any]:
-        """Return the state, the carry, the report, and whether all updates are finite; pure."""
+        """Return the state, the carry, the report, and whether all updates are finite; pure.
+
+        If `ends_early` is False, the call collects further rollouts after an update that is not finite, but does not
+        learn from these.
+        """
         self.training.on_trace()
         shapes = jax.eval_shape(self._learn, state, carry, scheduled[0])[-1]
         logs = {name: jnp.zeros((self.iterations, *value.shape), value.dtype) for name, value in shapes.items()}
@@ -238,6 +242,7 @@ class DeviceProgram(on_device.DeviceProgram):
     def _learn_and_report(
         self, state: list[Any], carry: Carry, report: Report, finite: Any, scheduled: Any
     ) -> tuple[list[Any], Carry, Report, Any]:
+        """Learn from a complete rollout; return the state, the carry, the report, and whether all is finite so far."""
         number = report.iterations
         after, following, learned, applied, stopped, logs = self._learn(state, carry, scheduled[number])
         # If `ends_early` is False, a member that has failed keeps its weights.

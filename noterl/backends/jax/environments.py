@@ -15,6 +15,7 @@ from noterl.types import STARTS, STATE
 
 
 def _equal_rows(key: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+    """Return normal numbers that are the same in all rows of a batch."""
     return jnp.broadcast_to(jax.random.normal(key, shape[1:], dtype), shape)
 
 
@@ -160,10 +161,12 @@ class Environments:
         return Report(lanes.astype(bool), sums, jnp.int32(0), none, none.astype(bool), logs)
 
     def _reset_all(self, key: Any) -> tuple[Any, Any]:
+        """Return the first observations and states of new episodes in all lanes."""
         observations, states = jax.vmap(self._reset)(jax.random.split(key, self._num_envs))
         return self._stored(observations), states
 
     def _reset_ended(self, key: Any, ended: Any, after: tuple[Any, Any]) -> tuple[Any, Any]:
+        """Return `after`, the observations and states, with new episodes in the lanes that have ended, `[N]`."""
         fresh = with_dtypes(self._reset_all(key), after)
         restarted: tuple[Any, Any] = jax.tree.map(partial(select, ended), fresh, after)
         return restarted

@@ -94,6 +94,7 @@ class VectorizedMembers:
         return _write(calls, finished)
 
     def _run(self, states: list[Any], carries: list[Carry], *places: Any, in_axes: Any) -> list[Any]:
+        """Return the results of `DeviceProgram.run` for each member; a member that fails keeps its weights."""
         run = jax.vmap(partial(self.program.run, ends_early=False), in_axes=in_axes)
         return _split(run(_stack(states), _stack(carries), *places))
 

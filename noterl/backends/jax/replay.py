@@ -273,6 +273,8 @@ class ReplayProgram(on_device.ReplayProgram):
         )
 
     def _empty_logs(self, state: list[Any], sample: Callable[..., Batch], plan: Plan) -> dict[str, Any]:
+        """Return zeros for the logs of all updates of a call; only the shapes of an update are computed."""
+
         def update(state: list[Any], plan: Plan) -> dict[str, Any]:
             now = jax.tree.map(lambda values: values[0], plan)
             batch = sample(state, jnp.int32(0), newest=jnp.int32(0), now=now, key=jax.random.PRNGKey(0))

@@ -74,6 +74,7 @@ class Scope(keras.StatelessScope):
         return [self.state_mapping[id(variable)] for variable in self.variables]
 
     def _check(self, variable: keras.Variable, verb: str) -> None:
+        """Raise a RuntimeError for a variable that was not passed to the scope."""
         if id(variable) not in self.state_mapping:
             raise RuntimeError(
                 f"the variable {variable.path!r} of shape {tuple(variable.shape)} is {verb} in a compiled call but "
@@ -168,7 +169,7 @@ def _objective(
 
 
 def _gradients(loss_fn: Loss, trained: Variables, args: tuple, must_depend: bool = False) -> tuple[Any, Any, list[Any]]:
-    """Return `(loss, aux, gradients)` of `loss_fn(*args)`, inside a scope."""
+    """Return `(loss, aux, gradients)` of `loss_fn(*args)`, inside a scope, which receives the assignments."""
     outer: Any = _scopes.top
     objective, values = _objective(loss_fn, trained, args, must_depend)
     (loss, (aux, assigned)), grads = jax.value_and_grad(objective, has_aux=True)(values)

@@ -96,6 +96,7 @@ class Updates(UpdateProgram):
         return GroupResult(logs, feedback, int(applied), bool(stopped))
 
     def _find_assigned(self, state: list[Any], rows: Rows) -> list[int]:
+        """Return the positions of the variables that updates assign; others stay out of the loop and the results."""
         if isinstance(rows, GatheredRows):
             # Returning the whole state once per rollout costs less than another trace.
             return list(range(len(state)))
@@ -119,7 +120,10 @@ class Updates(UpdateProgram):
     def _all(
         self, state: list[Any], rows: Rows, count: Any, start: Any, spare: list[Any]
     ) -> tuple[Any, list[Any], tuple]:
-        """Make all updates; return the report for the host, the assigned values and the remaining results.
+        """Make all updates; pure, except for tracing.
+
+        Returns:
+            the vector of `HostReport`, the assigned values, and (the logs that are not in the vector, the feedback).
 
         The assigned values take the memory of `spare`, or new memory if `spare` is empty.
         """
@@ -133,12 +137,12 @@ class Updates(UpdateProgram):
 
         assigned = [state[k] for k in positions]
         # Batches with random numbers use the loop also if K is 1; see `_separate_row`.
-        _, assigned, finite, result = self._repeat(once, assigned, rows, count, start, until_false=False)
+        _, assigned, finite, (logs, feedback) = self._repeat(once, assigned, rows, count, start, until_false=False)
         finite &= all_finite(assigned)
         after = replaced(state, positions, assigned)
         weights = [after[k].ravel() for k in self._reported]
-        vector, logs = self._host_report.write(finite.astype(jnp.float32)[None], result[0], weights)
-        return vector, assigned, (logs, result[1])
+        vector, other_logs = self._host_report.write(finite.astype(jnp.float32)[None], logs, weights)
+        return vector, assigned, (other_logs, feedback)
 
     def _until_non_finite(self, state: list[Any], rows: Rows, count: Any, start: Any) -> tuple[Any, tuple[dict, dict]]:
         """Return the number of updates before the first that is not finite, and the results; assign nothing."""
@@ -222,7 +226,7 @@ class _SpareArrays:
         self.arrays: list[Any] = []
 
     def take(self, values: Sequence[Any]) -> list[Any]:
-        """Return arrays like these values, to be donated: the spare ones, and copies where an array has other users.
+        """Hand over the spare arrays, to be donated; where an array has other users, a copy of the value instead.
 
         JAX itself keeps an array that a NumPy view shows.
         """

@@ -134,7 +134,7 @@ class Call(CallProgram):
         self._programs: dict[tuple, Any] = {}
 
     def __call__(self, inputs: Any) -> Any:
-        """Return the result of the function."""
+        """Return the result of the function; the first call with inputs of new shapes compiles the function."""
         if self.jit_compile is False:
             self.on_trace()
             result = self.function(tf.nest.map_structure(tf.convert_to_tensor, inputs))
@@ -155,6 +155,7 @@ class Call(CallProgram):
         return tf.nest.map_structure(np.asarray, result) if self.acting else result
 
     def _program(self, inputs: Any, specs: Iterable[tf.TensorSpec]) -> Callable[..., Any]:
+        """Trace the function for inputs of this structure; the program takes the leaves of the inputs."""
         structure = tf.nest.map_structure(lambda _: 0, inputs)  # keeps no array in memory
 
         def traced(*flat: Any) -> Any:

@@ -122,6 +122,7 @@ class Fleet:
             raise ConnectionLost(f"a parameter server has failed or was killed: {first_line(error)}") from error
 
     def _probe(self) -> None:
+        """Look each second which processes accept connections; raise a ConnectionLost if training cannot go on."""
         now = time.monotonic()
         if now - self._probed < _PROBE_SECONDS:
             return
@@ -209,6 +210,7 @@ class ScheduledUpdates(Updates):
         return self._result([(used, remote.fetch()) for used, remote in scheduled])
 
     def _closure(self, part: Batch, flat: list[Any]) -> Any:
+        """Return the function that a worker runs for a part of this layout; `flat` are the function's arguments."""
         key = tuple((tuple(tensor.shape), tensor.dtype) for tensor in flat)
         if key not in self._closures:
             structure = tf.nest.map_structure(lambda _: 0, part)
@@ -229,9 +231,16 @@ class ScheduledUpdates(Updates):
     def _once_on_worker(self, batch: Batch, index: int = 0) -> tuple[Any, tuple[dict, dict]]:
         with tracing_with(_Worker(), self.variables, self._served), FiniteFlag(losses_only=False) as flag:
             logs, feedback = self.step(batch, index)
+        # The flag is returned among the logs, under a name that no log has.
         return tf.constant(True), ({**logs, "": flag.value}, feedback)
 
     def _result(self, results: list[tuple[int, tuple[dict, dict]]]) -> GroupResult:
+        """Copy the variables from the servers, and join the results of the parts, without the padding.
+
+        Args:
+            results: for each part, the number of updates, and (logs, feedback).
+        """
+
         def joined(which: int) -> dict[str, np.ndarray]:
             return {
                 name: np.concatenate([np.asarray(result[which][name])[:used] for used, result in results])
@@ -255,6 +264,7 @@ class ScheduledUpdates(Updates):
                 self._known[k] = value
 
     def _pull(self) -> None:
+        """Copy the variables from the servers."""
         self._known = [served.numpy() for served in self._served]
         for variable, value in zip(self._own, self._known, strict=True):
             variable.assign(value)

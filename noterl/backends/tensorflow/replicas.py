@@ -118,6 +118,8 @@ class Replica:
     def mean(self, value: Any) -> Any:
         """Return the mean of a tensor over the replicas, without a gradient.
 
+        While XLA compiles a loss, the means from the trace before are returned in order; see `mean_gradients`.
+
         Raises:
             _NeedsReduction: if XLA compiles the loss, and the mean was not computed before.
         """
@@ -199,6 +201,7 @@ class ReplicatedUpdates(Updates):
         super().__post_init__()
 
     def _repeat(self, *args: Any, **options: Any) -> tuple[Any, Any, Any]:
+        """Copy the variables to all devices, and make updates as in `Updates`."""
         self.devices.synchronize()
         return super()._repeat(*args, **options)
 
@@ -222,6 +225,7 @@ class ReplicatedUpdates(Updates):
         }
 
     def _share_of_step(self, batch: Batch, index: int) -> tuple[Any, dict[str, Any], dict[str, Any]]:
+        """Make one replica's share of an update; return whether all is finite, the global logs and own feedback."""
         replica = Replica(self.devices, self.jit_compile is not False)
         shares = len(self.devices.copies)
         share = tf.nest.map_structure(lambda array: tf.split(array, shares, self.axis)[replica.number], batch)

@@ -52,7 +52,7 @@ class EagerUpdates(UpdateProgram):
         return [variable.read_value() for variable in self._state]
 
     def _write_state(self, old: Sequence[Any], *, keep: Any) -> None:
-        """Assign the old values to the variables, unless `keep` is true."""
+        """Assign the old values to the variables, unless `keep` is true, which keeps the current values."""
         for variable, value in zip(self._state, old, strict=True):
             variable.assign(tf.where(keep, variable, value))
 
@@ -94,16 +94,21 @@ class Updates(EagerUpdates):
         return GroupResult(logs, feedback, count, weights=weights) if finite else None
 
     def _all(self, rows: Rows, count: Any, start: Any) -> tuple[Any, dict, dict]:
-        """Make all updates, or none if one is not finite; return the report for the host and the other results."""
+        """Make all updates, or none if one is not finite.
+
+        Returns:
+            the vector of `HostReport`, the logs that are not in the vector, and the feedback for the memory.
+        """
         self.on_trace()
         old = self._read_state()
         once = partial(self._once, losses_only=True)
-        _, finite, result = self._repeat(once, rows, count, start, until_false=False)
+        _, finite, (logs, feedback) = self._repeat(once, rows, count, start, until_false=False)
         finite &= _all_finite(self._state)
+        # If a value is not finite, the old state replaces the result of all updates.
         self._write_state(old, keep=finite)
         weights = [tf.reshape(variable.value, [-1]) for variable in self.report]
-        vector, logs = self._host_report.write(tf.cast(finite, tf.float32)[None], result[0], weights)
-        return vector, logs, result[1]
+        vector, other_logs = self._host_report.write(tf.cast(finite, tf.float32)[None], logs, weights)
+        return vector, other_logs, feedback
 
     def _until_non_finite(self, rows: Rows, count: Any, start: Any) -> tuple[Any, tuple[dict, dict]]:
         """Return the number of updates before the first that is not finite, and the results; change nothing."""
@@ -179,6 +184,7 @@ class _Compiled:
         self._programs: dict[tuple, Any] = {}
 
     def __call__(self, rows: Rows, count: int, start: int) -> Any:
+        """Return the result of the function; the first call with rows of new shapes compiles the function."""
         if isinstance(rows, GatheredRows):
             arrays = tf.nest.flatten(rows)
             key: tuple = tuple((tuple(array.shape), str(array.dtype)) for array in arrays)
@@ -199,6 +205,7 @@ class _Compiled:
         return program._call_flat(tensors, captured)
 
     def _program(self, rows: Rows, key: tuple, tensors: list[Any]) -> Any:
+        """Return the compiled function of packed rows, and the variables that TensorFlow passes in each call."""
         structure = tf.nest.map_structure(lambda _: 0, rows)  # keeps no array in memory
 
         def run(count: Any, start: Any, *flat: Any) -> Any:

@@ -128,6 +128,7 @@ class Workers(ProcessGroup):
         return gathered
 
     def _sum_over_workers(self, rows: Any) -> Any:
+        """Return the sum over all processes; of each process, only the first replica contributes."""
         strategy = self.strategy
         local = len(strategy.extended.worker_devices)
 

@@ -182,6 +182,7 @@ def all_finite(values: Sequence[Any]) -> bool:
 
 
 def _apply(optimizer: Any, grads: list[torch.Tensor], variables: list[keras.Variable]) -> None:
+    """Apply an optimizer of torch or Keras, or an object with the method `apply`."""
     if isinstance(optimizer, torch.optim.Optimizer):
         for gradient, variable in zip(grads, variables, strict=True):
             variable.value.grad = gradient

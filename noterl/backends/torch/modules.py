@@ -73,6 +73,11 @@ def modules_with(variables: Sequence[keras.Variable]) -> list[nn.Module]:
 
 
 def _tensors(module: nn.Module) -> list[tuple[str, torch.Tensor]]:
+    """Return parameters and then buffers by name: the order of weights in files.
+
+    Raises:
+        ValueError: if a parameter has no shape yet.
+    """
     if any(map(nn.parameter.is_lazy, module.parameters())):
         raise ValueError(
             f"network {type(module).__name__} has parameters without a shape: call it once, such as "
@@ -82,6 +87,7 @@ def _tensors(module: nn.Module) -> list[tuple[str, torch.Tensor]]:
 
 
 def _adopt(tensor: torch.Tensor, name: str) -> keras.Variable:
+    """Return the variable in the storage of a tensor; modules that share a tensor share the variable."""
     variable = _adopted.get(tensor)
     if variable is None:
         # Keras adopts a parameter as given, but converts other tensors.
@@ -204,7 +210,14 @@ class Float(nn.Module):
 
 
 class Dueling(nn.Module):
-    """A dueling network: `value + advantage - mean(advantage)` on a shared trunk, for each of `values` atoms."""
+    """A dueling network: `value + advantage - mean(advantage)` on a shared trunk.
+
+    Args:
+        trunk: the shared layers.
+        value: the value stream, `values` outputs.
+        advantage: the advantage stream, `values` outputs for each action.
+        values: 1, or the number of atoms of a distribution.
+    """
 
     def __init__(self, trunk: nn.Module, value: nn.Module, advantage: nn.Module, values: int = 1) -> None:
         super().__init__()
@@ -265,13 +278,21 @@ _OF_SIZE: dict[str, type[nn.Module]] = {"log_std": LogStd, "layer_norm": nn.Laye
 def _sequence(
     layers: Sequence[tuple], shape: tuple[int, ...], activations: Mapping[str, str]
 ) -> tuple[nn.Sequential, tuple[int, ...]]:
+    """Return the modules of a stack of layers of a plan, and the shape of one output.
+
+    Args:
+        layers: the layers, in order; `noterl.networks.builders` lists the kinds.
+        shape: the shape of one input.
+        activations: the classes in `torch.nn` of the activations.
+    """
     modules: list[nn.Module] = []
     convolutions: list[nn.Module] = []
     for name, *settings in layers:
         if name == "dense":
-            modules.append(nn.Linear(shape[-1], settings[0]))
-            shape = (settings[0],)
-            modules += [getattr(nn, activations[settings[1]])()] * (settings[1] != "linear")
+            units, activation, *_ = settings
+            modules.append(nn.Linear(shape[-1], units))
+            shape = (units,)
+            modules += [getattr(nn, activations[activation])()] * (activation != "linear")
         elif name == "convolution":
             # Collected, because one module flattens the images after the last convolution.
             filters, size, stride, activation, *_ = settings
@@ -294,6 +315,7 @@ def _sequence(
         elif name == "activation":
             modules.append(getattr(nn, activations[settings[0]])())
         else:
+            # "flatten": the collected convolutions become one module, which flattens their outputs too.
             modules.append(Convolutions(convolutions) if convolutions else nn.Flatten())
             shape = (int(np.prod(shape)),)
     return nn.Sequential(*modules), shape

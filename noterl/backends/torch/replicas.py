@@ -71,6 +71,7 @@ class Processes(ProcessGroup):
         self._host_group = self._group if is_gloo else dist.new_group(backend="gloo", timeout=_WAIT)
 
     def _initialize(self, backend: str) -> None:
+        """Make the process group of this process by the variables that launchers set; see `connect`."""
         where = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
         try:
             self._store = _within(CONNECT_SECONDS, self._make_store)

@@ -37,6 +37,7 @@ class _Copy(NamedTuple):
     native: list[tuple[torch.optim.Optimizer, dict[str, Any]]]
 
     def restore(self) -> None:
+        """Write the saved values and states back."""
         if self.tensors:
             with torch.no_grad():
                 torch._foreach_copy_(self.tensors, self.saved)
@@ -98,16 +99,19 @@ class Rollback:
 
     def before_apply(self, optimizer: Any, variables: Sequence[keras.Variable], *, may_overflow: bool) -> None:
         """Copy what applying an optimizer to the variables will change, if the update may be undone afterwards."""
-        if self._versions is not None and not self._copies_all:  # assigned since the last step of an optimizer?
+        # In the first update of an index, a version that has changed since the last optimizer was applied shows that
+        # the update itself has assigned a tensor.
+        if self._versions is not None and not self._copies_all:
             self._copies_all = self._versions != [tensor._version for tensor in _tensors(self._variables)]
         self._count += 1
         if self.applied is not None:
             self.applied[id(optimizer), *map(id, variables)] = optimizer, variables
         native = optimizer if isinstance(optimizer, torch.optim.Optimizer) else None
         if self._versions is not None or self._copies_all or self.applied is not None:
-            copied = any(native is other for saved in self._copies for other, _ in saved.native)
-            if native is not None and not copied:
+            # All variables are copied already. The state of a torch optimizer is not among the variables.
+            if native is not None and all(native is not other for saved in self._copies for other, _ in saved.native):
                 self._copies.append(_Copy([], [], [_saved(native)]))
+        # The last optimizer of an update needs no copy, unless its step may overflow.
         elif may_overflow or self._count < self._num_applied.get(self._index, 0):
             held = variables if native is not None else [*variables, *optimizer.variables]
             self._copy((self._index, self._count), _tensors(held), native)
@@ -139,6 +143,13 @@ class Rollback:
     def _copy(
         self, key: tuple[int, int], tensors: list[torch.Tensor], native: torch.optim.Optimizer | None = None
     ) -> None:
+        """Copy tensors, and the state of a torch optimizer, so that `restore` writes the copies back.
+
+        Args:
+            key: identifies the memory for the copies: index and number of an optimizer; (-1, -1) for all variables.
+            tensors: to be copied.
+            native: the optimizer of torch, if there is one.
+        """
         # The memory is reused: allocating it costs more than filling it.
         saved = self._memory.get(key)
         if saved is None or len(saved) != len(tensors):

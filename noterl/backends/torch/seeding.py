@@ -48,7 +48,7 @@ class SeededCalls:
         self.may_sample: bool = seed is not None
 
     def __call__(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Return `function(*args)`."""
+        """Return `function(*args)`, called with seeded generators; a call that samples numbers advances the seed."""
         if self._seed is None:
             return function(*args)
         with GLOBAL_GENERATORS, restored_generators(self._device):

@@ -84,6 +84,8 @@ class UpdateThreads:
     def number(self, batch_size: int, first: int | None = None, count: int = 1) -> int:
         """Return the number for updates on so many transitions; the user's choice if there is one.
 
+        Called before each group of updates. `times` is set to a list if the group is to be timed.
+
         Args:
             batch_size: transitions of an update.
             first: the number of the first update of a group, which may be timed; None for the current number.
@@ -127,7 +129,7 @@ def number_of_python_thread() -> int:
     """Return torch's number of threads in this Python thread, outside of `limited`.
 
     A Python thread that first calls torch receives the number that was set last in any Python thread. If that number is
-    the limit of an update in progress, the number outside of updates replaces the limit.
+    the limit of an update in progress, the number outside of updates is set instead.
     """
     current = torch.get_num_threads()
     if not _python_thread.is_checked:

@@ -75,6 +75,8 @@ class TracedGradients:
     ) -> Callable[[], tuple[torch.Tensor, Any, list[torch.Tensor | None]]] | None:
         """Return the traced gradients of `loss_fn(*args)`, or None if the loss must run eagerly.
 
+        The first call for a loss and such arguments traces the loss; later calls look up the trace.
+
         Args:
             loss_fn: a function that depends on nothing but the arguments and the variables.
             variables: the variables to differentiate with respect to.
@@ -102,6 +104,10 @@ class TracedGradients:
     def _traced(
         self, loss_fn: Callable[..., Any], variables: Sequence[keras.Variable], args: tuple, reading: Reading
     ) -> Gradient | None:
+        """Trace a loss, and compare the trace with an eager run; return None if the loss must run eagerly.
+
+        `reading` records what the eager run assigns. The state is restored after each run.
+        """
         leaves, structure = pytree.tree_flatten(args)
         if not all(isinstance(leaf, torch.Tensor) for leaf in leaves):
             return None
@@ -190,6 +196,13 @@ def _one_fake_mode() -> Iterator[None]:
 
 
 def _gradient(program: Callable, taken: list[int], shape: dict[str, Any]) -> Gradient:
+    """Return a program of `_program` as a function of all leaves of the arguments, with nested results.
+
+    Args:
+        program: returns the loss, the leaves of the auxiliary values, and the gradients of the used variables.
+        taken: the positions of the leaves that the program needs.
+        shape: the structure of the auxiliary values ("aux"), and which variables are used ("used").
+    """
     count = shape["aux"].num_leaves
     used = shape["used"]
 

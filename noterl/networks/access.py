@@ -148,6 +148,7 @@ def split_networks(network: Any, *roles: str, shareable: bool = False) -> list[A
 
 
 def _part(description: NetworkDescription, role: str, roles: Sequence[str], shareable: bool) -> HiddenLayers | None:
+    """Return the layers of one role; None if the agent builds the network. Arguments and errors as `split_networks`."""
     if description.shared and not shareable:
         raise description.error(("shared",), "the networks of this agent cannot share layers")
     return description.part(role, roles)
@@ -384,7 +385,10 @@ def find_networks(attributes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def returns_pair(network: Network, shape: tuple[int, ...]) -> bool:
-    """Return whether a network returns two outputs, such as logits and a value, for observations of this shape."""
+    """Return whether a network returns two outputs, such as logits and a value, for observations of this shape.
+
+    A network without known outputs is called on zeros, which builds a Keras network that is not built.
+    """
     if isinstance(network, keras.Model) and getattr(network, "outputs", None):
         return len(network.outputs) == 2
     if not is_network(network):

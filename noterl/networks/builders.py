@@ -376,6 +376,7 @@ def _encoders(
 
 
 def _warn_if_flattened(space: spaces.Space[Any]) -> None:
+    """Warn of images that are too small for the convolutions: matrices of pixels, and arrays of three or more axes."""
     if not isinstance(space, spaces.Box) or is_image_shape(space.shape):
         return
     if len(space.shape) > 2 or (len(space.shape) == 2 and pixel_scale(space) is not None):
@@ -478,7 +479,10 @@ def _hidden_gain(gain: float | None) -> float | None:
 
 
 def _build(plan: tuple, shape: tuple[int, ...]) -> Network:
-    """Build the network of a plan on this backend, with weights from the agent's generator."""
+    """Build the network of a plan on this backend, with weights from the agent's generator.
+
+    The attribute `noterl_recipe` of the network keeps the plan, for copies, files and the NumPy functions of acting.
+    """
     weights = list(plan_weights(plan, shape))
     claim(weight.size for weight in weights)
     modules = backends.current().capabilities.get("modules")
@@ -555,6 +559,7 @@ def _check_encoders(plans: Sequence[Any]) -> None:
 
 
 def _check_sizes(**sizes: Sequence[Any]) -> None:
+    """Raise a ValueError that names the argument, unless each value is a sequence of positive ints."""
     for name, values in sizes.items():
         if not isinstance(values, Sequence | np.ndarray) or isinstance(values, str):
             raise ValueError(f"{name} must be a sequence of positive ints, such as (64, 64), got {values!r}")

@@ -66,6 +66,7 @@ def stored(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def _networks_in(value: Any) -> Iterator[Any]:
+    """Yield the networks in nested lists and tuples."""
     if is_network(value):
         yield value
     elif type(value) in (list, tuple):
@@ -74,6 +75,7 @@ def _networks_in(value: Any) -> Iterator[Any]:
 
 
 def _stored(value: Any) -> Any:
+    """Return a value of `stored`; a network that cannot be stored, and any other value, stays."""
     if type(value) in (list, tuple):
         return type(value)(map(_stored, value))
     if not is_network(value):
@@ -93,12 +95,16 @@ def _untracked(value: Any) -> Any:
 
 
 def connections(network: Any) -> tuple[list[Any], list[list[int]], list[int]] | None:
-    """Return how the layers of a Keras model are connected; None if it is not Sequential or Functional with one input.
+    """Return how the layers of a Sequential or Functional Keras model with one input are connected.
 
     Returns:
-        The layers without the input; the positions of the inputs of each layer in this list, where the input of the
-        model has the position -1; and the positions of the layers that return the outputs of the model. Another model,
-        one whose layers are called twice, or have several outputs, gives None.
+        None for another model, and for a model that calls a layer twice or has a layer with several outputs. Otherwise:
+
+        - the layers, without the input;
+        - for each layer, the positions of the layer's inputs in the first list;
+        - the positions of the layers that return the outputs of the model.
+
+        The input of the model has the position -1.
     """
     if isinstance(network, keras.Sequential):
         layers = list(network.layers)

@@ -142,6 +142,7 @@ class NetworkDescription(Configurable):
                 HiddenLayers(self, role).check_activation("linear" if role == "critic" else allowed)
 
     def _check(self) -> None:
+        """Raise a `_DescriptionError` for the first key that is unknown or has a wrong value."""
         document = self.document
         if not isinstance(document, Mapping):
             raise _DescriptionError((), f"a description must be a dict, got {document!r:.80}")
@@ -284,15 +285,18 @@ class HiddenLayers:
             sides = [(side - layer["size"]) // layer["stride"] + 1 for side in sides]
 
     def _own(self) -> Mapping[str, Any]:
+        """Return the table of this network; empty if there is none."""
         table: Mapping[str, Any] = self.description.document.get(self.role, {})
         return table
 
     def _output(self) -> tuple[Keys, Mapping[str, Any]]:
+        """Return the place and the table of this network's outputs: its own one, or else the common one."""
         if "output" in self._own():
             return (self.role, "output"), self._own()["output"]
         return ("output",), self.description.document.get("output", {})
 
     def _layers(self) -> Iterator[tuple[Keys, Mapping[str, Any]]]:
+        """Yield the place and the table of each layer: the common layers, then those of this network."""
         for place, table in (((), self.description.document), ((self.role,), self._own())):
             for index, layer in enumerate(table.get("layers", ())):
                 yield (*place, "layers", index), layer
@@ -342,6 +346,7 @@ def _check_size(table: Mapping[str, Any], name: str, place: Keys) -> None:
 
 
 def _check_options(table: Mapping[str, Any], place: Keys, activations: Sequence[str]) -> None:
+    """Raise a `_DescriptionError` if the activation, the initializer or the gain of a layer is not allowed."""
     for name, allowed in (("activation", activations), ("initializer", INITIALIZERS)):
         value = table.get(name, allowed[0])
         if value not in allowed:

@@ -169,6 +169,7 @@ class _CfgReader:
         return table
 
     def _layer(self, section: str) -> dict[str, Any]:
+        """Return the table of a layer, without the keys `common` and `output`."""
         name = _layer_name(section)
         options = {key: _number(value) for key, value in self._parser[section].items() if key not in _FLAGS}
         # Keras's default, which xagents uses.
@@ -176,6 +177,7 @@ class _CfgReader:
         return {"layer": name, **default, **options}
 
     def _is_output(self, section: str) -> bool:
+        """Return whether a section is an output: a dense layer with `output=1` or without units."""
         is_dense = _layer_name(section) == "dense"
         is_marked = self._flag(section, "output")
         if is_marked and not is_dense:
@@ -226,7 +228,10 @@ def _lines_of_cfg(text: str) -> dict[Keys, int]:
 
 
 def _lines_of_toml(text: str) -> dict[Keys, int]:
-    """Return the lines of tables and keys. Keys of inline tables have the line of the table."""
+    """Return the line number of each table and key, for error messages.
+
+    Keys in inline tables are not listed, so `Origin.place` uses the line of the inline table.
+    """
     lines: dict[Keys, int] = {}
     counts: dict[Keys, int] = {}
     table: Keys = ()
@@ -236,7 +241,7 @@ def _lines_of_toml(text: str) -> dict[Keys, int]:
             table = _names(header[2])
             for end in range(1, len(table)):
                 lines.setdefault(table[:end], number)
-            if header[1] == "[[":
+            if header[1] == "[[":  # an array of tables, whose tables are numbered
                 index = counts[table] = counts.get(table, -1) + 1
                 lines.setdefault(table, number)
                 table = (*table, index)

@@ -251,6 +251,7 @@ def _add_gru(graph: Graph, inputs: int, recurrent: int, state: Mapping[str, int]
     """Add the operations of `Cell.advance` for "gru"; returns the positions of the next state."""
 
     def both(first: int, last: int) -> tuple[int, int]:
+        """Add these gates of the inputs and of the state, of the three gates reset, update and candidate."""
         start, stop = first * units, last * units
         return graph.add("columns", inputs, start=start, stop=stop), graph.add(
             "columns", recurrent, start=start, stop=stop
@@ -317,6 +318,7 @@ def _add_centered(graph: Graph, value: int, advantage: int, count: int) -> int:
 
 
 def _add_plan(graph: Graph, plan: tuple, inputs: int, weights: Iterator[Weight]) -> int:
+    """Add the operations of a plan, whose weights are taken in order; return the position of the output."""
     trunk, *streams = stacks(plan)
     features = _add_stack(graph, trunk, inputs, weights)
     if not streams:
@@ -326,6 +328,14 @@ def _add_plan(graph: Graph, plan: tuple, inputs: int, weights: Iterator[Weight])
 
 
 def _add_stack(graph: Graph, layers: Sequence[tuple], node: int, weights: Iterator[Weight]) -> int:
+    """Add the operations of a stack of layers, and return the position of the last operation.
+
+    Args:
+        graph: receives the operations.
+        layers: the layers of a plan; `noterl.networks.builders` lists the kinds.
+        node: the position of the input.
+        weights: of the network, in the order of the plan. Each layer takes its weights, so the order must not change.
+    """
     for layer in layers:
         match layer:
             case ("dense", _, activation, *_):
@@ -336,8 +346,9 @@ def _add_stack(graph: Graph, layers: Sequence[tuple], node: int, weights: Iterat
                 convolution = graph.add("convolution", node, kernel=next(weights), bias=next(weights), strides=strides)
                 node = graph.activate(activation, convolution)
             case ("encoders", plans):
-                columns = [(graph.add("columns", node, start=start, stop=stop), inner) for start, stop, inner in plans]
-                node = graph.add("concatenate", [_add_stack(graph, inner, place, weights) for place, inner in columns])
+                # The order matters: `array_name` contains positions.
+                parts = [(graph.add("columns", node, start=start, stop=stop), inner) for start, stop, inner in plans]
+                node = graph.add("concatenate", [_add_stack(graph, inner, source, weights) for source, inner in parts])
             case ("scale", factor):
                 node = graph.add("rescale", node, scale=float(factor), offset=0.0)
             case ("rearrange", axes, shape):
@@ -352,7 +363,7 @@ def _add_stack(graph: Graph, layers: Sequence[tuple], node: int, weights: Iterat
 
 
 def _add_between(graph: Graph, layer: tuple, x: int, weights: Iterator[Weight]) -> int:
-    """Add a layer of a plan between a dense layer and the next one."""
+    """Add a layer of a plan that has no dense or convolutional weights; a dropout adds no operation."""
     match layer:
         case ("layer_norm",):
             return graph.add("layer_norm", x, gamma=next(weights), beta=next(weights), epsilon=NORM_EPSILON)
@@ -388,6 +399,7 @@ def _add_modules(graph: Graph, network: Any, position: int) -> int:
 
 
 def _add_keras_layer(graph: Graph, layer: Any, inputs: list[int]) -> int:
+    """Add the operations of a layer of a Keras model by `LAYER_TABLE`, and return the position of the output."""
     name = type(layer).__name__
     arguments = layer_arguments(layer)
     if arguments is None:

@@ -126,6 +126,7 @@ class _Reader:
             raise ValueError(f"network: {self.place}: {error}") from error
 
     def _stored(self, document: Any) -> StoredNetwork:
+        """Return the configuration in noterl's form, and keep the initializers; may raise any error."""
         model_class = document["class_name"]
         if model_class not in ("Sequential", "Functional", "Model"):
             self._fail(model_class, f"the model must be Sequential or Functional, got {model_class!r:.80}")
@@ -133,6 +134,7 @@ class _Reader:
         return self._sequential(config) if model_class == "Sequential" else self._functional(config)
 
     def _sequential(self, config: Mapping[str, Any]) -> StoredNetwork:
+        """Return the configuration of a Sequential model; see `_stored`."""
         layers = config["layers"]
         shape = config.get("build_input_shape")
         if layers and layers[0]["class_name"] == "InputLayer":
@@ -144,6 +146,7 @@ class _Reader:
         return StoredNetwork("Sequential", tuple(shape[1:]), stored)
 
     def _functional(self, config: Mapping[str, Any]) -> StoredNetwork:
+        """Return the configuration of a Functional model with one input; see `_stored`."""
         starts = [layer for layer in config["layers"] if layer["class_name"] == "InputLayer"]
         if len(starts) != 1:
             self._fail("InputLayer", f"the model must have one input, got {len(starts)}")
@@ -196,6 +199,7 @@ class _Reader:
         return name, arguments
 
     def _initializer(self, value: Any) -> Any:
+        """Return an initializer of the allow-list, from a name or a configuration."""
         value = {"class_name": value, "config": {}} if isinstance(value, str) else value
         name = value["class_name"]
         config = value["config"]

@@ -20,6 +20,7 @@ def keras_network(plan: tuple[Any, ...], shape: tuple[int, ...]) -> keras.Model:
     created: list[keras.layers.Layer] = []
 
     def stack(shape: tuple[int, ...], layers: Sequence[tuple]) -> keras.Sequential:
+        """Build a stack of layers for inputs of this shape, and add the layers to `created`."""
         built = [nested[layer[0]](layer[1]) if layer[0] in nested else _keras_layer(layer) for layer in layers]
         created.extend(built)
         return keras.Sequential([keras.Input(shape), *built])
@@ -45,6 +46,7 @@ def keras_network(plan: tuple[Any, ...], shape: tuple[int, ...]) -> keras.Model:
 
 
 def _keras_layer(layer: tuple) -> keras.layers.Layer:
+    """Return the Keras layer of a layer of a plan that has no inner layers."""
     options: dict[str, Any] = {"kernel_initializer": "zeros"}
     match layer:
         case ("dense", units, activation, *_):
@@ -74,7 +76,14 @@ _DUELING_PARTS = ("trunk", "value", "advantage")
 
 @keras.saving.register_keras_serializable("noterl")
 class Dueling(keras.Model):
-    """A dueling network: `value + advantage - mean(advantage)` on a shared trunk, for each of `values` atoms."""
+    """A dueling network: `value + advantage - mean(advantage)` on a shared trunk.
+
+    Args:
+        trunk: the shared layers.
+        value: the value stream, `values` outputs.
+        advantage: the advantage stream, `values` outputs for each action.
+        values: 1, or the number of atoms of a distribution.
+    """
 
     def __init__(
         self, trunk: keras.Sequential, value: keras.Sequential, advantage: keras.Sequential, *, values: int = 1

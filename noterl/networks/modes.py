@@ -39,7 +39,11 @@ def training_mode(networks: Sequence[Any], precision: str = "float32", mode: boo
 
 @contextmanager
 def inference_mode(*networks: Any) -> Iterator[None]:
-    """Inside the context, these networks compute as while acting, also in an update: statistics do not change."""
+    """Inside the context, these networks compute as while acting, even in an update.
+
+    The networks use the stored statistics, and do not change the statistics.
+    """
+    # Torch stores the mode in each module; Keras receives the mode in each call.
     modes = [(part, part.training) for network in networks if is_module(network) for part in network.modules()]
     for part, _ in modes:
         part.training = False
@@ -53,6 +57,7 @@ def inference_mode(*networks: Any) -> Iterator[None]:
 
 @cache
 def _with_mode(original: Any, training: bool | None, precision: str) -> type:
+    """Return the subclass of a network's class for `training_mode`; None as `training` passes no mode."""
     mode = {} if training is None else {"training": training}
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -49,6 +49,7 @@ class NoisyNetwork(Composite):
         self.noise_size: int = sum(map(sum, self._sizes))
 
     def _add_layer(self, name: str, inputs: int, outputs: int) -> None:
+        """Add a noisy layer: the layers mu and sigma, and variables with the noise of acting."""
         sigma = mlp(inputs, [], outputs)
         set_weights(sigma, [np.full_like(weight, SIGMA / math.sqrt(inputs)) for weight in get_weights(sigma)])
         self.parts |= {f"{name}_mu": mlp(inputs, [], outputs), f"{name}_sigma": sigma}

@@ -56,6 +56,7 @@ class Cell(Composite, Configurable):
             self._build(check_int("inputs", inputs))
 
     def _build(self, inputs: int) -> None:
+        """Build the layers for this number of inputs; the gates of all units are side by side."""
         width = (4 if self.kind == "lstm" else 3) * self.units
         self.parts = {
             "inputs": cell_layer(inputs, width, layer_norm=self.layer_norm),
@@ -70,7 +71,10 @@ class Cell(Composite, Configurable):
         return state["hidden"], state
 
     def project(self, inputs: Tensor) -> Tensor:
-        """Return the share of the inputs `[B, I]` in the gates, for many steps at once."""
+        """Return the share of the inputs `[B, I]` in the gates, for many steps at once.
+
+        If the cell was made without `inputs`, the first call builds the layers.
+        """
         if not self.parts:
             self._build(int(inputs.shape[-1]))
         return self.parts["inputs"](inputs)
@@ -153,7 +157,11 @@ class RecurrentNetwork(Composite):
         return self.parts["output"](features), state
 
     def clone_part(self, name: str) -> Network:
-        """Return an untrainable copy of a part; Keras copies models only, so the cell of a user is made again."""
+        """Return an untrainable copy of a part.
+
+        Keras can copy models, but no single layers. A cell that is a Keras layer is made by `make_cell`, and receives
+        the weights of the part.
+        """
         part = self.parts[name]
         if not isinstance(part, keras.layers.Layer) or isinstance(part, keras.Model):
             return super().clone_part(name)

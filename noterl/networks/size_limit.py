@@ -31,7 +31,10 @@ class NetworkSizeError(ValueError):
 
 
 def size_limit(variables: Any) -> AbstractContextManager[None]:
-    """Limit the networks that are built in this block to the weights of a saved agent.
+    """Return a context in which networks may have about twice the weights of a saved agent, together.
+
+    Twice, because networks that share layers are built and partly discarded. `LIMITS` in `noterl.utils.budget` limits
+    layers and outputs.
 
     Args:
         variables: the entry "variables" of a saved state, which may be malformed.
@@ -95,6 +98,7 @@ def plan_weights(plan: tuple[Any, ...], shape: tuple[int, ...]) -> Iterator[Plan
 
 
 def _stack_weights(layers: Iterable[tuple], shape: tuple[int, ...]) -> Iterator[PlanWeight]:
+    """Yield the weights of a stack of layers for inputs of this shape, in the order of the network's weights."""
     for layer in layers:
         kind, *args = layer
         if kind == "encoders":
@@ -118,6 +122,7 @@ def _stack_weights(layers: Iterable[tuple], shape: tuple[int, ...]) -> Iterator[
 
 
 def _output_shape(layers: Iterable[tuple], shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape of one output of a stack of layers; layers that are not listed keep the shape."""
     for layer, *args in layers:
         if layer == "dense":
             shape = (*shape[:-1], args[0])

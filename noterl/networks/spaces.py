@@ -16,7 +16,7 @@ from noterl.normalization import CLIP, Normalizers
 
 
 class Spaces:
-    """What an agent knows of the spaces of its environment.
+    """The spaces of an agent's environment, and what memories and networks need of the spaces.
 
     Args:
         source: the source of the environments.

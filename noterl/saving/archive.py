@@ -170,6 +170,7 @@ def library_versions() -> dict[str, str]:
 
 
 def _write_zip(file: BinaryIO, text: bytes, encoder: TreeEncoder) -> None:
+    """Write the zip of a tree: a small one in memory first, a large one directly, with large arrays in parallel."""
     parallel = {name: array for name, array in encoder.arrays.items() if _is_parallel(array)}
     size = sum(array.nbytes for array in [*encoder.arrays.values(), *encoder.tensors.values()])
     if parallel or size >= _MAX_BUFFERED:
@@ -181,6 +182,7 @@ def _write_zip(file: BinaryIO, text: bytes, encoder: TreeEncoder) -> None:
 
 
 def _write_members(file: BinaryIO, text: bytes, encoder: TreeEncoder, parallel: dict[str, Array]) -> None:
+    """Write all members of a zip: the JSON first, which `run_of` reads, and the arrays of `parallel` last."""
     archive = zipfile.ZipFile(file, "w")
     try:
         archive.writestr(_info(_JSON), text)
@@ -246,6 +248,7 @@ def _npy_header(array: Array) -> bytes:
 
 
 def _write_member(descriptor: int, info: zipfile.ZipInfo, header: bytes, data: memoryview, position: int) -> None:
+    """Write a `.npy` member at a position of the file, and set the checksum in `info`; called in several threads."""
     checksum = zlib.crc32(header)
     for offset in range(0, len(data), _CHUNK):
         checksum = zlib.crc32(data[offset : offset + _CHUNK], checksum)
@@ -295,6 +298,7 @@ def _members(archive: zipfile.ZipFile, file: BinaryIO, size: int) -> dict[str, z
 
 
 def _bytes(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
+    """Return the contents of a member; raise a FileError for JSON above the limit."""
     if info.filename == _JSON:
         Budget(f"its member {_JSON!r}").spend("bytes of JSON", info.file_size)
     with archive.open(info) as member:
@@ -302,6 +306,7 @@ def _bytes(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
 
 
 def _array(archive: zipfile.ZipFile, members: dict[str, zipfile.ZipInfo], name: str, mapped: bool) -> Array:
+    """Return the array of a member, and remove the member from `members`."""
     # Each member is used once, because a tree that names one member a thousand times would fill the memory.
     info = members.pop(name, None)
     if info is None:
@@ -356,6 +361,7 @@ def _encoded_tree(text: bytes) -> Any:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object as a dict; raise a FileError for a repeated key, of which `json` would use the last."""
     result = dict(pairs)
     if len(result) != len(pairs):
         raise FileError(f"its {_JSON} has a key twice")

@@ -113,6 +113,7 @@ class TreeDecoder(codec.Decoder):
         return Description(kind, *self.call(content, keys))
 
     def _tensor(self, content: Any, keys: Keys) -> Array:
+        """Return a tensor by name, and remove the tensor, so that none is used twice."""
         name = codec.expect(content, str)
         if name not in self._tensors:
             raise FileError(f"the tensor {name!r:.80} is missing or used twice")
@@ -133,6 +134,7 @@ def build(value: Any, custom_objects: Mapping[str, type] | None = None) -> Any:
 
 
 def _build(value: Any, custom_objects: dict[str, type], keys: Keys) -> Any:
+    """Return a value with objects in place of descriptions, the innermost built first; see `build`."""
     if isinstance(value, dict):
         return {key: _build(entry, custom_objects, (*keys, key)) for key, entry in value.items()}
     if isinstance(value, list | tuple | deque):
@@ -145,6 +147,7 @@ def _build(value: Any, custom_objects: dict[str, type], keys: Keys) -> Any:
 
 
 def _build_object(name: str, config: dict[str, Any], custom_objects: dict[str, type], place: str) -> Any:
+    """Return a `Configurable` that may be an argument, such as a policy."""
     cls = lookup(name, custom_objects)
     if not isinstance(cls, type) or not issubclass(cls, Configurable):
         raise ValueError(f"{place}: the class {name!r} must be a noterl.registry.Configurable, got {cls!r}")
@@ -155,6 +158,7 @@ def _build_object(name: str, config: dict[str, Any], custom_objects: dict[str, t
 
 
 def _build_keras(name: str, config: dict[str, Any], custom_objects: dict[str, type], place: str) -> Any:
+    """Return an optimizer or a schedule of Keras."""
     cls = _keras_class(name, custom_objects)
     # Keras's from_config would import the modules that a nested dict names, so only the constructor is called.
     if any(_has_dict(argument) for argument in config.values()):
@@ -168,6 +172,7 @@ def _build_torch(name: str, config: dict[str, Any], custom_objects: dict[str, ty
 
 
 def _refuse(name: str, config: dict[str, Any], custom_objects: dict[str, type], place: str) -> Any:
+    """Raise a ValueError for an object that `Arguments` could not store."""
     raise ValueError(
         f"the agent was built with {place}={name}, which a file cannot hold: "
         "build the agent in your script and call agent.restore(path)"
@@ -183,6 +188,7 @@ _BUILDERS: dict[str, Callable[[str, dict[str, Any], dict[str, type], str], Any]]
 
 
 def _construct(call: Callable[[dict[str, Any]], Any], config: dict[str, Any], name: str, place: str) -> Any:
+    """Return `call(config)`; an error becomes a ValueError that names the place in the file."""
     try:
         return call(config)
     except FileError:
@@ -223,6 +229,7 @@ def _describe_torch(value: Any, name: str, keys: Keys) -> Description | None:
 
 
 def _describe_keras(value: Any, name: str, keys: Keys) -> Description | None:
+    """Return the description of an optimizer or a schedule of Keras; None if an argument is a dict."""
     class_of_name = _find(_keras_class, name)
     # On torch, calling an optimizer class of Keras returns an instance of a subclass.
     from_keras = type(value).__module__.startswith("keras.src.") and issubclass(type(value), class_of_name or object)
@@ -265,6 +272,11 @@ def _is_torch(cls: type) -> bool:
 
 
 def _torch_class(name: str, custom_objects: dict[str, type] | None = None) -> type:
+    """Return the class of an optimizer of torch, from `custom_objects`, `torch.optim` or the registry.
+
+    Raises:
+        ValueError: if torch is not imported, or there is no such optimizer.
+    """
     torch = sys.modules.get("torch")
     if torch is None:
         raise ValueError(

@@ -164,10 +164,12 @@ def check_hdf5(path: Path, largest: int | None = None) -> None:
 
     size = checked_size(path)
     budget = Budget("its data sets")
+    # Negative amounts allow more than the limits, in proportion to the file.
     budget.spend("unpacked bytes", -min(UNPACKED_PER_BYTE * size, available_bytes()))
     budget.spend("chunks", -size // _BYTES_OF_CHUNK)
 
     def check(name: str, entry: Any) -> None:
+        """Check one group or data set."""
         if isinstance(entry, h5py.Group):
             if not all(isinstance(entry.get(key, getlink=True), h5py.HardLink) for key in entry):
                 raise FileError(f"its group {name!r:.80} has a link to another place")

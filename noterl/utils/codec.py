@@ -136,6 +136,7 @@ class Encoder:
         return {"$npy": self._store(value, keys)}
 
     def _store(self, array: Array, keys: Keys) -> str:
+        """Add an array to `arrays`, and return the name by which the JSON refers to the array."""
         # The keys help a reader of the file; the number makes the name unique.
         slug = re.sub(r"[^A-Za-z0-9]+", "_", "_".join(map(str, keys)))[:80]
         name = f"arrays/{len(self.arrays)}_{slug}.npy"
@@ -143,6 +144,7 @@ class Encoder:
         return name
 
     def _list(self, value: list[Any], keys: Keys) -> Any:
+        """Encode a list, as arrays if the list is long and has only numbers, words, bools and None."""
         if len(value) >= _PACKED_LENGTH:
             kinds = list(dict.fromkeys(map(type, value)))
             if all(item_type in (float, int, bool, str, type(None)) or _is_scalar(item_type) for item_type in kinds):
@@ -153,27 +155,36 @@ class Encoder:
         return [self.encode(entry, (*keys, index)) for index, entry in enumerate(value)]
 
     def _pack(self, value: list[Any], kinds: list[type], keys: Keys) -> Any:
-        """Return a list of numbers, words, bools, None and NumPy scalars as arrays."""
+        """Return a list of numbers, words, bools, None and NumPy scalars as arrays.
+
+        A list of only floats or only ints is one array. For other lists, `Decoder._mixed` describes the arrays.
+
+        Args:
+            value: the list.
+            kinds: the types that occur, in the order of their first occurrence.
+            keys: the place of the list, for file names and errors.
+        """
         if kinds in ([float], [int]):
             return {"$packed": self._store(np.array(value, np.float64 if kinds == [float] else np.int64), keys)}
         scalars = list(filter(_is_scalar, kinds))
         codes: dict[type, int] = {float: _FLOATS, int: _INTS, str: _WORDS}
         codes |= {dtype: _SCALARS + number for number, dtype in enumerate(scalars)}
         values_by_code: dict[int, list[Any]] = {code: [] for code in codes.values()}
-        places = []
+        entry_codes = []
         for entry in value:
             code = codes.get(type(entry))
             if code is None:
-                code = 2 + _CONSTANTS.index(entry)
+                code = 2 + _CONSTANTS.index(entry)  # None and bools have a code and no value
             else:
                 values_by_code[code].append(entry)
-            places.append(code)
+            entry_codes.append(code)
         words = [word.encode("utf-8", "surrogatepass") for word in values_by_code[_WORDS]]
         lengths = np.array(list(map(len, words)), np.int64)
-        others: list[Array] = [lengths, np.frombuffer(b"".join(words), np.uint8)] if words or scalars else []
-        others += [np.array(values_by_code[codes[dtype]], dtype) for dtype in scalars]
+        # Arrays of scalars follow those of words, which are empty if there are scalars but no words.
+        word_arrays: list[Array] = [lengths, np.frombuffer(b"".join(words), np.uint8)] if words or scalars else []
+        scalar_arrays: list[Array] = [np.array(values_by_code[codes[dtype]], dtype) for dtype in scalars]
         numbers = [np.array(values_by_code[_FLOATS], np.float64), np.array(values_by_code[_INTS], np.int64)]
-        arrays: list[Array] = [np.array(places, np.int64), *numbers, *others]
+        arrays: list[Array] = [np.array(entry_codes, np.int64), *numbers, *word_arrays, *scalar_arrays]
         return {"$mixed": [self._store(array, keys) for array in arrays]}
 
     def _dict(self, value: dict[Any, Any], keys: Keys) -> dict[str, Any]:
@@ -248,6 +259,7 @@ class Decoder:
         return expect(name, str), expect(self.decode(arguments, keys), dict)
 
     def _packed(self, content: Any, keys: Keys) -> list[Any]:
+        """Return a list of floats or of ints, whose array the content names."""
         array = self._load(expect(content, str))
         if array.ndim != 1 or array.dtype not in (np.float64, np.int64):
             raise ValueError(f"got {array.dtype}{list(array.shape)}")
@@ -271,10 +283,11 @@ class Decoder:
             values_by_code |= {_SCALARS + number: list(array) for number, array in enumerate(scalars)}
         counts = Counter(codes)
         constants = {2 + number: value for number, value in enumerate(_CONSTANTS)}
-        if not all(type(code) is int and (code in values_by_code or code in constants) for code in counts) or any(
-            len(part) != counts[code] for code, part in values_by_code.items()
-        ):
+        has_known_codes = all(type(code) is int and code in {**values_by_code, **constants} for code in counts)
+        has_all_values = all(len(part) == counts[code] for code, part in values_by_code.items())
+        if not has_known_codes or not has_all_values:
             raise ValueError("the numbers of values differ, or a kind is unknown")
+        # Each code takes the next value of its kind, so the values return to their order.
         values = {code: iter(part) for code, part in values_by_code.items()}
         return [next(values[code]) if code in values else constants[code] for code in codes]
 
@@ -285,6 +298,7 @@ class Decoder:
         return dict(pairs)
 
     def _space(self, content: Any, keys: Keys) -> Any:
+        """Return a space, after its bytes were counted in the budget for all spaces of the file."""
         name, fields = self.call(content, keys)
         build = {cls.__name__: build for cls, (_, build) in _SPACES.items()}[name]
         self._budget.place = f"its spaces, up to {key_path(keys, 'tree')}"
@@ -347,6 +361,7 @@ def _decode_int(digits: str) -> int:
 
 
 def _decode_scalar(content: Any, keys: Keys) -> np.generic:
+    """Return a NumPy scalar from the dtype and the bytes as hexadecimal digits."""
     dtype, digits = content
     if not _DTYPE.fullmatch(dtype):
         raise ValueError(f"there is no scalar of dtype {dtype!r:.40}")
@@ -368,6 +383,7 @@ def _box_fields(space: spaces.Box) -> dict[str, Any]:
 
 
 def _box(shape: list[int], low: Any, high: Any, below: Any, above: Any) -> spaces.Box:
+    """Return a Box from the fields of `_box_fields`."""
     box = spaces.Box(np.full(shape, low), np.full(shape, high), dtype=low.dtype)
     # The bound of an unbounded side of an integer box is the smallest or largest int, so it does not show whether the
     # side is unbounded.

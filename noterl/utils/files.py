@@ -232,6 +232,7 @@ def _sync_directory(target: str) -> None:
     """Make the rename durable. The file is complete without this, so an error is ignored."""
 
     def sync() -> None:
+        """Write the directory to the disk."""
         with contextlib.suppress(OSError):
             descriptor = os.open(os.path.dirname(target), os.O_RDONLY | os.O_DIRECTORY)
             try:

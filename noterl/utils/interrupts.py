@@ -119,6 +119,7 @@ class InterruptGuard:
         self.check()
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
+        """Store a signal, or raise at once for a second signal if `is_open`; Python calls this in the main thread."""
         is_second = self.pending is not None
         if self.pending not in _ENDING:  # a Ctrl-C does not replace the signal, because the process must end
             self.pending = number

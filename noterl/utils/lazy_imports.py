@@ -31,6 +31,7 @@ def attach(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]],
     homes = _typed_imports(ast.parse(module.__spec__.loader.get_source(package)))
 
     def get_name(name: str) -> Any:
+        """Import a name, and store the value in the package, so that Python does not call this function again."""
         if name not in homes:
             error = words.missing_attribute(module, name, f"module {package!r}")
             # For `from noterl import name`, Python would replace the message of an AttributeError.

@@ -30,6 +30,7 @@ def _control_groups(
 
 
 def _limit(group: Path) -> tuple[int, int] | None:
+    """Return the limit of a control group and the bytes left; None if the group has no limit."""
     limit = _read(group / "memory.max").strip()
     usage = _read(group / "memory.current").strip()
     if not limit.isdigit() or not usage.isdigit():

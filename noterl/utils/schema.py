@@ -115,6 +115,7 @@ def check(value: Any, schema: Any, name: str = "state") -> None:
 
 
 def _check(value: Any, schema: Any, keys: Keys) -> None:
+    """Check a value, and then the items against the first alternative that fits the value itself."""
     alternatives = schema if isinstance(schema, tuple) else (schema,)
     fitting = [alternative for alternative in alternatives if _fits(value, alternative)]
     if not fitting:
@@ -159,6 +160,7 @@ def _items(value: Any, schema: Any) -> list[tuple[str | int, Any, Any]]:
 
 
 def _expected(schema: Any) -> str:
+    """Return what a schema allows, for an error message."""
     if isinstance(schema, Mapping):
         return f"a dict with the keys {sorted(schema)}"
     if isinstance(schema, list):
@@ -167,6 +169,7 @@ def _expected(schema: Any) -> str:
 
 
 def _described(value: Any) -> str:
+    """Return a short description of a value from a file, which may be large."""
     if isinstance(value, np.ndarray):
         return f"{value.dtype}{list(value.shape)}"
     if isinstance(value, Mapping):

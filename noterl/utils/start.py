@@ -92,6 +92,7 @@ def disabled_late() -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Return the decorator `torch._dynamo.disable()`, which takes effect when torch has imported its compiler."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function that calls this one, decorated by torch once torch has imported its compiler."""
         disabled: list[Callable[..., Any]] = []
 
         @wraps(function)
@@ -151,6 +152,7 @@ class _LateFinder(MetaPathFinder, Loader):
         self.modules = modules
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> ModuleSpec | None:
+        """Return how to make the placeholder of a module; None for other modules, which Python then finds itself."""
         if not any(f"{name}.".startswith(f"{late}.") for late in self.modules):
             return None
         spec_of_module = PathFinder.find_spec(name, path)

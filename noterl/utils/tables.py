@@ -192,6 +192,7 @@ def _check_size(files: Sequence[Path], cells: int, unpacked: int = 0) -> None:
     # The size of a sparse file counts only as far as its cells, of 128 bytes each, fit in memory.
     size = min(sum(file.stat().st_size for file in files), available_bytes() // (CELLS_PER_BYTE * 128))
     budget = Budget(f"the table in {', '.join(map(str, files)):.200}", ValueError)
+    # What is in proportion to the files does not count.
     budget.spend("cells", cells - CELLS_PER_BYTE * size)
     budget.spend("unpacked bytes", unpacked - UNPACKED_PER_BYTE * size)
 
@@ -218,6 +219,7 @@ def _is_not_finite(value: Any) -> bool:
 
 
 def _value(cell: str) -> Any:
+    """Return the value of a cell of a CSV file: None, a number, a bool or a str."""
     if not cell:
         return None
     try:

@@ -108,6 +108,7 @@ class Choice:
 
 
 def _labels(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return a label for each value of a `Choice`, the same in each process."""
     # Optuna's choices are plain values; a text stands for any other value.
     if all(map(is_plain, values)):
         return values

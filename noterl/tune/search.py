@@ -200,6 +200,7 @@ def tune(
 
 
 def _file_of_weights(path: str | Path | None) -> str | None:
+    """Return the path of a file that exists, or None; raise a ValueError if there is no such file."""
     if path is None or user_path(path).is_file():
         return None if path is None else str(user_path(path))
     raise ValueError(f"weights must be the path of a file of Agent.save_weights, got {str(path)!r}")
@@ -402,6 +403,7 @@ class Search:
         return Result(self.study, values, float(best.value), default, folder, *again)
 
     def _finished(self) -> int:
+        """Return how many trials have ended, in any way and in any process."""
         states = self.optuna.trial.TrialState
         # Running trials do not count, because the bar shows what is done.
         return len(self.study.get_trials(deepcopy=False, states=(states.COMPLETE, states.PRUNED, states.FAIL)))
@@ -436,6 +438,7 @@ class Search:
                 bar.set_postfix_str(f"best {max(entry.value for entry in complete):.4g}")
 
     def _run_trial(self, trial: Any) -> None:
+        """Run a trial in a process, and store in the study whether the trial is complete, pruned or failed."""
         states = self.optuna.trial.TrialState
         try:
             values = self.space(trial, self.task.steps)
@@ -458,7 +461,14 @@ class Search:
                 self.study.tell(trial, float(np.mean(results)))
 
     def _goes_on(self, trial: Any, positions: Sequence[int], number: int, values: Sequence[float]) -> bool:
-        """Report an evaluation of one or several training runs to the trial and return whether it goes on."""
+        """Report an evaluation of one or several training runs to the trial; return whether the trial goes on.
+
+        Args:
+            trial: of Optuna.
+            positions: the numbers of the training runs.
+            number: of the evaluation, from 1.
+            values: the mean return of each training run.
+        """
         evaluations = self.task.evaluations
         if self.wilcoxon:
             # The test of Wilcoxon compares final results by seed.
@@ -506,6 +516,7 @@ class Search:
             end(process, pipe)
 
     def _check(self, process: Any, started: float) -> None:
+        """Raise a `TrialError` if the search was stopped, or the process of a trial exceeds a limit."""
         if self.stopping.is_set():
             raise TrialError("the search was stopped")
         self.limits.check(process, started)
@@ -551,7 +562,7 @@ def _name(agent: type) -> str:
 
 
 def plot(optuna: Any, result: Result) -> None:
-    """Write `history.png`, and `importances.png` if enough trials are complete for an estimate."""
+    """Write `history.png` if a trial is complete, and `importances.png` if the values of complete trials differ."""
     trials = result.study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.COMPLETE,))
     if not trials:
         return
@@ -569,7 +580,7 @@ def plot(optuna: Any, result: Result) -> None:
         axes.legend()
     # Without any difference in the values, no hyperparameter has a share.
     if len(set(values)) > 1:
-        evaluator = optuna.importance.PedAnovaImportanceEvaluator()  # that of Optuna 4 needs scikit-learn
+        evaluator = optuna.importance.PedAnovaImportanceEvaluator()  # Optuna's default evaluator needs scikit-learn
         shares = optuna.importance.get_param_importances(result.study, evaluator=evaluator)
         # A bar needs a fifth of an inch.
         with figures.drawing(height=0.8 + 0.2 * len(shares), path=result.folder / "importances.png") as (axes,):
@@ -624,6 +635,7 @@ def _expression(value: Any) -> str:
 
 
 def _receive(pipe: Any, process: Any) -> Any:
+    """Return the next message of a trial; raise a `TrialError` if the process has ended."""
     try:
         return pipe.recv()
     except (EOFError, OSError) as error:

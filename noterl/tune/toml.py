@@ -28,6 +28,7 @@ def toml_text(table: Mapping[str, Any]) -> str:
 
 
 def _value(value: Any) -> str:
+    """Return a value as TOML; a table inside of a list or table is written in one line."""
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_value, value))}]"
     if isinstance(value, bool):

@@ -145,6 +145,7 @@ def make_population(task: Task) -> Population | None:
 
 
 def _make_agent(task: Task, seed: int) -> Any:
+    """Return a compiled agent with the values of the task, with the weights of the file if there is one."""
     built, compiled, _ = split(task.agent, task.values)
     agent = task.agent(task.env, seed=seed, **built)
     agent.compile(**compiled)

@@ -105,6 +105,7 @@ class Hyperparameter(Variable):
         def __set__(self, instance: Any, value: float | Hyperparameter) -> None: ...
 
     def __float__(self) -> float:
+        """Return the host value; raise a RuntimeError while an update is compiled."""
         from noterl import backends
 
         if backends.current().is_tracing():

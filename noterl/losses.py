@@ -301,8 +301,8 @@ def v_trace(
         value: `[T, N]`, V of the observations.
         next_value: `[T, N]`, V of the true next observations. At a truncation, the target is bootstrapped from it.
         ratio: `[T, N]`, the probability of the action over its probability when it was taken.
-        continues: `[T, N]`, 1 if the lane's next row follows from this one, else 0. Multiplied by lambda, `next_t` is
-            the mean of both, as in the remark 2 of the paper.
+        continues: `[T, N]`, 1 if the lane's next row follows from this one, else 0. If you multiply it by lambda,
+            `next_t` is the weighted mean of `v_{t+1}` and `next_value_t`, as in remark 2 of the paper.
 
     Returns:
         `[T, N]`, without a gradient.
@@ -317,7 +317,8 @@ def v_trace(
     """
     weight = ops.minimum(ratio, 1.0)
     discount = weight * discount
-    # The targets follow the recursion of `gae`, in which the value of the next row is 0.
+    # `gae` computes `A_t = delta_t + decay_t A_{t+1}`. With these arguments, `A_t` is the target, not the advantage.
+    # `delta_t` contains the value of the next observation only where the lane does not continue.
     bootstrap = discount * (1.0 - continues)
     return gae(weight * reward, bootstrap, (weight - 1.0) * value, next_value, discount * continues)
 

@@ -117,10 +117,12 @@ class MultiAgent(BaseAgent):
         return self._team.actions(actions[0]) if joint.ndim == 1 else self._team.batched_actions(actions)
 
     def _joint_forward(self, observation: Any) -> Any:
+        """Return the outputs of all agents side by side, for their observations side by side; for acting."""
         observations = self._team.split_observations(observation, ops.reshape)
         return ops.concatenate([self.forward(part, agent) for agent, part in enumerate(observations)], axis=-1)
 
     def _per_agent_batch(self, batch: Batch) -> Batch:
+        """Return a batch whose fields are tuples with an entry for each agent, as `loss` and `update` receive it."""
         extra = dict(batch.extra)
         for name in ("present", "remaining"):
             extra[name] = self._columns(extra[name])

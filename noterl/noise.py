@@ -21,6 +21,7 @@ def _optional_non_negative(name: str, value: Any) -> float | None:
 
 
 def _floats(name: str, value: Any, *axes: str) -> NDArray[np.float64]:
+    """Return an array with these axes, or raise a ValueError that names the attribute."""
     numbers = np.array(value)
     if numbers.ndim != len(axes) or numbers.dtype.kind != "f" or not np.isfinite(numbers).all():
         raise ValueError(f"{name} must be finite floats, [{', '.join(axes)}], got {value!r}")
@@ -36,6 +37,7 @@ def _sequences(name: str, value: Any) -> NDArray[np.float64]:
 
 
 def _positions(name: str, value: Any) -> NDArray[np.int64]:
+    """Return positions `[lanes]`, or raise a ValueError that names the attribute."""
     positions = np.array(value)
     if positions.ndim != 1 or positions.dtype.kind not in "iu" or (positions < 0).any():
         raise ValueError(f"{name} must be ints of at least 0, [lanes], got {value!r}")
@@ -121,7 +123,7 @@ class NoiseProcess(Explorer):
         return max(self.sigma_min, self.sigma - (self.sigma - self.sigma_min) * fraction)
 
     def sample(self, lanes: int | None = None) -> NDArray[np.float32]:
-        """Return the next sample.
+        """Return the next sample, and count a step of each lane for the annealing.
 
         Args:
             lanes: number of environments; None for one environment, whose sample has no axis for lanes.
@@ -224,7 +226,9 @@ class OrnsteinUhlenbeckProcess(NoiseProcess):
             raise ValueError(f"theta must be below 2 / dt ({2 / self.dt:g}), got {self.theta!r}")
 
     def draw(self, lanes: int) -> NDArray[np.float64]:
-        """Return noise `[lanes, size]`; new lanes start here.
+        """Move the states of the lanes on by a step, and return a view of the states `[lanes, size]`.
+
+        New lanes start here.
 
         Raises:
             ValueError: if `theta * dt` has become 2 or more.
@@ -323,7 +327,7 @@ class ColoredNoise(NoiseProcess):
         self.positions: np.ndarray = np.empty(0, np.int64)
 
     def draw(self, lanes: int) -> NDArray[np.float64]:
-        """Return noise `[lanes, size]`; new lanes start here."""
+        """Take the next sample of the sequence of each lane, and return noise `[lanes, size]`; new lanes start here."""
         if lanes > len(self.positions):
             new = lanes - len(self.positions)
             self.sequences = np.concatenate([self.sequences, self._start(new)])

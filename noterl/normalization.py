@@ -62,6 +62,7 @@ class RunningMeanStd:
         self._merge(np.asarray(value, np.float64), 0.0, 1)
 
     def _merge(self, mean: Array, variance: Array | float, added: int) -> None:
+        """Add `added` values with this mean and population variance, unless the statistics are fixed."""
         if self.is_fixed:
             return
         total = self.count + added
@@ -206,7 +207,10 @@ class Normalizers:
         )
 
     def _discounted_returns(self, batch: Batch, gamma: float) -> Array:
-        """Return the discounted return so far at each step `[T, N]`; the end of an episode resets the return."""
+        """Return the discounted return so far at each step `[T, N]`; the end of an episode resets the return.
+
+        The returns after the last step are kept, because the next rollout continues the episodes.
+        """
         steps, lanes = batch.reward.shape
         running = self._returns if len(self._returns) == lanes else np.zeros(lanes)
         returns = np.empty((steps, lanes))

@@ -131,6 +131,7 @@ def compare(
 
 
 def _bootstrap(values: np.ndarray) -> Any:
+    """Return the bounds of the 95 % percentile interval and the mean of runs `[R, P]`: low, mean, high `[P]`."""
     # The same resamples in every call: a figure that is drawn again looks the same.
     # Weights instead of resampled curves: one product of matrices for all resamples.
     weights = np.random.default_rng(0).multinomial(len(values), [1 / len(values)] * len(values), size=_RESAMPLES)
@@ -201,6 +202,7 @@ def _is_run(runs: Mapping[str, Any]) -> bool:
 
 
 def _columns(run: Any) -> Mapping[str, Sequence[Any]]:
+    """Return the columns of a run by name."""
     if isinstance(run, History):
         return {"episode": run.episode, **run.history}
     if isinstance(run, str | Path):

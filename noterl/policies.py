@@ -23,6 +23,7 @@ from noterl.utils.masks import legal_choice
 
 
 def _action_counts(name: str, value: Any) -> NDArray[np.int64] | None:
+    """Return counts `[A]` or None, or raise a ValueError that names the attribute."""
     if value is None:
         return None
     counts = np.array(value)
@@ -55,7 +56,7 @@ class Policy(Explorer):
     def select_action(
         self, values: ArrayLike, step: int = 0, action_mask: ArrayLike | None = None
     ) -> NDArray[np.int64] | int:
-        """Return the index of an action for each row of `values`.
+        """Return the index of an action for each row of `values`; scheduled attributes are set first.
 
         Args:
             values: `[N, A]`, or `[A]` for one row; finite, which is not checked.

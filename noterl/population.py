@@ -109,6 +109,7 @@ class _Progress:
         call_handlers(self._events.on_step_end)
 
     def _count(self) -> None:
+        """Set the counts that the callbacks show to the sums over the members."""
         for name in ("steps", "updates", "log_step"):
             setattr(self._sums, name, sum(getattr(agent, name) for agent in self._agents))
 
@@ -319,7 +320,10 @@ class Population:
             )
 
     def _open(self, num_envs: int) -> Members:
-        """Return what makes the calls of the members in a number of environments."""
+        """Return what makes the calls of the members in a number of environments; called when a `fit` begins.
+
+        Another number than in the last `fit` makes and compiles another program.
+        """
         self._learner.updater.check_constants()
         version = self.agent._reads.check()
         if num_envs != self._num_envs:
@@ -337,6 +341,7 @@ class Population:
         return self._members
 
     def _make_members(self, num_envs: int, shorter: int = 1) -> Members:
+        """Return what makes the calls of the members; a call is shorter than an agent's by the factor `shorter`."""
         self._learner.open(num_envs)
         program = device.make_program(self._learner, self.agent._parts.build()[1], self.agent.spaces.source, shorter)
         return backends.current().capabilities["device_programs"].make_members(program, len(self))

@@ -58,7 +58,7 @@ class Generators:
         self._generators: dict[str, np.random.Generator] = {}
 
     def __call__(self, name: str) -> np.random.Generator:
-        """Return the generator of a name, always the same object."""
+        """Return the generator of a name, always the same object; the first call makes the generator."""
         generator = self._generators.get(name)
         if generator is None:
             generator = self._generators[name] = np.random.Generator(self._bits(name))

@@ -75,7 +75,7 @@ def lookup(name: str, custom_objects: dict[str, type] | None = None) -> type:
 
 
 def arguments() -> dict[str, type]:
-    """Return the registered classes whose instances may be arguments of other objects, by name."""
+    """Import all modules of `register_modules`, and return the classes whose instances may be arguments, by name."""
     for module in _modules:
         importlib.import_module(module)
     return {name: cls for name, cls in _registry.items() if issubclass(cls, Configurable) and cls._is_argument}
@@ -96,6 +96,7 @@ class _Recorder(type):
     if not TYPE_CHECKING:
 
         def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+            """Make an instance with the arguments in `_config`; a TypeError for wrong arguments gets advice."""
             class_: Any = cls
             instance = class_.__new__(cls)
             # Recorded before `__init__`, whose assignments may read it; see `Explorer`.

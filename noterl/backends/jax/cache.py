@@ -35,30 +35,14 @@ def enable() -> None:
         return
 
     def get_file_cache(path: str) -> Any:
-        return (Cache(compilation_cache.Store(folder, _LIMIT)), path) if path == str(folder) else of_jax(path)
+        if path != str(folder):
+            return of_jax(path)
+        store: Any = compilation_cache.Store(folder, _LIMIT)
+        store._path = folder  # JAX names it in log messages
+        return store, path
 
     internal.get_file_cache = get_file_cache
     jax.config.update("jax_compilation_cache_dir", str(folder))
     if _MIN_COMPILE_TIME.upper() not in os.environ and getattr(jax.config, _MIN_COMPILE_TIME) == 1.0:  # JAX's default
         # Also the small programs, because reading one takes less time than compiling it.
         jax.config.update(_MIN_COMPILE_TIME, 0.0)
-
-
-class Cache:
-    """A store with the interface of JAX's caches.
-
-    Args:
-        store: the files.
-    """
-
-    def __init__(self, store: compilation_cache.Store) -> None:
-        self._store = store
-        self._path = store.folder
-
-    def get(self, key: str) -> bytes | None:
-        """Return a compiled program, or None."""
-        return self._store.get(key)
-
-    def put(self, key: str, value: bytes) -> None:
-        """Store a compiled program."""
-        self._store.put(key, value)

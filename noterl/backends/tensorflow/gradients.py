@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, TypeVar
 
@@ -44,14 +44,21 @@ def minimize(loss_fn: Loss, trained: Variables, optimizer: Any, args: tuple, **u
     if flag is not None:
         flag.value &= tf.math.is_finite(loss)
         if not flag.losses_only:
-            for gradient in grads:
-                if gradient is not None:
-                    flag.value &= tf.reduce_all(tf.math.is_finite(gradient))
+            flag.value &= all_finite(grads)
     if replica is None:
         optimizer.apply(grads, list(trained))
     else:
         replica.apply(optimizer, grads, list(trained))
     return loss, aux
+
+
+def all_finite(tensors: Iterable[Any]) -> Any:
+    """Return whether all floating-point tensors are finite; None, a missing gradient, counts as finite."""
+    finite = tf.constant(True)
+    for tensor in tensors:
+        if tensor is not None:
+            finite &= tf.reduce_all(tf.math.is_finite(tensor))
+    return finite
 
 
 def _gradients_of_loss(loss_fn: Loss, trained: Variables, args: tuple) -> tuple[Any, Any, list[Any]]:

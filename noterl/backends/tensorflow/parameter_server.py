@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from noterl.backends.common import GatheredRows, GroupResult, Rows, num_updates
 from noterl.backends.process_group import ConnectionLost
-from noterl.backends.tensorflow.gradients import FiniteFlag
+from noterl.backends.tensorflow.gradients import FiniteFlag, all_finite
 from noterl.backends.tensorflow.replicas import copies_of, tracing_with
 from noterl.backends.tensorflow.updates import Updates
 from noterl.backends.tensorflow.workers import CONNECT_SECONDS, first_line
@@ -161,16 +161,12 @@ class _Worker:
 
     def apply(self, optimizer: Any, gradients: list[Any], variables: list[keras.Variable]) -> None:
         """Apply the optimizer, unless a gradient is not finite: other workers use the variables meanwhile."""
-        finite = tf.constant(True)
-        for gradient in gradients:
-            if gradient is not None:
-                finite &= tf.reduce_all(tf.math.is_finite(gradient))
 
         def applied() -> Any:
             optimizer.apply(gradients, variables)
             return tf.constant(True)
 
-        tf.cond(finite, applied, lambda: tf.constant(False))
+        tf.cond(all_finite(gradients), applied, lambda: tf.constant(False))
 
 
 @dataclass(eq=False)

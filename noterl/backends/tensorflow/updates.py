@@ -13,7 +13,7 @@ import tensorflow as tf
 from noterl.backends.common import GatheredRows, GroupResult, Rows, UpdateProgram, apply_finite, is_single, num_updates
 from noterl.backends.finite import finiteness_probes
 from noterl.backends.tensorflow.cache import align_names, first_call, publish
-from noterl.backends.tensorflow.gradients import FiniteFlag
+from noterl.backends.tensorflow.gradients import FiniteFlag, all_finite
 from noterl.backends.transfer import HostReport, pack, unpack
 from noterl.types import Batch
 
@@ -42,7 +42,7 @@ class EagerUpdates(UpdateProgram):
         old = self._read_state()
         with FiniteFlag(losses_only=False) as flag:
             result = self.step(batch, index)
-        finite = flag.value & _all_finite(self._state)
+        finite = flag.value & all_finite(finiteness_probes(self._state))
         stop = finite & (False if self.stop is None else self.stop(result[0]))
         applied = finite & ~stop
         self._write_state(old, keep=applied)
@@ -103,7 +103,7 @@ class Updates(EagerUpdates):
         old = self._read_state()
         once = partial(self._once, losses_only=True)
         _, finite, (logs, feedback) = self._repeat(once, rows, count, start, until_false=False)
-        finite &= _all_finite(self._state)
+        finite &= all_finite(finiteness_probes(self._state))
         # If a value is not finite, the old state replaces the result of all updates.
         self._write_state(old, keep=finite)
         weights = [tf.reshape(variable.value, [-1]) for variable in self.report]
@@ -226,14 +226,6 @@ def _number(value: int) -> Any:
 
 def _cast(words: Any, dtype: np.dtype, shape: tuple[int, ...]) -> Any:
     return tf.reshape(tf.bitcast(words, dtype), shape)
-
-
-def _all_finite(variables: Sequence[Any]) -> Any:
-    """Return whether all floating-point variables are finite."""
-    finite = tf.constant(True)
-    for value in finiteness_probes(variables):
-        finite &= tf.reduce_all(tf.math.is_finite(value))
-    return finite
 
 
 def _row(rows: Rows, k: Any) -> Batch:

@@ -14,6 +14,11 @@ class ConnectionLost(RuntimeError):
     """Raised if an operation over all processes fails; the message holds the error of the other process, if known."""
 
 
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's message, for another message."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+
+
 class ProcessGroup(ABC):
     """The processes of a run, as seen by one process.
 

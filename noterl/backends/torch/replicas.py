@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 from noterl.backends.common import GroupResult, Program, Rows
 from noterl.backends.meeting import choose_loopback_interface, is_loopback, listener
-from noterl.backends.process_group import ConnectionLost, ProcessGroup, settle
+from noterl.backends.process_group import ConnectionLost, ProcessGroup, first_line, settle
 from noterl.backends.replicas import averaging, means_by_dtype
 
 # Processes must start within this time of each other. Later, a process waits for the others as long as their
@@ -79,7 +79,7 @@ class Processes(ProcessGroup):
         except (RuntimeError, TimeoutError, ValueError) as error:  # errors of torch.distributed are RuntimeErrors
             raise ConnectionLost(
                 f"rank {self.rank} cannot connect to the {self.count} processes of the run at MASTER_ADDR and "
-                f"MASTER_PORT, {where}: {_first_line(error)}. If another program uses the port, choose another one; if "
+                f"MASTER_PORT, {where}: {first_line(error)}. If another program uses the port, choose another one; if "
                 "a process has failed, its output holds the error"
             ) from error
         self._made = True
@@ -254,7 +254,3 @@ def _is_of_connection(error: RuntimeError) -> bool:
         return True
     text = str(error).lower()
     return any(word in text for word in ("gloo", "connection", "process group", "nccl", "socket"))
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -18,6 +18,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from noterl.backends.common import Stack, no_gradient, split_loss
+from noterl.backends.process_group import first_line
 from noterl.backends.reads import Reading
 from noterl.backends.torch.modules import modules_with
 from noterl.backends.torch.rollback import restoring
@@ -141,7 +142,7 @@ class TracedGradients:
         try:
             traced = _with_rollback(lambda: gradient(leaves), state)
         except Exception as error:  # some operations, such as those of an LSTM, run only outside of a trace
-            _warn(loss_fn, f"cannot run as a trace ({type(error).__name__}: {_first_line(error)})")
+            _warn(loss_fn, f"cannot run as a trace ({type(error).__name__}: {first_line(error)})")
             return None
         if not _same(traced, eager):
             _warn(loss_fn, "returns different numbers if it is traced")
@@ -176,7 +177,7 @@ class TracedGradients:
                     "arguments (validate_args=False prevents that), so it cannot be traced",
                 )
             else:
-                _warn(loss_fn, f"cannot be traced ({type(error).__name__}: {_first_line(error)})")
+                _warn(loss_fn, f"cannot be traced ({type(error).__name__}: {first_line(error)})")
             return None
         finally:
             _traces_in_progress.pop()
@@ -289,10 +290,6 @@ def _same(traced: Any, eager: Any) -> bool:
 
 def _warn(function: Any, why: str) -> None:
     warnings.warn(f"{function.__qualname__} {why}; it runs eagerly", RuntimeWarning, stacklevel=2)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]
 
 
 def _slots(variables: Sequence[keras.Variable]) -> list[_Slot]:

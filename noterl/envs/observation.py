@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium import Space, spaces
 
+from noterl.utils.masks import part_sizes
+
 Array = np.ndarray[Any, Any]
 
 GOAL_KEYS = ("observation", "achieved_goal", "desired_goal")
@@ -40,7 +42,7 @@ class ObservationEncoder:
         space: the Box of encoded observations.
         is_identity: whether encoding leaves observations unchanged.
         dtype: the dtype in which networks receive observations: uint8 stays uint8, all others become float32.
-        parts: the parts of the space with columns; empty if `is_identity`.
+        parts: the parts of the space with their columns among all values; if `is_identity`, the only part is the Box.
 
     Raises:
         ValueError: if the space is of another kind, or is empty.
@@ -60,13 +62,11 @@ class ObservationEncoder:
         self.original_space = space
         # A Box with axes passes through, so that images keep their shape for convolutions.
         self.is_identity: bool = isinstance(space, spaces.Box) and space.shape != ()
-        self.parts: tuple[Part, ...] = ()
         if isinstance(space, spaces.Box) and math.prod(space.shape) == 0:
             raise ValueError(f"env: observation_space is empty: {space}")
-        if isinstance(space, spaces.Box) and self.is_identity:
-            self.space: Any = space
-        else:
-            self.parts = _parts(space)
+        self.parts: tuple[Part, ...] = _parts(space)
+        self.space: Any = space
+        if not self.is_identity:
             self.space = spaces.Box(-np.inf, np.inf, (self.parts[-1].columns.stop,), np.float32)
         self.dtype: np.dtype[Any] = np.dtype(np.uint8 if self.space.dtype == np.uint8 else np.float32)
 
@@ -213,10 +213,8 @@ def _leaves(space: Space[Any], path: tuple[str, ...], names: Sequence[str] = ())
 def _width(space: Space[Any], path: tuple[str, ...]) -> int:
     """Return the number of columns of a part."""
     name = "observation_space" + "".join(f"[{key!r}]" for key in path)
-    if isinstance(space, spaces.Discrete):
-        return int(space.n)
-    if isinstance(space, spaces.MultiDiscrete):
-        return int(space.nvec.sum())
+    if sizes := part_sizes(space):
+        return sum(sizes)
     if not isinstance(space, spaces.Box | spaces.MultiBinary):
         raise ValueError(
             f"env: {name} must be a Box, Discrete, MultiDiscrete, MultiBinary or a Dict of these, got {space}; wrap "

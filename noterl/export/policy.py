@@ -14,12 +14,14 @@ from gymnasium import spaces
 
 from noterl import backends
 from noterl.acting.numpy_forward import run_graph
-from noterl.envs.observation import ObservationEncoder, Part
+from noterl.envs.observation import ObservationEncoder
 from noterl.export.code import identifier
 from noterl.heads import Bernoulli, Categorical, Deterministic, Gaussian, Head, PolicyValue, Q, SquashedGaussian
+from noterl.heads.base import random_actions
 from noterl.networks.graph import Graph, UnsupportedNetworkError, add_network, add_recurrent
 from noterl.normalization import CLIP, EPSILON, Normalizers
 from noterl.types import STATE
+from noterl.utils.masks import part_sizes
 
 # The outputs of a policy. With a memory, its state is an input, and the next state an output.
 ACTION = "action"
@@ -177,9 +179,8 @@ def inputs_of(encoder: ObservationEncoder) -> list[Input]:
 
     Letters of the keys that Python and the frameworks do not allow in names are replaced by underscores.
     """
-    parts = encoder.parts or (Part((), encoder.space, slice(0)),)
     inputs: list[Input] = []
-    for part in parts:
+    for part in encoder.parts:
         name = re.sub(r"[^0-9A-Za-z_.]", "_", ".".join(part.path)) or "observation"
         name = name if name[0].isalpha() and not keyword.iskeyword(name) else f"input_{name}"
         taken = {identifier(other.name) for other in inputs}
@@ -207,8 +208,7 @@ def _add_inputs(graph: Graph, encoder: ObservationEncoder) -> int:
     encoded = []
     for name, _, space in inputs_of(encoder):
         shape = tuple(space.shape or ())
-        if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
-            sizes = (int(space.n),) if isinstance(space, spaces.Discrete) else tuple(map(int, space.nvec.ravel()))
+        if sizes := part_sizes(space):
             start = graph.add("input", name=name, shape=shape, dtype="int32")
             encoded.append(graph.add("one_hot", start, sizes=sizes))
             continue
@@ -240,7 +240,7 @@ def _add_head(graph: Graph, head: Head, place: int) -> int:
     space: Any = head.action_space
     shape = tuple(space.shape or ())
     if isinstance(head, Q | Categorical):
-        sizes = _choices(head)
+        sizes = part_sizes(space)
         if isinstance(head, PolicyValue):
             place = graph.add("columns", place, start=0, stop=sum(sizes))
         return graph.add("argmax", place, sizes=sizes, shape=shape)
@@ -257,16 +257,12 @@ def _add_head(graph: Graph, head: Head, place: int) -> int:
     return graph.add("clip", graph.add("reshape", place, target_shape=shape), low=low, high=high)
 
 
-def _choices(head: Any) -> tuple[int, ...]:
-    return head.counts if isinstance(head, Categorical) else (int(head.action_space.n),)
-
-
 def _is_clear(head: Head, outputs: np.ndarray, tolerance: np.ndarray) -> np.ndarray:
     """Return for each choice of each row whether the margin exceeds twice the tolerance, `[N, choices]`."""
     if isinstance(head, Bernoulli):
         return np.abs(outputs) > tolerance
     columns = []
-    ends = np.cumsum(_choices(head))[:-1]
+    ends = np.cumsum(part_sizes(head.action_space))[:-1]
     for part, limits in zip(np.split(outputs, ends, axis=-1), np.split(tolerance, ends, axis=-1), strict=True):
         *_, second, best = np.sort(np.insert(part, 0, -np.inf, axis=-1), axis=-1).T  # a single choice has no second
         columns.append(best - second > 2 * limits.max(axis=-1))
@@ -292,13 +288,9 @@ def on_cpu() -> bool:
 
 def random_values(space: Any, count: int, rng: np.random.Generator) -> np.ndarray:
     """Return random values `[count, ...]` of a space; values of an unbounded Box are standard normal."""
-    shape = (count, *(space.shape or ()))
-    if isinstance(space, spaces.Discrete):
-        return rng.integers(space.n, size=shape).astype(np.int32)
-    if isinstance(space, spaces.MultiDiscrete):
-        return rng.integers(space.nvec, size=shape).astype(np.int32)
-    if isinstance(space, spaces.MultiBinary):
-        return rng.integers(2, size=shape).astype(np.int8)
+    if not isinstance(space, spaces.Box):
+        return random_actions(space, count, rng).astype(np.int32 if part_sizes(space) else np.int8)
+    shape = (count, *space.shape)
     if space.dtype == np.uint8:
         return rng.integers(256, size=shape).astype(np.uint8)
     # Bounds that are 1,000 or more apart say little about usual values, so they only clip.

@@ -11,7 +11,7 @@ from gymnasium import spaces
 from noterl.explorer import Explorer
 from noterl.heads.base import HALF_LOG_2_PI, ILLEGAL, Head, halves, ops, select, split
 from noterl.policies import Policy, sample_indices
-from noterl.utils.masks import legal_choice
+from noterl.utils.masks import legal_choice, part_sizes
 
 Tensor = Any
 
@@ -60,10 +60,8 @@ class Categorical(Stochastic):
             ValueError: for another space.
         """
         bound: Any = super().bind(action_space)
-        if isinstance(action_space, spaces.Discrete):
-            bound.counts = (int(action_space.n),)
-        else:
-            bound.counts = tuple(map(int, bound.action_space.nvec.reshape(-1)))
+        bound.counts = part_sizes(action_space)
+        if isinstance(action_space, spaces.MultiDiscrete):
             bound.acts_on = ()
         return bound
 

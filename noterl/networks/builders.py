@@ -197,50 +197,17 @@ def default_network(
     """
     encoder = ObservationEncoder(space)
     shape = tuple(encoder.space.shape)
-    if isinstance(hidden, HiddenLayers):
-        return _described(hidden, encoder, outputs, dueling, gain, log_std)
-    if is_image_shape(shape):
+    described = hidden if isinstance(hidden, HiddenLayers) else None
+    if described is None and is_image_shape(shape):
         options: dict[str, Any] = {"gain": gain, "log_std": log_std, "layer_norm": norm.get("layer_norm", False)}
         return nature_cnn(shape, outputs, dueling=dueling, scale=pixel_scale(encoder.space), **options)
-    sections = _parts(encoder)
-    for part in sections:
-        _warn_if_flattened(part.space)
-    if encoder.is_identity:
-        scale = pixel_scale(encoder.space)
-        first = [] if scale is None else [("scale", scale)]
-    else:
-        first = _encoders(sections, 256, None if dueling else _hidden_gain(gain))
-    layers = _hidden_layers(hidden, activation, None if dueling else _hidden_gain(gain), **norm)
-    return _dense_network(first, shape, layers, outputs, gain, log_std, dueling)
-
-
-def _described(
-    layers: HiddenLayers,
-    encoder: ObservationEncoder,
-    outputs: int,
-    dueling: int,
-    gain: float | None,
-    log_std: float | None,
-) -> Network:
-    """Build the network of a description; arguments as in `default_network`."""
-    _check_sizes(outputs=(outputs,))
-    shape = tuple(encoder.space.shape)
     hidden_gain = None if dueling else _hidden_gain(gain)
-    convolutions = layers.convolutions(hidden_gain)
-    dense = layers.dense(hidden_gain)
-    if not encoder.is_identity:
-        first = _encoders(_parts(encoder), 256, hidden_gain, layers)
-    else:
-        scale = pixel_scale(encoder.space)
-        first = [] if scale is None else [("scale", scale)]
-        if convolutions:
-            layers.check_images(_sides(shape))
-            first += [*_channels_last(shape), *convolutions]
-        first += [("flatten",)] if len(shape) > 1 else []
-    last = [layers.last(outputs, gain)]
-    if log_std is not None:
-        last.append(("log_std", finite("log_std", log_std)))
-    return _build(_plan([*first, *dense[:-1]], dense[-1:], last, outputs, dueling), shape)
+    layers = _hidden_layers(hidden, activation, hidden_gain, **norm)
+    first = _first_layers(encoder, hidden_gain, described)
+    for part in encoder.parts if described is None else ():
+        _warn_if_flattened(part.space)
+    last = None if described is None else described.last(outputs, gain)
+    return _dense_network(first, shape, layers, outputs, gain, log_std, dueling, last)
 
 
 def default_encoder(
@@ -263,14 +230,11 @@ def default_encoder(
     shape = tuple(encoder.space.shape)
     hidden_gain = _hidden_gain(gain)
     if is_image_shape(shape):
-        scale = pixel_scale(encoder.space)
-        layers = _convolutions(shape, scale, hidden_gain)
+        layers = _convolutions(shape, pixel_scale(encoder.space), hidden_gain)
         hidden = (512,) if hidden is None else hidden
-    elif encoder.is_identity:
-        scale = pixel_scale(encoder.space)
-        layers = [*([] if scale is None else [("scale", scale)]), ("flatten",)]
     else:
-        layers = _encoders(_parts(encoder), 256, hidden_gain) or [("flatten",)]
+        layers = _first_layers(encoder, hidden_gain)
+        layers += [("flatten",)] if encoder.is_identity or not layers else []
     layers += [("dense", int(units), "relu", hidden_gain) for units in hidden or ()]
     network = _build(("sequential", layers), shape)
     return network, int(network(ops.zeros((1, *shape), "float32")).shape[-1])
@@ -305,19 +269,16 @@ def default_critic(
     sections: list[Part] = []
     size = 0
     for encoder in encoders:
-        columns = [slice(size + part.columns.start, size + part.columns.stop) for part in _parts(encoder)]
-        sections += [part._replace(columns=place) for part, place in zip(_parts(encoder), columns, strict=True)]
+        columns = [slice(size + part.columns.start, size + part.columns.stop) for part in encoder.parts]
+        sections += [part._replace(columns=place) for part, place in zip(encoder.parts, columns, strict=True)]
         size += int(np.prod(encoder.space.shape))
     units = 512 if len(encoders) == 1 and encoders[0].is_identity else 256
     sections.append(Part((), None, slice(size, size + actions)))
-    if isinstance(hidden, HiddenLayers):
-        hidden_gain = _hidden_gain(gain)
-        first = _encoders(sections, units, hidden_gain, hidden)
-        layers = [*first, *hidden.dense(hidden_gain), hidden.last(outputs, gain)]
-        return _build(("sequential", layers), (size + actions,))
-    first = _encoders(sections, units, _hidden_gain(gain))
+    described = hidden if isinstance(hidden, HiddenLayers) else None
+    first = _encoders(sections, units, _hidden_gain(gain), described)
     dense = _hidden_layers(hidden, activation, _hidden_gain(gain), layer_norm, dropout)
-    return _dense_network(first, size + actions, dense, outputs, gain)
+    last = None if described is None else described.last(outputs, gain)
+    return _dense_network(first, size + actions, dense, outputs, gain, described_last=last)
 
 
 def pixel_scale(space: spaces.Space[Any]) -> float | None:
@@ -339,14 +300,28 @@ def column_scales(space: spaces.Space[Any]) -> np.ndarray:
     """Return a factor for each of the D values of an observation: 1/255 for pixels as in `pixel_scale`, otherwise 1."""
     encoder = ObservationEncoder(space)
     scales = np.ones(int(np.prod(encoder.space.shape)), np.float32)
-    for part in _parts(encoder):
+    for part in encoder.parts:
         scales[part.columns] = pixel_scale(part.space) or 1.0
     return scales
 
 
-def _parts(encoder: ObservationEncoder) -> tuple[Part, ...]:
-    """Return the parts of an observation, with their places among the D values; a Box is the only part."""
-    return encoder.parts or (Part((), encoder.space, slice(0, int(np.prod(encoder.space.shape)))),)
+def _first_layers(
+    encoder: ObservationEncoder, gain: float | None, described: HiddenLayers | None = None
+) -> list[tuple]:
+    """Return the layers of a plan that precede the dense ones; without a description, no convolutions of a Box."""
+    if not encoder.is_identity:
+        return _encoders(encoder.parts, 256, gain, described)
+    layers = _scale(pixel_scale(encoder.space))
+    convolutions = [] if described is None else described.convolutions(gain)
+    if described is not None and convolutions:
+        described.check_images(_sides(encoder.space.shape))
+        layers += [*_channels_last(encoder.space.shape), *convolutions]
+    return layers
+
+
+def _scale(factor: float | None) -> list[tuple]:
+    """Return the layer of a plan that multiplies values by a factor; [] for None."""
+    return [] if factor is None else [("scale", factor)]
 
 
 def _encoders(
@@ -362,14 +337,14 @@ def _encoders(
         described.check_images(None)
     plans: list[tuple[int, int, list[tuple]]] = []
     for _, space, columns in parts:
-        scale = pixel_scale(space)
-        layers: list[tuple] = [] if scale is None else [("scale", scale)]
+        layers = _scale(pixel_scale(space))
         if described is not None and convolutions and any(space is image for image in images):
             shape = tuple(space.shape)
             described.check_images(_sides(shape))
             layers = [("rearrange", (0,), shape), *layers, *_channels_last(shape), *convolutions, ("flatten",)]
         elif isinstance(space, spaces.Box) and is_image_shape(space.shape):
-            layers = [("rearrange", (0,), tuple(space.shape)), *_convolutions(tuple(space.shape), scale, gain)]
+            shape = tuple(space.shape)
+            layers = [("rearrange", (0,), shape), *layers, *_convolutions(shape, None, gain)]
             layers += [("dense", units, "relu", gain)]
         plans.append((columns.start, columns.stop, layers))
     return [("encoders", plans)] if any(layers for _, _, layers in plans) else []
@@ -389,10 +364,8 @@ def _warn_if_flattened(space: spaces.Space[Any]) -> None:
 
 def _convolutions(shape: tuple[int, ...], scale: float | None, gain: float | None) -> list[tuple]:
     """Return the layers of a plan for the convolutions of `nature_cnn`."""
-    layers: list[tuple] = [] if scale is None else [("scale", scale)]
-    layers += _channels_last(shape)
-    layers += [("convolution", *sizes, "relu", gain) for sizes in ((32, 8, 4), (64, 4, 2), (64, 3, 1))]
-    return [*layers, ("flatten",)]
+    convolutions = [("convolution", *sizes, "relu", gain) for sizes in ((32, 8, 4), (64, 4, 2), (64, 3, 1))]
+    return [*_scale(scale), *_channels_last(shape), *convolutions, ("flatten",)]
 
 
 def _channels_last(shape: tuple[int, ...]) -> list[tuple]:
@@ -576,20 +549,30 @@ def _dense_network(
     gain: float | None = None,
     log_std: float | None = None,
     dueling: int = False,
+    described_last: tuple | None = None,
 ) -> Network:
-    """Build the network of `mlp` or `dueling_mlp` behind the first layers of a plan; `hidden` of `_hidden_layers`."""
+    """Build the network of `mlp` or `dueling_mlp` behind the first layers of a plan; `hidden` of `_hidden_layers`.
+
+    A description has its own last layer.
+    """
     shape = tuple(inputs) if isinstance(inputs, Sequence | np.ndarray) else (inputs,)
     _check_sizes(inputs=shape, outputs=(outputs,))
     flatten: list[tuple] = [("flatten",)] if len(shape) > 1 else []
-    last = [] if dueling else _last_layers(outputs, gain, log_std)
+    last = [] if dueling else _last_layers(outputs, gain, log_std, described_last)
     before = [layer for layers in hidden[:-1] for layer in layers]
     return _build(_plan([*first, *flatten, *before], hidden[-1] if hidden else [], last, outputs, dueling), shape)
 
 
 def _hidden_layers(
-    hidden: Sequence[int], activation: str, gain: float | None, layer_norm: bool = False, dropout: float = 0.0
+    hidden: Sequence[int] | HiddenLayers,
+    activation: str,
+    gain: float | None,
+    layer_norm: bool = False,
+    dropout: float = 0.0,
 ) -> list[list[tuple]]:
-    """Return the layers of a plan for each hidden layer; see `mlp`."""
+    """Return the layers of a plan for each hidden layer; see `mlp`. The other arguments are not for a description."""
+    if isinstance(hidden, HiddenLayers):
+        return [[layer] for layer in hidden.dense(gain)]
     _check_sizes(hidden=hidden)
     check_word("activation", activation, ACTIVATIONS)
     return [_hidden_layer(int(units), activation, gain, (layer_norm, dropout)) for units in hidden]
@@ -623,7 +606,9 @@ def _plan(trunk: list[tuple], stream: list[tuple], last: list[tuple], outputs: i
     return ("dueling", trunk, stream, int(outputs), *([int(dueling)] if dueling > 1 else []))
 
 
-def _last_layers(outputs: int, gain: float | None, log_std: float | None) -> list[tuple]:
+def _last_layers(
+    outputs: int, gain: float | None, log_std: float | None, described: tuple | None = None
+) -> list[tuple]:
     """Return the last layers of a plan: a linear one, and the log standard deviations if there are any."""
-    last: list[tuple] = [("dense", int(outputs), "linear", None if gain is None else non_negative("gain", gain))]
-    return last if log_std is None else [*last, ("log_std", finite("log_std", log_std))]
+    last = described or ("dense", int(outputs), "linear", None if gain is None else non_negative("gain", gain))
+    return [last] if log_std is None else [last, ("log_std", finite("log_std", log_std))]

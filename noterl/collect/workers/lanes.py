@@ -36,7 +36,7 @@ from noterl.collect.workers.settings import WorkerError, WorkerSettings
 from noterl.collect.workers.shared_memory import ArraySpec, SharedMemory
 from noterl.collect.workers.state import PoolState, join
 from noterl.collect.workers.supervisor import Supervisor
-from noterl.collect.workers.transitions import FIELDS, TEAM_FIELDS, Row, RowReader, info_at, row_specs
+from noterl.collect.workers.transitions import FIELDS, TEAM, TEAM_FIELDS, Row, RowReader, info_at, row_specs
 from noterl.collect.workers.worker import CONTROL_SIZE, Job, exploration_name, ring_of
 from noterl.envs.multi_agent.parallel import rewards_to_learn_from
 from noterl.heads import members
@@ -342,7 +342,7 @@ class PoolLanes(Pool):
         if self.ledger.reductions:
             self.ledger.info[lane].add(info_at(fields, self.ledger.reductions, row))
         if self._team_reward is not None:
-            extra = {name: fields[f"team/{name}"][row] for name in TEAM_FIELDS}
+            extra = {name: fields[f"{TEAM}{name}"][row] for name in TEAM_FIELDS}
             self.earned[lane] += extra["reward"]
             extra["reward"] = rewards_to_learn_from(self._team_reward, extra["reward"], extra["terminated"])
             return extra

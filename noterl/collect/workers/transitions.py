@@ -22,6 +22,7 @@ Array = np.ndarray[Any, Any]
 OBSERVATION = "observation"
 NEXT_OBSERVATION = "next_observation"
 FIELDS = "fields/"
+TEAM = "team/"
 INFO = "info/"
 HAS_INFO = "has_info/"
 
@@ -82,7 +83,7 @@ def row_specs(
     if outputs:
         specs.append(ArraySpec(ACTING_OUTPUTS, (outputs,), np.float32))
     if source.team is not None:
-        specs += [ArraySpec(f"team/{name}", (len(source.team),), dtype) for name, dtype in TEAM_FIELDS.items()]
+        specs += [ArraySpec(f"{TEAM}{name}", (len(source.team),), dtype) for name, dtype in TEAM_FIELDS.items()]
     for name, (shape, dtype, _) in (info_spec or {}).items():
         specs += [ArraySpec(f"{FIELDS}{key}", shape, dtype) for key in (name, f"next_{name}")]
     for key in info_keys:
@@ -108,6 +109,9 @@ class RowWriter:
     def __init__(self, fields: Mapping[str, Array], space: spaces.Space[Any]) -> None:
         self._fields = fields
         self._observation = _writer(fields, OBSERVATION, space)
+        self._extra = {
+            name.partition("/")[2]: array for name, array in fields.items() if name.startswith((FIELDS, TEAM))
+        }
         self._next_observation = _writer(fields, NEXT_OBSERVATION, space)
         self._outcome = tuple(fields[name] for name in ("action", "reward", "unclipped", "terminated", "truncated"))
 
@@ -135,16 +139,10 @@ class RowWriter:
         fields["begun"][rows] = begun
         fields["updates"][rows] = updates
 
-    def write_outcome(self, row: int, extra: Mapping[str, Any]) -> None:
-        """Write the outcome of each agent."""
-        for name in TEAM_FIELDS:
-            self._fields[f"team/{name}"][row] = extra[name]
-
-    def write_fields(self, row: int, extra: Mapping[str, Any], names: Iterable[str]) -> None:
-        """Write the fields of `info` that the memory stores."""
-        for name in names:
-            for key in (name, f"next_{name}"):
-                self._fields[f"{FIELDS}{key}"][row] = extra[key]
+    def write_extra(self, row: int, extra: Mapping[str, Any]) -> None:
+        """Write the outcome of each agent of a team, or the fields of `info` that the memory stores."""
+        for name, array in self._extra.items():
+            array[row] = extra[name]
 
     def write_info(self, row: int, info: Mapping[str, Any], keys: Iterable[str]) -> None:
         """Write the values of `info` for the logs; raises a ValueError if one is not a number."""

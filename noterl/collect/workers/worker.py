@@ -419,7 +419,7 @@ class Worker:
             control[ENTERED] = 0
             self._writer.write(first + lane, transition, unclipped(transition.reward, lanes.step_info))
             if transition.extra is not None:
-                self._write_extra(first + lane, transition.extra)
+                self._writer.write_extra(first + lane, transition.extra)
             if self.job.info_keys:
                 self._writer.write_info(first + lane, lanes.step_info, self.job.info_keys)
             if transition.terminated or transition.truncated:
@@ -430,12 +430,6 @@ class Worker:
         if wanted and ring.published >= wanted:
             control[WANTED] = 0  # the learner is woken once
             self.pipe.send_bytes(WAKE)
-
-    def _write_extra(self, row: int, extra: Mapping[str, Any]) -> None:
-        if self.job.source.team is None:
-            self._writer.write_fields(row, extra, self.job.info_spec)
-        else:
-            self._writer.write_outcome(row, extra)
 
 
 def serve(job: bytes, arrays: Callable[[Job], Mapping[str, Any]], pipe: Pipe) -> None:

@@ -230,30 +230,22 @@ class PoolLanes(Pool):
             raise
         self.close()
 
-    def close(self) -> None:
-        """Close the environments and end the processes."""
+    def close(self, *, kill: bool = False) -> None:
+        """Close the environments, end the processes, at once if `kill`, and release what the processes have shared."""
         try:
             if self.supervisor is not None:
-                self.supervisor.close()
+                (self.supervisor.kill if kill else self.supervisor.close)()
         finally:
-            self._release()
+            self.rounds = self.supervisor = None
+            self.inboxes = []
+            self.control = []
+            if self.memory is not None:
+                self.memory.close()
+                self.memory = None
 
     def kill(self) -> None:
         """End the processes at once."""
-        try:
-            if self.supervisor is not None:
-                self.supervisor.kill()
-        finally:
-            self._release()
-
-    def _release(self) -> None:
-        """Release what the processes have shared."""
-        self.rounds = self.supervisor = None
-        self.inboxes = []
-        self.control = []
-        if self.memory is not None:
-            self.memory.close()
-            self.memory = None
+        self.close(kill=True)
 
     # The interface of lanes
 

@@ -75,10 +75,8 @@ class Rounds(ABC):
         Args:
             pool: the entry "pool" of the restored state; empty if nothing is restored.
         """
-        lanes = self.lanes
         self.publisher = Publisher(self.actor, self.weights(), pool.get("seen", []))
-        processes = lanes.supervisor, lanes.inboxes, lanes.control
-        self.phases = self._phases(*processes, self.publisher, lanes.num_envs, lanes.settings.collect)
+        self.phases = self._phases(self.lanes, self.publisher)
 
     def weights(self) -> SharedWeights | None:
         """Return the weights that workers read; None if the learner chooses the actions."""

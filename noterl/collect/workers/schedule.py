@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from noterl.collect.base import LanesLearner
+from noterl.collect.workers.pool import Pool
 from noterl.collect.workers.process import Inbox
+from noterl.collect.workers.supervisor import Supervisor
 from noterl.collect.workers.weights import Publisher
 from noterl.collect.workers.worker import LIMIT, WANTED
 from noterl.types import Counters
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # worker processes import this module, and would import more than they need
     from noterl.callback import Budget
-    from noterl.collect.base import LanesLearner
-    from noterl.collect.workers.supervisor import Supervisor
 
 # With overlap, a worker wakes the learner after half of this number of rounds at the latest.
 _MAX_AWAITED = 64
@@ -74,30 +75,18 @@ class Phases:
     A phase begins when the loop has consumed all rounds of the last one, or earlier if `begin` is called.
 
     Args:
-        supervisor: the processes.
-        inboxes: the rounds of each worker.
-        control: the control array of each worker.
+        lanes: with the processes. The settings have the rounds of a phase, if the learner does not decide their number.
         publisher: publishes the weights.
-        num_envs: number of lanes of all workers.
-        rounds: of a phase, if the learner does not decide it; ignored by subclasses.
     """
 
-    def __init__(
-        self,
-        supervisor: Supervisor,
-        inboxes: Sequence[Inbox],
-        control: Sequence[np.ndarray[Any, Any]],
-        publisher: Publisher,
-        num_envs: int,
-        rounds: Any,
-    ) -> None:
-        self.supervisor: Supervisor = supervisor
-        self.inboxes: Sequence[Inbox] = inboxes
-        self.control: Sequence[np.ndarray] = control
+    def __init__(self, lanes: Pool, publisher: Publisher) -> None:
+        self.supervisor: Supervisor = lanes.supervisor
+        self.inboxes: Sequence[Inbox] = lanes.inboxes
+        self.control: Sequence[np.ndarray] = lanes.control
         self.publisher: Publisher = publisher
-        self._num_envs = num_envs
-        self._rounds = rounds
-        self._targets = [0] * len(inboxes)  # rows that each worker has published when its phase ends
+        self._num_envs = lanes.num_envs
+        self._rounds: Any = lanes.settings.collect  # ignored by subclasses
+        self._targets = [0] * len(self.inboxes)  # rows that each worker has published when its phase ends
 
     def outstanding(self) -> list[int]:
         """Return how many rows each worker has yet to publish in this phase."""
@@ -147,12 +136,15 @@ class Phases:
 
     def resume(self, index: int, step: int) -> None:
         """Let the process that replaces another one collect the rest of the phase."""
-        inbox = self.inboxes[index]
-        left = self.outstanding()[index] // inbox.count
+        left = self.outstanding()[index] // self.inboxes[index].count
         if left:
-            ahead = inbox.rows // inbox.count
-            self.control[index][WANTED] = inbox.ring.published + inbox.count
-            self.supervisor.send(index, "collect", left, step + ahead * self._num_envs, {})
+            self._collect_again(index, left, step)
+
+    def _collect_again(self, index: int, rounds: int | None, step: int) -> None:
+        """Let a new process collect so many rounds, or whole episodes, and wake the loop at the first round."""
+        inbox = self.inboxes[index]
+        self.control[index][WANTED] = inbox.ring.published + inbox.count
+        self.supervisor.send(index, "collect", rounds, step + inbox.rows // inbox.count * self._num_envs, {})
 
     def receive(self, index: int, ended: np.ndarray[Any, Any]) -> None:
         """Called with each round that the loop receives; `ended` holds in which lanes of a worker an episode ends."""
@@ -208,12 +200,9 @@ class EpisodePhases(Phases):
 
     def resume(self, index: int, step: int) -> None:
         """Let the process that replaces another one collect a whole phase, if the phase was not complete."""
-        inbox = self.inboxes[index]
         self._changes[index] = {}  # the new process has a copy of the learner's policy or noise
-        if (self._pending[index] & ~inbox.ended()).any():
-            ahead = inbox.rows // inbox.count
-            self.control[index][WANTED] = inbox.ring.published + inbox.count
-            self.supervisor.send(index, "collect", None, step + ahead * self._num_envs, {})
+        if (self._pending[index] & ~self.inboxes[index].ended()).any():
+            self._collect_again(index, None, step)
 
 
 class Overlap(Phases):

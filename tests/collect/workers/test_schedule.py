@@ -10,6 +10,7 @@ import pytest
 
 from noterl.collect.workers.process import Inbox
 from noterl.collect.workers.schedule import Phases
+from noterl.collect.workers.settings import Workers
 from noterl.collect.workers.shared_memory import Ring
 from noterl.collect.workers.worker import CONTROL_SIZE
 
@@ -38,7 +39,10 @@ def test_phase_does_not_begin_before_the_last_rows_of_another_are_consumed() -> 
     supervisor: Any = Mock()
     publisher: Any = Mock()
     publisher.changes.return_value = [{}]
-    phases = Phases(supervisor, [inbox], [np.zeros(CONTROL_SIZE, np.int64)], publisher, 1, 3)
+    control = [np.zeros(CONTROL_SIZE, np.int64)]
+    settings = Workers(1, collect=3)
+    lanes: Any = Mock(supervisor=supervisor, inboxes=[inbox], control=control, num_envs=1, settings=settings)
+    phases = Phases(lanes, publisher)
     phases.prepare_round(0, 0, None)
     supervisor.send.assert_called_once_with(0, "collect", 3, 0, {})
     inbox.ring.publish(2)

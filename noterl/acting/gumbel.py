@@ -53,13 +53,6 @@ class GumbelTree(Tree):
         legal = np.count_nonzero(self.blocked[self.roots] == 0, axis=1)
         tables = [visit_sequence(count, simulations) for count in range(CONSIDERED + 1)]
         self.sequences: np.ndarray = np.array(tables)[np.minimum(legal, CONSIDERED)]  # [B, simulations]
-        self._simulated = 0
-
-    def run(self, simulations: int) -> None:
-        """Run simulations: at most as many, in all calls together, as the tree was made for."""
-        for _ in range(simulations):
-            self._simulate()
-            self._simulated += 1
 
     def result(self) -> SearchResult:
         """Return the improved policies of the roots, in place of visit shares, and the mean values."""

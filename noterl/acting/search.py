@@ -92,6 +92,7 @@ class Tree:
         self.high: np.ndarray = np.full(self.count, -np.inf)  # of the values in each tree
         self.roots: np.ndarray = np.arange(self.count) * self.size
         self._used = 1  # nodes of each tree so far, as a new node has the same place in all trees
+        self._simulated = 0
         self._open(self.roots, states)
         if dirichlet is not None:
             self._add_noise(*dirichlet)
@@ -100,6 +101,7 @@ class Tree:
         """Run simulations: at most as many, in all calls together, as the tree was made for."""
         for _ in range(simulations):
             self._simulate()
+            self._simulated += 1
 
     def result(self) -> SearchResult:
         """Return the visit shares and values of the roots."""

@@ -51,8 +51,6 @@ def describe(
     except UnsupportedNetworkError:
         return None
     output = outputs[0] if len(outputs) == 1 else graph.add("concatenate", outputs)
-    if any(node.kind in _IMAGE_KINDS for node in graph.nodes):
-        return None
     return _compile(graph, output, is_vector=len(shape) == 1)
 
 
@@ -81,8 +79,6 @@ def describe_recurrent(network: Any, shape: tuple[int, ...], dtype: Any, state: 
         output, after = add_recurrent(graph, network, places[0], dict(zip(state, places[1:], strict=True)))
     except UnsupportedNetworkError:
         return None
-    if any(node.kind in _IMAGE_KINDS for node in graph.nodes):
-        return None
     return _compile(graph, graph.add("concatenate", [output, *(after[name] for name in state)]), is_vector=True)
 
 
@@ -98,14 +94,16 @@ def run_graph(graph: Graph, inputs: Mapping[str, np.ndarray]) -> dict[str, np.nd
     return {name: results[position] for name, position in graph.outputs.items()}
 
 
-def _compile(graph: Graph, output: int, is_vector: bool) -> tuple[Step, list[Any]]:
-    """Return the operations up to `output` as a function, and the variables of the weights.
+def _compile(graph: Graph, output: int, is_vector: bool) -> tuple[Step, list[Any]] | None:
+    """Return the operations up to `output` as a function, and the variables of the weights; None with convolutions.
 
     Args:
         graph: the operations; the first is the input.
         output: the position of the operation whose result the function returns.
         is_vector: whether observations have one axis; only then may the function receive one without an axis for N.
     """
+    if any(node.kind in _IMAGE_KINDS for node in graph.nodes):
+        return None
     nodes = graph.nodes[: output + 1]
     arrays = [array for node in nodes for array in node.arrays.values()]
     constants = [array for array in arrays if isinstance(array, np.ndarray)]

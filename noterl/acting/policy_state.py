@@ -20,27 +20,27 @@ def read_spec(state_spec: Any, owner: str) -> dict[str, tuple[tuple[int, ...], n
     Raises:
         ValueError: if `state_spec` is anything else; `owner` is the name of the class in the message.
     """
-    entries = {}
-    if isinstance(state_spec, Mapping):
-        entries = {name: _entry(entry) for name, entry in state_spec.items() if isinstance(name, str)}
-    if not isinstance(state_spec, Mapping) or len(entries) < len(state_spec) or None in entries.values():
+    try:
+        return {name: _entry(name, entry) for name, entry in state_spec.items()}
+    except (AttributeError, TypeError):  # not a dict, or a wrong entry
         raise ValueError(
             f"state_spec of {owner} must be a dict of name -> shape or (shape, dtype), such as "
             f'{{"memory": (64,)}}, got {state_spec!r}'
-        )
-    return {name: entry for name, entry in entries.items() if entry is not None}
+        ) from None
 
 
-def _entry(entry: Any) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
-    """Return an entry of a `state_spec` as (shape, dtype), or None for anything but a shape or such a pair."""
+def _entry(name: Any, entry: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Return an entry of a `state_spec` as (shape, dtype).
+
+    Raises:
+        TypeError: if the name is not a str, or the entry is anything but a shape or such a pair.
+    """
     has_dtype = isinstance(entry, tuple) and len(entry) == 2 and isinstance(entry[0], tuple)
     shape, dtype = entry if has_dtype else (entry, np.float32)
-    if not isinstance(shape, tuple) or not all(type(size) is int and size >= 0 for size in shape):
-        return None
-    try:
-        return shape, np.dtype(dtype)
-    except TypeError:
-        return None
+    sizes = shape if isinstance(shape, tuple) and isinstance(name, str) else (None,)
+    if not all(type(size) is int and size >= 0 for size in sizes):
+        raise TypeError
+    return shape, np.dtype(dtype)
 
 
 def starting_state(

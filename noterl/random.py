@@ -85,7 +85,10 @@ class Generators:
         self.set_state(state)
 
     def _bits(self, name: str) -> np.random.PCG64:
-        return _bits(self.seed, name, () if name.startswith(SHARED) else self._branch)
+        """Return the bit generator of a name in the initial state; the branch separates the processes of a run."""
+        branch = () if name.startswith(SHARED) else self._branch
+        # `crc32` instead of `hash`, which differs between processes.
+        return np.random.PCG64(np.random.SeedSequence(self.seed, spawn_key=(zlib.crc32(name.encode()), *branch)))
 
     def get_state(self) -> dict[str, Any]:
         """Return the seed and the state of every generator that was created."""
@@ -136,12 +139,6 @@ def check_seed(seed: Any) -> None:
         raise ValueError("seed must be below 2**128")
     if seed is not None and (not is_int or seed < 0):
         raise ValueError(f"seed must be a non-negative int or None, got {seed!r}")
-
-
-def _bits(seed: int, name: str, branch: tuple[int, ...] = ()) -> np.random.PCG64:
-    """Return the bit generator of a name in the initial state; `branch` separates the processes of a run."""
-    # `crc32` instead of `hash`, which differs between processes.
-    return np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(zlib.crc32(name.encode()), *branch)))
 
 
 def network_generator() -> np.random.Generator:

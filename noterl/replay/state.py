@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from noterl.replay.columns import Array, Layout, Table, map_leaves
+from noterl.replay.columns import Array, Layout, Leaf, Table, map_leaves
 from noterl.replay.storage import Storage
 from noterl.saving.arrays import pieces
 from noterl.utils import schema
@@ -160,7 +160,9 @@ def distances(storage: Storage, successor: Array) -> Array:
 
 def _layouts(storage: Storage) -> dict[str, Layout]:
     """Return the layouts of all columns except the links, which are saved as distances."""
-    return {name: layout for name, layout in storage.layouts.items() if name != "successor"}
+    layouts: dict[str, Any] = {"observation": storage.observation_layout, "action": storage.action_layout}
+    layouts |= {name: Leaf((), dtype, dtype) for name, dtype in storage.BOOKKEEPING.items() if name != "successor"}
+    return layouts | ({"extra": storage.extra_layout} if storage.extra_layout else {})
 
 
 def _columns(storage: Storage) -> dict[str, Any]:

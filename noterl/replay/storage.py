@@ -196,7 +196,6 @@ class Storage(Ring):
         empty: allocates the large arrays from a shape and a dtype.
 
     Attributes:
-        layouts: by name, the layouts of all columns.
         next_actions: whether batches hold the action of the next transition; see `Replay.build`.
         newest_index: lane -> index of the lane's newest transition, if the episode is running.
         free_slots: slots of `final_observations` that can be used again.
@@ -234,9 +233,6 @@ class Storage(Ring):
         self.action_layout: Leaf = action
         self.extra_layout: Mapping[str, Leaf] = extra
         self.next_actions: bool = False
-        self.layouts: dict[str, Layout] = {"observation": observation, "action": action}
-        self.layouts |= {name: Leaf((), dtype, dtype) for name, dtype in self.BOOKKEEPING.items()}
-        self.layouts |= {"extra": extra} if extra else {}
         self.observation: Table = allocate(observation, capacity, empty)
         self.final_observations = self.allocate_slots(FIRST_SLOTS)
         self.action: Array = empty((capacity, *action.shape), action.dtype)
@@ -287,8 +283,6 @@ class Storage(Ring):
         # New dicts: an error while a state is restored brings the old ones back.
         self.extra = columns
         self.extra_layout = layouts
-        others = {name: layout for name, layout in self.layouts.items() if name != "extra"}
-        self.layouts = {**others, "extra": layouts} if layouts else others
 
     def add(
         self,

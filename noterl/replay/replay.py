@@ -173,12 +173,16 @@ class Replay(Configurable):
     @property
     def storage(self) -> Storage:
         """The ring buffer of transitions, which the first use allocates; calls the function of `load_later`, if any."""
-        return self._built()
+        if self._storage is None:
+            self.allocate()
+        storage = self._storage
+        assert storage is not None
+        return storage if storage.pending_load is None else storage.loaded()
 
     def __len__(self) -> int:
         if self._kept is not None:
             return int(self._kept["count"] - self._kept["begin"])
-        return 0 if self._storage is None else self._built().length
+        return 0 if self._storage is None else self.storage.length
 
     def num_sampleable(self, at_most: int | None = None) -> int:
         """Return how many transitions can be sampled, or `at_most` if there are more.
@@ -188,9 +192,9 @@ class Replay(Configurable):
         """
         if self._kept is not None:
             self.allocate()
-        if self._selection is None:
+        if self._storage is None or self._selection is None:
             return 0
-        self._built()
+        self._storage.loaded()
         if self.sequences is not None:
             # `Storage.add` does not notify the sequences when steps are evicted.
             self.sequences.evict()
@@ -285,19 +289,15 @@ class Replay(Configurable):
         state = None if self._kept is None else self.get_state()
         for lane in self._interrupted:  # by a restored state, before the first episode of a `fit`
             storage.resume(lane)
-        if state is not None:
-            storage_state.set_state(storage, state)
         if self.relabel:
             assert self.observation_space is not None
             self.relabel.bind(storage, self.observation_space)
         entries: Ring = storage
         if self._sequence_spec is not None:
             entries = self.sequences = StateSequences(storage, self._sequence_spec)
-            if state is not None:
-                self.sequences.set_state(state["sequences"])
         self.sampler.bind(entries)
         if state is not None:
-            self.sampler.set_state(state["sampler"])
+            self._restore(storage, state)
         # Last, so that an interruption loses nothing.
         self._storage = storage
         self._kept = None
@@ -314,13 +314,13 @@ class Replay(Configurable):
         added = {name: entry for name, entry in spec.items() if name not in extra}
         layouts = extra_layout({name: entry[:2] for name, entry in added.items()})
         if self._storage or self._kept:
-            self._built().add_fields(layouts, {name: entry[2] for name, entry in added.items()})
+            self.storage.add_fields(layouts, {name: entry[2] for name, entry in added.items()})
         self._layouts = observation, action, {**extra, **layouts}
 
     def remove_fields(self, names: Collection[str]) -> None:
         """Remove further fields from a memory with spaces."""
         if self._storage or self._kept:
-            self._built().remove_fields(names)
+            self.storage.remove_fields(names)
         observation, action, extra = self._spaces()
         self._layouts = observation, action, {name: leaf for name, leaf in extra.items() if name not in names}
 
@@ -358,7 +358,7 @@ class Replay(Configurable):
         # `_built` without a call in the usual case.
         storage = self._storage
         if storage is None or storage.pending_load is not None:
-            storage = self._built()
+            storage = self.storage
         return storage.add(lane, observation, action, reward, next_observation, terminated, truncated, extra)
 
     def load_later(self, load: Callable[[], None]) -> None:
@@ -380,7 +380,7 @@ class Replay(Configurable):
             self._spaces()
             self._interrupted.append(lane)
         else:
-            self._built().interrupt(lane)
+            self.storage.interrupt(lane)
 
     def sample(self, updates: int, batch_size: int, *, generator: np.random.Generator) -> Sample:
         """Sample the transitions of a group of updates, and make all random choices of the batches.
@@ -425,7 +425,7 @@ class Replay(Configurable):
             n or less. `next_observation` is the one after the last of these m transitions, and `discount` is
             `gamma**m * (1 - terminated)`. `index` holds the sample's indices.
         """
-        storage = self._built()
+        storage = self.storage
         indices = sample.indices.reshape(-1)
         if self.sequences is not None:
             return self.sequences.gather(sample, gamma)
@@ -518,7 +518,7 @@ class Replay(Configurable):
         Raises:
             ValueError: if `n` is not an int of at least 0.
         """
-        storage = self._built()
+        storage = self.storage
         # Fixed now, so that a deferred eviction does not count transitions that are added later.
         begin = storage.begin + min(check_int("n", n, least=0), storage.length)
         self._trim(lambda: storage.drop_before(begin))
@@ -539,7 +539,7 @@ class Replay(Configurable):
         """
         if self.sequences is not None:
             raise ValueError("keep: single transitions of a memory of sequences cannot be excluded")
-        storage = self._built()
+        storage = self.storage
         kept = np.asarray(indices)
         if kept.ndim != 1 or (kept.size and kept.dtype.kind not in "iu"):
             raise ValueError(f"indices must be ints [n], got {kept.dtype}{list(kept.shape)}")
@@ -558,7 +558,7 @@ class Replay(Configurable):
             lanes: number of environments of each worker, in the order of the lanes; one number without workers.
         """
         if self.sources is None or self.sources.lanes != tuple(lanes):
-            self.sources = Sources(self._built(), lanes)
+            self.sources = Sources(self.storage, lanes)
 
     def effective_sample_size(self, alpha: bool = True, *, by_lane: bool = False, by_worker: bool = False) -> Any:
         """Return 1 / sum of p^2 over the sampler's probabilities: the size of a uniform sample with the same variance.
@@ -571,7 +571,7 @@ class Replay(Configurable):
             by_lane: whether to return a dict from each lane to the size for the lane's transitions.
             by_worker: whether to return a list with the size for each worker's own transitions.
         """
-        storage = self._built()
+        storage = self.storage
         probabilities = self.sampler.probabilities(alpha=alpha)
         if by_worker:
             if self.sources is None:
@@ -600,7 +600,7 @@ class Replay(Configurable):
         """
         if self._storage is not None:
             sequences = {} if self.sequences is None else {"sequences": self.sequences.get_state()}
-            return {**storage_state.get_state(self._built()), **sequences, "sampler": self.sampler.get_state()}
+            return {**storage_state.get_state(self.storage), **sequences, "sampler": self.sampler.get_state()}
         if self._layouts is None:
             return {}
         state = self._empty_state() if self._kept is None else self._kept
@@ -650,6 +650,10 @@ class Replay(Configurable):
                 setattr(self.sampler, name, state["sampler"][name])
             self._kept = state
             return
+        self._restore(storage, state)
+
+    def _restore(self, storage: Storage, state: Mapping[str, Any]) -> None:
+        """Restore a state that was checked; the sampler is bound to its entries."""
         storage_state.set_state(storage, state)
         if self.sequences is not None:
             self.sequences.set_state(state["sequences"])
@@ -677,17 +681,9 @@ class Replay(Configurable):
             raise RuntimeError("this Replay has no spaces yet: call build(observation_space, action_space)")
         return self._layouts
 
-    def _built(self) -> Storage:
-        """Return the storage, with all transitions; the first call allocates the memory."""
-        if self._storage is None:
-            self.allocate()
-        storage = self._storage
-        assert storage is not None
-        return storage if storage.pending_load is None else storage.loaded()
-
     def _entries(self) -> Ring:
         """Return what is sampled: the transitions or the sequences."""
-        storage = self._built()
+        storage = self.storage
         return storage if self.sequences is None else self.sequences
 
     def _trim(self, trim: Callable[[], None]) -> None:
@@ -699,7 +695,7 @@ class Replay(Configurable):
 
     def _selection_for(self, batch_size: int) -> Selection:
         """Return the selection, or raise a ValueError if fewer than `batch_size` transitions can be sampled."""
-        self._built()
+        self.allocate()
         number = self.num_sampleable(batch_size)
         if batch_size > number:
             raise ValueError(

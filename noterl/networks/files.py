@@ -19,8 +19,6 @@ from noterl.networks.keras_files import read_keras_archive, read_keras_json
 from noterl.utils.budget import Budget, current, parse
 from noterl.utils.files import FileError, Keys, user_path
 
-ENDINGS = (".toml", ".cfg", ".json", ".keras")
-
 # Characters of a line in which a key is looked for. The time of the search grows with their square.
 _LONGEST_LINE = 200
 
@@ -40,14 +38,14 @@ def read_network(path: str | os.PathLike[str]) -> Any:
     """
     path = user_path(path)
     readers: dict[str, Any] = {
-        ".json": read_keras_json,
-        ".keras": read_keras_archive,
         ".toml": read_toml,
         ".cfg": read_cfg,
+        ".json": read_keras_json,
+        ".keras": read_keras_archive,
     }
     ending = path.suffix.lower()
-    if ending not in ENDINGS:
-        raise ValueError(f"network must be a file that ends in {', '.join(ENDINGS)}, got {str(path)!r}")
+    if ending not in readers:
+        raise ValueError(f"network must be a file that ends in {', '.join(readers)}, got {str(path)!r}")
     if not path.is_file():
         raise ValueError(f"network must be a network or the path of a file; there is no file {str(path)!r}")
     if ending != ".keras":  # of which only members are read

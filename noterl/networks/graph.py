@@ -250,18 +250,15 @@ def add_recurrent(graph: Graph, network: Any, inputs: int, state: Mapping[str, i
 def _add_gru(graph: Graph, inputs: int, recurrent: int, state: Mapping[str, int], units: int) -> dict[str, int]:
     """Add the operations of `Cell.advance` for "gru"; returns the positions of the next state."""
 
-    def both(first: int, last: int) -> tuple[int, int]:
-        """Add these gates of the inputs and of the state, of the three gates reset, update and candidate."""
-        start, stop = first * units, last * units
-        return graph.add("columns", inputs, start=start, stop=stop), graph.add(
-            "columns", recurrent, start=start, stop=stop
-        )
+    def columns(place: int, first: int, last: int) -> int:
+        """Add the columns of these gates, of the three gates reset, update and candidate."""
+        return graph.add("columns", place, start=first * units, stop=last * units)
 
-    gates = graph.add("sigmoid", graph.add("add", both(0, 2)))
-    reset = graph.add("columns", gates, start=0, stop=units)
-    update = graph.add("columns", gates, start=units, stop=2 * units)
-    candidate, recurrent_candidate = both(2, 3)
-    gated = graph.add("multiply", (reset, recurrent_candidate))
+    gates = graph.add("sigmoid", graph.add("add", (columns(inputs, 0, 2), columns(recurrent, 0, 2))))
+    reset = columns(gates, 0, 1)
+    update = columns(gates, 1, 2)
+    candidate = columns(inputs, 2, 3)
+    gated = graph.add("multiply", (reset, columns(recurrent, 2, 3)))
     new = graph.add("tanh", graph.add("add", (candidate, gated)))
     difference = graph.add("subtract", (state["hidden"], new))
     return {"hidden": graph.add("add", (new, graph.add("multiply", (update, difference))))}

@@ -57,8 +57,7 @@ class GoalEnv(Task):
 
     def compute_reward(self, achieved_goal: Any, desired_goal: Any, info: Any) -> Any:
         """Return 0 if the goal is reached, else -1: a float, or float64 `[n]` for goals `[n, ...]`."""
-        reached = self._reached(np.asarray(achieved_goal), np.asarray(desired_goal))
-        return reached - 1.0
+        return self.compute_terminated(achieved_goal, desired_goal, info) - 1.0
 
     def compute_terminated(self, achieved_goal: Any, desired_goal: Any, info: Any) -> Any:
         """Return whether the goal is reached: a bool, or `[n]` for goals `[n, ...]`."""

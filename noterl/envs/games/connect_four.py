@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from gymnasium import spaces
 
-from noterl.envs.games.game import Array, Game
+from noterl.envs.games.game import Array, BoardGame
 from noterl.registry import register
 
 _ROWS = 6
@@ -28,7 +27,7 @@ _LINES = _lines()
 
 
 @register
-class ConnectFour(Game):
+class ConnectFour(BoardGame):
     """Connect Four: stones drop into seven columns of six cells, and four in a row win.
 
     A state is a board, int8 `[6, 7]`, with the bottom row first: 1 for the first player's stones, -1 for the second's,
@@ -54,13 +53,7 @@ class ConnectFour(Game):
 
     num_actions = _COLUMNS
     max_length = _ROWS * _COLUMNS
-
-    def __init__(self) -> None:
-        self.observation_space: spaces.Box = spaces.Box(0.0, 1.0, (2 * _ROWS * _COLUMNS,), np.float32)
-
-    def start(self, count: int) -> Array:
-        """Return empty boards `[count, 6, 7]`."""
-        return np.zeros((count, _ROWS, _COLUMNS), np.int8)
+    shape = (_ROWS, _COLUMNS)
 
     def legal_actions(self, states: Array) -> Array:
         """Return the columns that are not full, bool `[N, 7]`."""
@@ -74,11 +67,6 @@ class ConnectFour(Game):
         following[rows, height, actions] = 1 - 2 * self.to_play(states)
         return following
 
-    def to_play(self, states: Array) -> Array:
-        """Return the player to move: the first one if the number of stones is even."""
-        # Stones are 1 and -1, whose lowest bit is 1, so the lowest bit of the xor is the parity of their number.
-        return np.bitwise_xor.reduce(states.reshape(len(states), -1), axis=1) & 1
-
     def result(self, states: Array) -> Array:
         """Return 1 or -1 if a player has four in a row, 0 for other full boards, else NaN."""
         # A product of matrices takes a fifth of the time that additions of shifted boards take.
@@ -87,12 +75,6 @@ class ConnectFour(Game):
         results[(stones == 4).any(axis=1)] = 1.0
         results[(stones == -4).any(axis=1)] = -1.0
         return results
-
-    def observe(self, states: Array) -> Array:
-        """Return the own and the other player's stones, float32 `[N, 84]`."""
-        stone = (1 - 2 * self.to_play(states))[:, None]
-        boards = states.reshape(len(states), -1)
-        return np.concatenate([boards == stone, boards == -stone], axis=1).astype(np.float32)
 
     def legal_in(self, observations: Array) -> Array:
         """Return the columns whose top cell is empty."""

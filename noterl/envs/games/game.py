@@ -6,6 +6,7 @@ in lockstep. A state is one row of an array, so a state cannot refer to objects 
 
 from __future__ import annotations
 
+import math
 from typing import Any, ClassVar, NamedTuple
 
 import gymnasium
@@ -89,6 +90,37 @@ class Game(Configurable):
         result = self.result(following)
         unfinished = np.isnan(result)
         return Outcome(following, np.where(unfinished, 0.0, result), ~unfinished, np.zeros(len(result), np.bool_))
+
+
+class BoardGame(Game):
+    """A game of two players who place stones.
+
+    A state is a board, int8 `[*shape]`: 1 for the first player's stones, -1 for the second's, 0 for empty cells. An
+    observation holds the cells with the own stones, then those with the other player's, float32.
+
+    Attributes:
+        shape: of the board.
+    """
+
+    shape: ClassVar[tuple[int, ...]]
+
+    def __init__(self) -> None:
+        self.observation_space: spaces.Box = spaces.Box(0.0, 1.0, (2 * math.prod(self.shape),), np.float32)
+
+    def start(self, count: int) -> Array:
+        """Return empty boards `[count, *shape]`."""
+        return np.zeros((count, *self.shape), np.int8)
+
+    def to_play(self, states: Array) -> Array:
+        """Return the player to move: the first one if the number of stones is even."""
+        # Stones are 1 and -1, whose lowest bit is 1, so the lowest bit of the xor is the parity of their number.
+        return np.bitwise_xor.reduce(states.reshape(len(states), -1), axis=1) & 1
+
+    def observe(self, states: Array) -> Array:
+        """Return the own and the other player's stones, float32."""
+        stone = (1 - 2 * self.to_play(states))[:, None]
+        boards = states.reshape(len(states), -1)
+        return np.concatenate([boards == stone, boards == -stone], axis=1).astype(np.float32)
 
 
 class GameEnv(gymnasium.Env[Any, Any]):

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from gymnasium import spaces
 
-from noterl.envs.games.game import Array, Game
+from noterl.envs.games.game import Array, BoardGame
 from noterl.registry import register
 
 _LINES = ((0, 1, 2), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 4, 8), (2, 4, 6))
@@ -14,7 +13,7 @@ _SUMS = np.array([[cell in line for line in _LINES] for cell in range(9)], np.fl
 
 
 @register
-class TicTacToe(Game):
+class TicTacToe(BoardGame):
     """Tic-tac-toe: three in a row win.
 
     A state is a board of nine cells, int8 `[9]`: 1 for the first player's stones, -1 for the second's, 0 for empty
@@ -37,13 +36,7 @@ class TicTacToe(Game):
 
     num_actions = 9
     max_length = 9
-
-    def __init__(self) -> None:
-        self.observation_space: spaces.Box = spaces.Box(0.0, 1.0, (18,), np.float32)
-
-    def start(self, count: int) -> Array:
-        """Return empty boards `[count, 9]`."""
-        return np.zeros((count, 9), np.int8)
+    shape = (9,)
 
     def legal_actions(self, states: Array) -> Array:
         """Return the empty cells, bool `[N, 9]`."""
@@ -55,21 +48,12 @@ class TicTacToe(Game):
         following[np.arange(len(states)), actions] = 1 - 2 * self.to_play(states)
         return following
 
-    def to_play(self, states: Array) -> Array:
-        """Return the player to move: the first one if the number of stones is even."""
-        return np.bitwise_xor.reduce(states, axis=1) & 1
-
     def result(self, states: Array) -> Array:
         """Return 1 or -1 if a player has three in a row, 0 for other full boards, else NaN."""
         # A product of matrices, as in `ConnectFour`.
         sums = states.astype(np.float32) @ _SUMS
         drawn = np.where(states.all(axis=1), 0.0, np.nan)
         return np.where(sums.max(axis=1) == 3, 1.0, np.where(sums.min(axis=1) == -3, -1.0, drawn))
-
-    def observe(self, states: Array) -> Array:
-        """Return the own and the other player's stones, float32 `[N, 18]`."""
-        stone = (1 - 2 * self.to_play(states))[:, None]
-        return np.concatenate([states == stone, states == -stone], axis=1).astype(np.float32)
 
     def legal_in(self, observations: Array) -> Array:
         """Return the cells without stones."""

@@ -160,13 +160,12 @@ class RayWorker(WorkerHandle):
         self._inside = 0.0
         self._is_reported: bool | None = None  # as slow to start: False with a warning, True with an error
         specs = [spec for spec in job.specs if _is_needed(spec.name, index)]
-        shapes = [] if job.acting is None else list(job.acting.shapes)
         self._needs = f"{options['num_cpus']:g} CPUs and {options['resources']}"
         lanes = self._own.start, self._own.stop
         self.pipe = _LearnerPipe()
         try:
             actor = ray.remote(concurrency_groups=_THREADS)(RayActor)
-            self.actor: Any = actor.options(**options).remote(index, lanes, specs, shapes)
+            self.actor: Any = actor.options(**options).remote(index, lanes, specs, job.shapes)
             self._work = self.actor.work.remote(pickled)
             self._reply = self.actor.reply.remote()  # the relay waits for its result, and calls it again
         except BaseException:

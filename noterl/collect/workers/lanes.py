@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from noterl.acting.actor import Actor
 from noterl.acting.policy_state import NO_STATE
 from noterl.collect.base import Chosen, LanesLearner
 from noterl.collect.env_calls import EnvCall
@@ -42,8 +43,7 @@ from noterl.envs.multi_agent.parallel import rewards_to_learn_from
 from noterl.heads import members
 from noterl.types import Counters, InfoSpec, Transition
 
-if TYPE_CHECKING:
-    from noterl.acting.actor import Actor
+if TYPE_CHECKING:  # worker processes import this module, and would import more than they need
     from noterl.callback import Budget
     from noterl.envs import EnvSource
     from noterl.envs.multi_agent.parallel import TeamReward
@@ -209,7 +209,7 @@ class PoolLanes(Pool):
     def _job(self, index: int, *, restores: bool) -> Job:
         """Return what a worker does; a job that does not restore the saved state starts new episodes."""
         lane_range = self.own[index]
-        acting = self.rounds.acting(index, self._state.explorer_of(index) if restores else None)
+        actor = self.rounds.actor_of(index, self._state.explorer_of(index) if restores else None)
         lanes = self._state.lanes_of(index) if restores else None
         names = [f"environment/{lane}" for lane in range(lane_range.start, lane_range.stop)]
         names += [exploration_name(index, name) for name in self.rounds.explorers]
@@ -219,7 +219,8 @@ class PoolLanes(Pool):
         lanes_of_worker = index, lane_range.start, count, self.num_envs, self._detached
         info = self.fields.spec, tuple(self.ledger.reductions)
         takes_mask = self.rounds.actor.head.takes_mask
-        return Job(*lanes_of_worker, acting, generators, lanes, self._specs, *info, takes_mask=takes_mask)
+        shapes = self.rounds.shapes
+        return Job(*lanes_of_worker, actor, shapes, generators, lanes, self._specs, *info, takes_mask=takes_mask)
 
     def end(self, *, hurry: bool) -> None:
         """End the processes, and keep the state, which `get_state` then returns."""

@@ -7,23 +7,23 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
+from noterl.acting.actor import Actor
 from noterl.collect.base import Chosen, Lanes
 from noterl.collect.workers.pool import Pool
 from noterl.collect.workers.schedule import EpisodePhases, Lead, Overlap, Phases
 from noterl.collect.workers.shared_memory import ArraySpec, Shapes, SharedWeights
 from noterl.collect.workers.transitions import OBSERVATION, observation_at
 from noterl.collect.workers.weights import Publisher, block_shapes
-from noterl.collect.workers.worker import Acting
+from noterl.collect.workers.worker import Forward
 from noterl.explorer import Explorer
+from noterl.random import Generators
 from noterl.types import ACTING_OUTPUTS, STATE
-
-if TYPE_CHECKING:
-    from noterl.acting.actor import Actor
 
 WORKERS = "workers"  # in the time split, the time in which the loop waits for worker processes
 
@@ -82,8 +82,8 @@ class Rounds(ABC):
         """Return the weights that workers read; None if the learner chooses the actions."""
         return None
 
-    def acting(self, index: int, explorer_state: Mapping[str, Any] | None) -> Acting | None:
-        """Return how a worker chooses actions; None if the learner does."""
+    def actor_of(self, index: int, explorer_state: Mapping[str, Any] | None) -> Actor | None:
+        """Return the actor of a worker; None if the learner chooses the actions."""
         return None
 
     @property
@@ -259,7 +259,7 @@ class WorkerRounds(Rounds):
         arrays = self.lanes.memory.arrays
         return SharedWeights(arrays["weights"], arrays["version"], self.shapes)
 
-    def acting(self, index: int, explorer_state: Mapping[str, Any] | None) -> Acting:
+    def actor_of(self, index: int, explorer_state: Mapping[str, Any] | None) -> Actor:
         """Return the network in NumPy, and the exploration, which continues from the saved state."""
         actor = self.actor
         original: Explorer = actor.worker_explorers[index] if actor.worker_explorers else actor.explorer
@@ -267,10 +267,9 @@ class WorkerRounds(Rounds):
         # After `compile` with another policy or noise, the state is of the one before.
         if explorer_state is not None and explorer_state.keys() == explorer.get_state().keys():
             explorer.set_state(explorer_state)
-        program = actor.forward.program
-        normalizers = actor.normalizers
-        settings = actor.head, explorer, actor.dtype, normalizers, actor.learning_starts
-        return Acting(program, self.shapes, *settings, actor.forward.noise_places, actor.start)
+        forward = Forward(actor.forward.program, actor.forward.noise_places, actor.start)
+        # The worker exchanges the generators, so that the job does not hold those of the learner.
+        return replace(actor, forward=forward, explorer=explorer, generators=Generators(0), worker_explorers=())
 
     @property
     def has_rounds(self) -> bool:

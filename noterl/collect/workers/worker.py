@@ -16,7 +16,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -29,13 +29,11 @@ from noterl.collect.lanes import ScalarLanes
 from noterl.collect.team import TeamLanes
 from noterl.collect.workers import platforms
 from noterl.collect.workers.pickling import dumps
-from noterl.collect.workers.shared_memory import ArraySpec, Ring, SharedMemory, SharedWeights
+from noterl.collect.workers.shared_memory import ArraySpec, Ring, Shapes, SharedMemory, SharedWeights
 from noterl.collect.workers.transitions import RowWriter
 from noterl.envs import EnvSource
 from noterl.envs.multi_agent.parallel import own_rewards
 from noterl.envs.rewards import unclipped
-from noterl.explorer import Explorer
-from noterl.heads import Head
 from noterl.noise import with_noise
 from noterl.random import Generators
 from noterl.types import InfoSpec
@@ -66,50 +64,27 @@ class Pipe(Protocol):
         """Send `WAKE`."""
 
 
-@dataclass
-class Acting:
-    """What a worker needs to choose actions.
-
-    Attributes:
-        program: the network as a NumPy function.
-        shapes: shape and dtype of the network's weights, and of the statistics for normalization.
-        head: the bound head.
-        explorer: the policy or the noise, with the state.
-        dtype: of the observations that networks receive.
-        normalizers: normalizes observations; None for no normalization.
-        learning_starts: number of steps at the start whose actions are uniformly random.
-        noise_places: the positions of the noise of a noisy network among the weights.
-        start: the state of the policy before the first step of an episode, `[...]` by name.
-    """
-
-    program: Step
-    shapes: Sequence[tuple[tuple[int, ...], Any]]
-    head: Head
-    explorer: Explorer
-    dtype: Any
-    normalizers: Any
-    learning_starts: int
-    noise_places: Sequence[int] = ()
-    start: State = field(default_factory=dict)
-
-
 class Forward:
     """The network in NumPy, with the weights that the learner has sent.
 
     Args:
-        acting: has the network as a NumPy function.
-        weights: the weights, whose arrays change in place.
+        program: the network as a NumPy function.
+        noise_places: the positions of the noise of a noisy network among the weights.
+        start: the state of the policy before the first step of an episode, `[...]` by name.
+
+    Attributes:
+        weights: the weights, whose arrays change in place; empty until the worker has its own.
     """
 
-    def __init__(self, acting: Acting, weights: list[np.ndarray]) -> None:
-        self._program = acting.program
-        self._weights = weights
-        self._noise_places = acting.noise_places
-        self._widths = {name: value.size for name, value in acting.start.items()}
+    def __init__(self, program: Step, noise_places: Sequence[int], start: State) -> None:
+        self.weights: list[np.ndarray] = []
+        self._program = program
+        self._noise_places = noise_places
+        self._widths = {name: value.size for name, value in start.items()}
 
     def __call__(self, observations: np.ndarray, noise: np.random.Generator | None = None) -> np.ndarray:
         """Return the outputs `[N, ...]` for observations `[N, ...]`; see `HostForward`."""
-        weights = self._weights if noise is None else with_noise(self._weights, self._noise_places, noise)
+        weights = self.weights if noise is None else with_noise(self.weights, self._noise_places, noise)
         return run_program(self._program, observations, weights)
 
     def with_state(self, observations: np.ndarray, state: State) -> tuple[np.ndarray, State]:
@@ -127,7 +102,8 @@ class Job:
         count: number of the worker's lanes.
         num_envs: number of lanes of all workers.
         source: makes the environments.
-        acting: how the worker chooses actions; None if the learner chooses them.
+        actor: chooses the actions, with a `Forward` without weights; None if the learner chooses them.
+        shapes: shape and dtype of the network's weights, and of the statistics for normalization.
         generators: the state of the worker's `Generators`, with names as in the learner.
         lanes: the state of the worker's lanes; None to start new episodes.
         specs: the arrays in shared memory.
@@ -142,7 +118,8 @@ class Job:
     count: int
     num_envs: int
     source: EnvSource
-    acting: Acting | None
+    actor: Actor | None
+    shapes: Shapes
     generators: dict[str, Any]
     lanes: dict[str, Any] | None
     specs: list[ArraySpec]
@@ -193,15 +170,15 @@ class Worker:
         self._runs = False
         self._received = 0
         self._next_step = 0
-        if job.acting is not None:
-            self._weights = SharedWeights(arrays["weights"], arrays["version"], job.acting.shapes)
-            self._actor = self._make_actor(job.acting)
+        if job.actor is not None:
+            self._weights = SharedWeights(arrays["weights"], arrays["version"], job.shapes)
+            self._actor = self._complete(job.actor, self._weights.weights)
         for call in job.calls:
             self.lanes.call(call)
         if job.lanes is not None:
             self.lanes.set_state(job.lanes)
         # Later than `set_state`: if other workers have acted until now, the restored states are those of no policy.
-        self.lanes.keep_policy_state(NO_STATE if job.acting is None else job.acting.start)
+        self.lanes.keep_policy_state(NO_STATE if job.actor is None else job.actor.start)
         self._share_observations()
 
     def _open_lanes(self) -> ScalarLanes:
@@ -210,27 +187,16 @@ class Worker:
             return ScalarLanes(job.source, job.count, self._generators, job.first, job.info_spec)
         return TeamLanes(job.source, job.count, self._generators, own_rewards, job.first)
 
-    def _make_actor(self, acting: Acting) -> Actor:
-        """Return an actor whose weights are views of the copy of the shared weights, so new weights need no call."""
+    def _complete(self, actor: Actor, weights: list[np.ndarray]) -> Actor:
+        """Return the actor of the job with the worker's generators and with the weights in shared memory."""
 
         def generator(name: str) -> np.random.Generator:
             return self._generators(exploration_name(self.job.index, name))
 
-        if acting.normalizers is not None:
-            self._statistics = list(acting.normalizers.arrays())
-        assert self._weights is not None
-        weights = self._weights.weights[: len(acting.shapes) - len(self._statistics)]
-        return Actor(
-            Forward(acting, weights),
-            acting.head,
-            acting.explorer,
-            generator,
-            acting.dtype,
-            acting.normalizers,
-            acting.learning_starts,
-            first_lane=self.job.first,
-            start=acting.start,
-        )
+        if actor.normalizers is not None:
+            self._statistics = list(actor.normalizers.arrays())
+        actor.forward.weights = weights[: len(weights) - len(self._statistics)]
+        return replace(actor, generators=generator, first_lane=self.job.first)
 
     def serve(self) -> None:
         """Execute commands until the learner sends "close" or ends."""

@@ -994,5 +994,4 @@ def load(path: str | Path, custom_objects: dict[str, type] | None = None) -> Age
         ValueError: if the file names an unregistered class, or an argument that cannot be stored in a file.
         OSError: if the file does not exist, or cannot be downloaded.
     """
-    agent: Agent = loading.load(path, custom_objects)
-    return agent
+    return loading.load(path, custom_objects)

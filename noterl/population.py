@@ -209,8 +209,7 @@ class Population:
 
     def _copy(self, seed: int) -> Agent:
         config = {**self.agent.get_config(), "env": self.agent.spaces.source, "seed": seed}
-        agent: Agent = type(self.agent).from_config(config)
-        return agent
+        return type(self.agent).from_config(config)
 
     def fit(
         self,

@@ -188,8 +188,7 @@ class Actor:
         """Return uniformly random actions `[count, ...]`, before `Head.executed`; legal ones if there is a mask."""
         head: Any = self.head
         legal = () if mask is None else (mask,)
-        actions: np.ndarray = head.random(count, self.generators("random_actions"), *legal)
-        return actions
+        return head.random(count, self.generators("random_actions"), *legal)
 
     def reset_noise(self, lane: int) -> None:
         """Reset the noise of a lane in which an episode starts."""

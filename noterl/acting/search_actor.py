@@ -184,5 +184,4 @@ class SearchActor(Actor):
         rows = zip(lanes.environments, lanes.observations(), lanes.info["action_mask"], strict=True)
         # Without new seeds, a search would foresee what chance does in the environment.
         generator = self.generators("search")
-        states: np.ndarray = game.pack([game.with_new_seeds(game.snapshot(*row), generator) for row in rows])
-        return states
+        return game.pack([game.with_new_seeds(game.snapshot(*row), generator) for row in rows])

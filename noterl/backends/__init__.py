@@ -55,8 +55,7 @@ def name() -> str:
 @cache
 def current() -> Backend:
     """Return the backend that this process uses."""
-    backend: Backend = importlib.import_module(f"noterl.backends.{name()}.core")
-    return backend
+    return importlib.import_module(f"noterl.backends.{name()}.core")
 
 
 def check_precision() -> None:

@@ -89,8 +89,7 @@ def resolve(strategy: Any) -> Strategy | None:
 @cache
 def _make(entry: _Entry, *own: Any) -> Strategy:
     """Return the strategy, the same for each `fit` with an equal argument, so that programs are compiled once."""
-    instance: Strategy = getattr(importlib.import_module(entry.module), entry.name)(*own)
-    return instance
+    return getattr(importlib.import_module(entry.module), entry.name)(*own)
 
 
 def _word_of(strategy: Any) -> str | None:

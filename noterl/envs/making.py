@@ -112,8 +112,7 @@ def remake(env: Env, render_mode: str | None) -> Env:
     if build is None:
         raise NotRemade("it has no spec")
     try:
-        another: Env = build(render_mode)
-        return another
+        return build(render_mode)
     except Exception as error:
         raise NotRemade(f"{library}.make(env.spec) raises {type(error).__name__}: {error}") from error
 

@@ -166,8 +166,7 @@ class Q(Head):
 
     def explore(self, values: np.ndarray, explorer: Any, step: int, mask: np.ndarray | None = None) -> np.ndarray:
         """Return the actions `[N]` that the policy selects."""
-        actions: Any = select(explorer, values, step, mask)
-        return actions
+        return select(explorer, values, step, mask)
 
     def random(self, count: int, generator: np.random.Generator, mask: np.ndarray | None = None) -> np.ndarray:
         """Return uniformly random actions `[count]`."""

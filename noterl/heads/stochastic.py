@@ -74,8 +74,7 @@ class Categorical(Stochastic):
     def explore(self, values: np.ndarray, explorer: Explorer, step: int, mask: np.ndarray | None = None) -> np.ndarray:
         """Return the actions that the policy selects, or samples of the softmax."""
         if isinstance(explorer, Policy):
-            selected: Any = select(explorer, values, step, mask)
-            return selected
+            return select(explorer, values, step, mask)
         uniform = explorer.generator.random((len(values), len(self.counts)))
         if mask is None:
             weights = [self._weights(part) for part in split(values, self.counts)]

@@ -286,8 +286,7 @@ class HiddenLayers:
 
     def _own(self) -> Mapping[str, Any]:
         """Return the table of this network; empty if there is none."""
-        table: Mapping[str, Any] = self.description.document.get(self.role, {})
-        return table
+        return self.description.document.get(self.role, {})
 
     def _output(self) -> tuple[Keys, Mapping[str, Any]]:
         """Return the place and the table of this network's outputs: its own one, or else the common one."""

@@ -159,12 +159,10 @@ class Triplets(Relabel):
         layouts = storage.extra_layout
         base_name = name.removeprefix("next_")
         if base_name == name or base_name not in layouts:
-            values: Array = gather(fields[name], starts, layouts[name])
-            return values
+            return gather(fields[name], starts, layouts[name])
         # The first segment ends with the observation of `middle`, the second one with the next observation of `last`.
         pair = gather(fields[base_name], middle, layouts[base_name]), gather(fields[name], last, layouts[name])
-        joined: Array = np.stack(pair, axis=1).reshape(-1, *pair[0].shape[1:])
-        return joined
+        return np.stack(pair, axis=1).reshape(-1, *pair[0].shape[1:])
 
 
 def _stacked(first: Any, second: Any) -> Any:

@@ -104,5 +104,4 @@ def legal_choice(mask: Array, uniform: Array) -> Array:
     array([2, 0])
     """
     wanted = (uniform * mask.sum(axis=1)).astype(np.int64)  # its number among the legal choices
-    chosen: Array = (mask.cumsum(axis=1) > wanted[:, None]).argmax(axis=1)
-    return chosen
+    return (mask.cumsum(axis=1) > wanted[:, None]).argmax(axis=1)

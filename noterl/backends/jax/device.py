@@ -144,8 +144,7 @@ class DeviceProgram(on_device.DeviceProgram):
 
         carry = jax.lax.fori_loop(*rounds, step, carry)
         # A loop of its own: fused with the products of an environment, sums would be rounded differently.
-        summed: tuple[Carry, Report] = jax.lax.fori_loop(*rounds, added, (carry, report))
-        return summed
+        return jax.lax.fori_loop(*rounds, added, (carry, report))
 
     def _round(self, state: list[Any], carry: Carry, t: Any, counted: Any, settings: Any) -> Carry:
         """Step the `counted` lanes `[N]` in round t; the others do not change."""

@@ -94,8 +94,7 @@ class Environments:
             return {}
         now = {STARTS: jnp.zeros_like(carry.policy[STARTS]), **{f"{STATE}{name}": after[name] for name in after}}
         now = jax.tree.map(partial(select, ended), self._policy_starts(), with_dtypes(now, carry.policy))
-        followed: dict[str, Any] = jax.tree.map(partial(select, counted), now, carry.policy)
-        return followed
+        return jax.tree.map(partial(select, counted), now, carry.policy)
 
     def act(self, state: list[Any], carry: Carry, key: Any, settings: Any = None) -> tuple[Any, Any, dict[str, Any]]:
         """Return the actions that are stored, those for the environments, and the policy's next states, `[N, ...]`."""
@@ -168,8 +167,7 @@ class Environments:
     def _reset_ended(self, key: Any, ended: Any, after: tuple[Any, Any]) -> tuple[Any, Any]:
         """Return `after`, the observations and states, with new episodes in the lanes that have ended, `[N]`."""
         fresh = with_dtypes(self._reset_all(key), after)
-        restarted: tuple[Any, Any] = jax.tree.map(partial(select, ended), fresh, after)
-        return restarted
+        return jax.tree.map(partial(select, ended), fresh, after)
 
     def _stored(self, observations: Any) -> Any:
         return jax.tree.map(jnp.asarray, self._store(observations))

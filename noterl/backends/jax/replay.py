@@ -278,8 +278,7 @@ class ReplayProgram(on_device.ReplayProgram):
         def update(state: list[Any], plan: Plan) -> dict[str, Any]:
             now = jax.tree.map(lambda values: values[0], plan)
             batch = sample(state, jnp.int32(0), newest=jnp.int32(0), now=now, key=jax.random.PRNGKey(0))
-            logs: dict[str, Any] = self._updates.update(state, batch, jnp.int32(0))[2][0]
-            return logs
+            return self._updates.update(state, batch, jnp.int32(0))[2][0]
 
         shapes = jax.eval_shape(update, state, plan)
         return {name: jnp.zeros((self.num_updates, *shape.shape), shape.dtype) for name, shape in shapes.items()}

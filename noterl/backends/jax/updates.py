@@ -254,8 +254,7 @@ def _row(rows: Rows, k: Any) -> Batch:
 
 def row_of(data: Batch, indices: Any) -> Batch:
     """Return the batch `[B, ...]` of rows `[T N, ...]` with these indices `[B]`."""
-    batch: Batch = jax.tree.map(lambda array: jnp.take(array, indices, axis=0, mode="clip"), data)
-    return batch
+    return jax.tree.map(lambda array: jnp.take(array, indices, axis=0, mode="clip"), data)
 
 
 def _separate_row(rows: Rows, k: Any) -> Batch:

@@ -268,8 +268,7 @@ class ScheduledUpdates(Updates):
 
 def _gathered(rows: GatheredRows) -> Batch:
     """Return batches `[K, B, ...]` on the host."""
-    gathered: Batch = map_arrays(lambda array: np.asarray(array)[np.asarray(rows.indices)], rows.data)
-    return gathered
+    return map_arrays(lambda array: np.asarray(array)[np.asarray(rows.indices)], rows.data)
 
 
 def _part(start: int, size: int, array: np.ndarray) -> np.ndarray:

@@ -225,8 +225,7 @@ def _serve_store(host: str, port: int) -> dist.TCPStore:
 
 def device_of(variables: Sequence[Any]) -> torch.device:
     """Return the device of the variables."""
-    device: torch.device = variables[0].value.device
-    return device
+    return variables[0].value.device
 
 
 def existing_rank(group: Any = None) -> tuple[int, int] | None:

@@ -22,8 +22,7 @@ def _numbers(device: str) -> tuple[list[int], str]:
 def restored_generators(device: str) -> AbstractContextManager[None]:
     """Return a context at whose end torch's generators of the CPU and of a device are as at the start."""
     numbers, device_type = _numbers(device)
-    context: AbstractContextManager[None] = torch.random.fork_rng(devices=numbers, device_type=device_type)
-    return context
+    return torch.random.fork_rng(devices=numbers, device_type=device_type)
 
 
 class SeededCalls:

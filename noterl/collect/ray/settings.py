@@ -61,7 +61,4 @@ class RayWorkers(WorkerSettings):
             ImportError: if Ray is not installed.
             RuntimeError: if Ray cannot be started.
         """
-        launcher: Launcher = require("noterl.collect.ray.launcher", "ray", "RayWorkers").RayLauncher(
-            self, memory, shapes
-        )
-        return launcher
+        return require("noterl.collect.ray.launcher", "ray", "RayWorkers").RayLauncher(self, memory, shapes)

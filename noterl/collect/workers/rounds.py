@@ -222,8 +222,7 @@ class LearnerRounds(Rounds):
 
     def fresh(self) -> list[int]:
         """Return the lanes whose reset is done and not used."""
-        lanes: list[int] = np.flatnonzero(self._arrays["fresh"]).tolist()
-        return lanes
+        return np.flatnonzero(self._arrays["fresh"]).tolist()
 
 
 class WorkerRounds(Rounds):

@@ -57,8 +57,7 @@ class PoolState:
     def pool(self) -> dict[str, Any]:
         """The entry "pool" of a saved state of this number of workers; empty if there is none."""
         saved = self.saved
-        pool: dict[str, Any] = {} if saved is None or not self.has_workers_of(saved) else saved["pool"]
-        return pool
+        return {} if saved is None or not self.has_workers_of(saved) else saved["pool"]
 
     def explorer_of(self, index: int) -> dict[str, Any] | None:
         """Return the saved state of a worker's exploration; None if there is none."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from noterl.collect.base import Lanes as Lanes
 from noterl.collect.device import DeviceLanes as DeviceLanes
 from noterl.collect.fields import check_info_spec
@@ -15,12 +13,10 @@ from noterl.collect.workers.lanes import PoolLanes as PoolLanes
 from noterl.collect.workers.settings import WorkerError as WorkerError
 from noterl.collect.workers.settings import Workers as Workers
 from noterl.collect.workers.settings import WorkerSettings as WorkerSettings
+from noterl.envs import EnvSource
+from noterl.envs.multi_agent.parallel import TeamReward
+from noterl.random import Generators
 from noterl.types import InfoSpec
-
-if TYPE_CHECKING:
-    from noterl.envs import EnvSource
-    from noterl.envs.multi_agent.parallel import TeamReward
-    from noterl.random import Generators
 
 
 def open_lanes(

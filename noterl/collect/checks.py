@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
@@ -13,12 +13,10 @@ from noterl.collect.action_log import MAX_BYTES, ActionLog
 from noterl.collect.device import check_device_state
 from noterl.collect.info import REDUCTIONS, STATE
 from noterl.collect.workers.transitions import INFO, row_specs
+from noterl.envs import EnvSource
 from noterl.types import ACTING_OUTPUTS
 from noterl.types import STATE as POLICY_STATE
 from noterl.utils.schema import Array, DictOf, Int, ListOf, check
-
-if TYPE_CHECKING:
-    from noterl.envs import EnvSource
 
 _SEED = Int(0, 2**31 - 1)
 

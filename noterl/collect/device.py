@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from noterl.collect.base import Lanes
 from noterl.collect.env_calls import EnvCall
 from noterl.collect.ledger import warn_restarted
+from noterl.envs import EnvSource
 from noterl.envs.functional import flatten, new_keys, unflatten
+from noterl.random import Generators
 from noterl.types import CallEvents
 from noterl.utils.schema import Array, DictOf, Int, ListOf, check
-
-if TYPE_CHECKING:
-    from noterl.envs import EnvSource
-    from noterl.random import Generators
-
 
 _RESTART = "Their episodes restart"
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
+from noterl.envs import EnvSource
 from noterl.types import InfoSpec
 from noterl.utils.masks import ACTION_MASK, mask_spec, read_mask
-
-if TYPE_CHECKING:
-    from noterl.envs import EnvSource
 
 
 def check_info_spec(source: EnvSource, info_spec: InfoSpec | None) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
@@ -18,14 +18,12 @@ from noterl.collect.action_log import ActionLog
 from noterl.collect.base import Lanes
 from noterl.collect.env_calls import EnvCall, call_all
 from noterl.collect.ledger import is_ahead, is_owner, joint_kind, set_owner, warn_restarted, warn_too_long
+from noterl.envs import EnvSource
 from noterl.envs.checking.checker import Checker
 from noterl.envs.observation import ObservationEncoder, copy_observation, zeros
 from noterl.envs.rewards import unclipped
 from noterl.heads import members, one_of
 from noterl.types import InfoSpec, Transition
-
-if TYPE_CHECKING:
-    from noterl.envs import EnvSource
 
 
 class ScalarLanes(Lanes):

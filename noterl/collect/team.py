@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from noterl.collect.lanes import ScalarLanes
+from noterl.envs import EnvSource
+from noterl.envs.multi_agent.parallel import TeamReward
 from noterl.types import Transition
-
-if TYPE_CHECKING:
-    from noterl.envs import EnvSource
-    from noterl.envs.multi_agent.parallel import TeamReward
 
 
 class TeamLanes(ScalarLanes):

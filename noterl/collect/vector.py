@@ -11,7 +11,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
@@ -23,17 +23,15 @@ from noterl.collect.base import Lanes
 from noterl.collect.env_calls import EnvCall
 from noterl.collect.info import info_of_lane
 from noterl.collect.ledger import is_owner, set_owner, warn_restarted, warn_too_long
+from noterl.envs import EnvSource
 from noterl.envs.checking.checker import Checker
 from noterl.envs.checking.vector import check_step
 from noterl.envs.observation import ObservationEncoder, at, copy_observation
 from noterl.envs.rewards import UNCLIPPED_REWARD
 from noterl.envs.wrappers.masks import mask_of_observation, masks_in_observation
+from noterl.random import Generators
 from noterl.types import InfoSpec, Transition
 from noterl.utils.masks import ACTION_MASK
-
-if TYPE_CHECKING:
-    from noterl.envs import EnvSource
-    from noterl.random import Generators
 
 
 class VectorLanes(Lanes):

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
+from noterl.envs import EnvSource
 from noterl.envs.observation import GOAL_KEYS, is_goal_space
 from noterl.envs.spaces import same_layout, show
 from noterl.registry import register
@@ -25,9 +26,6 @@ from noterl.replay.returns import make_batch, n_step_return, successors
 from noterl.replay.storage import Storage
 from noterl.types import Batch
 from noterl.utils.checks import check_number, check_word
-
-if TYPE_CHECKING:
-    from noterl.envs import EnvSource
 
 STRATEGIES = ("future", "final", "episode")
 

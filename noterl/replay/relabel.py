@@ -6,19 +6,17 @@ The random choices are made when indices are sampled. A gathered batch depends o
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
+from noterl.envs import EnvSource
 from noterl.registry import register
 from noterl.replay.columns import Array, gather, map_leaves, reshape
 from noterl.replay.returns import gather_transitions
 from noterl.replay.storage import Storage, StorageUser
 from noterl.types import Batch
-
-if TYPE_CHECKING:
-    from noterl.envs import EnvSource
 
 
 class Relabel(StorageUser[Storage]):

@@ -16,18 +16,16 @@ import threading
 import time
 import warnings
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ray
 
 from noterl.collect.ray.actor import Command, RayActor, Reply
+from noterl.collect.ray.settings import RayWorkers
 from noterl.collect.workers.pickling import dumps
 from noterl.collect.workers.process import WorkerHandle
 from noterl.collect.workers.shared_memory import Shapes, SharedMemory, SharedWeights
 from noterl.collect.workers.worker import LIMIT, STOP, WAKE, Job, ring_of
-
-if TYPE_CHECKING:
-    from noterl.collect.ray.settings import RayWorkers
 
 # Seconds between two looks at what the learner has written.
 _LOOK_SECONDS = 0.005

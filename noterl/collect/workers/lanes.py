@@ -39,15 +39,14 @@ from noterl.collect.workers.state import PoolState, join
 from noterl.collect.workers.supervisor import Supervisor
 from noterl.collect.workers.transitions import FIELDS, TEAM, TEAM_FIELDS, Row, RowReader, info_at, row_specs
 from noterl.collect.workers.worker import CONTROL_SIZE, Job, exploration_name, ring_of
-from noterl.envs.multi_agent.parallel import rewards_to_learn_from
+from noterl.envs import EnvSource
+from noterl.envs.multi_agent.parallel import TeamReward, rewards_to_learn_from
 from noterl.heads import members
+from noterl.random import Generators
 from noterl.types import Counters, InfoSpec, Transition
 
 if TYPE_CHECKING:  # worker processes import this module, and would import more than they need
     from noterl.callback import Budget
-    from noterl.envs import EnvSource
-    from noterl.envs.multi_agent.parallel import TeamReward
-    from noterl.random import Generators
     from noterl.replay import Replay
 
 # A worker waits when its ring is full. The rounds of a ring, and the bytes of a ring of large rows.

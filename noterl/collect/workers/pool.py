@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -12,12 +12,10 @@ from noterl.collect.base import Lanes
 from noterl.collect.workers.process import Inbox
 from noterl.collect.workers.settings import WorkerSettings
 from noterl.collect.workers.worker import WANTED
+from noterl.envs import EnvSource
 from noterl.envs.observation import ObservationEncoder
+from noterl.random import Generators
 from noterl.types import InfoSpec
-
-if TYPE_CHECKING:
-    from noterl.envs import EnvSource
-    from noterl.random import Generators
 
 
 class Pool(Lanes):

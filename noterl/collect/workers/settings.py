@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from noterl.acting.actor import Actor
 from noterl.collect.workers.process import Launcher, ProcessLauncher
 from noterl.collect.workers.shared_memory import Shapes, SharedMemory
 from noterl.utils.checks import check_bool, check_int, check_int_or_word, check_word, positive
-
-if TYPE_CHECKING:
-    from noterl.acting.actor import Actor
 
 
 class WorkerError(RuntimeError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
@@ -11,20 +11,18 @@ from gymnasium import spaces
 from noterl.acting.policy_state import NO_STATE, State
 from noterl.collect.info import number_of
 from noterl.collect.workers.shared_memory import ArraySpec
+from noterl.envs import EnvSource
 from noterl.heads import members
 from noterl.types import ACTING_OUTPUTS, STATE, InfoSpec, Transition
-
-if TYPE_CHECKING:
-    from noterl.envs import EnvSource
 
 Array = np.ndarray[Any, Any]
 
 OBSERVATION = "observation"
 NEXT_OBSERVATION = "next_observation"
 FIELDS = "fields/"
-TEAM = "team/"
 INFO = "info/"
 HAS_INFO = "has_info/"
+TEAM = "team/"
 
 # Observation, next observation, action, "reward", "unclipped", "terminated", "truncated" and "begun".
 Row = tuple[Any, Any, Any, float, float, bool, bool, bool]
@@ -109,11 +107,11 @@ class RowWriter:
     def __init__(self, fields: Mapping[str, Array], space: spaces.Space[Any]) -> None:
         self._fields = fields
         self._observation = _writer(fields, OBSERVATION, space)
+        self._next_observation = _writer(fields, NEXT_OBSERVATION, space)
+        self._outcome = tuple(fields[name] for name in ("action", "reward", "unclipped", "terminated", "truncated"))
         self._extra = {
             name.partition("/")[2]: array for name, array in fields.items() if name.startswith((FIELDS, TEAM))
         }
-        self._next_observation = _writer(fields, NEXT_OBSERVATION, space)
-        self._outcome = tuple(fields[name] for name in ("action", "reward", "unclipped", "terminated", "truncated"))
 
     def write(self, row: int, transition: Transition, earned: float) -> None:
         """Write a transition, except for the fields that `write_round` writes, and the reward for the logs."""

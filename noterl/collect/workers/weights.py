@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from noterl.acting.actor import Actor
 from noterl.collect.workers.shared_memory import SharedWeights
 from noterl.explorer import Explorer
-
-if TYPE_CHECKING:
-    from noterl.acting.actor import Actor
 
 
 def block_shapes(actor: Actor) -> list[tuple[tuple[int, ...], Any]]:

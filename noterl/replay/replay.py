@@ -560,7 +560,7 @@ class Replay(Configurable):
         if self.sources is None or self.sources.lanes != tuple(lanes):
             self.sources = Sources(self.storage, lanes)
 
-    def effective_sample_size(self, alpha: bool = True, *, by_lane: bool = False, by_worker: bool = False) -> Any:
+    def effective_sample_size(self, alpha: bool = True, *, by_worker: bool = False) -> Any:
         """Return 1 / sum of p^2 over the sampler's probabilities: the size of a uniform sample with the same variance.
 
         The size is between 1 and the number of transitions; for uniform sampling, the size is that number. The size of
@@ -568,20 +568,16 @@ class Replay(Configurable):
 
         Args:
             alpha: False for the probabilities without the exponent of prioritized sampling.
-            by_lane: whether to return a dict from each lane to the size for the lane's transitions.
             by_worker: whether to return a list with the size for each worker's own transitions.
         """
         storage = self.storage
         probabilities = self.sampler.probabilities(alpha=alpha)
-        if by_worker:
-            if self.sources is None:
-                return [_kish(probabilities)]
-            source = self.sources.of(storage.unmasked_indices())
-            return [_kish(probabilities[source == number]) for number in range(len(self.sources.lanes))]
-        if not by_lane:
+        if not by_worker:
             return _kish(probabilities)
-        lanes = storage.lane[storage.unmasked_indices()]
-        return {int(lane): _kish(probabilities[lanes == lane]) for lane in np.unique(lanes)}
+        if self.sources is None:
+            return [_kish(probabilities)]
+        source = self.sources.of(storage.unmasked_indices())
+        return [_kish(probabilities[source == number]) for number in range(len(self.sources.lanes))]
 
     def clear(self) -> None:
         """Evict all transitions; the memory stays allocated."""

@@ -92,7 +92,6 @@ def test_effective_sample_size_of_known_probabilities() -> None:
     assert replay.effective_sample_size() == 0
     replay = filled(20, 33, lanes=2)
     assert replay.effective_sample_size() == 20
-    assert replay.effective_sample_size(by_lane=True) == {0: 10, 1: 10}
     replay.keep([0, 1, 2])
     assert replay.effective_sample_size() == pytest.approx(3)
     replay = Replay(4, sampler=Prioritized(alpha=0.5))
@@ -100,10 +99,9 @@ def test_effective_sample_size_of_known_probabilities() -> None:
     for step in range(4):
         store(replay, step, lanes=2)
     feed_back(replay, [9.0, 16.0, 1.0, 4.0])
-    # Lane 0 has the scores 9 and 1, lane 1 has 16 and 4; alpha takes their square roots.
+    # Alpha takes the square roots of the scores.
     assert replay.effective_sample_size() == pytest.approx(10**2 / 30)
     assert replay.effective_sample_size(alpha=False) == pytest.approx(30**2 / (81 + 256 + 1 + 16), rel=1e-6)
-    assert replay.effective_sample_size(by_lane=True) == pytest.approx({0: 16 / 10, 1: 36 / 20})
 
 
 def test_trims_wait_until_a_group_of_updates_is_gathered() -> None:

@@ -348,12 +348,6 @@ class History:
         np.testing.assert_allclose(self.replay.sampler.probabilities(alpha=False), plain, rtol=1e-9)
         size = 1 / np.square(chances).sum()
         np.testing.assert_allclose(self.replay.effective_sample_size(), size, rtol=1e-9)
-        lanes = {each.lane for each in unmasked}
-        by_lane = self.replay.effective_sample_size(by_lane=True)
-        for lane in lanes:
-            own = powers[[each.lane == lane for each in unmasked]]
-            np.testing.assert_allclose(by_lane[lane], own.sum() ** 2 / np.square(own).sum(), rtol=1e-9)
-        assert set(by_lane) == lanes
 
     def _compare_samples(self, sampleable: list[Added]) -> None:
         state = self.replay.get_state()["sampler"]

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from .backup_and_restore import BackupAndRestore as BackupAndRestore
     from .checkpoint import Checkpoint as Checkpoint
     from .csv_logger import CSVLogger as CSVLogger
+    from .doctor import Doctor as Doctor
     from .early_stopping import EarlyStopping as EarlyStopping
     from .ess_adapt import ESSAdapt as ESSAdapt
     from .ess_window import ESSWindow as ESSWindow

@@ -68,6 +68,7 @@ class AgentView(Protocol):
         history: the `History` of the `fit` in progress, or of the last one.
         callbacks: the callbacks of the `fit` in progress, or of the last one, in the order of running.
         replay: the replay memory, or None.
+        rollout: the rollout in progress, or None.
         policy: the exploration policy, or None.
         schedule: when updates are due, with `batch_size`, `update_every` and `updates`, which may be set.
         optimizer: the first optimizer.
@@ -95,6 +96,7 @@ class AgentView(Protocol):
     history: Any
     callbacks: Sequence[Callback]
     replay: Any
+    rollout: Any
     policy: Any
     schedule: Any
     optimizer: Any
@@ -135,6 +137,9 @@ class AgentView(Protocol):
 
     def stop_epochs(self, logs: dict[str, Any]) -> Any:
         """Return whether an update with these logs ends the updates on a rollout, and is undone; None if none does."""
+
+    def new_environment(self) -> Any:
+        """Return a new copy of the training environment."""
 
     def show_message(self, message: str) -> None:
         """Write a line to standard error, unless `fit` was called with `verbose=0`."""

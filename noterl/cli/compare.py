@@ -1,8 +1,9 @@
-"""`noterl compare`: plot the learning curves of runs."""
+"""`noterl compare` and `noterl doctor`: plot the learning curves of runs, and say what is wrong with one."""
 
 from __future__ import annotations
 
 import glob
+import importlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from noterl.cli.errors import UsageError, usage_errors
 from noterl.cli.options import Option, options_of, parse_options
 from noterl.saving import LOG_FILE
 from noterl.utils.files import user_path
+from noterl.utils.tables import read_columns
 
 
 def run(arguments: Sequence[str]) -> None:
@@ -47,6 +49,22 @@ def run(arguments: Sequence[str]) -> None:
         what = values.get("what", "reward")
         print(columns({name: f"{what} {band.middle[-1]:.4g} at {band.x[-1]:.6g}" for name, band in bands.items()}))
         print(out)
+
+
+def run_doctor(arguments: Sequence[str]) -> None:
+    """Run `noterl doctor`.
+
+    Raises:
+        UsageError: if the command line is wrong, or the path names no log.
+    """
+    options = [argument for argument in arguments if argument.startswith("-")]
+    text = "Say what is wrong with a run, from its log. The callback Doctor finds more, because it measures more."
+    parse_options([], options, prog="noterl doctor LOG", description=text)
+    if len(arguments) != 1:
+        raise UsageError(f"noterl doctor takes one log, or the folder of a run; got {len(arguments)}")
+    diagnosis = importlib.import_module("noterl.callbacks.support.diagnosis")
+    ((log, *_),) = groups_of(arguments).values()
+    print(*(diagnosis.diagnose(read_columns(log)) or ["nothing is wrong, as far as this log shows"]), sep="\n")
 
 
 def groups_of(paths: Sequence[str]) -> dict[str, list[str]]:

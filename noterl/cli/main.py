@@ -18,6 +18,7 @@ COMMANDS = {
     "evaluate": ("files", "run_evaluate", "evaluate a trained agent: noterl evaluate FILE --episodes 100"),
     "publish": ("files", "run_publish", "write a folder for a model hub: noterl publish FILE FOLDER"),
     "compare": ("compare", "run", "plot the learning curves of runs: noterl compare runs/*/log.csv"),
+    "doctor": ("compare", "run_doctor", "say what is wrong with a run: noterl doctor runs/first"),
     "data": ("data", "run", "describe, record or convert data: noterl data describe data.npz"),
     "info": ("files", "run_info", "print what a file holds"),
     "agents": ("catalogue", "run_agents", "list the agents"),

@@ -1,0 +1,120 @@
+"""The doctor's measurements, and what it prints."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+import noterl
+from noterl.callbacks import CSVLogger, Doctor
+from noterl.callbacks.support.probe import recent_rows
+from noterl.cli import main
+from tests.support.doubles import CountingEnv
+
+pytestmark = pytest.mark.backends("torch")
+
+
+def small_dqn(**arguments: Any) -> noterl.DQN:
+    agent = noterl.DQN("CartPole-v1", hidden=(8,), seed=1, **arguments)
+    agent.compile(learning_starts=50, update_every=1, updates=1, batch_size=8)
+    return agent
+
+
+def test_fault_is_found_and_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    doctor = Doctor()
+    small_dqn(gamma=0.0).fit(steps=400, callbacks=[doctor], verbose=2)
+    assert doctor.findings[0].name == "gamma_low"
+    # When it enters the list, and at the end.
+    assert capsys.readouterr().err.count("Doctor: gamma_low") == 2
+
+
+def test_short_run_is_not_judged(capsys: pytest.CaptureFixture[str]) -> None:
+    doctor = Doctor()
+    small_dqn(gamma=0.0).fit(steps=80, callbacks=[doctor], verbose=2)
+    assert doctor.findings == []
+    assert "Doctor: not enough updates to judge" in capsys.readouterr().err
+
+
+def test_second_fit_is_judged_on_its_own() -> None:
+    doctor = Doctor()
+    agent = small_dqn()
+    agent.fit(steps=300, callbacks=[doctor], verbose=0)
+    agent.fit(steps=200, callbacks=[doctor], verbose=0)
+    assert doctor.measures["updates_so_far"][0] < 100
+
+
+def test_series_have_one_length() -> None:
+    doctor = Doctor()
+    agent = noterl.PPO("CartPole-v1", rollout_steps=32, epochs=1, hidden=(8,), seed=1)
+    history = agent.fit(steps=800, num_envs=2, callbacks=[doctor], verbose=0).history
+    measured = {name: values for name, values in doctor.measures.items() if name not in history}
+    assert len({len(values) for values in measured.values()}) == 1
+    assert np.isfinite(doctor.measures["policy_direction"][1:]).all()
+    assert 0 < doctor.measures["progress"][-1] <= 1
+
+
+def test_reference_takes_at_most_one_percent_of_the_steps() -> None:
+    steps: list[int] = []
+
+    class Counted(gymnasium.Wrapper):
+        def step(self, action: Any) -> Any:
+            steps.append(1)
+            return super().step(action)
+
+    agent = noterl.PPO(lambda: Counted(gymnasium.make("CartPole-v1")), rollout_steps=100, hidden=(8,), seed=1)
+    agent.fit(steps=1_000, callbacks=[Doctor()], verbose=0)
+    assert 1_000 < len(steps) <= 1_010
+
+
+def test_bounds_that_have_no_effect_are_found() -> None:
+    class Wide(gymnasium.ActionWrapper):
+        def __init__(self) -> None:
+            super().__init__(gymnasium.make("Pendulum-v1"))
+            self.action_space = gymnasium.spaces.Box(-20.0, 20.0, (1,))
+
+        def action(self, action: Any) -> Any:
+            return np.clip(action, -2.0, 2.0)
+
+    differences = []
+    for env in (Wide, "Pendulum-v1"):
+        agent = noterl.DDPG(env, hidden=(8,), seed=1)
+        agent.compile(learning_starts=190, batch_size=8, update_every=10)
+        doctor = Doctor()
+        agent.fit(steps=800, callbacks=[doctor], verbose=0)
+        differences.append(doctor.measures["large_actions_differ"][0])
+    assert differences[0] == 0 < differences[1]
+
+
+@pytest.mark.parametrize("memory", ["replay", "rollout"])
+def test_rows_of_an_environment_follow_each_other(memory: str) -> None:
+    if memory == "replay":
+        agent: Any = noterl.DQN(CountingEnv, hidden=(8,), seed=1)
+        agent.compile(learning_starts=5, batch_size=4)
+        agent.fit(steps=42, num_envs=2, verbose=0)
+    else:
+        agent = noterl.A2C(CountingEnv, rollout_steps=20, hidden=(8,), seed=1)
+        agent.fit(steps=76, num_envs=2, verbose=0)
+    rows = recent_rows(agent)
+    following = np.flatnonzero(rows.continues)
+    assert 0 < len(following) < len(rows.reward)
+    assert not rows.ended[following].any()
+    np.testing.assert_array_equal(rows.next_observation[following], rows.observation[following + 1])
+    np.testing.assert_array_equal(rows.reward, rows.next_observation[:, 1])
+
+
+def test_command_reads_a_log(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = "".join(f"{max(9, 300 - 20 * n)},{max(9, 300 - 20 * n)},{n},{0.69 if n < 5 else 0.001}\n" for n in range(40))
+    path = tmp_path / "log.csv"
+    path.write_text("reward,length,updates,entropy\n" + rows)
+    assert main(["doctor", str(path)]) == 0
+    assert capsys.readouterr().out.startswith("entropy_collapsed: The entropy fell to 0.001 at update 5")
+    assert main(["doctor"]) == 2
+
+
+def test_command_finds_nothing_in_the_log_of_a_healthy_run(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    small_dqn().fit(steps=400, callbacks=[CSVLogger(tmp_path / "log.csv")], verbose=0)
+    assert main(["doctor", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == "nothing is wrong, as far as this log shows\n"

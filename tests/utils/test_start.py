@@ -154,6 +154,17 @@ print(sys.modules.keys() & {"matplotlib", "psutil", "platformdirs"})
     assert run(program) == "set()\n"
 
 
+@pytest.mark.backends("torch")
+def test_training_shows_its_bar_on_a_host_where_the_widget_of_tqdm_fails() -> None:
+    program = """
+import sys
+sys.modules.update(dict.fromkeys(("ipywidgets", "tqdm.auto", "tqdm.autonotebook", "tqdm.notebook")))
+import noterl
+print(len(noterl.DQN("CartPole-v1", hidden=(4,), seed=1).fit(episodes=2, verbose=1)))
+"""
+    assert run(program).endswith("\n2\n")  # after the line of the end
+
+
 @pytest.mark.parametrize("first", ["", "import matplotlib, pandas"])
 def test_plots_and_data_frames_work_after_the_import_of_keras(first: str, tmp_path: Path) -> None:
     program = f"""

@@ -117,7 +117,7 @@ class Evaluate(StatefulCallback):
         self.every: Every = Every(every, unit, at="episode", name="every")
         self._unlogged: Logs = {}  # of a background evaluation whose result a save has taken
         self._evaluator: Evaluator | None = None
-        self._portable: Any = None  # the source of environments that the process needs, if the file has none
+        self._portable: Any = None  # set by `before_fit`: environments for the process, if the file has none
 
     def before_fit(self, agent: Any, budget: Budget) -> None:
         """Check that the agent can be evaluated.
@@ -144,6 +144,7 @@ class Evaluate(StatefulCallback):
         names = (*(f"reward_mean/{name}" for name in getattr(self.agent, "names", ())), *self.agent.recorded_info)
         seed: int = self.agent.generators.seed
         self._arguments["seed"] = selection_seed(seed) if self._seed is None else self._seed
+        # Monitors of other callbacks read these names.
         self.adds = (*type(self).adds, *(f"evaluation_{name}" for name in names))
         if isinstance(self.on_best, str | Path):
             saving.check_writable(self.on_best)

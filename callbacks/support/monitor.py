@@ -64,6 +64,7 @@ class Monitor:
     def end(self, owner: Callback) -> None:
         """Called when a `fit` ends: warn if the `fit` has compared nothing, although episodes have finished."""
         has_only_waited = self._episodes > 0 and not self.has_compared
+        # Reset first: a filter of warnings may turn the warning into an error.
         self._episodes = 0
         self.has_compared = False
         if has_only_waited:

@@ -196,7 +196,15 @@ def check_required(options: Iterable[Option], given: Collection[str]) -> None:
 
 
 def _given(option: Option, source: Any, path: str) -> Given:
-    """Return the value of an option from a TOML file; texts are parsed as on the command line."""
+    """Return the value of an option from a TOML file; texts are parsed as on the command line.
+
+    The entries of a list stay texts if the option takes a sequence of texts. A number or bool for an option that takes
+    only sequences becomes a tuple of one entry.
+
+    Raises:
+        UsageError: if a list is given for an option that can take other values than sequences, or a text cannot
+            be parsed.
+    """
     if isinstance(source, str):
         return Given(parse_value(source, option.annotation), source)
     if isinstance(source, list):

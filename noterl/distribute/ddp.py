@@ -48,7 +48,11 @@ class DDP(ProcessStrategy):
 
     @contextmanager
     def attached(self, variables: Variables) -> Iterator[None]:
-        """Connect the processes."""
+        """Connect the processes, if there are several. The connection stays open after the context, for the next `fit`.
+
+        Raises:
+            ValueError: if the variables are on the GPU of another process of the same machine.
+        """
         from noterl.backends.torch import replicas
 
         device = replicas.device_of(variables)

@@ -35,7 +35,7 @@ At the first step of an episode, the state is the agent's initial state, usually
 
 
 def common_code(graph: Graph, name: str, write: Writer, indent: str) -> dict[str, str]:
-    """Return what both formats write: `name`, `identity`, `inputs`, `body` and `results`.
+    """Return what both formats write: `name`, `identity`, `inputs`, `body`, `states` and `results`.
 
     Args:
         graph: the operations.

@@ -165,11 +165,12 @@ def is_gain_clear(values: Sequence[float], window: int, *, rising: bool) -> bool
 
 
 def loss_exploded(losses: Sequence[float], window: int) -> bool:
-    """Return whether the loss is not finite, or has risen clearly above the lowest mean over a window.
+    """Return whether the last loss is not finite, or the losses have risen clearly above the lowest mean over a window.
 
     The rise is from the lowest mean to the last mean and the last median. It is clear if it exceeds a quarter of the
-    fall before the lowest mean, the distance of the lowest mean from zero, and eight standard errors of a mean. A
-    positive loss thus at least doubles. A Huber loss grows slowly, so a multiple of the fall would come too late.
+    fall before the lowest mean, the distance of the lowest mean from zero, and eight standard errors of a mean. If the
+    lowest mean is positive, the last mean is thus more than twice as high. A Huber loss grows slowly, so a multiple of
+    the fall would come too late.
     """
     if not all(map(math.isfinite, losses[-1:])):
         return True

@@ -25,6 +25,9 @@ def preserving(agent: BaseAgent) -> Iterator[None]:
 def train(agent: BaseAgent, logger: FinderLogger, env: Any, fit: dict[str, Any]) -> tuple[str | None, str | None]:
     """Train until the logger ends training, or a loss is not finite; return the stop reason, and the error or None.
 
+    `LRFinder` and `OptFinder` call this function inside `preserving`. If a loss is not finite, the stop reason
+    and the error are the same text.
+
     Args:
         agent: the agent, which changes.
         logger: records and ends the trial.

@@ -255,8 +255,8 @@ class Discriminator:
         """Train on a batch `[B, ...]` with demonstrations; return the batch without demonstrations, and the metrics.
 
         Args:
-            batch: tensors.
-            minimize: `minimize(loss_fn, variables, optimizer, args) -> (loss, aux)`.
+            batch: tensors; `add_demonstrations` has added the demonstrations and the mix to `extra`.
+            minimize: `minimize(loss_fn, variables, optimizer, args) -> (loss, aux)`; see `Updater.apply_gradients`.
         """
         extra = dict(batch.extra)
         demonstrated = (extra.pop(OBSERVATION), extra.pop(ACTION))

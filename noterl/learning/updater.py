@@ -83,7 +83,8 @@ class Updater:
             leave_scope(self.find_variables(), self.optimizers.values())
 
     def find_networks(self) -> None:
-        """Set `networks`; called when the learner is declared."""
+        """Set `networks`, which updates and behavioral cloning use; called when the learner is declared."""
+        # A module of torch stores the training mode itself, so `training_mode` changes only the precision.
         includes_modules = self.precision != "float32"
         self.networks = [
             network

@@ -551,9 +551,11 @@ def _dense_network(
     dueling: int = False,
     described_last: tuple | None = None,
 ) -> Network:
-    """Build the network of `mlp` or `dueling_mlp` behind the first layers of a plan; `hidden` of `_hidden_layers`.
+    """Build the network of `mlp` or `dueling_mlp` behind the layers `first` of a plan; `hidden` of `_hidden_layers`.
 
-    A description has its own last layer.
+    `first` may scale the observation, or encode an image or the parts of an observation. The last hidden layer becomes
+    a layer of each stream of a dueling network. `dueling` is as in `default_network`. `described_last` is the last
+    layer of a description of layers, in place of the linear one; a dueling network ignores this layer.
     """
     shape = tuple(inputs) if isinstance(inputs, Sequence | np.ndarray) else (inputs,)
     _check_sizes(inputs=shape, outputs=(outputs,))

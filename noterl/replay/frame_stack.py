@@ -90,7 +90,8 @@ class StackLayout:
             starts: whether the transition starts an episode.
 
         Raises:
-            ValueError: if the next stack does not continue this one, or the first stack repeats another frame.
+            ValueError: if the next stack does not continue this one, or a first stack is padded with zeros, or twice
+                in a row with the same other frame.
         """
         if not np.array_equal(frames[1:], following[:-1]):
             axis = "along its first axis" if self.first else "side by side in its last axis"
@@ -100,7 +101,8 @@ class StackLayout:
             )
         if not starts or _is_padded(frames) or not _is_padded(frames[:-1]):
             return
-        # After an interrupted `add`, the second observation may look like the first one. Its padding never comes twice.
+        # After an interrupted `add`, the second observation of an episode may look like a first one. Then the padding
+        # is the episode's first frame. So a padding other than zeros is an error only if it comes twice in a row.
         is_known = self._padding is not None and np.array_equal(self._padding, frames[0])
         self._padding = frames[0].copy()
         if is_known or not frames[0].any():
@@ -185,7 +187,10 @@ class FrameStackStorage(Storage):
         return super().add(lane, frame, action, reward, next_frame, terminated, truncated, *rest, **named)
 
     def fill_observations(self, part: slice, before: Any, after: Any, starts: Array) -> None:
-        """Write the newest frames of stacks, and which stacks are padded; check the first stacks, as `add` does."""
+        """Write the newest frames of stacks, and which stacks are padded; check the first stacks, as `add` does.
+
+        `part` counts from the first transition of the data set, of which the first `CHECKED` transitions are checked.
+        """
         layout = self._stack
         frames = layout.split(layout.part(before))  # [k, n, ...]
         following = layout.split(layout.part(after))

@@ -29,7 +29,7 @@ class DataFit(Fit):
     unused_events: ClassVar[Sequence[str]] = ()
 
     def check_arguments(self) -> None:
-        """Check and convert all arguments, before anything changes."""
+        """Check and convert all arguments; called by `run`, before `begin`."""
         for name in _OF_ENVIRONMENTS:
             if getattr(self, name):
                 raise ValueError(

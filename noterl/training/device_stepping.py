@@ -32,12 +32,12 @@ class DeviceStepping(Stepping):
 
     def __init__(self, loop: Loop) -> None:
         super().__init__(loop)
-        # The hooks of an update run after its call in any case.
-        self._is_single = loop.runner.is_live
+        self._is_single = loop.runner.is_live  # whether a call makes one iteration only; see `_next_call`
+        # The runner only reports the updates of a call, so the hooks of an update run after the call in any case.
         loop.runner.is_live = False
-        self._own_steps: int | None = None
+        self._own_steps: int | None = None  # environment steps at the last end in a call; None after the call's hooks
         self._counted: int | None = None  # the number of the last episode that counts
-        self._cut: float = math.inf  # from this position on, the ends of the last call do not count
+        self._cut: float = math.inf  # from this position on (see `CallEvents`), the ends of the last call do not count
         self.device_runner: Any = None
 
     def find_runner(self) -> Any:
@@ -74,8 +74,8 @@ class DeviceStepping(Stepping):
             self.loop.fire_episode_begin(lane, number)
 
     def tick(self) -> None:
-        """Make one call on the device, and call the hooks of the call's events."""
-        arguments = self._next_call()
+        """Make one call on the device, which sets the agent's weights, and call the hooks of the call's events."""
+        arguments = self._next_call()  # first, because it may replace `device_runner`
         started = perf_counter()
         result = self.device_runner.call(*arguments)
         self.loop.clock["device"] += perf_counter() - started
@@ -133,7 +133,11 @@ class DeviceStepping(Stepping):
             )
 
     def receive_member(self, carry: Carry, events: CallEvents) -> None:
-        """Use the result of a call of this member of a population."""
+        """Use the result of a call of this member of a population.
+
+        As after a tick in `Loop.train`, the hooks of a step's end run, functions of other threads are called, and a
+        deferred signal is raised.
+        """
         self._receive_call(carry, events)
         if self.loop.events.on_step_end:
             self.loop.fire_step_end()

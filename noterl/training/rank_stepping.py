@@ -218,7 +218,8 @@ class RankStepping(Stepping):
 
     def _finish_tick(self, table: np.ndarray | None) -> None:
         """Fire the ends of the episodes of this process, and on the chief the ends in the other processes."""
-        self.end_episodes()
+        self.end_episodes()  # first, because these ends add to `_outbox`
+        # Episodes beyond the budget end as not complete.
         while self._surplus:
             self.loop.fire_episode_end(self._surplus.pop(0), False)
         # All processes know from the table whether they exchange messages now.

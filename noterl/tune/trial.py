@@ -111,7 +111,7 @@ def run(pipe: Connection, task: Task) -> None:
     """Train and evaluate an agent for each seed; send the results, or the traceback of an error.
 
     The messages are `("values", positions, evaluation, mean returns)` of one or several training runs, each answered by
-    "go" or "prune", and at the end `("done",)` or `("error", traceback)`.
+    "go" or "prune", and at the end, also after "prune", `("done",)` or `("error", traceback)`.
     """
     try:
         # One compiled program trains all seeds at once, where the agent allows it.

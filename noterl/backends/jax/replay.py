@@ -221,9 +221,10 @@ class ReplayProgram(on_device.ReplayProgram):
 
         Args:
             state: the variables.
-            k: number of the update after this round.
+            k: number of the update, from 0, among the updates that follow this round.
             ring: the memory.
-            table: further slots that can be sampled.
+            table: the slots that can be sampled beside the newest `now.recent` slots, which lie side by side. This
+                round uses `now.older` entries, from `now.first` on.
             newest: the slot of the newest transition.
             now: what happens in this round.
             key: of this round's updates.

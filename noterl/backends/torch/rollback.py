@@ -99,8 +99,8 @@ class Rollback:
 
     def before_apply(self, optimizer: Any, variables: Sequence[keras.Variable], *, may_overflow: bool) -> None:
         """Copy what applying an optimizer to the variables will change, if the update may be undone afterwards."""
-        # In the first update of an index, a version that has changed since the last optimizer was applied shows that
-        # the update itself has assigned a tensor.
+        # In the first update of an index, `_versions` are from the start or from just after the last optimizer was
+        # applied. A version that has changed since then shows that the update itself has assigned a tensor.
         if self._versions is not None and not self._copies_all:
             self._copies_all = self._versions != [tensor._version for tensor in _tensors(self._variables)]
         self._count += 1
@@ -108,7 +108,8 @@ class Rollback:
             self.applied[id(optimizer), *map(id, variables)] = optimizer, variables
         native = optimizer if isinstance(optimizer, torch.optim.Optimizer) else None
         if self._versions is not None or self._copies_all or self.applied is not None:
-            # All variables are copied already. The state of a torch optimizer is not among the variables.
+            # All variables are copied already. The state of a torch optimizer is not among the variables, so the state
+            # is copied before the optimizer is applied first.
             if native is not None and all(native is not other for saved in self._copies for other, _ in saved.native):
                 self._copies.append(_Copy([], [], [_saved(native)]))
         # The last optimizer of an update needs no copy, unless its step may overflow.

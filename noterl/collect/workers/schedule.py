@@ -216,15 +216,16 @@ class Overlap(Phases):
         self._limits = [0] * len(self.inboxes)  # the rows that each worker may publish
 
     def prepare_round(self, step: int, updates: int, rounds: float | None) -> None:
-        """Let workers collect until the workers are `rounds` rounds ahead; None for as many as a ring holds."""
+        """Let workers collect until they are `rounds` rounds ahead, the next one included; None for a full ring."""
         changes = self.publisher.changes(len(self.inboxes))
         starts = not self._is_running
         if starts or self.publisher.is_stale:
             self.publisher.publish(updates)
-        self._is_running = True  # first, for a process that replaces another one while commands are sent
+        self._is_running = True  # first: if a process is replaced while commands are sent, `resume` reads the flag
         for index, inbox in enumerate(self.inboxes):
             most = inbox.ring.capacity // inbox.count
             allowed = most if rounds is None else int(min(rounds, most))
+            # The rows that the loop has consumed, and the rows of the allowed rounds.
             self._limits[index] = inbox.ring.published - inbox.rows + allowed * inbox.count
             # After `publish`, so that workers that read this limit also find these weights.
             self.control[index][LIMIT] = self._limits[index]

@@ -116,16 +116,19 @@ class _Examiner:
         self._check_exactness([action_space.sample() for _ in range(min(steps, _REPEATED_STEPS))], seed)
 
     def _play(self, actions: list[list[Any]], seed: int) -> None:
-        """Play an episode with each list of actions; report missing ends, and ends that look like a time limit."""
+        """Play an episode with each list of actions; report missing ends, and ends that look like a time limit.
+
+        The first episode has the seed `seed`, the second one `seed + 1`, and so on.
+        """
         report = self._report
         endings = []  # of each episode that ended, the steps, and whether it was terminated
         for episode, episode_actions in enumerate(actions):
             moments = self._run(self._env, episode_actions, seed + episode, f"episode {episode}")
-            report.steps += len(moments) - 1
+            report.steps += len(moments) - 1  # the first moment is the reset
             if _is_over(moments[-1]):
                 report.episodes += 1
                 endings.append((len(moments) - 1, bool(moments[-1][2])))
-        report.place = ""
+        report.place = ""  # a warning about all episodes names no step
         if not endings:
             report.warn(
                 f"no episode ended within {len(actions[0])} steps; if none ever does, set a limit "

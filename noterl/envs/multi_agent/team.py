@@ -112,7 +112,7 @@ class Team:
         """Return the observation vectors `[N, D]` from a batch for each agent, or `[D]` from one observation for each.
 
         Raises:
-            ValueError: if there is not one item for each agent, or if a shape is wrong.
+            ValueError: if there is not one item for each agent, if only some items are batches, or if a shape is wrong.
         """
         if not isinstance(observations, tuple | list) or len(observations) != len(self):
             raise ValueError(

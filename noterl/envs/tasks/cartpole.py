@@ -42,7 +42,10 @@ def _reset(key: Any) -> tuple[Any, Any]:
 
 
 def _step(key: Any, state: Any, action: Any) -> tuple[Any, Any, Any, Any, Any]:
-    """Return the results of a step, as `functional` documents; `turn` and `speed_up` are the accelerations."""
+    """Return the results of a step, as `functional` documents; the observation, the first result, is the new state.
+
+    `turning` is the angular velocity; `turn` and `speed_up` are the accelerations of the pole and of the cart.
+    """
     jnp = import_jax().numpy
     position, velocity, angle, turning = state
     force = jnp.where(action == 1, FORCE, -FORCE)

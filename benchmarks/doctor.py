@@ -36,6 +36,8 @@ STORED = RESULTS / "doctor" / "doctor.json"
 PACKAGES = ("noterl", "keras", "torch", "jax", "numpy", "gymnasium")
 HEALTHY = {"PPO": 5, "A2C": 5, "DQN": 4, "TD3": 3, "DDPG": 2, "SAC": 1}
 FIRST_SEED = 100  # seeds below are those that the rules were developed with
+# The rules of these were corrected after the run with the first seed, which they had missed.
+SECOND_SEEDS = {"advantages with the wrong sign": 300, "entropy coefficient 1": 301}
 ON_POLICY = ("PPO", "A2C")
 DISCRETE = (*ON_POLICY, "DQN")
 
@@ -145,7 +147,7 @@ def observations(change: Callable[[np.ndarray], np.ndarray], size: int = 4) -> A
 FAULTS = {
     "advantages with the wrong sign": Fault("PPO", "policy_against_advantages", kind=AdvantageSign),
     "value targets with the wrong sign": Fault("A2C", "values_against_returns", kind=ValueSign),
-    "no stop-gradient in the target": Fault("DQN", "gradient_through_target", kind=NoStopGradient),
+    "no stop-gradient in the target": Fault("DQN", kind=NoStopGradient),  # no rule finds it
     "terminated and truncated swapped": Fault(
         "DQN",
         "termination_as_truncation",
@@ -258,14 +260,14 @@ def judge(row: str, seed: int, folder: Path) -> dict[str, Any]:
     results = replay(measures)
     names = [finding.name for finding in results[-1]]
     at_any_time = sorted({finding.name for findings in results for finding in findings})
-    wanted = FAULTS[row].names if row in FAULTS else ()
+    is_named = row in FAULTS and names[:1] and names[0] in FAULTS[row].names
     return {
         "row": row,
         "seed": seed,
         "findings": names,
         "sentence": str(results[-1][0]) if names else "",
         "at_any_time": at_any_time,
-        "is_right": names[:1] == list(wanted) if wanted else not at_any_time,
+        "is_right": bool(is_named) if row in FAULTS else not at_any_time,
         "measurements": len(results) - 1,
         "last_returns": float(np.mean(measures["reward"][-10:])),
         "seconds": float(measures["seconds"][0]),
@@ -303,7 +305,7 @@ def wanted_runs() -> list[tuple[str, int]]:
         for n, name in enumerate(HEALTHY)
         for k in range(HEALTHY[name])
     ]
-    return [*((row, FIRST_SEED + k) for k, row in enumerate(FAULTS)), *healthy]
+    return [*((row, SECOND_SEEDS.get(row, FIRST_SEED + k)) for k, row in enumerate(FAULTS)), *healthy]
 
 
 def main(words: list[str] | None = None) -> None:

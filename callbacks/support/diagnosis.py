@@ -161,11 +161,11 @@ def temperature_high(temperature: Series, reward_size: Series) -> Verdict:
 
 
 def entropy_coefficient_high(entropy_coefficient: Series, entropy: Series) -> Verdict:
-    """With an entropy coefficient of {coefficient:.3g}, the entropy stays at {share:.0%} of the first one.
+    """With an entropy coefficient of {coefficient:.3g}, the entropy stays at {share:.0%} of the largest one.
 
     Advice: Use a coefficient of 0 to 0.01.
     """
-    share = late(entropy) / entropy[0]
+    share = late(entropy) / np.fmax.reduce(entropy)  # the first episodes have no metrics
     return when(entropy_coefficient[-1] >= 0.1 and share > 0.95, coefficient=entropy_coefficient[-1], share=share)
 
 
@@ -239,8 +239,8 @@ def policy_against_advantages(policy_direction: Series) -> Verdict:
     Advice: Check the signs of the advantage and of the policy's loss, which is minimized.
     """
     values = policy_direction[np.isfinite(policy_direction)]
-    error = values.std() / np.sqrt(max(len(values), 1)) if len(values) >= 5 else np.inf
-    return when(values.sum() < 0 and values.mean() < -4 * error, correlation=values.mean() if len(values) else 0)
+    is_clear = len(values) >= 6 and (values < 0).mean() > 0.9  # correlations are small, but their sign is not
+    return when(is_clear, correlation=late(policy_direction))
 
 
 def values_against_returns(value_mean: Series, reward_mean: Series, reward_size: Series) -> Verdict:
@@ -267,10 +267,10 @@ def entropy_collapsed(entropy: Series, updates: Series, reward: Series) -> Verdi
 
     Advice: Raise the entropy coefficient, lower the learning rate, or normalize advantages.
     """
-    low = np.append(np.flatnonzero(entropy < 0.05 * entropy[0]), -1)[0]
+    is_low = entropy < 0.05 * np.fmax.reduce(entropy)
     best = np.convolve(reward, np.ones(4) / 4, "valid").max()
     lost = reward[-10:].mean() - reward.min() < 0.5 * (best - reward.min())
-    return when(low >= 0 and entropy[-1] < 0.05 * entropy[0] and lost, entropy=entropy[-1], update=updates[low])
+    return when(is_low[-1] and lost, entropy=entropy[-1], update=updates[is_low.argmax()])
 
 
 def policy_changes_too_much(approximate_kl: Series, clip_fraction: Series) -> Verdict:

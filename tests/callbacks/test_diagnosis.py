@@ -18,7 +18,7 @@ HEALTHY: dict[str, Any] = {
     "length": np.linspace(20, 400, 40) + np.arange(40) % 3,
     "steps": np.arange(1, 41) * 100.0,
     "updates": np.arange(40.0),
-    "entropy": np.linspace(0.69, 0.4, 40),
+    "entropy": np.append([np.nan, np.nan], np.linspace(0.69, 0.4, 38)),  # the first episodes have no metrics
     "value_loss": np.full(40, 50.0),
     "approximate_kl": np.full(40, 0.01),
     "clip_fraction": np.full(40, 0.1),
@@ -67,7 +67,7 @@ FAULTS: dict[str, dict[str, Any]] = {
     "epsilon_high": {"epsilon": np.ones(8)},
     "epsilon_low": {"epsilon": ZEROS},
     "temperature_high": {"temperature": np.full(8, 20.0)},
-    "entropy_coefficient_high": {"entropy_coefficient": np.ones(8), "entropy": np.full(40, 0.69)},
+    "entropy_coefficient_high": {"entropy_coefficient": np.ones(8), "entropy": np.append(np.nan, np.full(39, 0.69))},
     "gradients_clipped": {"gradient_limit": np.full(8, 1e-4)},
     "learning_rate_high": {"most_movement": RISING * 20},
     "dead_units": {"dead_share": np.ones(8)},

@@ -38,7 +38,7 @@ _JSON = Option("json", "bool", False, "Whether to print JSON", "run", switch=Tru
 _HELP = {
     "play": "Play episodes of a trained agent and show them.",
     "evaluate": "Evaluate a trained agent.",
-    "publish": "Write a folder with a trained agent and a card, for a model hub.",
+    "publish": "Write a trained agent and a card for a model hub to FOLDER, which follows FILE.",
     "data record": "Store the data of an agent's episodes: in an .npz file or, for other paths, in a folder.",
 }
 # The options of `noterl train` that these commands have, too.

@@ -29,19 +29,19 @@ def publish(agent: Any, folder: Any, env: Any, episodes: int, license: str, vide
     if not isinstance(license, str) or not re.fullmatch(r"[\w.+-]+", license, re.ASCII):
         raise ValueError(f"license must be an identifier such as 'mit' or 'apache-2.0', got {license!r:.200}")
     card = resources.files(__package__).joinpath("card.md").read_text(encoding="utf-8")
-    history = agent.history
+    history = agent.history if log is None else History()
     if log is not None:
-        history = History()
         history.history = read_columns(log)
     # Everything is complete before the first file is replaced, so that an interrupt leaves the old files.
     with tempfile.TemporaryDirectory(prefix="noterl-publish-") as temporary:
         staging = Path(temporary)
         result = agent.evaluate(env, episodes)
         agent.save(staging / saving.AGENT_FILE, replay=False)
-        environment = agent.configuration["env"] if env is None else getattr(getattr(env, "spec", None), "id", str(env))
+        trained_in = agent.spaces.source.describe().get("id", agent.configuration["env"].strip("'"))
+        environment = trained_in if env is None else getattr(env, "spec", None) or env
         values = {
             "license": license.lower(),
-            "environment": json.dumps(environment),  # JSON is also YAML
+            "environment": json.dumps(str(getattr(environment, "id", environment))),  # JSON is also YAML
             "results": _table({"episodes": episodes, **plain_row(result)}),
             "video": _video(agent, env, staging / _VIDEO) if video else "There is no video.",
             "curve": _curve(history, staging / _CURVE),

@@ -28,6 +28,7 @@ BLOCK = re.compile(r"^```bash\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SHORT = {"train": ["--steps", "200", "--verbose", "0"], "play": ["--max-steps", "3"], "evaluate": ["--episodes", "2"]}
 SHORT["tune"] = ["--steps", "20", "--trials", "1", "--jobs", "1", "--seeds-per-trial", "1", "--evaluations", "1"]
 SHORT["tune"] += ["--episodes", "1", "--verbose", "0"]
+SHORT["publish"] = SHORT["evaluate"]
 # Packages that environments and other arguments need.
 NEEDS = {
     "atari:": "ale_py",

@@ -61,6 +61,8 @@ def test_folder_holds_the_agent_and_a_card_for_hubs(tmp_path: Path) -> None:
     observations = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
     assert (loaded.act(observations) == agent.act(observations)).all()
     loaded.restore(str(folder))
+    loaded.publish(folder, episodes=1, video=False)
+    assert hub.ModelCard.load(folder / "README.md").data.eval_results[0].dataset_name == "CartPole-v1"
 
 
 def test_later_call_replaces_the_files(agent: Any, tmp_path: Path) -> None:

@@ -92,11 +92,10 @@ class NoStopGradient(noterl.DQN):
 
 
 class FrozenActor(noterl.TD3):
-    """TD3 whose actor does not learn."""
+    """TD3 whose actor does not learn, because the weight of the actor's loss is 0."""
 
-    def update(self, batch: Any, index: int = 0) -> Any:
-        loss, feedback = self.minimize(self.critic_loss, self.critics, "critic", batch)
-        return {"loss": loss}, feedback
+    def actor_loss(self, batch: Any) -> Any:
+        return 0.0 * super().actor_loss(batch)
 
 
 def change_weights(agent: Any, names: tuple[str, ...], change: Callable[[np.ndarray], np.ndarray], rank: int) -> None:

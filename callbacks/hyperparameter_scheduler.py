@@ -16,15 +16,17 @@ RULES = ("learning_rate", "beta_1", "beta_2", "weight_decay")
 class HyperparameterScheduler(StatefulCallback):
     """Set a hyperparameter of the agent to a function of the steps, updates or episodes so far.
 
-    The value is set when training begins and when each episode ends. The counts are the agent's totals. If a run is
-    resumed in the middle of an episode, the value is kept until the episode ends. The logs of each episode hold, under
-    `name`, the value at the end of the episode.
+    The value is set when training begins and when each episode ends. With `live`, the value is also set before each
+    gradient update, and each update then runs as a separate compiled call. The counts are the agent's totals. If a run
+    is resumed in the middle of an episode, the value is kept until the episode ends. The logs of each episode hold,
+    under `name`, the value at the end of the episode.
 
     Args:
         name: one of `agent.hyperparameters`, or a rule of the optimizer: "learning_rate", "beta_1", "beta_2" or
             "weight_decay".
         schedule: a function of the count that returns the value, such as one of `noterl.schedules`.
         unit: the count: environment "steps", gradient "updates" or finished "episodes".
+        live: set the value before each update.
         optimizer: the name of the optimizer whose rule is set; None for all.
 
     Raises:
@@ -50,6 +52,7 @@ class HyperparameterScheduler(StatefulCallback):
         schedule: Callable[[int], float],
         *,
         unit: str = "steps",
+        live: bool = False,
         optimizer: str | None = None,
     ) -> None:
         if not callable(schedule):
@@ -59,6 +62,12 @@ class HyperparameterScheduler(StatefulCallback):
         self.optimizer: str | None = optimizer
         self.unit: str = check_word("unit", unit, UNITS)
         self._at: int | None = None  # the count that the current value was computed from
+        self.needs_live_updates: bool = live
+        self.needs_host: bool = live
+
+    def _handler(self, event: str) -> Callable[..., None] | None:
+        # An event without handlers costs nothing.
+        return None if event == "on_batch_begin" and not self.needs_live_updates else super()._handler(event)
 
     @property
     def state_key(self) -> str:
@@ -90,6 +99,10 @@ class HyperparameterScheduler(StatefulCallback):
     @property
     def _now(self) -> int:
         return int(getattr(self.agent, self.unit))
+
+    def on_batch_begin(self, batch: int, logs: Logs) -> None:
+        """Set the hyperparameter before an update."""
+        self._set(self._now)
 
     def _set(self, count: int) -> None:
         """Set the value of the schedule at this count, and store the count, from which a resumed run sets the value."""

@@ -15,6 +15,7 @@ class LearningRateScheduler(HyperparameterScheduler):
     Args:
         schedule: a function of the count that returns the rate, such as one of `noterl.schedules`.
         unit: the count: environment "steps", gradient "updates" or finished "episodes".
+        live: also set the rate before each update, which then runs as a separate compiled call.
         optimizer: the name of the optimizer; None for all.
 
     Raises:
@@ -30,5 +31,12 @@ class LearningRateScheduler(HyperparameterScheduler):
     [0.01, 0.005, 0.0025]
     """
 
-    def __init__(self, schedule: Callable[[int], float], *, unit: str = "steps", optimizer: str | None = None) -> None:
-        super().__init__("learning_rate", schedule, unit=unit, optimizer=optimizer)
+    def __init__(
+        self,
+        schedule: Callable[[int], float],
+        *,
+        unit: str = "steps",
+        live: bool = False,
+        optimizer: str | None = None,
+    ) -> None:
+        super().__init__("learning_rate", schedule, unit=unit, live=live, optimizer=optimizer)

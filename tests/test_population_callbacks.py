@@ -19,6 +19,7 @@ from noterl.callbacks import (
     CSVLogger,
     EarlyStopping,
     Evaluate,
+    HyperparameterScheduler,
     LambdaCallback,
     Rate,
     ReduceLROnPlateau,
@@ -255,17 +256,13 @@ def test_error_of_a_callback_ends_all_members() -> None:
         assert names.count("episode begins") == names.count("episode ends")
 
 
-class Hosted(noterl.Callback):
-    needs_host = True
-
-
 def test_callbacks_that_members_cannot_have_are_named() -> None:
     population, shared = noterl.Population(make(), seeds=2), Tape()
     for callbacks, names in (
         ([Tape()], "function of a member's number"),
         (lambda member: [shared], "members 0 and 1 have the same Tape"),
         (lambda member: [AdaBatch(3, lr=Rate(1e-4, 1e-5, 1e-2))], "member 0: AdaBatch"),
-        (lambda member: [Hosted()], "Hosted"),
+        (lambda member: [HyperparameterScheduler("clip", lambda step: 0.1, live=True)], "HyperparameterScheduler"),
         (lambda member: [Tape], "instance"),
     ):
         with pytest.raises(ValueError, match=names):

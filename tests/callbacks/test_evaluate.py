@@ -357,6 +357,18 @@ class TestSchedulers:
         assert agent.learning_rate == 2.0**-6 / 64
         assert agent.trace_counts["update"] <= 3
 
+    @pytest.mark.parametrize("unit", ["steps", "updates"])
+    def test_live_sets_the_value_before_each_update(self, agent: noterl.DQN, unit: str) -> None:
+        recorded: list[tuple[int, float]] = []
+        recorder = LambdaCallback(
+            on_batch_begin=lambda batch, logs: recorded.append((getattr(agent, unit), float(agent.learning_rate)))
+        )
+        agent.fit(
+            episodes=3, callbacks=[LearningRateScheduler(lambda n: 2.0**-n, unit=unit, live=True), recorder], verbose=0
+        )
+        assert len(recorded) == agent.updates > 10
+        assert all(rate == np.float32(2.0**-number) for number, rate in recorded if number < 100)
+
     def test_hyperparameters_and_rules_follow_schedules(self, agent: noterl.DQN) -> None:
         schedulers = [
             HyperparameterScheduler("gamma", lambda steps: 0.5 + steps / 2**12),

@@ -15,6 +15,7 @@ from noterl.callbacks import (
     Checkpoint,
     EarlyStopping,
     Evaluate,
+    HyperparameterScheduler,
     LambdaCallback,
     ReduceLROnPlateau,
     StopOnSteps,
@@ -339,8 +340,7 @@ class TestTerminateOnNaN:
         """With a live callback, the update that is undone is reported, too."""
         agent = noterl.PPO("CartPole-v1", hidden=(8,), target_kl=1e-9, rollout_steps=16, epochs=4, seed=1)
         agent.compile(batch_size=4)
-        live = LambdaCallback(on_batch_begin=lambda batch, logs: None)
-        live.needs_live_updates = True
+        live = HyperparameterScheduler("clip", lambda step: 0.2, live=True)
         history = agent.fit(steps=64, callbacks=[live, TerminateOnNaN()], verbose=0)
         assert history.stop_reason == "steps"
         assert 0 < agent.updates < 64

@@ -20,6 +20,7 @@ from noterl.callbacks import (
     Checkpoint,
     EarlyStopping,
     LambdaCallback,
+    LearningRateScheduler,
     Scale,
 )
 from noterl.collect import DeviceLanes, VectorLanes
@@ -521,10 +522,11 @@ class TestStopsAndFaults:
 class TestCallbacksThatNeedTheHost:
     """Their hooks must run between updates, or they read the last rollout."""
 
-    def test_callback_sets_the_rate_of_each_update(self) -> None:
+    def test_live_schedule_sets_the_rate_of_each_update(self) -> None:
         host, device = ppo(), ppo()
-        fit(device, 48, callbacks=[_Decaying()])
-        fit(host, 48, callbacks=[_Decaying(), _Hosted()])
+        schedule = LearningRateScheduler(lambda updates: 1e-2 / (1 + updates), unit="updates", live=True)
+        fit(device, 48, callbacks=[schedule])
+        fit(host, 48, callbacks=[schedule, _Hosted()])
         assert isinstance(device._parts.session.lanes, VectorLanes) and same(device, host)
         assert device.learning_rate == pytest.approx(1e-2 / device.updates)
 
@@ -552,14 +554,6 @@ class TestCallbacksThatNeedTheHost:
 
 class _Hosted(Callback):
     needs_host = True
-
-
-class _Decaying(Callback):
-    needs_live_updates = True
-    needs_host = True
-
-    def on_batch_begin(self, batch: int, logs: dict[str, Any]) -> None:
-        self.agent.set_rule("learning_rate", 1e-2 / (1 + self.agent.updates))
 
 
 MEMORY: dict[str, Any] = {"recurrent": "lstm", "recurrent_units": 5, "sequence_length": 2}

@@ -40,7 +40,7 @@ extras_dev := dev-all$(if $(CONSTRAINTS),$(comma)robotics)
 
 # TensorFlow keeps each program that it compiled until its process ends, up to 10 GB in a run of all tests. So its tests
 # run in parts, each in new processes. The micro benchmarks run on torch only.
-parts_tensorflow := 'tests/[ab]*' 'tests/[c-h]*' 'tests/[i-s]*' 'tests/[tu]* benchmarks/tests'
+parts_tensorflow := 'tests/[ab]*/' 'tests/[c-h]*/' 'tests/[i-s]*/' 'tests/[tu]*/ tests/test_*.py benchmarks/tests'
 parts_jax := 'tests benchmarks/tests'
 
 .PHONY: demo check test test-oldest test-newest constraints test-faults lint type docs format bench peers wheel clean
@@ -64,7 +64,8 @@ test-backend-free: $(VENV)/.installed-dev
 test-%: $(VENV)/.installed-dev $(VENV)/.installed-%
 	@# A part without a test for PYTEST_ARGS ends with the status 5.
 	for part in $(or $(parts_$*),''); do \
-	  KERAS_BACKEND=$* $(python) $(pytest) -m "not backend_free" $(PYTEST_ARGS) $$part || [ $$? -eq 5 ] || exit 1; \
+	  KERAS_BACKEND=$* $(python) $(pytest) -m "not backend_free" $(PYTEST_ARGS) $$part \
+	    || [ $$? -eq 5 -a -n "$(PYTEST_ARGS)" ] || exit 1; \
 	done
 
 # The tests with the oldest versions that pyproject.toml allows, on Python 3.11, and with the newest.

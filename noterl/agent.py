@@ -768,11 +768,6 @@ class BaseAgent(Algorithm):
         return self._parts.setting("replay")
 
     @property
-    def rollout(self) -> Any:
-        """The rollout in progress; None if the agent learns from a replay memory."""
-        return self._parts.learner.rollout
-
-    @property
     def compile_arguments(self) -> dict[str, Any]:
         """The arguments of the last `compile`."""
         return dict(self._parts.setting("arguments") or {})

@@ -68,7 +68,6 @@ class AgentView(Protocol):
         history: the `History` of the `fit` in progress, or of the last one.
         callbacks: the callbacks of the `fit` in progress, or of the last one, in the order of running.
         replay: the replay memory, or None.
-        rollout: the rollout in progress, or None.
         policy: the exploration policy, or None.
         schedule: when updates are due, with `batch_size`, `update_every` and `updates`, which may be set.
         optimizer: the first optimizer.
@@ -96,7 +95,6 @@ class AgentView(Protocol):
     history: Any
     callbacks: Sequence[Callback]
     replay: Any
-    rollout: Any
     policy: Any
     schedule: Any
     optimizer: Any

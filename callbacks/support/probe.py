@@ -25,7 +25,8 @@ CLIPS = ("global_clipnorm", "clipnorm", "clipvalue")
 
 def recent_rows(agent: AgentView) -> Rows | None:
     """Return the newest transitions; of a rollout, those of the current policy. None if there are too few."""
-    rollout = agent.rollout
+    learning: Any = agent
+    rollout = learning._parts.learner.rollout
     if rollout is None:
         ring = agent.replay.storage
         newest = ring.stored_indices()[-MOST_ROWS:]

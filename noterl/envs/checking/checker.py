@@ -126,7 +126,7 @@ class Checker:
         if self._shape is None:
             for key, checker in self._parts.items():
                 if key not in observation:
-                    raise InvalidStepError(f"{_place(self._name, lane, step)} has no key {key!r}")
+                    raise InvalidStepError(f"{self._name} of environment {lane} at step {step} has no key {key!r}")
                 checker.observation(observation[key], lane, step)
         else:
             self._check_array(observation, lane, step)
@@ -144,13 +144,17 @@ class Checker:
         value = np.asarray(observation) if self._floating and type(observation) is not np.ndarray else observation
         shape = value.shape if type(value) is np.ndarray else np.shape(value)
         if shape != self._shape:
-            place = _place(self._name, lane, step)
-            raise InvalidStepError(f"{place} has the shape {shape}, but its space has the shape {self._shape}")
+            raise InvalidStepError(
+                f"{self._name} of environment {lane} at step {step} has the shape {shape}, but its space has the shape "
+                f"{self._shape}"
+            )
         if self._floating:
             # The dtype of an environment rarely changes, so the weights of the last one are kept.
             if value.dtype is not self._weights.dtype:
                 if value.dtype.kind not in "fiub":
-                    raise InvalidStepError(f"{_place(self._name, lane, step)} must hold numbers, got {value.dtype}")
+                    raise InvalidStepError(
+                        f"{self._name} of environment {lane} at step {step} must hold numbers, got {value.dtype}"
+                    )
                 self._weights = _weights(value.size, value.dtype)
             # If this product is finite, float32 can hold all values. Unlike `dot`, `vdot` never warns.
             if (
@@ -158,14 +162,16 @@ class Checker:
                 and not (np.abs(value.astype(np.float64)) <= _LARGEST).all()
             ):
                 fault = "exceeds float32" if np.isfinite(value).all() else "is not finite"
-                raise InvalidStepError(f"{_place(self._name, lane, step)} {fault}: {observation!r}")
+                raise InvalidStepError(f"{self._name} of environment {lane} at step {step} {fault}: {observation!r}")
         elif self._count is not None and not 0 <= value < self._count:
-            raise InvalidStepError(f"{_place(self._name, lane, step)} is not in {self._space}: {observation!r}")
+            raise InvalidStepError(
+                f"{self._name} of environment {lane} at step {step} is not in {self._space}: {observation!r}"
+            )
 
     def _examine(self, observation: Any, lane: int, step: int) -> Any:
         """Compare the observation with dtype and bounds, set which one is examined next, and return the observation."""
         self._examined += 1
-        place = _place(self._name, lane, step)
+        place = f"{self._name} of environment {lane} at step {step}"
         fitting = self.fit_dtype(observation, place)
         if self._warns_outside and not _is_inside(fitting, self._space):
             self._warns_outside = False
@@ -211,17 +217,15 @@ class Checker:
         try:
             size = math.fabs(reward)
         except TypeError:
-            raise InvalidStepError(f"{_place('reward', lane, step)} must be a number, got {reward!r}") from None
+            raise InvalidStepError(
+                f"reward of environment {lane} at step {step} must be a number, got {reward!r}"
+            ) from None
         except OverflowError:
-            raise InvalidStepError(f"{_place('reward', lane, step)} exceeds float32") from None
+            raise InvalidStepError(f"reward of environment {lane} at step {step} exceeds float32") from None
         # `not <=` is true for NaN, too.
         if not size <= _LARGEST:
             fault = "exceeds float32" if math.isfinite(size) else "is not finite"
-            raise InvalidStepError(f"{_place('reward', lane, step)} {fault}: {reward!r}")
-
-
-def _place(name: str, lane: int, step: int) -> str:
-    return f"{name} of environment {lane} at step {step}"
+            raise InvalidStepError(f"reward of environment {lane} at step {step} {fault}: {reward!r}")
 
 
 def _weights(size: int, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:

@@ -6,8 +6,8 @@ computes the global batch, as on JAX, there is nothing to enter.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 from noterl.backends.common import Stack
@@ -43,9 +43,14 @@ def means_by_dtype(tensors: Sequence[Any], mean: Callable[[list[Any]], Iterable[
 active: Stack[Replicas] = Stack()
 
 
-def averaging(replicas: Replicas) -> AbstractContextManager[None]:
+@contextmanager
+def averaging(replicas: Replicas) -> Iterator[None]:
     """Average over these replicas inside the context."""
-    return active.pushed(replicas)
+    active.push(replicas)
+    try:
+        yield
+    finally:
+        active.pop()
 
 
 def num_replicas() -> int:

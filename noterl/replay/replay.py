@@ -173,16 +173,12 @@ class Replay(Configurable):
     @property
     def storage(self) -> Storage:
         """The ring buffer of transitions, which the first use allocates; calls the function of `load_later`, if any."""
-        if self._storage is None:
-            self.allocate()
-        storage = self._storage
-        assert storage is not None
-        return storage if storage.pending_load is None else storage.loaded()
+        return self._built()
 
     def __len__(self) -> int:
         if self._kept is not None:
             return int(self._kept["count"] - self._kept["begin"])
-        return 0 if self._storage is None else self.storage.length
+        return 0 if self._storage is None else self._built().length
 
     def num_sampleable(self, at_most: int | None = None) -> int:
         """Return how many transitions can be sampled, or `at_most` if there are more.
@@ -192,9 +188,9 @@ class Replay(Configurable):
         """
         if self._kept is not None:
             self.allocate()
-        if self._storage is None or self._selection is None:
+        if self._selection is None:
             return 0
-        self._storage.loaded()
+        self._built()
         if self.sequences is not None:
             # `Storage.add` does not notify the sequences when steps are evicted.
             self.sequences.evict()
@@ -289,15 +285,19 @@ class Replay(Configurable):
         state = None if self._kept is None else self.get_state()
         for lane in self._interrupted:  # by a restored state, before the first episode of a `fit`
             storage.resume(lane)
+        if state is not None:
+            storage_state.set_state(storage, state)
         if self.relabel:
             assert self.observation_space is not None
             self.relabel.bind(storage, self.observation_space)
         entries: Ring = storage
         if self._sequence_spec is not None:
             entries = self.sequences = StateSequences(storage, self._sequence_spec)
+            if state is not None:
+                self.sequences.set_state(state["sequences"])
         self.sampler.bind(entries)
         if state is not None:
-            self._restore(storage, state)
+            self.sampler.set_state(state["sampler"])
         # Last, so that an interruption loses nothing.
         self._storage = storage
         self._kept = None
@@ -314,13 +314,13 @@ class Replay(Configurable):
         added = {name: entry for name, entry in spec.items() if name not in extra}
         layouts = extra_layout({name: entry[:2] for name, entry in added.items()})
         if self._storage or self._kept:
-            self.storage.add_fields(layouts, {name: entry[2] for name, entry in added.items()})
+            self._built().add_fields(layouts, {name: entry[2] for name, entry in added.items()})
         self._layouts = observation, action, {**extra, **layouts}
 
     def remove_fields(self, names: Collection[str]) -> None:
         """Remove further fields from a memory with spaces."""
         if self._storage or self._kept:
-            self.storage.remove_fields(names)
+            self._built().remove_fields(names)
         observation, action, extra = self._spaces()
         self._layouts = observation, action, {name: leaf for name, leaf in extra.items() if name not in names}
 
@@ -358,7 +358,7 @@ class Replay(Configurable):
         # `_built` without a call in the usual case.
         storage = self._storage
         if storage is None or storage.pending_load is not None:
-            storage = self.storage
+            storage = self._built()
         return storage.add(lane, observation, action, reward, next_observation, terminated, truncated, extra)
 
     def load_later(self, load: Callable[[], None]) -> None:
@@ -380,7 +380,7 @@ class Replay(Configurable):
             self._spaces()
             self._interrupted.append(lane)
         else:
-            self.storage.interrupt(lane)
+            self._built().interrupt(lane)
 
     def sample(self, updates: int, batch_size: int, *, generator: np.random.Generator) -> Sample:
         """Sample the transitions of a group of updates, and make all random choices of the batches.
@@ -425,7 +425,7 @@ class Replay(Configurable):
             n or less. `next_observation` is the one after the last of these m transitions, and `discount` is
             `gamma**m * (1 - terminated)`. `index` holds the sample's indices.
         """
-        storage = self.storage
+        storage = self._built()
         indices = sample.indices.reshape(-1)
         if self.sequences is not None:
             return self.sequences.gather(sample, gamma)
@@ -518,7 +518,7 @@ class Replay(Configurable):
         Raises:
             ValueError: if `n` is not an int of at least 0.
         """
-        storage = self.storage
+        storage = self._built()
         # Fixed now, so that a deferred eviction does not count transitions that are added later.
         begin = storage.begin + min(check_int("n", n, least=0), storage.length)
         self._trim(lambda: storage.drop_before(begin))
@@ -539,7 +539,7 @@ class Replay(Configurable):
         """
         if self.sequences is not None:
             raise ValueError("keep: single transitions of a memory of sequences cannot be excluded")
-        storage = self.storage
+        storage = self._built()
         kept = np.asarray(indices)
         if kept.ndim != 1 or (kept.size and kept.dtype.kind not in "iu"):
             raise ValueError(f"indices must be ints [n], got {kept.dtype}{list(kept.shape)}")
@@ -558,7 +558,7 @@ class Replay(Configurable):
             lanes: number of environments of each worker, in the order of the lanes; one number without workers.
         """
         if self.sources is None or self.sources.lanes != tuple(lanes):
-            self.sources = Sources(self.storage, lanes)
+            self.sources = Sources(self._built(), lanes)
 
     def effective_sample_size(self, alpha: bool = True, *, by_worker: bool = False) -> Any:
         """Return 1 / sum of p^2 over the sampler's probabilities: the size of a uniform sample with the same variance.
@@ -570,7 +570,7 @@ class Replay(Configurable):
             alpha: False for the probabilities without the exponent of prioritized sampling.
             by_worker: whether to return a list with the size for each worker's own transitions.
         """
-        storage = self.storage
+        storage = self._built()
         probabilities = self.sampler.probabilities(alpha=alpha)
         if not by_worker:
             return _kish(probabilities)
@@ -596,7 +596,7 @@ class Replay(Configurable):
         """
         if self._storage is not None:
             sequences = {} if self.sequences is None else {"sequences": self.sequences.get_state()}
-            return {**storage_state.get_state(self.storage), **sequences, "sampler": self.sampler.get_state()}
+            return {**storage_state.get_state(self._built()), **sequences, "sampler": self.sampler.get_state()}
         if self._layouts is None:
             return {}
         state = self._empty_state() if self._kept is None else self._kept
@@ -646,10 +646,6 @@ class Replay(Configurable):
                 setattr(self.sampler, name, state["sampler"][name])
             self._kept = state
             return
-        self._restore(storage, state)
-
-    def _restore(self, storage: Storage, state: Mapping[str, Any]) -> None:
-        """Restore a state that was checked; the sampler is bound to its entries."""
         storage_state.set_state(storage, state)
         if self.sequences is not None:
             self.sequences.set_state(state["sequences"])
@@ -677,9 +673,17 @@ class Replay(Configurable):
             raise RuntimeError("this Replay has no spaces yet: call build(observation_space, action_space)")
         return self._layouts
 
+    def _built(self) -> Storage:
+        """Return the storage, with all transitions; the first call allocates the memory."""
+        if self._storage is None:
+            self.allocate()
+        storage = self._storage
+        assert storage is not None
+        return storage if storage.pending_load is None else storage.loaded()
+
     def _entries(self) -> Ring:
         """Return what is sampled: the transitions or the sequences."""
-        storage = self.storage
+        storage = self._built()
         return storage if self.sequences is None else self.sequences
 
     def _trim(self, trim: Callable[[], None]) -> None:
@@ -691,7 +695,7 @@ class Replay(Configurable):
 
     def _selection_for(self, batch_size: int) -> Selection:
         """Return the selection, or raise a ValueError if fewer than `batch_size` transitions can be sampled."""
-        self.allocate()
+        self._built()
         number = self.num_sampleable(batch_size)
         if batch_size > number:
             raise ValueError(

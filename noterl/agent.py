@@ -100,7 +100,7 @@ class BaseAgent(Algorithm):
             name for base in agent_class.__mro__ if base.__module__.partition(".")[0] != "noterl" for name in vars(base)
         }
         names = {name for name in {*names, *vars(self)} if not hasattr(BaseAgent, name)}
-        names -= {"generators", "trace_counts"}
+        names -= {"generators", "spaces", "trace_counts"}
         names |= inspect.signature(agent_class).parameters.keys() & vars(self).keys()
         return sorted({*_NAMES_FOR_USERS.split()} | {name for name in names if not name.startswith("_")})
 

@@ -326,8 +326,8 @@ def no_better_than_random(
     Advice: Train longer, or look for a fault in rewards, observations or the loss; try the preset of a known task.
     """
     recent = reward[-max(5, len(reward) // 5) :].mean()
-    own = reward[steps <= starts[-1]]  # the agent's own actions were random then
-    best = np.fmax(own.mean() if len(own) else np.nan, reference[-1])
+    random_returns = reward[steps <= starts[-1]]  # the agent's actions were random then
+    best = np.fmax(random_returns.mean() if len(random_returns) else np.nan, reference[-1])
     return when(len(reward) >= 20 and recent <= best and progress[-1] > 0.7, reward=recent, best=best)
 
 

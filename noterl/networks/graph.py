@@ -344,8 +344,9 @@ def _add_stack(graph: Graph, layers: Sequence[tuple], node: int, weights: Iterat
                 node = graph.activate(activation, convolution)
             case ("encoders", plans):
                 # The order matters: `array_name` contains positions.
-                parts = [(graph.add("columns", node, start=start, stop=stop), inner) for start, stop, inner in plans]
-                node = graph.add("concatenate", [_add_stack(graph, inner, source, weights) for source, inner in parts])
+                inputs = [(graph.add("columns", node, start=start, stop=stop), inner) for start, stop, inner in plans]
+                encoded = [_add_stack(graph, inner, columns, weights) for columns, inner in inputs]
+                node = graph.add("concatenate", encoded)
             case ("scale", factor):
                 node = graph.add("rescale", node, scale=float(factor), offset=0.0)
             case ("rearrange", axes, shape):

@@ -20,7 +20,7 @@ from noterl.backends.process_group import ConnectionLost
 from noterl.backends.tensorflow.gradients import FiniteFlag, all_finite
 from noterl.backends.tensorflow.replicas import copies_of, tracing_with
 from noterl.backends.tensorflow.updates import Updates
-from noterl.backends.tensorflow.workers import CONNECT_SECONDS, first_line
+from noterl.backends.tensorflow.workers import CONNECT_SECONDS, cause_of
 from noterl.types import Batch, map_arrays
 
 # A process that accepts no connection for this time is dead.
@@ -49,7 +49,7 @@ def serve(job: str, index: int, chief: str) -> None:
     try:
         server = tf.distribute.Server(cluster, job_name=job, task_index=index, protocol="grpc", start=True)
     except tf.errors.OpError as error:
-        raise ConnectionLost(f"{job} {index} cannot listen at its address in TF_CONFIG: {first_line(error)}") from error
+        raise ConnectionLost(f"{job} {index} cannot listen at its address in TF_CONFIG: {cause_of(error)}") from error
     if not _wait_for([chief]):
         raise ConnectionLost(f"{job} {index} found no chief at {chief} within {CONNECT_SECONDS} s")
     last = time.monotonic()
@@ -119,7 +119,7 @@ class Fleet:
                 time.sleep(_POLL_SECONDS)
             self.coordinator.join()
         except (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.FailedPreconditionError) as error:
-            raise ConnectionLost(f"a parameter server has failed or was killed: {first_line(error)}") from error
+            raise ConnectionLost(f"a parameter server has failed or was killed: {cause_of(error)}") from error
 
     def _probe(self) -> None:
         """Look each second which processes accept connections; raise a ConnectionLost if training cannot go on."""

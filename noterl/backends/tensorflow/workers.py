@@ -55,7 +55,7 @@ def connect(workers: Sequence[str], rank: int, has_chief: bool) -> tf.distribute
     except (*_ERRORS, tf.errors.OpError) as error:
         raise ConnectionLost(
             f"rank {rank} cannot connect to the {len(workers)} processes of TF_CONFIG, {', '.join(workers)}: "
-            f"{first_line(error)}. All must start within {CONNECT_SECONDS} s of each other; if one has failed, its own "
+            f"{cause_of(error)}. All must start within {CONNECT_SECONDS} s of each other; if one has failed, its own "
             "error says why"
         ) from error
     return strategy
@@ -116,7 +116,7 @@ class Workers(ProcessGroup):
         except _ERRORS as error:
             raise ConnectionLost(
                 f"rank {self.rank} has lost the connection to another process of the run, which has failed or was "
-                f"killed: {first_line(error)}"
+                f"killed: {cause_of(error)}"
             ) from error
 
     def exchange(self, own: np.ndarray) -> np.ndarray:
@@ -142,7 +142,7 @@ class Workers(ProcessGroup):
         return strategy.experimental_local_results(strategy.run(total))[0]
 
 
-def first_line(error: Exception) -> str:
+def cause_of(error: Exception) -> str:
     """Return what an error of TensorFlow says, without the traces around it."""
     lines = [line.strip() for line in str(error).splitlines()]
     causes = [line for line in lines if any(word in line for word in ("rank ", "aborted", "heartbeat", "unavailable"))]

@@ -17,15 +17,9 @@ from typing import Any
 
 from benchmarks import stats
 from benchmarks.evaluation import print_json
-from benchmarks.processes import BACKENDS, ROOT, execute, machine, store, variables, warn_if_busy
+from benchmarks.processes import BACKENDS, ROOT, machine, run_pair, store, warn_if_busy
 
 TASKS = {"cartpole": "memory-cartpole-ppo", "pendulum": "memory-pendulum-ppo"}
-# Of PyTorch and NumPy, TensorFlow, and XLA on the CPU, in this order.
-ONE_THREAD = {
-    "OMP_NUM_THREADS": "1",
-    "TF_NUM_INTRAOP_THREADS": "1",
-    "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
-}
 SPEEDS = {"whole run": "steps_per_second", "after 10 %": "steady_steps_per_second"}
 
 
@@ -56,18 +50,12 @@ def train(task: str, seed: int, steps: int) -> dict[str, float]:
     }
 
 
-def run_pair(arguments: argparse.Namespace, seed: int) -> dict[str, dict[str, Any]]:
-    """Run noterl and the peer with one seed, in an order that alternates."""
-    words = [arguments.task, str(seed), str(arguments.steps)]
-    commands = {
-        "noterl": (
-            [sys.executable, "-m", "benchmarks.memory_speed", *words[:1], "--one", *words[1:]],
-            arguments.backend,
-        ),
-        "contrib": ([arguments.peer_python, "-m", "benchmarks.peers.ppo_lstm", *words], None),
-    }
-    order = list(commands) if seed % 2 == 0 else list(reversed(commands))
-    return {name: execute(commands[name][0], {**variables(commands[name][1]), **ONE_THREAD}) for name in order}
+def commands_of(arguments: argparse.Namespace, seed: int) -> dict[str, tuple[list[str], str | None]]:
+    """Return the commands of noterl and the peer with one seed."""
+    task, *numbers = arguments.task, str(seed), str(arguments.steps)
+    ours = [sys.executable, "-m", "benchmarks.memory_speed", task, "--one", *numbers]
+    theirs = [arguments.peer_python, "-m", "benchmarks.peers.ppo_lstm", task, *numbers]
+    return {"noterl": (ours, arguments.backend), "contrib": (theirs, None)}
 
 
 def compare(pairs: list[dict[str, dict[str, Any]]]) -> dict[str, Any]:
@@ -96,7 +84,7 @@ def main(words: list[str] | None = None) -> None:
     warn_if_busy(before)
     pairs = []
     for seed in range(arguments.pairs):
-        pairs.append(run_pair(arguments, seed))
+        pairs.append(run_pair(commands_of(arguments, seed), seed))
         print(
             {who: {name: round(value, 1) for name, value in run.items()} for who, run in pairs[-1].items()}, flush=True
         )

@@ -18,18 +18,12 @@ import numpy as np
 
 from benchmarks import stats
 from benchmarks.evaluation import print_json, versions
-from benchmarks.processes import BACKENDS, ROOT, execute, machine, store, variables, warn_if_busy
+from benchmarks.processes import BACKENDS, ROOT, machine, run_pair, store, warn_if_busy
 
 STEPS, EPISODE, OBSERVATION, ACTIONS = 100_000, 1_000, 11, 3
 HIDDEN, BATCH = (256, 256), 256
 AGENTS = ("TD3BC", "IQL")
 PACKAGES = ("noterl", "keras", "numpy", "jax", "torch", "tensorflow-cpu")
-# Of PyTorch and NumPy, TensorFlow, and XLA on the CPU, in this order.
-ONE_THREAD = {
-    "OMP_NUM_THREADS": "1",
-    "TF_NUM_INTRAOP_THREADS": "1",
-    "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
-}
 
 
 def rows() -> dict[str, np.ndarray]:
@@ -77,19 +71,12 @@ def train(name: str, updates: int) -> dict[str, float]:
     return {"updates_per_second": updates / (time.perf_counter() - started)}
 
 
-def run_pair(arguments: argparse.Namespace, number: int) -> dict[str, float]:
-    """Run noterl and d3rlpy, in an order that alternates, and return the updates per second of each."""
-    words = [arguments.agent, str(arguments.updates)]
-    commands = {
-        "noterl": (
-            [sys.executable, "-m", "benchmarks.offline_speed", *words[:1], "--one", words[1]],
-            arguments.backend,
-        ),
-        "d3rlpy": ([arguments.peer_python, "-m", "benchmarks.peers.offline_speed", *words], None),
-    }
-    order = list(commands) if number % 2 == 0 else list(reversed(commands))
-    runs = {who: execute(commands[who][0], {**variables(commands[who][1]), **ONE_THREAD}) for who in order}
-    return {who: float(runs[who]["updates_per_second"]) for who in commands}
+def commands_of(arguments: argparse.Namespace) -> dict[str, tuple[list[str], str | None]]:
+    """Return the commands of noterl and d3rlpy."""
+    agent, updates = arguments.agent, str(arguments.updates)
+    ours = [sys.executable, "-m", "benchmarks.offline_speed", agent, "--one", updates]
+    theirs = [arguments.peer_python, "-m", "benchmarks.peers.offline_speed", agent, updates]
+    return {"noterl": (ours, arguments.backend), "d3rlpy": (theirs, None)}
 
 
 def main(words: list[str] | None = None) -> None:
@@ -109,7 +96,8 @@ def main(words: list[str] | None = None) -> None:
     warn_if_busy(before)
     pairs = []
     for number in range(arguments.pairs):
-        pairs.append(run_pair(arguments, number))
+        runs = run_pair(commands_of(arguments), number)
+        pairs.append({who: float(run["updates_per_second"]) for who, run in runs.items()})
         print({who: round(speed, 1) for who, speed in pairs[-1].items()}, flush=True)
     ratio = stats.paired_ratio(*([pair[who] for pair in pairs] for who in ("noterl", "d3rlpy")))
     print(ratio)

@@ -23,6 +23,12 @@ BACKENDS = {
     "jax-warm": {"KERAS_BACKEND": "jax"},
 }
 WARM = "-warm"  # the ending of backends whose runs find their programs in the compilation cache
+# Of PyTorch and NumPy, TensorFlow, and XLA on the CPU, in this order.
+ONE_THREAD = {
+    "OMP_NUM_THREADS": "1",
+    "TF_NUM_INTRAOP_THREADS": "1",
+    "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
+}
 PEERS = ("sb3", "sbx")
 # If the one-minute load average is above this, other processes distort the measured times.
 BUSY = 0.5
@@ -72,6 +78,17 @@ def execute(words: list[str], added: dict[str, str]) -> dict[str, Any]:
     if result.returncode or not lines:
         raise RuntimeError(f"{' '.join(words)} ended with {result.returncode}:\n{result.stderr[-4000:]}")
     return json.loads(lines[-1])
+
+
+def run_pair(commands: dict[str, tuple[list[str], str | None]], number: int) -> dict[str, dict[str, Any]]:
+    """Run two processes with one thread each, the second one first if `number` is odd; return the results by name.
+
+    Args:
+        commands: the words and the backend of each process, by name; None for a peer.
+        number: of the pair.
+    """
+    order = list(commands) if number % 2 == 0 else list(reversed(commands))
+    return {name: execute(commands[name][0], {**variables(commands[name][1]), **ONE_THREAD}) for name in order}
 
 
 def machine() -> dict[str, Any]:

@@ -165,7 +165,7 @@ def tune(
     folder.mkdir(parents=True, exist_ok=True)
     is_url = "://" in str(storage)
     path = str(storage) if is_url else user_path(storage or folder / "study.log")
-    opened = open_study(optuna, path, study, sampler, pruner, warmup_trials, seed)
+    opened = open_study(optuna, path, study, sampler, pruner, warmup_trials)
     check_same_search(
         opened,
         path,
@@ -237,9 +237,7 @@ def search_space(agent: type, space: Space | None) -> tuple[Callable[[Any, int],
     return (lambda trial, steps: {**default(trial, steps), **constants}), constants
 
 
-def open_study(
-    optuna: Any, path: Path | str, name: str, sampler: str, pruner: str, warmup_trials: int, seed: int
-) -> Any:
+def open_study(optuna: Any, path: Path | str, name: str, sampler: str, pruner: str, warmup_trials: int) -> Any:
     """Open or create a study in a journal, or in the database of a URL.
 
     Trials of processes that no longer run become failed trials.
@@ -271,9 +269,8 @@ def open_study(
                 raise
             sleep(1)  # another process may be creating the tables of the database
             study = create(pruner=pruners[pruner]())
-        # A sampler with the same seed would suggest the trials of the interrupted search again.
         samplers = {"tpe": optuna.samplers.TPESampler, "random": optuna.samplers.RandomSampler}
-        study.sampler = samplers[sampler](seed=(seed + len(study.trials)) % 2**32)
+        study.sampler = samplers[sampler]()  # `Search` sets its seed
         running = study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.RUNNING,))
         for trial in running:
             if not _is_running(trial.user_attrs.get("process")):
@@ -365,10 +362,7 @@ class Search:
     seed: int = 0
     stopping: threading.Event = field(default_factory=threading.Event)
     _lock: Any = field(default_factory=threading.Lock)
-
-    def __post_init__(self) -> None:
-        """Count the trials with which the seed of the sampler was chosen."""
-        self._next_trial = len(self.study.get_trials(deepcopy=False))
+    _next_trial: int | None = None  # the number that continues the trials of the sampler's seed
 
     def run(self, trials: int, jobs: int, verbose: int) -> None:
         """Measure the defaults if this was not done, and run trials until the study has `trials`."""
@@ -427,7 +421,8 @@ class Search:
                     return
                 trial = self.study.ask()
                 trial.set_user_attr("process", _this_process())
-                # Processes that start together have the same seed. Each then continues with those of its trials.
+                # With the seed of the search, the sampler would suggest again what an interrupted search or another
+                # process has tried.
                 if trial.number != self._next_trial:
                     self.study.sampler = type(self.study.sampler)(seed=(self.seed + trial.number) % 2**32)
                 self._next_trial = trial.number + 1

@@ -290,7 +290,7 @@ class Studies(Reader):
     def open(self, path: Path) -> Any:
         from noterl.tune.search import open_study
 
-        return open_study(self.optuna, path, "noterl", "tpe", "median", 2, 0)
+        return open_study(self.optuna, path, "noterl", "tpe", "median", 2)
 
     def read(self, path: Path, number: int) -> None:
         self.open(path)

@@ -139,6 +139,19 @@ class TestSearch:
         assert second[:3] == first and len({params["level"] for params in second}) == 5
         assert len(run(tmp_path, space, trials=5).study.trials) == 5
 
+    def test_value_of_another_process_is_not_tried_again(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        space = {"level": Float(0.0, 1.0)}
+        alone = run(tmp_path / "alone", space, trials=1).study.trials[0]
+
+        def open_before_another_asks(*arguments: Any) -> Any:
+            opened = open_study(*arguments)
+            open_study(*arguments).ask()
+            return opened
+
+        monkeypatch.setattr("noterl.tune.search.open_study", open_before_another_asks)
+        shared = run(tmp_path / "shared", space, trials=2).study.trials
+        assert shared[1].params["level"] != alone.params["level"]
+
     def test_study_in_a_database_continues(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.importorskip("sqlalchemy")
         monkeypatch.chdir(tmp_path)
@@ -154,12 +167,12 @@ class TestSearch:
 
     def test_trial_of_a_dead_process_becomes_a_failed_one(self, tmp_path: Path) -> None:
         path = tmp_path / "study.log"
-        study = open_study(optuna, path, "noterl", "tpe", "none", 5, 0)
+        study = open_study(optuna, path, "noterl", "tpe", "none", 5)
         node = platform.node()
         created = __import__("psutil").Process().create_time()
         for process in ([node, 2**22 + 1, 0.0], [node, os.getpid(), created], ["elsewhere", 2**22 + 1, 0.0]):
             study.ask().set_user_attr("process", process)
-        again = open_study(optuna, path, "noterl", "tpe", "none", 5, 0)
+        again = open_study(optuna, path, "noterl", "tpe", "none", 5)
         assert [trial.state for trial in again.trials] == [STATES.FAIL, STATES.RUNNING, STATES.RUNNING]
 
     @pytest.mark.filterwarnings("ignore:Some regimes for parameter")  # of Optuna, about plots of few trials
@@ -263,7 +276,7 @@ class TestSearch:
 @pytest.mark.slow
 @pytest.mark.backends("jax")
 def test_failed_trials_do_not_end_the_search(tmp_path: Path) -> None:
-    study = open_study(optuna, tmp_path / "study.log", "noterl", "tpe", "none", 5, 0)
+    study = open_study(optuna, tmp_path / "study.log", "noterl", "tpe", "none", 5)
     study.set_user_attr("default", 0.1)  # so that the defaults are not measured
     behaviors = ("raise", "exit", "fill", "")
     result = run(
@@ -411,11 +424,11 @@ class Answering:
 @pytest.mark.parametrize("change", [("trial_id", "x"), ('"op_code":0', '"op_code":99'), ("study_name", "x")])
 def test_damaged_journal_is_named(change: tuple[str, str], tmp_path: Path) -> None:
     path = tmp_path / "study.log"
-    study = open_study(optuna, path, "noterl", "tpe", "none", 5, 0)
+    study = open_study(optuna, path, "noterl", "tpe", "none", 5)
     study.optimize(lambda trial: trial.suggest_float("gamma", 0.9, 0.99), n_trials=1)
     path.write_text(path.read_text().replace(*change))
     with pytest.raises(ValueError, match=r"storage: .*study\.log is damaged"):
-        open_study(optuna, path, "noterl", "tpe", "none", 5, 0)
+        open_study(optuna, path, "noterl", "tpe", "none", 5)
 
 
 def test_sparse_journal_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -423,15 +436,15 @@ def test_sparse_journal_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with (tmp_path / "study.log").open("wb") as sparse:
         sparse.truncate(2**25)
     with pytest.raises(ValueError, match=r"storage: .*study\.log .*memory"):
-        open_study(optuna, tmp_path / "study.log", "noterl", "tpe", "median", 2, 0)
+        open_study(optuna, tmp_path / "study.log", "noterl", "tpe", "median", 2)
 
 
 def test_results_in_a_journal_are_numbers(tmp_path: Path) -> None:
     path = tmp_path / "study.log"
-    study = open_study(optuna, path, "noterl", "tpe", "none", 5, 0)
+    study = open_study(optuna, path, "noterl", "tpe", "none", 5)
     study.set_user_attr("default", "many")
     with pytest.raises(ValueError, match=r"storage: .*not a number"):
-        open_study(optuna, path, "noterl", "tpe", "none", 5, 0)
+        open_study(optuna, path, "noterl", "tpe", "none", 5)
 
 
 @pytest.mark.slow

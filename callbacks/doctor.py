@@ -87,4 +87,7 @@ class Doctor(Callback):
         if self.findings and (is_end or self.findings[0].name not in before):
             self.agent.show_message(f"Doctor: {self.findings[0]}")
         elif is_end:
-            self.agent.show_message(f"Doctor: {'nothing is wrong' if can_judge else 'not enough updates to judge'}")
+            is_judged = can_judge and self._series
+            self.agent.show_message(
+                f"Doctor: {'nothing is wrong' if is_judged else 'too little was measured to judge'}"
+            )

@@ -283,12 +283,13 @@ def policy_changes_too_much(approximate_kl: Series, clip_fraction: Series) -> Ve
 
 
 def value_loss_large(value_loss: Series, reward: Series) -> Verdict:
-    """The value loss is {loss:.3g}, {ratio:.0f} times the variance of the returns.
+    """The value loss is {loss:.3g}, {ratio:.0f} times what returns of {mean:.3g} +- {deviation:.3g} explain.
 
     Advice: Lower the learning rate, or pass normalize_reward=True.
     """
-    ratio = late(value_loss) / (reward.var() + 1e-8)
-    return when(ratio > 10, loss=late(value_loss), ratio=ratio)
+    # Untrained values have a loss of the size of squared returns, and the returns of a solved task hardly vary.
+    ratio = late(value_loss) / max(reward.var(), 0.1 * np.square(reward).mean(), 1e-8)
+    return when(ratio > 10, loss=late(value_loss), ratio=ratio, mean=reward.mean(), deviation=reward.std())
 
 
 def values_explain_nothing(explained_variance: Series, progress: Series) -> Verdict:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from gymnasium.spaces import Box
+from gymnasium.spaces import Box, Discrete
 from gymnasium.wrappers import RecordEpisodeStatistics
 from numpy.linalg import norm
 
@@ -34,7 +34,9 @@ def recent_rows(agent: AgentView) -> Rows | None:
         following = np.append(rows[1:], ring.capacity)
         terminated = ring.terminated[rows]
         ends = terminated, terminated | ring.truncated[rows], ring.successor[rows] == following
-        return Rows(ring.observations(rows), ring.action[rows], ring.reward[rows], ring.next_observations(rows), *ends)
+        encode: Any = np.asarray if agent.spaces.team else agent.spaces.encoder
+        observations, next_observations = encode(ring.observations(rows)), encode(ring.next_observations(rows))
+        return Rows(observations, ring.action[rows], ring.reward[rows], next_observations, *ends)
     # A quarter of a rollout is enough, because rollouts may be short.
     if 4 * rollout.round < rollout.length:
         return None
@@ -62,7 +64,10 @@ class Probe:
         self._old: dict[str, Any] = self._vectors()
         self._range: Any = np.inf, -np.inf  # of the observations so far
         self._before: tuple[Any, ...] | None = None
-        self._constant: dict[str, float] = self._play(most_steps) if most_steps else {}
+        self._constant: dict[str, float] = {}
+        # The environment may have no copy, or refuse a seed, or an action that its mask forbids.
+        with contextlib.suppress(Exception):
+            self._constant = self._play(most_steps) if most_steps else {}
 
     def measure(self, rows: Rows) -> dict[str, float]:
         """Return the measured values, by name; NaN for what the agent lacks."""
@@ -84,8 +89,8 @@ class Probe:
         with contextlib.closing(self.agent.new_environment()) as environment:
             space = environment.action_space
             space.seed(0)
-            actions: Any = range(int(space.start), int(space.start + space.n)) if hasattr(space, "n") else ()
-            actions = (space.high, space.high / 2) if self._is_box else actions if len(actions) <= 6 else ()
+            actions: Any = range(space.n) if isinstance(space, Discrete) and space.n <= 6 else ()
+            actions = (space.high, space.high / 2) if self._is_box else actions
             steps = most_steps // (len(actions) + 1)
             chosen = [lambda action=action: action for action in actions]
             played = [_play(environment, choose, steps) for choose in (*chosen, space.sample)]
@@ -108,16 +113,20 @@ class Probe:
 
     def _data(self, rows: Rows) -> dict[str, float]:
         """Return statistics of observations, actions, rewards and ends."""
-        observations = rows.observation.reshape(len(rows.reward), -1).astype(np.float64)
+        observations = rows.observation.reshape(len(rows.reward), -1)
         low = np.minimum(self._range[0], observations.min(axis=0))
         high = np.maximum(self._range[1], observations.max(axis=0))
         self._range = low, high
+        spaces = self.agent.spaces
         size = np.abs(rows.reward)
-        unit = 1.0 if self.agent.spaces.normalizers is None else np.nan  # the scales do not matter then
-        values = {"constant_share": (low == high).mean(), "reward_size": unit * size.mean()}
-        values |= {"observation_scale": unit * np.sqrt(np.square(observations).mean(axis=0)).max()}
-        values |= {"reward_mean": rows.reward.mean(), "reward_largest": unit * size.max()}
+        unit = 1.0 if spaces.normalizers is None else np.nan  # the scales do not matter then
+        values = {"reward_mean": rows.reward.mean(), "reward_size": unit * size.mean()}
+        values |= {"reward_largest": unit * size.max()}
         values |= {"terminated": rows.terminated.sum(), "truncated": (rows.ended & ~rows.terminated).sum()}
+        # Networks scale the pixels of images, of which many never change; and of a one-hot code, most numbers are 0.
+        if rows.observation.ndim == 2 and spaces.team is None and spaces.encoder.is_identity:
+            scales = np.sqrt(np.square(observations, dtype=np.float64).mean(axis=0))
+            values |= {"constant_share": (low == high).mean(), "observation_scale": unit * scales.max()}
         if self._is_box:
             distance = np.minimum(rows.action - self._space.low, self._space.high - rows.action)
             values["actions_at_bounds"] = (distance < 0.001 * (self._space.high - self._space.low)).mean()

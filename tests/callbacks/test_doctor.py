@@ -10,8 +10,10 @@ import pytest
 
 import noterl
 from noterl.callbacks import CSVLogger, Doctor
+from noterl.callbacks.support.diagnosis import diagnose
 from noterl.callbacks.support.probe import recent_rows
 from noterl.cli import main
+from tests.support import space_envs
 from tests.support.doubles import CountingEnv
 
 pytestmark = pytest.mark.backends("torch")
@@ -35,7 +37,7 @@ def test_short_run_is_not_judged(capsys: pytest.CaptureFixture[str]) -> None:
     doctor = Doctor()
     small_dqn(gamma=0.0).fit(steps=80, callbacks=[doctor], verbose=2)
     assert doctor.findings == []
-    assert "Doctor: not enough updates to judge" in capsys.readouterr().err
+    assert "Doctor: too little was measured to judge" in capsys.readouterr().err
 
 
 def test_second_fit_is_judged_on_its_own() -> None:
@@ -67,6 +69,41 @@ def test_reference_takes_at_most_one_percent_of_the_steps() -> None:
     agent = noterl.PPO(lambda: Counted(gymnasium.make("CartPole-v1")), rollout_steps=100, hidden=(8,), seed=1)
     agent.fit(steps=1_000, callbacks=[Doctor()], verbose=0)
     assert 1_000 < len(steps) <= 1_010
+
+
+class BinaryActions(CountingEnv):
+    action_space: Any = gymnasium.spaces.MultiBinary(2)
+
+
+@pytest.mark.filterwarnings("ignore:observations of the shape")  # small images
+@pytest.mark.parametrize("kind", [*space_envs.SPACES, "masked Dict", "binary actions", "no copy"])
+def test_any_environment_can_be_examined(kind: str) -> None:
+    made = [BinaryActions()] if kind == "binary actions" else [space_envs.make(kind.replace("no copy", "Box"))]
+
+    def make() -> Any:
+        if not made:
+            if kind == "no copy":
+                raise OSError("the device is in use")
+            made.append(BinaryActions() if kind == "binary actions" else space_envs.make(kind))
+        return made.pop()
+
+    doctor = Doctor()
+    if kind == "binary actions":
+        agent: Any = noterl.A2C(make, rollout_steps=8, hidden=(8,), seed=1)
+    else:
+        agent = noterl.DQN(make, hidden=(8,), seed=1)
+        agent.compile(learning_starts=50, update_every=1, updates=1, batch_size=8)
+    agent.fit(steps=400, callbacks=[doctor], verbose=0)
+    assert len(doctor.measures["progress"]) >= 4
+    assert ("reference" in doctor.measures) == (kind not in ("masked Dict", "no copy"))
+    # Pixels, one-hot codes and the numbers of a Dict have no scale of their own.
+    assert ("observation_scale" in doctor.measures) == (kind in ("Box", "no copy", "binary actions"))
+
+
+def test_returns_without_variance_do_not_condemn_the_value_loss() -> None:
+    solved = {"value_loss": [20.0] * 40, "reward": [500.0] * 40}
+    assert diagnose(solved) == []
+    assert [finding.name for finding in diagnose({**solved, "value_loss": [1e6] * 40})] == ["value_loss_large"]
 
 
 def test_bounds_that_have_no_effect_are_found() -> None:

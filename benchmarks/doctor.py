@@ -1,9 +1,12 @@
 """Inject faults into training runs, and count how often `noterl.callbacks.Doctor` names the fault first.
 
     KERAS_BACKEND=torch python -m benchmarks.doctor --folder build/doctor
+    KERAS_BACKEND=torch python -m benchmarks.doctor --cost 2
 
 An alarm is a healthy run in which the doctor had a finding at any time. The rules judge the measured series, which are
 kept in a folder, so changed rules need no new runs. The judgements are in benchmarks/results/doctor/doctor.json.
+
+`--cost` prints which share of the time the doctor takes in healthy runs with five times the budget.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ import numpy as np
 import noterl  # before Keras, so that it chooses the backend
 from benchmarks import study
 from benchmarks.evaluation import versions
-from benchmarks.processes import RESULTS, machine
+from benchmarks.processes import RESULTS, machine, store
 from benchmarks.report import markdown_table
 from noterl import networks
 from noterl.backends import ops
@@ -297,6 +300,48 @@ def table(result: dict[str, Any]) -> str:
     return f"{markdown_table(('run', 'agent', 'seed', 'findings', 'right'), rows)}\n\n{line}"
 
 
+class TimedDoctor(Doctor):
+    """Counts the seconds of the processor in the calls of the doctor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seconds = 0.0
+
+    def _timed(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        begun = time.process_time()
+        try:
+            return call(*arguments)
+        finally:
+            self.seconds += time.process_time() - begun
+
+    def before_fit(self, *arguments: Any) -> None:
+        self._timed(super().before_fit, *arguments)
+
+    def on_due(self, logs: Any) -> bool | None:
+        return self._timed(super().on_due, logs)
+
+    def on_train_end(self, logs: Any) -> None:
+        self._timed(super().on_train_end, logs)
+
+
+def cost(seeds: int) -> dict[str, Any]:
+    """Return the share of the processor's time that healthy runs with five times the budget spend in the doctor."""
+    runs = []
+    summary = {}
+    for name in HEALTHY:
+        for seed in range(FIRST_SEED, FIRST_SEED + seeds):
+            agent, budget = make(name, None, seed)
+            budget["steps"] *= 5
+            doctor = TimedDoctor()
+            begun = time.process_time()
+            agent.fit(**budget, callbacks=[doctor], verbose=0)
+            seconds = time.process_time() - begun
+            runs.append({"agent": name, "seed": seed, "seconds": seconds, "share": doctor.seconds / seconds})
+        summary[name] = max(run["share"] for run in runs[-seeds:])
+        print(f"{name}: at most {summary[name]:.1%}", flush=True)
+    return {"largest_share": summary, "backend": keras.backend.backend(), "machine": machine(), "runs": runs}
+
+
 def wanted_runs() -> list[tuple[str, int]]:
     """Return the rows and seeds of all runs."""
     healthy = [
@@ -313,7 +358,11 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument(
         "--again", action="store_true", help="judge the measured series again, after a rule has changed"
     )
+    parser.add_argument("--cost", type=int, metavar="SEEDS", help="measure the share of the doctor's time")
     arguments = parser.parse_args(words)
+    if arguments.cost:
+        store(cost(arguments.cost), RESULTS / "doctor" / f"cost-{keras.backend.backend()}.json")
+        return
 
     def judge_one(key: tuple[str, int]) -> tuple[dict[str, Any], str]:
         run = judge(*key, arguments.folder)

@@ -11,7 +11,7 @@ from .support.diagnosis import Finding, diagnose
 from .support.probe import Probe, recent_rows
 
 LEAST_UPDATES = 100  # before the first judgement
-GROWTH = 1.15  # between measurements, in updates, so that the cost vanishes in long runs
+GROWTH = 1.25  # between measurements, in updates, so that the cost vanishes in long runs
 
 
 class Doctor(Callback):
@@ -21,7 +21,7 @@ class Doctor(Callback):
     Only a finding that the doctor is sure of counts, so the list of a healthy run is empty. A first finding is printed
     when it enters the list, and at the end.
 
-    Measurements are made at the end of an episode, each after 15 % more updates than the last, with the newest 512
+    Measurements are made at the end of an episode, each after 25 % more updates than the last, with the newest 512
     transitions. When training begins, up to 1 % of a budget of steps is played in a copy of the environment, with
     random and with constant actions. Training is not affected. Each `fit` is judged on its own, also after a resume.
 

@@ -42,7 +42,8 @@ def diagnose(measures: Mapping[str, Sequence[float]]) -> list[Finding]:
     findings = []
     for rule in RULES:
         series = [np.array(measures.get(name, ()), np.float64) for name in inspect.signature(rule).parameters]
-        evidence = rule(*series) if min(map(len, series)) >= LEAST_VALUES else None
+        with np.errstate(invalid="ignore"):  # values that are not finite fulfil no condition
+            evidence = rule(*series) if min(map(len, series)) >= LEAST_VALUES else None
         if evidence is not None:
             message, _, advice = " ".join(str(rule.__doc__).split()).partition(" Advice: ")
             findings.append(Finding(rule.__name__, message.format(**evidence), evidence, advice))
@@ -56,8 +57,9 @@ def when(is_wrong: Any, **evidence: Any) -> Verdict:
 
 def late(series: Series) -> float:
     """Return the mean of the finite values in the second half; NaN if there are none."""
-    values = [value for value in series[len(series) // 2 :] if np.isfinite(value)]
-    return float(np.mean(values)) if values else np.nan
+    half = series[len(series) // 2 :]
+    values = half[np.isfinite(half)]
+    return float(values.mean()) if len(values) else np.nan
 
 
 # The data
@@ -267,7 +269,9 @@ def entropy_collapsed(entropy: Series, updates: Series, reward: Series) -> Verdi
 
     Advice: Raise the entropy coefficient, lower the learning rate, or normalize advantages.
     """
-    is_low = entropy < 0.05 * np.fmax.reduce(entropy)
+    largest = np.fmax.reduce(entropy)
+    # The entropy of a Box falls below 0 in any successful training, by less than this for each action.
+    is_low = entropy < (0.05 * largest if np.fmin.reduce(entropy) >= 0 else largest - 5)
     best = np.convolve(reward, np.ones(4) / 4, "valid").max()
     lost = reward[-10:].mean() - reward.min() < 0.5 * (best - reward.min())
     return when(is_low[-1] and lost, entropy=entropy[-1], update=updates[is_low.argmax()])

@@ -15,6 +15,8 @@ from noterl.saving import LOG_FILE
 from noterl.utils.files import user_path
 from noterl.utils.tables import read_columns
 
+_LEAST_EPISODES = 20  # fewer show too little of a run
+
 
 def run(arguments: Sequence[str]) -> None:
     """Run `noterl compare`.
@@ -64,7 +66,15 @@ def run_doctor(arguments: Sequence[str]) -> None:
         raise UsageError(f"noterl doctor takes one log, or the folder of a run; got {len(arguments)}")
     diagnosis = importlib.import_module("noterl.callbacks.support.diagnosis")
     ((log, *_),) = groups_of(arguments).values()
-    print(*(diagnosis.diagnose(read_columns(log)) or ["nothing is wrong, as far as this log shows"]), sep="\n")
+    measures = read_columns(log)
+    try:
+        findings = diagnosis.diagnose(measures)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"{log} holds something else than numbers in a column of metrics: {error}") from error
+    rows = max(map(len, measures.values()), default=0)
+    is_short = rows < _LEAST_EPISODES
+    nothing = f"{rows} rows are too few to judge" if is_short else "nothing is wrong, as far as this log shows"
+    print(*(findings or [nothing]), sep="\n")
 
 
 def groups_of(paths: Sequence[str]) -> dict[str, list[str]]:

@@ -121,3 +121,11 @@ def test_cause_comes_before_symptoms() -> None:
 
 def test_missing_values_are_no_finding() -> None:
     assert diagnose({name: np.full(len(values), np.nan) for name, values in HEALTHY.items()}) == []
+
+
+def test_entropy_of_a_box_may_fall_below_zero() -> None:
+    worse = np.full(40, 25.0) + 9 * (np.arange(40) < 8)
+    for last, names in ((-1.0, []), (-6.0, ["entropy_collapsed"])):
+        series = {**HEALTHY, "entropy": np.linspace(1.4, last, 40), "reward": worse}
+        found = [finding.name for finding in diagnose(series)]
+        assert [name for name in found if name == "entropy_collapsed"] == names

@@ -152,6 +152,18 @@ def test_command_reads_a_log(tmp_path: Any, capsys: pytest.CaptureFixture[str]) 
 
 
 def test_command_finds_nothing_in_the_log_of_a_healthy_run(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    small_dqn().fit(steps=400, callbacks=[CSVLogger(tmp_path / "log.csv")], verbose=0)
+    small_dqn().fit(steps=600, callbacks=[CSVLogger(tmp_path / "log.csv")], verbose=0)
     assert main(["doctor", str(tmp_path)]) == 0
     assert capsys.readouterr().out == "nothing is wrong, as far as this log shows\n"
+
+
+def test_command_refuses_words_and_short_logs(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text("reward,length\n1,2\n")
+    assert main(["doctor", str(path)]) == 0
+    assert capsys.readouterr().out == "1 rows are too few to judge\n"
+    path.write_text("reward,length,updates\n" + "inf,inf,nan\n" * 30)
+    assert main(["doctor", str(path)]) == 0
+    path.write_text("reward,length,terminated,truncated\n" + "1,long,0,0\n" * 30)
+    assert main(["doctor", str(path)]) == 2
+    assert "log.csv holds something else than numbers" in capsys.readouterr().err

@@ -73,7 +73,10 @@ class Export(MonitoringCallback):
         check_writable_folder(self.path.parent)
 
     def on_due(self, logs: Logs) -> bool:
-        """Export if the score is the best so far; return False for a score of an earlier agent."""
+        """Export if the score is the best so far.
+
+        Return False, so that the call stays due, if the agent has been trained since the score was measured.
+        """
         if not self._monitor.is_current(self.agent.log_step):
             return False
         if self._monitor.is_full and self._monitor.is_better(self._monitor.mean, self.best):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections import namedtuple
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,10 @@ from numpy.linalg import norm
 from noterl import backends, networks
 from noterl.acting import numpy_layers
 from noterl.callback import AgentView
+from noterl.heads import Q
+from noterl.learning.gradient_noise import compile_measurement
 from noterl.networks.graph import Graph, UnsupportedNetworkError, Weight, add_network
+from noterl.types import Batch
 
 MOST_ROWS = 512
 # Transitions `[n, ...]`, by environment. `continues` is whether the next row is the next step of the same episode.
@@ -64,6 +68,7 @@ class Probe:
         self._old: dict[str, Any] = self._vectors()
         self._range: Any = np.inf, -np.inf  # of the observations so far
         self._before: tuple[Any, ...] | None = None
+        self._compiled: Callable[[Batch], Any] | None = None
         self._constant: dict[str, float] = {}
         # The environment may have no copy, or refuse a seed, or an action that its mask forbids.
         with contextlib.suppress(Exception):
@@ -74,6 +79,7 @@ class Probe:
         agent = self.agent
         limits = (getattr(optimizer, name, None) for optimizer in agent.optimizers.values() for name in CLIPS)
         values = self._constant | {name: float(value) for name, value in agent.hyperparameters.items()}
+        values.pop("temperature", None)  # SAC logs the weight of the entropy; IQL's temperature is another quantity
         values |= {"updates_so_far": agent.updates - self._updates, "episodes_so_far": agent.episodes}
         values |= {"batch_size": agent.update_batch_size, "gradient_limit": min(filter(None, limits), default=np.nan)}
         values["epsilon"] = getattr(agent.policy, "epsilon", lambda step: np.nan)(agent.steps)
@@ -154,28 +160,58 @@ class Probe:
 
     def _predictions(self, rows: Rows) -> dict[str, float]:
         """Return how predicted values fit returns, and whether values and policy move in the right direction."""
-        agent: Any = self.agent
-        discount = float(agent.hyperparameters.get("gamma", 1.0))
-        value = getattr(agent, "value", lambda observation: backends.ops.max(agent.forward(observation), axis=-1))
-        predicted, following = (_fetch(value, array) for array in (rows.observation, rows.next_observation))
-        if predicted.shape != rows.reward.shape:
+        estimates = self._estimates(rows)
+        if "value" not in estimates:
             return {}
-        errors = rows.reward + discount * following * ~rows.terminated - predicted
+        discount = float(self.agent.hyperparameters.get("gamma", 1.0))
+        predicted = estimates["value"]
+        errors = rows.reward + discount * estimates["next_value"] * ~rows.terminated - predicted
         advantages = errors.copy()
         for k in np.flatnonzero(rows.continues)[::-1]:
             errors[k] += discount * errors[k + 1]
             advantages[k] += 0.95 * discount * advantages[k + 1]
         values = {"value_mean": predicted.mean(), "value_largest": np.abs(predicted).max()}
         values["explained_variance"] = 1 - errors.var() / ((predicted + errors).var() + 1e-8)
-        log_prob = getattr(agent, "log_prob", lambda observation, action: backends.ops.zeros(len(action)))
         if self._before is not None:
             old, old_log_prob, old_advantages = self._before
-            change = _fetch(log_prob, old.observation, old.action) - old_log_prob
+            change = self._estimates(old)["log_prob"] - old_log_prob
             # Of a constant, the correlation is not defined.
             if change.std() > 0 and old_advantages.std() > 0:
                 values["policy_direction"] = np.corrcoef(change, old_advantages)[0, 1]
-        self._before = rows, _fetch(log_prob, rows.observation, rows.action), advantages
+        self._before = (rows, estimates["log_prob"], advantages) if "log_prob" in estimates else None
         return values
+
+    def _estimates(self, rows: Rows) -> dict[str, Any]:
+        """Return arrays `[n]`: the values of observations and next observations, and log-probabilities of actions.
+
+        Names are missing for an agent that has no such function. The first call compiles.
+        """
+        agent: Any = self.agent
+        if self._compiled is None:
+            learner = agent._parts.learner
+            has_log_prob = learner.rollout is not None and hasattr(agent, "log_prob")
+            function = partial(_estimates, agent, has_log_prob)
+            self._compiled = compile_measurement(learner, function, "doctor", training=False)
+        count = len(rows.reward)
+        # Repeated rows fill arrays of one size, because each number of rows would be compiled anew.
+        size = max(count, MOST_ROWS)
+        observation, action, reward, next_observation = (
+            np.resize(array, (size, *array.shape[1:])) for array in rows[:4]
+        )
+        batch = Batch(observation, action, reward, next_observation, reward, reward, reward, {})
+        return {name: backends.current().fetch(array)[:count] for name, array in self._compiled(batch).items()}
+
+
+def _estimates(agent: Any, has_log_prob: bool, batch: Batch) -> dict[str, Any]:
+    """Return what `Probe._estimates` returns, as tensors."""
+    if hasattr(agent, "value"):
+        value = agent.value
+    elif isinstance(agent.head, Q):
+        value = partial(_largest_output, agent)
+    else:
+        return {}
+    estimates = {"value": value(batch.observation), "next_value": value(batch.next_observation)}
+    return estimates | ({"log_prob": agent.log_prob(batch.observation, batch.action)} if has_log_prob else {})
 
 
 def _play(environment: Any, choose: Callable[[], Any], steps: int) -> tuple[float, float]:
@@ -191,6 +227,5 @@ def _play(environment: Any, choose: Callable[[], Any], steps: int) -> tuple[floa
     return total, float(np.mean(environment.return_queue)) if environment.return_queue else np.nan
 
 
-def _fetch(function: Callable[..., Any], *arrays: Any) -> Any:
-    """Return the result of a function of tensors as an array."""
-    return backends.current().fetch(function(*map(backends.ops.convert_to_tensor, arrays)))
+def _largest_output(agent: Any, observation: Any) -> Any:
+    return backends.ops.max(agent.forward(observation), axis=-1)

@@ -94,7 +94,7 @@ def export_policy(policy: Policy, target: Path, format: str) -> None:
 
 
 def _replace_folder(written: Path, target: Path) -> None:
-    """Move a folder to `target`; an older SavedModel there is removed when the new one is in place."""
+    """Copy a folder to `target`; an older SavedModel there is removed when the new one is in place."""
     names = set(os.listdir(target)) if target.is_dir() else set()
     if target.exists() and not {"saved_model.pb"} <= names <= _SAVED_MODEL:
         raise ValueError(f"path must be a new folder, or hold nothing but a SavedModel, got {str(target)!r}")

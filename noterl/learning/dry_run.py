@@ -193,7 +193,10 @@ def _call_updates(updater: Updater, forward_fields: FieldShapes, returned: list[
 
 @contextmanager
 def naming_network(algorithm: Algorithm) -> Iterator[None]:
-    """Inside the context, errors of a built-in agent with a `network` of the user name this argument."""
+    """Raise errors of a dry run again, as ValueErrors about the argument `network`, if the user gave this argument.
+
+    Errors of agents that noterl does not provide pass unchanged.
+    """
     try:
         yield
     except Exception as error:

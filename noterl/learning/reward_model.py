@@ -311,7 +311,7 @@ def _initial_weights(sizes: Sequence[int], seed: int) -> list[np.ndarray]:
 
 
 def _action_encoder(space: spaces.Space[Any]) -> tuple[Callable[[Tensor], Tensor], int]:
-    """Return a function from actions `[B, ...]` to inputs `[B, A]`, and A."""
+    """Return a function from actions `[B, ...]` to inputs `[B, A]` of the reward model's networks, and A."""
     if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
         head: Any = heads.Categorical().bind(space)
         return head.one_hot, sum(head.counts)

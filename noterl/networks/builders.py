@@ -89,7 +89,7 @@ def mlp(
 
 
 def cell_layer(inputs: int, outputs: int | None, *, layer_norm: bool) -> Network:
-    """Build a dense layer with an orthogonal kernel, a layer normalization, or one after the other, for a cell.
+    """Build a part of a recurrent cell: a dense layer with an orthogonal kernel, a layer normalization, or both.
 
     Args:
         inputs: the number of inputs.

@@ -82,7 +82,7 @@ class SumTree:
         index = self._descend(sums, exact=False)
         if self._levels[0].take(index).all():
             return index
-        # Because of rounding, no child exceeded the remainder, or a sum was too large: a last child of 0 is wrong.
+        # Rounding, or a sum of `total` or more, has led to a last child whose value is 0.
         return self._descend(sums, exact=True)
 
     def _descend(self, sums: Array, *, exact: bool) -> Array:

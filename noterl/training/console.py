@@ -29,5 +29,5 @@ def progress_bar(**options: Any) -> Any:
     ipython = sys.modules.get("IPython")
     if ipython is None or not hasattr(ipython.get_ipython(), "kernel"):
         return tqdm(dynamic_ncols=True, **options)
-    # Not tqdm's widget: a saved notebook holds the first line of the widget instead of the last one.
+    # Not tqdm's widget: a saved notebook would show the bar as it was at the beginning.
     return tqdm(file=ReplacedLine(), ncols=100, **options)

@@ -58,6 +58,13 @@ def test_series_have_one_length() -> None:
     assert 0 < doctor.measures["progress"][-1] <= 1
 
 
+@pytest.mark.backends("jax", "torch")
+def test_measurements_are_compiled_once() -> None:
+    agent = small_dqn()
+    agent.fit(steps=300, callbacks=[Doctor()], verbose=0)
+    assert agent.trace_counts["doctor"] <= 1
+
+
 def test_reference_takes_at_most_one_percent_of_the_steps() -> None:
     steps: list[int] = []
 

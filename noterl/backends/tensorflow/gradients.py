@@ -92,7 +92,7 @@ def gradients(function: Callable[[], Any], variables: Variables) -> tuple[Any, l
 
 
 def hessian_product(function: Callable[[], Any], variables: Variables) -> Callable[[list[Any]], list[Any]]:
-    """Record the gradient once; each product differentiates the gradient."""
+    """Return a function that multiplies the Hessian of `function()` by a vector; see `Backend.hessian_product`."""
     values = [variable.value for variable in variables]
     # Persistent, because each product differentiates the recorded gradient again.
     with tf.GradientTape(persistent=True) as tape:

@@ -193,7 +193,7 @@ class ScheduledUpdates(Updates):
         self._push()
         batches = _gathered(rows) if isinstance(rows, GatheredRows) else rows
         # Parts of equal size share one traced closure; the last part is padded.
-        size = -(-num_updates(rows) // self.fleet.num_workers)
+        size = -(-num_updates(rows) // self.fleet.num_workers)  # rounded up
         scheduled = []
         for start in range(0, count, size):
             part = map_arrays(partial(_part, start, size), batches)

@@ -440,7 +440,10 @@ def main(memory: int, pipe: int) -> None:
 def _end_with_learner(pipe: int) -> None:
     """End this process when the learner ends, even by a kill while this process is inside an environment.
 
-    The processes that environments have started end too.
+    The processes that environments have started end too, which `end_after_parent` alone does not achieve.
+
+    Args:
+        pipe: file descriptor of the pipe from the learner's process, which closes when that process ends.
     """
     platforms.end_after_parent()
 

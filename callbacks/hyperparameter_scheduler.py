@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 
 from noterl.types import Logs
@@ -57,6 +58,12 @@ class HyperparameterScheduler(StatefulCallback):
     ) -> None:
         if not callable(schedule):
             raise ValueError(f"schedule must be a function of the number of {unit}, got {schedule!r}")
+        try:
+            inspect.signature(schedule).bind(0)
+        except TypeError as error:
+            raise ValueError(f"schedule must be a function of one argument, the number of {unit}: {error}") from error
+        except ValueError:  # some functions written in C have no signature
+            pass
         self.name: str = name
         self.schedule = schedule
         self.optimizer: str | None = optimizer

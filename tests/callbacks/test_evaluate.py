@@ -408,6 +408,10 @@ class TestSchedulers:
         [
             (lambda: LearningRateScheduler(0.1), "schedule must be a function of the number of steps, got 0.1"),
             (
+                lambda: LearningRateScheduler(lambda epoch, rate: rate),
+                "schedule must be .* one argument, .* steps: .*'rate'",
+            ),
+            (
                 lambda: LearningRateScheduler(abs, unit="days"),
                 "unit must be 'steps', 'updates' or 'episodes', got 'days'",
             ),

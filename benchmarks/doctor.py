@@ -317,8 +317,8 @@ class TimedDoctor(Doctor):
     def before_fit(self, *arguments: Any) -> None:
         self._timed(super().before_fit, *arguments)
 
-    def on_due(self, logs: Any) -> bool | None:
-        return self._timed(super().on_due, logs)
+    def on_due(self, logs: Any) -> None:
+        self._timed(super().on_due, logs)
 
     def on_train_end(self, logs: Any) -> None:
         self._timed(super().on_train_end, logs)

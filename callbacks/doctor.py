@@ -40,7 +40,7 @@ class Doctor(Callback):
     ('gamma_low', 1.0)
     """
 
-    every = Every(1, "updates", at="episode")
+    every = Every(1, "steps", at="episode")
 
     def __init__(self) -> None:
         self.findings: list[Finding] = []
@@ -61,11 +61,11 @@ class Doctor(Callback):
         """The series that are judged, by name: columns of the logs of episodes, and the values of each measurement."""
         return {**self.agent.history.history, **self._series}
 
-    def on_due(self, logs: Logs) -> bool | None:
+    def on_due(self, logs: Logs) -> None:
         """Measure and judge, if enough updates have followed the last measurement."""
         rows = recent_rows(self.agent) if self.agent.steps and self.agent.updates >= self._next else None
         if rows is None or self._probe is None:
-            return False
+            return
         self._next = max(self.agent.updates + 1, GROWTH * self.agent.updates)
         values = self._probe.measure(rows)
         progress = self.agent.steps / self._budget.last_step, self.agent.episodes / self._budget.last_episode
@@ -74,7 +74,6 @@ class Doctor(Callback):
         for name in {*values, *self._series}:
             self._series.setdefault(name, [np.nan] * count).append(float(values.get(name, np.nan)))
         self._judge()
-        return None
 
     def on_train_end(self, logs: Logs) -> None:
         """Judge once more, and print the first finding."""

@@ -15,7 +15,7 @@ from noterl.saving import LOG_FILE
 from noterl.utils.files import user_path
 from noterl.utils.tables import read_columns
 
-_LEAST_EPISODES = 20  # fewer show too little of a run
+_LEAST_ROWS = 20  # fewer show too little of a run
 
 
 def run(arguments: Sequence[str]) -> None:
@@ -67,12 +67,10 @@ def run_doctor(arguments: Sequence[str]) -> None:
     diagnosis = importlib.import_module("noterl.callbacks.support.diagnosis")
     ((log, *_),) = groups_of(arguments).values()
     measures = read_columns(log)
-    try:
+    with usage_errors(f"{log} holds something else than numbers in a column of metrics: "):
         findings = diagnosis.diagnose(measures)
-    except (TypeError, ValueError) as error:
-        raise UsageError(f"{log} holds something else than numbers in a column of metrics: {error}") from error
     rows = max(map(len, measures.values()), default=0)
-    is_short = rows < _LEAST_EPISODES
+    is_short = rows < _LEAST_ROWS
     nothing = f"{rows} rows are too few to judge" if is_short else "nothing is wrong, as far as this log shows"
     print(*(findings or [nothing]), sep="\n")
 

@@ -270,7 +270,7 @@ def entropy_collapsed(entropy: Series, updates: Series, reward: Series) -> Verdi
     Advice: Raise the entropy coefficient, lower the learning rate, or normalize advantages.
     """
     largest = np.fmax.reduce(entropy)
-    # The entropy of a Box falls below 0 in any successful training, by less than this for each action.
+    # The entropy of a Box is negative where the density is above 1, so only a fall by 5 is a collapse.
     is_low = entropy < (0.05 * largest if np.fmin.reduce(entropy) >= 0 else largest - 5)
     best = np.convolve(reward, np.ones(4) / 4, "valid").max()
     lost = reward[-10:].mean() - reward.min() < 0.5 * (best - reward.min())

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 from collections import namedtuple
 from collections.abc import Callable
-from functools import partial
-from typing import Any
+from functools import cached_property, partial
+from typing import Any, cast
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete
@@ -68,7 +68,6 @@ class Probe:
         self._old: dict[str, Any] = self._vectors()
         self._range: Any = np.inf, -np.inf  # of the observations so far
         self._before: tuple[Any, ...] | None = None
-        self._compiled: Callable[[Batch], Any] | None = None
         self._constant: dict[str, float] = {}
         # The environment may have no copy, or refuse a seed, or an action that its mask forbids.
         with contextlib.suppress(Exception):
@@ -85,7 +84,7 @@ class Probe:
         values["epsilon"] = getattr(agent.policy, "epsilon", lambda step: np.nan)(agent.steps)
         values |= {"capacity": getattr(agent.replay, "capacity", np.nan), "starts": agent.schedule.learning_starts}
         values |= self._movement() | self._data(rows)
-        if rows.observation.ndim == 2 and agent.spaces.normalizers is agent.spaces.source.team is None:
+        if rows.observation.ndim == 2 and agent.spaces.normalizers is agent.spaces.team is None:
             values |= self._activations(rows.observation)
             values |= {} if getattr(agent, "state_spec", None) else self._predictions(rows)
         return values
@@ -181,36 +180,38 @@ class Probe:
         self._before = (rows, estimates["log_prob"], advantages) if "log_prob" in estimates else None
         return values
 
+    @cached_property
+    def _program(self) -> Callable[[Batch], dict[str, Any]]:
+        """A compiled function of transitions, which returns what `_estimate` does."""
+        learner = cast(Any, self.agent)._parts.learner
+        has_log_prob = learner.rollout is not None and hasattr(self.agent, "log_prob")
+        return compile_measurement(learner, partial(_estimate, self.agent, has_log_prob), "doctor", training=False)
+
     def _estimates(self, rows: Rows) -> dict[str, Any]:
         """Return arrays `[n]`: the values of observations and next observations, and log-probabilities of actions.
 
-        Names are missing for an agent that has no such function. The first call compiles.
+        Names are missing for an agent that has no such function.
         """
-        agent: Any = self.agent
-        if self._compiled is None:
-            learner = agent._parts.learner
-            has_log_prob = learner.rollout is not None and hasattr(agent, "log_prob")
-            function = partial(_estimates, agent, has_log_prob)
-            self._compiled = compile_measurement(learner, function, "doctor", training=False)
         count = len(rows.reward)
-        # Repeated rows fill arrays of one size, because each number of rows would be compiled anew.
+        # A backend compiles a program for each number of rows, so the rows are repeated up to a fixed number.
         size = max(count, MOST_ROWS)
         observation, action, reward, next_observation = (
             np.resize(array, (size, *array.shape[1:])) for array in rows[:4]
         )
         batch = Batch(observation, action, reward, next_observation, reward, reward, reward, {})
-        return {name: backends.current().fetch(array)[:count] for name, array in self._compiled(batch).items()}
+        return {name: backends.current().fetch(array)[:count] for name, array in self._program(batch).items()}
 
 
-def _estimates(agent: Any, has_log_prob: bool, batch: Batch) -> dict[str, Any]:
+def _estimate(agent: Any, has_log_prob: bool, batch: Batch) -> dict[str, Any]:
     """Return what `Probe._estimates` returns, as tensors."""
+    observations = {"value": batch.observation, "next_value": batch.next_observation}
     if hasattr(agent, "value"):
-        value = agent.value
+        estimates = {name: agent.value(observation) for name, observation in observations.items()}
     elif isinstance(agent.head, Q):
-        value = partial(_largest_output, agent)
+        largest = partial(backends.ops.max, axis=-1)
+        estimates = {name: largest(agent.forward(observation)) for name, observation in observations.items()}
     else:
         return {}
-    estimates = {"value": value(batch.observation), "next_value": value(batch.next_observation)}
     return estimates | ({"log_prob": agent.log_prob(batch.observation, batch.action)} if has_log_prob else {})
 
 
@@ -225,7 +226,3 @@ def _play(environment: Any, choose: Callable[[], Any], steps: int) -> tuple[floa
         if any(ends):
             environment.reset()
     return total, float(np.mean(environment.return_queue)) if environment.return_queue else np.nan
-
-
-def _largest_output(agent: Any, observation: Any) -> Any:
-    return backends.ops.max(agent.forward(observation), axis=-1)

@@ -27,6 +27,7 @@ from noterl.cli.train import (
     options_of_agent,
     options_of_run,
     plain_name,
+    values_by_group,
     without_flag,
 )
 from noterl.saving.codec import Description
@@ -155,8 +156,7 @@ def _run(method: str, arguments: Sequence[str], skip: Sequence[str], fixed: dict
     for module in modules:
         classes |= classes_of(import_module(module, "--import"))
     function = noterl.Dataset.record if method == "data record" else getattr(noterl.Agent, method)
-    method_options = options_of(function, method, skip=skip)
-    options = [*method_options, _JSON, *options_of_run(_OF_RUN)]
+    options = [*options_of(function, method, skip=skip), _JSON, *options_of_run(_OF_RUN)]
     name = arguments[0] if arguments and _is_agent(arguments[0]) else None
     if name is None:
         path, option_arguments = _file_of(method, arguments, options)
@@ -168,9 +168,10 @@ def _run(method: str, arguments: Sequence[str], skip: Sequence[str], fixed: dict
     text = f"{_HELP[method]} --import MODULE imports classes of your own first."
     given_options = parse_options(options, option_arguments, prog=f"noterl {method} {name or 'FILE'}", description=text)
     values = {key: option.value for key, option in given_options.items()}
+    groups = values_by_group(options, given_options)
     if method == "data record" and "path" not in values:
         raise UsageError("--path must name the file or folder of the data")
-    chosen = {option.key: values[option.key] for option in method_options if option.key in values}
+    chosen = groups.get(method, {})
     if not values.get("render") and not has_display():
         os.environ["SDL_VIDEODRIVER"] = "dummy"  # pygame prints an error of its own when it finds no display
     if name is None:
@@ -182,7 +183,7 @@ def _run(method: str, arguments: Sequence[str], skip: Sequence[str], fixed: dict
         agent = noterl.load(path, custom_objects=classes)
     else:
         chosen["env"] = None
-        agent = _named_agent(name, options, values)
+        agent = _named_agent(name, values, groups.get(plain_name(name), {}))
     try:
         with usage_errors():
             if "weights" in values:
@@ -202,7 +203,7 @@ def _is_agent(text: str) -> bool:
     return not is_file and (":" in text or text in catalogue.agents())
 
 
-def _named_agent(name: str, options: Sequence[Option], values: dict[str, Any]) -> Any:
+def _named_agent(name: str, values: dict[str, Any], arguments: dict[str, Any]) -> Any:
     """Return a new agent for the environment of `--env`, with the arguments given.
 
     Raises:
@@ -212,9 +213,6 @@ def _named_agent(name: str, options: Sequence[Option], values: dict[str, Any]) -
         raise UsageError(
             f"{name} is an agent without a file: add --env and --weights, or name a file or folder instead"
         )
-    arguments = {
-        entry.key: values[entry.key] for entry in options if entry.group == plain_name(name) and entry.key in values
-    }
     with usage_errors():
         return noterl_class(name)(environment_of(values["env"]), seed=0, **arguments)
 

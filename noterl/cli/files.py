@@ -13,23 +13,11 @@ import numpy as np
 
 import noterl
 from noterl import saving
-from noterl.cli import catalogue, config
+from noterl.cli import catalogue, config, train
 from noterl.cli.catalogue import columns, printable
 from noterl.cli.environment import environment_of
 from noterl.cli.errors import UsageError, usage_errors
 from noterl.cli.options import Option, options_of, parse_options
-from noterl.cli.train import (
-    backend_of,
-    choose_backend,
-    classes_of,
-    import_module,
-    noterl_class,
-    options_of_agent,
-    options_of_run,
-    plain_name,
-    values_by_group,
-    without_flag,
-)
 from noterl.saving.codec import Description
 from noterl.training.play import has_display
 from noterl.utils.files import user_path
@@ -150,25 +138,25 @@ def agent_file(path: str | Path) -> Path:
 
 def _run(method: str, arguments: Sequence[str], skip: Sequence[str], fixed: dict[str, Any]) -> None:
     """Call a method of an agent, described by a file, or by a name and weights, and print the result."""
-    arguments, modules = without_flag(arguments, "--import")
-    choose_backend(backend_of(arguments, {}))  # before the agent's module imports Keras
+    arguments, modules = train.without_flag(arguments, "--import")
+    train.choose_backend(train.backend_of(arguments, {}))  # before the agent's module imports Keras
     classes: dict[str, type] = {}
     for module in modules:
-        classes |= classes_of(import_module(module, "--import"))
+        classes |= train.classes_of(train.import_module(module, "--import"))
     function = noterl.Dataset.record if method == "data record" else getattr(noterl.Agent, method)
-    options = [*options_of(function, method, skip=skip), _JSON, *options_of_run(_OF_RUN)]
+    options = [*options_of(function, method, skip=skip), _JSON, *train.options_of_run(_OF_RUN)]
     name = arguments[0] if arguments and _is_agent(arguments[0]) else None
     if name is None:
         path, option_arguments = _file_of(method, arguments, options)
     else:
-        every = options_of_agent(name, options)
+        every = train.options_of_agent(name, options)
         options = [option for option in every if option.group not in ("compile", "fit")]
         path = Path()
         option_arguments = list(arguments[1:])
     text = f"{_HELP[method]} --import MODULE imports classes of your own first."
     given_options = parse_options(options, option_arguments, prog=f"noterl {method} {name or 'FILE'}", description=text)
     values = {key: option.value for key, option in given_options.items()}
-    groups = values_by_group(options, given_options)
+    groups = train.values_by_group(options, given_options)
     if method == "data record" and "path" not in values:
         raise UsageError("--path must name the file or folder of the data")
     chosen = groups.get(method, {})
@@ -183,7 +171,7 @@ def _run(method: str, arguments: Sequence[str], skip: Sequence[str], fixed: dict
         agent = noterl.load(path, custom_objects=classes)
     else:
         chosen["env"] = None
-        agent = _named_agent(name, values, groups.get(plain_name(name), {}))
+        agent = _named_agent(name, values, groups.get(train.plain_name(name), {}))
     try:
         with usage_errors():
             if "weights" in values:
@@ -214,7 +202,7 @@ def _named_agent(name: str, values: dict[str, Any], arguments: dict[str, Any]) -
             f"{name} is an agent without a file: add --env and --weights, or name a file or folder instead"
         )
     with usage_errors():
-        return noterl_class(name)(environment_of(values["env"]), seed=0, **arguments)
+        return train.noterl_class(name)(environment_of(values["env"]), seed=0, **arguments)
 
 
 def _environment(folder: Path | None, values: dict[str, Any]) -> Any:

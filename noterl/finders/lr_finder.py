@@ -6,17 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from noterl.finders.curves import (
-    best_index,
-    derivative,
-    gained_index,
-    is_gain_clear,
-    loss_exploded,
-    normalized,
-    reward_collapsed,
-    steepest,
-    window_means,
-)
+from noterl.finders import curves
 from noterl.finders.finder import Curve, Finder, check_agent
 from noterl.finders.preserving import preserving, train
 from noterl.learning import optimizers
@@ -123,7 +113,7 @@ class LRFinder(Finder):
             optimizers.check_without_schedule(self.agent.optimizers[name])
         # A geometric series, because rates matter by their ratio.
         rates = np.geomspace(start_lr, end_lr, points, endpoint=False).tolist()
-        collapsed = reward_collapsed if metric == "reward" else loss_exploded
+        collapsed = curves.reward_collapsed if metric == "reward" else curves.loss_exploded
         logger = FinderLogger(
             metric,
             points,
@@ -164,7 +154,7 @@ class LRFinder(Finder):
         # Half of the points that the change depends on: `window` of the mean and `sma` of the change.
         index = max(0, index - (self._window + sma - 1) // 2)
         if self.metric == "loss":
-            lowest = best_index(means, self._window, rising=False)
+            lowest = curves.best_index(means, self._window, rising=False)
             assert lowest is not None
             index = min(index, max(0, int(np.searchsorted(rates, rates[lowest] / BELOW_LOWEST, "right")) - 1))
         return rates[index]
@@ -182,13 +172,13 @@ class LRFinder(Finder):
             return False
         rising = self.metric == "reward"
         rates, values = self.curves(self.metric)[self.metric]
-        exploded_late = not rising and rates[-1] > BELOW_END * rate and loss_exploded(values, self._window)
-        if exploded_late or not is_gain_clear(values, self._window, rising=rising):
+        exploded_late = not rising and rates[-1] > BELOW_END * rate and curves.loss_exploded(values, self._window)
+        if exploded_late or not curves.is_gain_clear(values, self._window, rising=rising):
             return False
         means = self.curves(self.metric)[self._mean][1]
-        best = best_index(means, self._window, rising=rising)
+        best = curves.best_index(means, self._window, rising=rising)
         assert best is not None  # there is a suggestion
-        gained = gained_index(means, self._window, best, rising=rising)
+        gained = curves.gained_index(means, self._window, best, rising=rising)
         return 4 * (gained - rates.index(rate)) <= len(rates)
 
     def _steepest(self, sma: int, n_skip_beginning: int = SKIP_BEGINNING, n_skip_end: int = SKIP_END) -> int | None:
@@ -199,13 +189,13 @@ class LRFinder(Finder):
         """
         means = self.curves(self.metric)[self._mean][1]
         rising = self.metric == "reward"
-        best = best_index(means, self._window, rising=rising)
+        best = curves.best_index(means, self._window, rising=rising)
         if best is None:
             return None
-        slopes = derivative(means, sma)[: best + 1]
+        slopes = curves.derivative(means, sma)[: best + 1]
         # The points after the best mean are left out already.
         skipped = max(0, n_skip_end - (len(means) - len(slopes)))
-        return steepest(slopes, rising=rising, skip_beginning=n_skip_beginning, skip_end=skipped)
+        return curves.steepest(slopes, rising=rising, skip_beginning=n_skip_beginning, skip_end=skipped)
 
     @property
     def _mean(self) -> str:
@@ -232,7 +222,8 @@ class LRFinder(Finder):
 
 def _rows(metric: str, rates: list[float], values: list[float], window: int) -> list[dict[str, Any]]:
     """Return the rows of `results`, one for each recorded value."""
-    columns = {"learning_rate": rates[: len(values)], metric: values, f"mean_{metric}": window_means(values, window)}
+    means = curves.window_means(values, window)
+    columns = {"learning_rate": rates[: len(values)], metric: values, f"mean_{metric}": means}
     if metric == "reward":
-        columns["normalized_reward"] = normalized(values, window)
+        columns["normalized_reward"] = curves.normalized(values, window)
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]

@@ -147,16 +147,24 @@ class LRFinder(Finder):
         sma = self._window if sma is None else check_positive("sma", sma)
         for name, value in (("n_skip_beginning", n_skip_beginning), ("n_skip_end", n_skip_end)):
             check_int(name, value, least=0)
-        index = self._steepest(sma, n_skip_beginning, n_skip_end)
+        rising = self.metric == "reward"
+        rates, means = self.curves(self.metric)[self._mean]
+        best = curves.best_index(means, self._window, rising=rising)
+        if best is None:
+            return None
+        # Only points up to the best mean count: afterwards, learning diverges, and a recovery can be steeper than
+        # learning.
+        slopes = curves.derivative(means, sma)[: best + 1]
+        # The points after the best mean are left out already.
+        skipped = max(0, n_skip_end - (len(means) - len(slopes)))
+        # The index of the last of the `sma` points over which the mean improves fastest.
+        index = curves.steepest(slopes, rising=rising, skip_beginning=n_skip_beginning, skip_end=skipped)
         if index is None:
             return None
-        rates, means = self.curves(self.metric)[self._mean]
         # Half of the points that the change depends on: `window` of the mean and `sma` of the change.
         index = max(0, index - (self._window + sma - 1) // 2)
-        if self.metric == "loss":
-            lowest = curves.best_index(means, self._window, rising=False)
-            assert lowest is not None
-            index = min(index, max(0, int(np.searchsorted(rates, rates[lowest] / BELOW_LOWEST, "right")) - 1))
+        if not rising:
+            index = min(index, max(0, int(np.searchsorted(rates, rates[best] / BELOW_LOWEST, "right")) - 1))
         return rates[index]
 
     @property
@@ -180,22 +188,6 @@ class LRFinder(Finder):
         assert best is not None  # there is a suggestion
         gained = curves.gained_index(means, self._window, best, rising=rising)
         return 4 * (gained - rates.index(rate)) <= len(rates)
-
-    def _steepest(self, sma: int, n_skip_beginning: int = SKIP_BEGINNING, n_skip_end: int = SKIP_END) -> int | None:
-        """Return the index of the last of the `sma` points over which the mean improves fastest, or None.
-
-        Only points up to the best mean count: afterwards, learning diverges, and a recovery can be steeper than
-        learning.
-        """
-        means = self.curves(self.metric)[self._mean][1]
-        rising = self.metric == "reward"
-        best = curves.best_index(means, self._window, rising=rising)
-        if best is None:
-            return None
-        slopes = curves.derivative(means, sma)[: best + 1]
-        # The points after the best mean are left out already.
-        skipped = max(0, n_skip_end - (len(means) - len(slopes)))
-        return curves.steepest(slopes, rising=rising, skip_beginning=n_skip_beginning, skip_end=skipped)
 
     @property
     def _mean(self) -> str:

@@ -11,15 +11,7 @@ import numpy as np
 from noterl.cli.catalogue import columns
 from noterl.cli.errors import UsageError
 from noterl.cli.options import Given
-from noterl.cli.train import (
-    LAST_EPISODES,
-    RunOptions,
-    folder_of,
-    read_options,
-    train,
-    values_by_group,
-    without_flag,
-)
+from noterl.cli.train import LAST_EPISODES, RunOptions, folder_of, read_options, train, values_by_group, without_flag
 from noterl.saving import LOG_FILE
 from noterl.utils.tables import read_columns
 

@@ -68,11 +68,7 @@ _RANGES: dict[str, dict[str, Any]] = {
     "CrossQ": {name: part for name, part in _SAC.items() if name != "target_update"},
     "CQL": {**_OFFLINE, "alpha": Float(0.1, 10.0, log=True)},
     "IQL": {**_OFFLINE, "expectile": Float(0.5, 0.95), "temperature": Float(0.3, 10.0, log=True)},
-    "ReBRAC": {
-        **_OFFLINE,
-        "actor_beta": Float(1e-3, 1.0, log=True),
-        "critic_beta": Float(1e-4, 1.0, log=True),
-    },
+    "ReBRAC": {**_OFFLINE, "actor_beta": Float(1e-3, 1.0, log=True), "critic_beta": Float(1e-4, 1.0, log=True)},
     "TD3BC": {**_OFFLINE, "alpha": Float(0.5, 10.0, log=True)},
     "PPO": {
         **_A2C,

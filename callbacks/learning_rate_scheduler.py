@@ -32,11 +32,6 @@ class LearningRateScheduler(HyperparameterScheduler):
     """
 
     def __init__(
-        self,
-        schedule: Callable[[int], float],
-        *,
-        unit: str = "steps",
-        live: bool = False,
-        optimizer: str | None = None,
+        self, schedule: Callable[[int], float], *, unit: str = "steps", live: bool = False, optimizer: str | None = None
     ) -> None:
         super().__init__("learning_rate", schedule, unit=unit, live=live, optimizer=optimizer)

@@ -126,9 +126,7 @@ class Functions:
             final, states, reward, terminated, truncated = jax.vmap(self.step)(keys[0], states, actions)
             # All lanes are reset and the results of most are dropped: compiled code has no branch per lane.
             observations, states = jax.tree.map(
-                functools.partial(select, terminated | truncated),
-                jax.vmap(self.reset)(keys[1]),
-                (final, states),
+                functools.partial(select, terminated | truncated), jax.vmap(self.reset)(keys[1]), (final, states)
             )
             return final, observations, states, reward, terminated, truncated
 

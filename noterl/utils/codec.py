@@ -401,10 +401,7 @@ def _discrete(n: int, start: np.integer[Any]) -> spaces.Discrete:
 # For each space: a function that returns its fields, and a function that makes the space from them.
 _SPACES: dict[type, tuple[Callable[[Any], dict[str, Any]], Callable[..., Any]]] = {
     spaces.Box: (_box_fields, _box),
-    spaces.Discrete: (
-        lambda space: {"n": int(space.n), "start": np.dtype(space.dtype).type(space.start)},
-        _discrete,
-    ),
+    spaces.Discrete: (lambda space: {"n": int(space.n), "start": np.dtype(space.dtype).type(space.start)}, _discrete),
     spaces.MultiDiscrete: (
         lambda space: {"nvec": space.nvec, "start": space.start},
         lambda nvec, start: spaces.MultiDiscrete(nvec, dtype=nvec.dtype.type, start=start),

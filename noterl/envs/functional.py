@@ -300,7 +300,7 @@ def import_jax() -> Any:
 
 def flatten(tree: Any) -> list[np.ndarray]:
     """Return copies of the arrays of a pytree as arrays of NumPy; of a typed key of JAX, the key data."""
-    return [np.array(_data(leaf)) for leaf in _leaves(tree)]
+    return [np.array(_data(leaf)) for leaf in import_jax().tree.leaves(tree)]
 
 
 def unflatten(like: Any, arrays: list[Any]) -> Any:
@@ -309,20 +309,16 @@ def unflatten(like: Any, arrays: list[Any]) -> Any:
     Raises:
         ValueError: if the number of arrays, a shape or a dtype differs.
     """
-    model = _leaves(like)
+    jax = import_jax()
+    model = jax.tree.leaves(like)
     ours, theirs = ([(np.shape(leaf), np.dtype(leaf.dtype)) for leaf in map(_data, tree)] for tree in (model, arrays))
     if ours != theirs:
         raise ValueError(f"the state must have the shapes and dtypes {ours}, got {theirs}")
-    jax = import_jax()
     leaves = [
         jax.random.wrap_key_data(array, impl=jax.random.key_impl(leaf)) if _is_key(leaf) else array
         for leaf, array in zip(model, arrays, strict=True)
     ]
     return jax.tree.unflatten(jax.tree.structure(like), leaves)
-
-
-def _leaves(tree: Any) -> list[Any]:
-    return list(import_jax().tree.leaves(tree))
 
 
 def _data(leaf: Any) -> Any:

@@ -154,12 +154,12 @@ class FunctionalEnv(gymnasium.Env[Any, Any]):
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode."""
         super().reset(seed=seed)
-        observation, self._state = self.functions.reset_one(self._key())
+        observation, self._state = self.functions.reset_one(new_keys(self.np_random))
         return to_numpy(observation, self.observation_space), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Take an action."""
-        observation, self._state, reward, *ends = self.functions.step_one(self._key(), self._state, action)
+        observation, self._state, reward, *ends = self.functions.step_one(new_keys(self.np_random), self._state, action)
         terminated, truncated = map(bool, ends)
         return to_numpy(observation, self.observation_space), float(reward), terminated, truncated, {}
 
@@ -178,9 +178,6 @@ class FunctionalEnv(gymnasium.Env[Any, Any]):
             ValueError: if the state is of another environment.
         """
         self._state = unflatten(self._state, state["leaves"])
-
-    def _key(self) -> np.ndarray:
-        return new_keys(self.np_random)
 
     def __str__(self) -> str:
         return self.functions.name

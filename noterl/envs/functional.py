@@ -163,8 +163,8 @@ class FunctionalEnv(gymnasium.Env[Any, Any]):
         terminated, truncated = map(bool, ends)
         return to_numpy(observation, self.observation_space), float(reward), terminated, truncated, {}
 
-    def copy(self) -> FunctionalEnv:
-        """Return another environment with the same functions."""
+    def copy(self, render_mode: str | None = None) -> FunctionalEnv:
+        """Return another environment with the same functions; there is nothing to render."""
         return FunctionalEnv(self.functions)
 
     def get_state(self) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 from noterl.envs.functional import FunctionalEnv, FunctionalVectorEnv, Functions
@@ -30,14 +29,10 @@ class FunctionalSource(ScalarSource):
     def open(cls, env: Any, build: Builder | None = None) -> Opened:
         """Return another environment with the functions of `env`."""
         if build is None:
-            build = functools.partial(_copy, env)
+            build = env.copy
             env = env.copy()  # the user's own object is not a lane
         return Opened.around(env, cls, build)
 
     def open_vector(self, num_envs: int | None = None) -> Any:
         """Return a vector environment of `num_envs` lanes, stepped by one compiled call."""
         return FunctionalVectorEnv(self.functions, num_envs or 1)
-
-
-def _copy(env: FunctionalEnv, render_mode: str | None) -> FunctionalEnv:
-    return env.copy()

@@ -39,17 +39,10 @@ _WRAPPER_FIELDS: dict[str, tuple[str, ...]] = {
     "TimeAwareObservation": ("timesteps",),
     "TimeLimit": ("_elapsed_steps",),
 }
-_STATELESS = {
-    "ClassicEnv",
-    "ClipRewards",
-    "FireOnReset",
-    "HumanRendering",
-    "MaskInInfo",
-    "MaxAndSkipObservation",
-    "PassiveEnvChecker",
-    "RecordVideo",
-}
-_STATELESS |= {"RenderCollection", "RepeatAction"}
+# Wrappers without such attributes: noterl's, and gymnasium's for steps and for rendering.
+_STATELESS = {"ClassicEnv", "ClipRewards", "FireOnReset", "MaskInInfo"}
+_STATELESS |= {"MaxAndSkipObservation", "PassiveEnvChecker", "RepeatAction"}
+_STATELESS |= {"HumanRendering", "RecordVideo", "RenderCollection"}
 _STATELESS_MODULES = ("transform_observation", "transform_action", "transform_reward", "array_conversion")
 
 

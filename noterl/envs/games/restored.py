@@ -139,9 +139,7 @@ class RestoredEnv(Game):
                 first, second = (self.advance(current, action) for _ in range(2))
             except Exception as error:
                 raise ValueError(f"env: {self._name()} cannot be restored ({error!r}); {_ADVICE}") from error
-            if not all(
-                map(equal, (first.states[0].observation, *first[1:]), (second.states[0].observation, *second[1:]))
-            ):
+            if not equal((first.states[0].observation, *first[1:]), (second.states[0].observation, *second[1:])):
                 raise ValueError(f"env: {self._name()} does not repeat its steps after it was restored; {_ADVICE}")
             if first.terminated[0] or first.truncated[0]:
                 break

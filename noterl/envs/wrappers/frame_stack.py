@@ -35,18 +35,16 @@ class FrameStack(gymnasium.Wrapper[Any, Any, Any, Any]):
     def __init__(self, env: gymnasium.Env[Any, Any], frames: int) -> None:
         super().__init__(env)
         self._frames = check_positive("frames", frames)
-        space = env.observation_space
-        part = space.spaces.get("observation") if isinstance(space, spaces.Dict) else space
+        space: Any = env.observation_space
+        self._nested = isinstance(space, spaces.Dict)
+        part = space.spaces.get("observation") if self._nested else space
         if not isinstance(part, spaces.Box) or not part.shape:
             raise ValueError(f"env must have a Box of observations with axes, or a Dict with one, got {space}")
-        self._nested = isinstance(space, spaces.Dict)
         low = self._with_channels(part.low)
         high = self._with_channels(part.high)
         self._channels = low.shape[-1]
         stacked = spaces.Box(np.tile(low, frames), np.tile(high, frames), dtype=part.dtype.type)
-        self.observation_space = stacked
-        if isinstance(space, spaces.Dict):
-            self.observation_space: Any = spaces.Dict({**space.spaces, "observation": stacked})
+        self.observation_space: Any = spaces.Dict({**space.spaces, "observation": stacked}) if self._nested else stacked
         self._stack = np.zeros(stacked.shape, part.dtype)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:

@@ -76,7 +76,8 @@ def preprocess(
         require("cv2", "atari", "preprocess(resize=)")
         env = wrappers.ResizeObservation(env, _size(resize))
     if scale:
-        env = _scaled(env)
+        pixels = spaces.Box(0.0, 1.0, env.observation_space.shape, np.float32)
+        env = wrappers.TransformObservation(env, _divided, pixels)
     if stack is not None:
         env = wrappers.FrameStackObservation(env, check_int("stack", stack))
     return ClipRewards(env) if clip_rewards else env
@@ -87,13 +88,6 @@ def _size(resize: Any) -> tuple[int, int]:
     if len(pair) != 2:
         raise ValueError(f"resize must be an int, a pair (height, width) or None, got {resize!r}")
     return check_int("resize", pair[0]), check_int("resize", pair[1])
-
-
-def _scaled(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
-    from gymnasium.wrappers import TransformObservation
-
-    space = spaces.Box(0.0, 1.0, env.observation_space.shape, np.float32)
-    return TransformObservation(env, _divided, space)
 
 
 def _divided(image: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

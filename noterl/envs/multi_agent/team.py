@@ -69,9 +69,7 @@ class Team:
         self.observation_space: Any = _tuple("observation_space", self.names, observation_spaces)
         self.action_space: Any = _tuple("action_space", self.names, action_spaces)
         self.encoders: Sequence[ObservationEncoder] = tuple(map(ObservationEncoder, self.observation_space))
-        self.network_shapes: tuple[tuple[int, ...], ...] = tuple(
-            tuple(encoder.space.shape) for encoder in self.encoders
-        )
+        self.network_shapes: tuple[tuple[int, ...], ...] = tuple(encoder.space.shape for encoder in self.encoders)
         self.observation_columns: list[slice] = columns([int(np.prod(shape)) for shape in self.network_shapes])
         self._action_columns = columns([int(np.prod(space.shape or ())) for space in self.action_space])
         # Bytes only if all agents have bytes: one vector has one dtype, and images in float32 take four times the

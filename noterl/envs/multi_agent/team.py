@@ -77,12 +77,9 @@ class Team:
         in_bytes = all(encoder.dtype == np.uint8 for encoder in self.encoders)
         low, high, dtype = (0, 255, np.uint8) if in_bytes else (-np.inf, np.inf, np.float32)
         self.joined_observation_space: spaces.Box = spaces.Box(low, high, (self.observation_columns[-1].stop,), dtype)
-        lows, highs = (
-            np.concatenate([np.reshape(_bound(space, side), -1) for space in self.action_space]) for side in (0, 1)
-        )
-        self.joined_action_space: spaces.Box = spaces.Box(
-            lows.astype(np.float32), highs.astype(np.float32), dtype=np.float32
-        )
+        lows = np.concatenate([np.reshape(_bound(space, 0), -1) for space in self.action_space], dtype=np.float32)
+        highs = np.concatenate([np.reshape(_bound(space, 1), -1) for space in self.action_space], dtype=np.float32)
+        self.joined_action_space: spaces.Box = spaces.Box(lows, highs, dtype=np.float32)
 
     def __len__(self) -> int:
         return len(self.names)

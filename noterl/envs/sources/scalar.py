@@ -52,9 +52,7 @@ class ScalarSource(EnvSource):
         """Open an id, a spec, a game, or a single environment."""
         single: Any = as_env(env)
         if single is None:
-            build = (
-                functools.partial(GameEnv, env) if isinstance(env, Game) else functools.partial(make_registered, env)
-            )
+            build = functools.partial(GameEnv if isinstance(env, Game) else make_registered, env)
             single = build(None)
         return Opened.around(single, cls, build)
 

@@ -44,8 +44,7 @@ class MakerSource(EnvSource):
     @classmethod
     def open(cls, env: Any, build: Builder | None = None) -> Opened:
         """Make one environment for evaluation, with the spaces of a lane."""
-        prefix, _, name = env.partition(":") if isinstance(env, str) else ("", "", "")
-        maker = Atari(name) if prefix else env
+        maker = Atari(env.removeprefix("atari:")) if isinstance(env, str) else env
         return Opened.around(maker.make_single(), functools.partial(cls, maker=maker), maker.make_single)
 
     def _maker_entry(self) -> dict[str, Any]:

@@ -122,9 +122,8 @@ class ClassicEnv(gymnasium.Env[Any, Any]):
 
     def close(self) -> None:
         """Close the environment if there is a method `close`."""
-        close = getattr(self.env, "close", None)
-        if callable(close):
-            close()
+        if callable(getattr(self.env, "close", None)):
+            self.env.close()
 
     def __str__(self) -> str:
         """Return the name of the wrapped class, as gymnasium's wrappers do."""

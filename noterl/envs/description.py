@@ -96,7 +96,10 @@ def read(description: Any) -> Described:
         raise ValueError(f"description must be a dict, got {show(description)}")
     spaces: tuple[Any, Any] = (description.get("observation_space"), description.get("action_space"))
     for space in spaces:
-        _check_space(space)
+        if not isinstance(space, gymnasium.Space) or kind(space) is None:
+            raise ValueError(f"description: observation_space and action_space must be spaces, got {show(space)}")
+        budget = Budget(f"{show(space)} in its member 'agent.json'")
+        budget.spend("values of a space", int(gymnasium.spaces.flatdim(space)))
     if "game" in description:
         game, absent = _read_object("game", description["game"], Game)
         return Described(*spaces, None, {}, absent, None, game)
@@ -158,12 +161,6 @@ def _read_object(key: str, entry: Any, base: type) -> tuple[Any, str]:
         raise ValueError(f"description: arguments do not fit the {key} {show(name)}: {error}") from error
     except ImportError as error:
         return None, str(error)
-
-
-def _check_space(space: Any) -> None:
-    if not isinstance(space, gymnasium.Space) or kind(space) is None:
-        raise ValueError(f"description: observation_space and action_space must be spaces, got {show(space)}")
-    Budget(f"{show(space)} in its member 'agent.json'").spend("values of a space", int(gymnasium.spaces.flatdim(space)))
 
 
 def _check_keywords(env_id: str, kwargs: dict[str, Any]) -> None:

@@ -6,7 +6,7 @@ Format: Fu et al., "D4RL: Datasets for Deep Data-Driven Reinforcement Learning",
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from gymnasium import Space, spaces
 from noterl.envs.observation import ObservationEncoder
 from noterl.envs.spaces import convert, show
 from noterl.replay.columns import Array, action_layout, map_leaves, scatter
+from noterl.saving.arrays import row_slices
 from noterl.utils.budget import LIMITS, Budget
 
 ARRAYS = ("observations", "actions", "rewards")
@@ -24,7 +25,6 @@ KEYS = (*_REQUIRED, "timeouts", "next_observations")
 REWARD = spaces.Box(-np.inf, np.inf, ())
 # Box actions may exceed their bounds by this share of the largest bound, from rounding.
 _TOLERANCE = 1e-5
-_PIECE = 2**26  # bytes
 
 
 def check_spaces(observation_space: Any, action_space: Any) -> tuple[Space[Any], Space[Any]]:
@@ -71,7 +71,7 @@ def checked(name: str, values: Any, space: Space[Any], length: int) -> Any:
     with np.errstate(over="ignore"):
         cast = array.astype(dtype, copy=False)
     # Ints that are not cast are right.
-    for rows in pieces(cast) if dtype.kind == "f" or array.dtype != dtype else ():
+    for rows in row_slices(cast) if dtype.kind == "f" or array.dtype != dtype else ():
         # Ints wrap around in a cast, so the result is compared.
         wrong = ~np.isfinite(cast[rows]) if dtype.kind == "f" else cast[rows] != array[rows]
         if wrong.any():
@@ -80,12 +80,6 @@ def checked(name: str, values: Any, space: Space[Any], length: int) -> Any:
     if not isinstance(space, spaces.Box):
         check_inside(name, cast, space)
     return cast
-
-
-def pieces(array: Array) -> Iterator[slice]:
-    """Return slices of the rows of an array that may be mapped from a file and exceed the memory."""
-    rows = max(1, _PIECE * len(array) // max(1, array.nbytes))
-    return (slice(start, start + rows) for start in range(0, len(array), rows))
 
 
 def check_inside(name: str, values: Array, space: Space[Any]) -> None:
@@ -236,7 +230,7 @@ def _flags(key: str, columns: Mapping[str, Any], count: int) -> Array:
 
 def _mark_cuts(cuts: Array, observations: Array, following: Array) -> None:
     """Set the rows, bool `[rows]`, whose next observation is not the observation of the next row."""
-    for rows in pieces(observations[1:]):
+    for rows in row_slices(observations[1:]):
         unequal = following[:-1][rows] != observations[1:][rows]
         cuts[:-1][rows] |= unequal.reshape(len(unequal), -1).any(axis=1)
 

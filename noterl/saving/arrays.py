@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import IO, Any
 
 import numpy as np
@@ -58,10 +59,13 @@ def read_npy_header(stream: IO[bytes], size: int) -> tuple[tuple[int, ...], Any,
 
 def pieces(array: Array) -> list[Array]:
     """Split an array along the first axis into views of about 64 MiB, which threads can write in parallel."""
-    if array.nbytes <= _MAX_PIECE:
-        return [array]
-    rows = max(1, _MAX_PIECE * len(array) // array.nbytes)
-    return [array[start : start + rows] for start in range(0, len(array), rows)]
+    return [array[rows] for rows in row_slices(array)] or [array]
+
+
+def row_slices(array: Array) -> Iterator[slice]:
+    """Return slices of about 64 MiB of the rows of an array, which may be mapped from a file and exceed the memory."""
+    rows = max(1, _MAX_PIECE * len(array) // max(1, array.nbytes))
+    return (slice(start, start + rows) for start in range(0, len(array), rows))
 
 
 def fits_safetensors(array: Array) -> bool:

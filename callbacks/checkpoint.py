@@ -102,7 +102,6 @@ class Checkpoint(Callback):
 
     order = CHECKPOINT
     takes_epochs = True
-    every: Every
 
     def __init__(
         self,
@@ -122,7 +121,7 @@ class Checkpoint(Callback):
         background: bool = False,
     ) -> None:
         at = "episode" if unit == "episodes" else "step"
-        self.every = Every(save_freq, unit, at=at, name="save_freq", counts_epochs=True)
+        self.every: Every = Every(save_freq, unit, at=at, name="save_freq", counts_epochs=True)
         self._monitor = Monitor(monitor, window, mode)
         self.max_save_files: Any = check_positive("max_save_files", max_save_files, none=True)
         self.save_top_k: Any = check_positive("save_top_k", save_top_k, none=True)

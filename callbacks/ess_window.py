@@ -87,8 +87,6 @@ class ESSWindow(Callback):
     True
     """
 
-    every: Every
-
     adds: tuple[str, ...] = ("ess", "window")
     all_ranks = True  # each process has its own memory
 
@@ -109,7 +107,7 @@ class ESSWindow(Callback):
         self.mode: str = check_word("mode", mode, ("target", "baseline"))
         self.trim: str = check_word("trim", trim, ("oldest", "sampled"))
         self.min_size: Any = check_positive("min_size", min_size, none=True)
-        self.every = Every(every, unit, name="every")
+        self.every: Every = Every(every, unit, name="every")
         self.by: str | None = check_by(by)
         self._windows = [_Window()]
 

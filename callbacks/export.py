@@ -50,7 +50,6 @@ class Export(MonitoringCallback):
 
     order = CHECKPOINT
     saved = ("best",)
-    every: Every
 
     def __init__(
         self,
@@ -64,7 +63,7 @@ class Export(MonitoringCallback):
     ) -> None:
         self.path: Path = export_path(path, format)
         self.format: str = format
-        self.every = Every(save_freq, "episodes", name="save_freq", counts_epochs=True)
+        self.every: Every = Every(save_freq, "episodes", name="save_freq", counts_epochs=True)
         self._monitor = Monitor(monitor, window, mode)
         self.best: float | None = None
 

@@ -45,8 +45,6 @@ class OptunaPruning(MonitoringCallback):
     >>> # optuna.create_study(direction="maximize").optimize(objective, n_trials=20)
     """
 
-    every: Every
-
     def __init__(
         self, trial: Any, *, monitor: str = "reward", window: int | None = None, every: int = 10, unit: str = "episodes"
     ) -> None:
@@ -56,7 +54,7 @@ class OptunaPruning(MonitoringCallback):
         check_word("unit", unit, ("episodes", "steps", "updates"))
         self.trial: Any = trial
         self._monitor = Monitor(monitor, window)
-        self.every = Every(every, unit, at="episode", name="every")
+        self.every: Every = Every(every, unit, at="episode", name="every")
         self._pruned = False
 
     def on_train_begin(self, logs: Logs) -> None:

@@ -50,8 +50,6 @@ class RecordVideo(Callback):
     ['episodes-000002.gif', 'episodes-000004.gif']
     """
 
-    every: Every
-
     def __init__(
         self,
         path: str | Path,
@@ -77,7 +75,7 @@ class RecordVideo(Callback):
         if kind == "mp4":
             require("imageio_ffmpeg", "mp4", "RecordVideo with kind='mp4'")
         self.files: list[Path] = []
-        self.every = Every(every, unit, at="episode", name="every")
+        self.every: Every = Every(every, unit, at="episode", name="every")
 
     def on_train_begin(self, logs: Logs) -> None:
         """Check that files can be written in the directory."""

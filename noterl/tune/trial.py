@@ -61,13 +61,11 @@ class Report(Callback):
         pipe: receives `("values", [position], evaluation, [mean return])`; returns "go" or "prune".
     """
 
-    every: Every
-
     def __init__(self, task: Task, position: int, pipe: Connection) -> None:
         self._task = task
         self._position = position
         self._pipe = pipe
-        self.every = Every(max(1, task.steps // task.evaluations), task.unit, at="step")
+        self.every: Every = Every(max(1, task.steps // task.evaluations), task.unit, at="step")
         self.pruned: bool = False
 
     def on_due(self, logs: Logs) -> None:

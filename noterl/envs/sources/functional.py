@@ -13,12 +13,11 @@ from noterl.envs.sources.scalar import ScalarSource
 class FunctionalSource(ScalarSource):
     """Makes environments of the same pure functions; the arguments are the same as for `EnvSource`."""
 
-    functions: Functions
     steps_together = True
 
     def __init__(self, observation_space: Any, action_space: Any, **settings: Any) -> None:
         super().__init__(observation_space, action_space, **settings)
-        self.functions = self._env.functions
+        self.functions: Functions = self._env.functions
 
     @classmethod
     def matches(cls, env: Any) -> bool:

@@ -26,12 +26,11 @@ class MakerSource(EnvSource):
         **settings: the other arguments of `EnvSource`.
     """
 
-    maker: VectorMaker
     steps_together = True
 
     def __init__(self, observation_space: Any, action_space: Any, *, maker: VectorMaker, **settings: Any) -> None:
         super().__init__(observation_space, action_space, **settings)
-        self.maker = maker
+        self.maker: VectorMaker = maker
         self._vector: VectorEnv[Any, Any, Any] | None = None
 
     @classmethod

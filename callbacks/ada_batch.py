@@ -7,7 +7,7 @@ from typing import Any
 
 from noterl.callback import AgentView, Budget
 from noterl.types import Logs
-from noterl.utils.checks import check_int, check_number, check_word
+from noterl.utils.checks import check_int, check_word, positive
 
 from .support.adaptive_callback import AdaptiveCallback
 
@@ -84,9 +84,7 @@ class AdaBatch(AdaptiveCallback):
         self.scale: str = check_word("scale", scale, tuple(DEFAULT_TARGETS))
         if isinstance(target_noise, str) and target_noise == "auto":
             target_noise = DEFAULT_TARGETS[scale]
-        self.target_noise: Any = (
-            None if target_noise is None else check_number("target_noise", target_noise, low=0, above=True)
-        )
+        self.target_noise: Any = None if target_noise is None else positive("target_noise", target_noise)
         self._baseline: float | None = None
         self._parts: list[float] | None = None  # smoothed: B times the variance, or |G|^2 and tr(S)
         self._noise: Any = None

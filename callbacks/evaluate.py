@@ -117,7 +117,7 @@ class Evaluate(StatefulCallback):
         self.every: Every = Every(every, unit, at="episode", name="every")
         self._unlogged: Logs = {}  # of a background evaluation whose result a save has taken
         self._evaluator: Evaluator | None = None
-        self._portable: Any = None  # set by `before_fit`: environments for the process, if the file has none
+        self._portable: Any = None  # set by `before_fit`: `env`, or environments that the agent's file lacks
 
     def before_fit(self, agent: Any, budget: Budget) -> None:
         """Check that the agent can be evaluated.
@@ -128,7 +128,7 @@ class Evaluate(StatefulCallback):
         """
         env = self._arguments["env"]
         source = agent.spaces.source
-        self._portable = source.portable()
+        self._portable = source.portable() if env is None else env
         if env is not None:
             evaluated = resolve_like(env, source)
             if evaluated not in (source, env):
@@ -149,10 +149,8 @@ class Evaluate(StatefulCallback):
         if isinstance(self.on_best, str | Path):
             saving.check_writable(self.on_best)
         if self.background:
-            env = self._arguments["env"]
-            env = self._portable if env is None else env
             info = dict(self.agent.recorded_info)
-            self._evaluator = Evaluator(self.agent, {**self._arguments, "env": env, "info": info})
+            self._evaluator = Evaluator(self.agent, {**self._arguments, "env": self._portable, "info": info})
 
     def on_episode_end(self, episode: int, logs: Logs) -> None:
         """Log the result of a background evaluation that has ended."""

@@ -166,12 +166,6 @@ class Checkpoint(Callback):
         """The kept files that are in the directory, oldest first."""
         return [self.path / file.name for file in self._kept if self._is_own(file.name)]
 
-    @property
-    def _prefix(self) -> str:
-        """The start of the name of a file that holds the current state."""
-        episode = f"episode-{self.agent.episodes + self.agent.finished_epochs:06d}-"
-        return episode if self.every.unit == "episodes" else f"{episode}step-{self.agent.log_step:08d}-"
-
     def on_train_begin(self, logs: Logs) -> None:
         """Write the manifest, and set the identity of the run in this directory."""
         manifest = self.path / MANIFEST
@@ -284,7 +278,9 @@ class Checkpoint(Callback):
         """Return the name of a file of the current state, with a number at the end if another run has the name."""
         ending = "safetensors" if self.save_weights_only else "noterl"
         metric = re.sub(r"[^A-Za-z0-9_.]+", "-", self._monitor.name)
-        stem = f"{self._prefix}{metric}-{f'{score:.2f}'.replace('-', 'minus-')}"
+        episode = f"episode-{self.agent.episodes + self.agent.finished_epochs:06d}-"
+        step = "" if self.every.unit == "episodes" else f"step-{self.agent.log_step:08d}-"
+        stem = f"{episode}{step}{metric}-{f'{score:.2f}'.replace('-', 'minus-')}"
         names = itertools.chain([f"{stem}.{ending}"], (f"{stem}-{number}.{ending}" for number in itertools.count(2)))
         return next(name for name in names if self._is_free(name))
 

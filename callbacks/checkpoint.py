@@ -201,14 +201,13 @@ class Checkpoint(Callback):
         """Save if this state has no file yet, and wait until everything is written."""
         stopped = self.agent.stop_training  # by a callback, which may also have restored other weights
         last = self.save_last or stopped
-        by_score = self._is_by_score
         try:
             changed = self.agent.log_step > self._saved_at or stopped
-            if changed and self._has_score and (last or by_score):
+            if changed and self._has_score and (last or self._is_by_score):
                 self._save(last=last)
         finally:
             self._writer.close()
-        if by_score:
+        if self._is_by_score:
             self._monitor.end(self)
 
     @property

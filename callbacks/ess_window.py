@@ -167,8 +167,7 @@ class ESSWindow(Callback):
     def _measure(self) -> list[float]:
         """Return the ESS of each window."""
         replay = self.agent.replay
-        ess: list[float] = replay.effective_sample_size(by_worker=True) if self.by else [replay.effective_sample_size()]
-        return ess
+        return replay.effective_sample_size(by_worker=True) if self.by else [replay.effective_sample_size()]
 
     def _trim(self, sizes: list[int], least: int) -> None:
         """Measure each window, and trim each one of more than `least` transitions by the rule.

@@ -86,8 +86,7 @@ class TensorBoard(Callback):
         # reads files in the order of their names, which hold seconds; the suffix orders files of the same second.
         self._suffix = f".{time.time_ns():020d}.{secrets.token_hex(4)}"
         self._file = EventsWriter(str(self.folder / "events"), self._suffix)
-        start = self.agent.log_step + 1
-        self._file.write_event(Event(step=start, session_log=SessionLog(status=SessionLog.START)))
+        self._file.write_event(Event(step=self.agent.log_step + 1, session_log=SessionLog(status=SessionLog.START)))
 
     def on_episode_end(self, episode: int, logs: Logs) -> None:
         """Write the numeric metrics of a complete episode."""

@@ -86,7 +86,5 @@ class Doctor(Callback):
         if self.findings and (is_end or self.findings[0].name not in before):
             self.agent.show_message(f"Doctor: {self.findings[0]}")
         elif is_end:
-            is_judged = can_judge and self._series
-            self.agent.show_message(
-                f"Doctor: {'nothing is wrong' if is_judged else 'too little was measured to judge'}"
-            )
+            result = "nothing is wrong" if can_judge and self._series else "too little was measured to judge"
+            self.agent.show_message(f"Doctor: {result}")

@@ -102,9 +102,7 @@ _CONVERTERS: dict[str, Callable[[Any, dict[Any, Space[Any]]], Space[Any]]] = {
     ),
     "Discrete": lambda space, _: spaces.Discrete(int(space.n)),
     "MultiDiscrete": lambda space, _: spaces.MultiDiscrete(np.asarray(space.nvec, np.int64)),
-    "MultiBinary": lambda space, _: spaces.MultiBinary(
-        int(space.n) if np.ndim(space.n) == 0 else [int(size) for size in space.n]
-    ),
+    "MultiBinary": lambda space, _: spaces.MultiBinary(np.asarray(space.n).tolist()),
     "Dict": lambda _, parts: spaces.Dict(OrderedDict(parts)),
     "Tuple": lambda _, parts: spaces.Tuple(list(parts.values())),
 }

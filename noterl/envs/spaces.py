@@ -147,8 +147,7 @@ def check_spaces(
             raise ValueError(f"env: {algorithm} takes a {' or '.join(allowed)} {role} space, got {show(space)}{advice}")
     if 0 in (action_space.shape or ()):
         raise ValueError(f"env: action_space must have at least one value, got {show(action_space)}, which is empty")
-    unbounded = isinstance(action_space, spaces.Box) and not action_space.is_bounded()
-    if bounded_actions and unbounded:
+    if bounded_actions and isinstance(action_space, spaces.Box) and not action_space.is_bounded():
         raise ValueError(f"env: {algorithm} takes actions with finite bounds, got {show(action_space)}{ending}")
 
 

@@ -74,8 +74,7 @@ class Budget:
         self._used[kind] += amount
         if self._used[kind] > self._limits[kind]:
             limit = self._limits[kind]
-            used = self._used[kind]
-            raise self._error(f"{self.place}: at most {limit:,} {kind}, got {used:,} or more")
+            raise self._error(f"{self.place}: at most {limit:,} {kind}, got {self._used[kind]:,} or more")
 
 
 _current: ContextVar[Budget | None] = ContextVar("budget", default=None)
@@ -181,9 +180,8 @@ def check_hdf5(path: Path, largest: int | None = None) -> None:
                 f"its data set {name!r:.80} has {entry.size:,} values, and a weight has at most {largest:,}"
             )
         budget.spend("unpacked bytes", max(entry.size, math.prod(entry.chunks or ())) * entry.dtype.itemsize)
-        budget.spend(
-            "chunks", math.prod(-(-n // side) for n, side in zip(entry.shape, entry.chunks or (), strict=False))
-        )
+        chunks = math.prod(-(-n // side) for n, side in zip(entry.shape, entry.chunks or (), strict=False))
+        budget.spend("chunks", chunks)
 
     with h5py.File(path, "r") as file:
         check("/", file)

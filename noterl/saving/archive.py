@@ -343,9 +343,8 @@ def _mapped(file: Any, info: zipfile.ZipInfo, member: IO[bytes]) -> Array:
 
 def _encoded_tree(text: bytes) -> Any:
     """Return the encoded tree of `agent.json`."""
-    document = parse(
-        text, partial(json.loads, object_pairs_hook=_unique, parse_constant=_no_constant), f"its member {_JSON!r}"
-    )
+    load = partial(json.loads, object_pairs_hook=_unique, parse_constant=_no_constant)
+    document = parse(text, load, f"its member {_JSON!r}")
     if not isinstance(document, dict) or document.get("format") != "noterl":
         raise FileError(f"its {_JSON} was not written by noterl")
     version = document.get("version")

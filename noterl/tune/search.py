@@ -271,8 +271,7 @@ def open_study(optuna: Any, path: Path | str, name: str, sampler: str, pruner: s
             study = create(pruner=pruners[pruner]())
         samplers = {"tpe": optuna.samplers.TPESampler, "random": optuna.samplers.RandomSampler}
         study.sampler = samplers[sampler]()  # `Search` sets its seed
-        running = study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.RUNNING,))
-        for trial in running:
+        for trial in study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.RUNNING,)):
             if not _is_running(trial.user_attrs.get("process")):
                 with contextlib.suppress(Exception):  # another process may have ended it meanwhile
                     study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
@@ -407,9 +406,8 @@ class Search:
         try:
             values, _ = self._measure(task, lambda positions, number, values: True)
         except TrialError as error:
-            warnings.warn(
-                f"the defaults or the best trial could not be measured: {error}", RuntimeWarning, stacklevel=2
-            )
+            message = f"the defaults or the best trial could not be measured: {error}"
+            warnings.warn(message, RuntimeWarning, stacklevel=2)
             return float("nan")
         return float(np.mean(values))
 
@@ -420,7 +418,8 @@ class Search:
                 if len(self.study.get_trials(deepcopy=False)) >= trials:
                     return
                 trial = self.study.ask()
-                trial.set_user_attr("process", _this_process())
+                # The machine, and the id and start time of this process, because ids are used again.
+                trial.set_user_attr("process", [platform.node(), os.getpid(), psutil.Process().create_time()])
                 # With the seed of the search, the sampler would suggest again what an interrupted search or another
                 # process has tried.
                 if trial.number != self._next_trial:
@@ -650,11 +649,6 @@ def _name_of(value: Any) -> str:
     except TypeError:
         # What cannot be written as a call is known by its class; `options` is the command line's description.
         return str(getattr(value, "options", type(value).__qualname__))
-
-
-def _this_process() -> list[Any]:
-    """Return the machine and the id of this process, and the start time of this process, because ids are used again."""
-    return [platform.node(), os.getpid(), psutil.Process().create_time()]
 
 
 def _is_running(process: Any) -> bool:

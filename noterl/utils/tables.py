@@ -59,9 +59,8 @@ def csv_text(rows: Iterable[Row], columns: list[str], *, header: bool) -> str:
     if header:
         writer.writeheader()
     # Only NaN differs from itself.
-    writer.writerows(
-        {name: "" if value is None or value != value else value for name, value in row.items()} for row in rows
-    )
+    cells = ({name: "" if value is None or value != value else value for name, value in row.items()} for row in rows)
+    writer.writerows(cells)
     return text.getvalue()
 
 

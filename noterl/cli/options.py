@@ -76,8 +76,7 @@ def cli_name(class_name: str) -> str:
     if class_name in _NAMES_OF_CALLBACKS:
         return _NAMES_OF_CALLBACKS[class_name]
     # A word begins after a small letter, or before the last capital of a row: "LRScheduler" is "lr-scheduler".
-    words = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", class_name.removesuffix("Logger"))
-    return words.lower()
+    return re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", class_name.removesuffix("Logger")).lower()
 
 
 def options_of(

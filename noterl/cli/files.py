@@ -240,9 +240,8 @@ def _text(result: dict[str, Any], *, as_json: bool) -> str:
     if as_json:
         plain = {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in result.items()}
         return json.dumps(plain)
-    rows = plain_row(result)
-    count = {"episodes": str(len(result["returns"]))}
-    return columns({**count, **{name: f"{value:.4g}" for name, value in rows.items()}})
+    numbers = {name: f"{value:.4g}" for name, value in plain_row(result).items()}
+    return columns({"episodes": str(len(result["returns"])), **numbers})
 
 
 def _shown(value: Any) -> str:

@@ -191,14 +191,13 @@ def _environment(run_options: RunOptions, compiled: dict[str, Any], fit: dict[st
     The data set is loaded, and replaces its path in `fit`. `--updates` is an argument of `compile`, but limits the
     training on a data set alone, so `updates` is moved from `compiled` to `fit` then.
     """
-    if "dataset" not in fit:
-        return environment_of(run_options.env)
-    dataset = fit["dataset"] = noterl.Dataset.load(fit["dataset"])
-    if "updates" in compiled and not {"steps", "episodes"} & fit.keys():
-        fit["updates"] = compiled.pop("updates")
-    if run_options.env:
-        return environment_of(run_options.env)
-    return dataset.observation_space, dataset.action_space
+    if "dataset" in fit:
+        dataset = fit["dataset"] = noterl.Dataset.load(fit["dataset"])
+        if "updates" in compiled and not {"steps", "episodes"} & fit.keys():
+            fit["updates"] = compiled.pop("updates")
+        if not run_options.env:
+            return dataset.observation_space, dataset.action_space
+    return environment_of(run_options.env)
 
 
 def values_by_group(options: Sequence[Option], given: Mapping[str, Given]) -> dict[str, dict[str, Any]]:

@@ -53,7 +53,6 @@ def read_options(arguments: Sequence[str]) -> tuple[str, list[Option], dict[str,
     )
     given_options = parse_options(options, arguments, prog=f"noterl train {name}", description=text, shown=groups)
     if path is not None:
-        table.pop("agent", None)
         given_options = merged(parse_table(options, table, path), given_options)
     if "dataset" in given_options:
         given_options.setdefault("env", Given("", ""))  # the spaces of the data suffice
@@ -75,6 +74,7 @@ def read_command(command: str, arguments: Sequence[str]) -> tuple[str, list[str]
     table: dict[str, Any] = config.read_config(paths[-1]) if paths else {}
     path = paths[-1] if paths else None
     name, remaining = agent_of(command, remaining, table, path)
+    table.pop("agent", None)  # the other keys are options
     choose_backend(backend_of(remaining, table))  # before the agent's module imports Keras
     table["import"] = [*table.get("import", ()), *modules]
     for module in table["import"]:

@@ -33,7 +33,6 @@ def run(arguments: Sequence[str]) -> None:
     )
     given_options = parse_options(options, arguments, prog=f"noterl tune {name}", description=text)
     if path is not None:
-        table.pop("agent", None)
         given_options = {**parse_table(options, table, path), **given_options}
     check_required(options, given_options)
     values = {key: option.value for key, option in given_options.items()}

@@ -13,7 +13,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -311,7 +310,7 @@ def _die_with_parent() -> None:
         _libc.prctl(1, signal.SIGTERM)
 
 
-@contextmanager
+@contextlib.contextmanager
 def _terminating() -> Iterator[None]:
     """Raise SystemExit on SIGTERM and SIGHUP inside the context, so that the processes are ended."""
 

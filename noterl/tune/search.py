@@ -163,26 +163,22 @@ def tune(
     chosen, constants = search_space(agent, space)
     folder = user_path(out)
     folder.mkdir(parents=True, exist_ok=True)
-    is_url = "://" in str(storage)
-    path = str(storage) if is_url else user_path(storage or folder / "study.log")
+    path = str(storage) if "://" in str(storage) else user_path(storage or folder / "study.log")
     opened = open_study(optuna, path, study, sampler, pruner, warmup_trials)
-    check_same_search(
-        opened,
-        path,
-        {
-            "agent": agent.__name__,
-            "env": _name_of(env),
-            "space": _name_of(space) if callable(space) else sorted(space or {}),
-            **{name: _name_of(value) for name, value in constants.items()},
-            "steps": steps,
-            "dataset": None if dataset is None else _name_of(dataset),
-            "evaluations": evaluations,
-            "episodes": episodes,
-            "seeds_per_trial": seeds_per_trial,
-            "seed": seed,
-            "weights": start,
-        },
-    )
+    searched = {
+        "agent": agent.__name__,
+        "env": _name_of(env),
+        "space": _name_of(space) if callable(space) else sorted(space or {}),
+        **{name: _name_of(value) for name, value in constants.items()},
+        "steps": steps,
+        "dataset": None if dataset is None else _name_of(dataset),
+        "evaluations": evaluations,
+        "episodes": episodes,
+        "seeds_per_trial": seeds_per_trial,
+        "seed": seed,
+        "weights": start,
+    }
+    check_same_search(opened, path, searched)
     generators = Generators(seed)
     seeds = generators("tune").integers(2**31, size=seeds_per_trial).tolist()
     evaluation_seed = int(generators("tune evaluation").integers(2**31))

@@ -94,26 +94,22 @@ def _help_of_train() -> str:
 
     from noterl.cli import catalogue
 
-    examples = (
-        "noterl train ppo --env CartPole-v1 --steps 100_000 --num-envs 8 --seed 1",
-        'noterl train dqn --env CartPole-v1 --episodes 300 --optimizer "Adam(1e-3)"',
-        "noterl train --config runs/ppo-CartPole-v1-1/run.toml",
-    )
-    return "\n".join(
-        [
-            "usage: noterl train AGENT [OPTIONS]         AGENT may be module:Class",
-            "       noterl train --config FILE [OPTIONS]",
-            "",
-            textwrap.fill(", ".join(catalogue.agents()), 78, initial_indent="  ", subsequent_indent="  "),
-            "",
-            *(f"  {example}" for example in examples),
-            "",
-            "noterl agents describes the agents, noterl train AGENT --help shows the options",
-            "of one, and noterl callbacks those of callbacks. A run writes run.toml, which",
-            "repeats it, agent.noterl and log.csv into a new folder below runs/, or into",
-            "--out.",
-        ]
-    )
+    lines = [
+        "usage: noterl train AGENT [OPTIONS]         AGENT may be module:Class",
+        "       noterl train --config FILE [OPTIONS]",
+        "",
+        textwrap.fill(", ".join(catalogue.agents()), 78, initial_indent="  ", subsequent_indent="  "),
+        "",
+        "  noterl train ppo --env CartPole-v1 --steps 100_000 --num-envs 8 --seed 1",
+        '  noterl train dqn --env CartPole-v1 --episodes 300 --optimizer "Adam(1e-3)"',
+        "  noterl train --config runs/ppo-CartPole-v1-1/run.toml",
+        "",
+        "noterl agents describes the agents, noterl train AGENT --help shows the options",
+        "of one, and noterl callbacks those of callbacks. A run writes run.toml, which",
+        "repeats it, agent.noterl and log.csv into a new folder below runs/, or into",
+        "--out.",
+    ]
+    return "\n".join(lines)
 
 
 def _fail(error: object, code: int) -> int:

@@ -55,14 +55,13 @@ def _step(key: Any, state: Any, action: Any) -> tuple[Any, Any, Any, Any, Any]:
     push = (force + POLE_MASS * HALF_LENGTH * turning**2 * sine) / mass
     turn = (GRAVITY * sine - cosine * push) / (HALF_LENGTH * (4 / 3 - POLE_MASS * cosine**2 / mass))
     speed_up = push - POLE_MASS * HALF_LENGTH * turn * cosine / mass
-    state = jnp.stack(
-        [
-            # Euler's method, position first: gymnasium's default.
-            position + SECONDS * velocity,
-            velocity + SECONDS * speed_up,
-            angle + SECONDS * turning,
-            turning + SECONDS * turn,
-        ]
-    )
+    following = [
+        # Euler's method, position first: gymnasium's default.
+        position + SECONDS * velocity,
+        velocity + SECONDS * speed_up,
+        angle + SECONDS * turning,
+        turning + SECONDS * turn,
+    ]
+    state = jnp.stack(following)
     terminated = (abs(state[0]) > MAX_POSITION) | (abs(state[2]) > MAX_ANGLE)
     return state, state, jnp.float32(1), terminated, False

@@ -92,13 +92,12 @@ class PreviousStep(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs)
         low, high = (space.low, space.high) if isinstance(space, spaces.Box) else (np.zeros(size), np.ones(size))
         # The bounds include the zeros of the first observation.
         bounds = np.minimum(low, 0).ravel().astype(np.float32), np.maximum(high, 0).ravel().astype(np.float32)
-        self.observation_space: Any = spaces.Dict(
-            {
-                "observation": env.observation_space,
-                "action": spaces.Box(*bounds),
-                "reward": spaces.Box(-np.inf, np.inf, (1,), np.float32),
-            }
-        )
+        parts = {
+            "observation": env.observation_space,
+            "action": spaces.Box(*bounds),
+            "reward": spaces.Box(-np.inf, np.inf, (1,), np.float32),
+        }
+        self.observation_space: Any = spaces.Dict(parts)
 
     def reset(self, **arguments: Any) -> Any:
         """Start an episode."""

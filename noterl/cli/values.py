@@ -127,12 +127,8 @@ def known_classes() -> dict[str, type]:
 
     rules = importlib.import_module("noterl.callbacks")
     kinds = (optimizers.Optimizer, optimizers.schedules.LearningRateSchedule)
-    keras_classes = {
-        name: value
-        for module in (optimizers, optimizers.schedules)
-        for name, value in vars(module).items()
-        if isinstance(value, type) and issubclass(value, kinds)
-    }
+    members = {**vars(optimizers), **vars(optimizers.schedules)}
+    keras_classes = {name: cls for name, cls in members.items() if isinstance(cls, type) and issubclass(cls, kinds)}
     ranges = {range_class.__name__: range_class for range_class in (*RANGES, OneMinus)}
     return {**keras_classes, **registry.arguments(), "Rate": rules.Rate, "Scale": rules.Scale, **ranges}
 

@@ -223,7 +223,9 @@ def _write_parallel(archive: zipfile.ZipFile, file: BinaryIO, arrays: Mapping[zi
     position = file.tell()
     jobs = []
     for info, array in arrays.items():
-        header = _npy_header(array)
+        stream = io.BytesIO()
+        np.lib.format.write_array_header_1_0(stream, np.lib.format.header_data_from_array_1_0(array))
+        header = stream.getvalue()
         info.header_offset = position
         info.CRC = 0
         info.file_size = info.compress_size = len(header) + array.nbytes
@@ -239,12 +241,6 @@ def _write_parallel(archive: zipfile.ZipFile, file: BinaryIO, arrays: Mapping[zi
     archive.start_dir = position
     archive._didModify = True  # type: ignore[attr-defined]
     file.seek(position)
-
-
-def _npy_header(array: Array) -> bytes:
-    stream = io.BytesIO()
-    np.lib.format.write_array_header_1_0(stream, np.lib.format.header_data_from_array_1_0(array))
-    return stream.getvalue()
 
 
 def _write_member(descriptor: int, info: zipfile.ZipInfo, header: bytes, data: memoryview, position: int) -> None:

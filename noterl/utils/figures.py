@@ -79,7 +79,10 @@ def drawing(
         raise ValueError(f"ax must be {panels} axes of Matplotlib, one for each quantity, got {ax!r}")
     if path is not None:
         path = user_path(path)
-        _check_format(path)
+        formats = sorted(matplotlib.figure.Figure().canvas.get_supported_filetypes())
+        if path.suffix[1:].lower() not in formats:
+            endings = ", ".join(f".{ending}" for ending in formats)
+            raise ValueError(f"path must end in one of {endings}, got {str(path)!r}")
     with contextlib.nullcontext() if axes else matplotlib.rc_context(STYLE):
         if not axes:
             figure = Figure(figsize=(WIDTH, height * panels), layout="constrained")
@@ -116,9 +119,3 @@ def window_of(values: np.ndarray, window: int | None) -> int:
         return window
     present = ~np.isnan(values)
     return 10 if present[present.argmax() if present.any() else 0 :].all() else 1
-
-
-def _check_format(path: Path) -> None:
-    formats = sorted(matplotlib.figure.Figure().canvas.get_supported_filetypes())
-    if path.suffix[1:].lower() not in formats:
-        raise ValueError(f"path must end in one of {', '.join(f'.{ending}' for ending in formats)}, got {str(path)!r}")

@@ -132,15 +132,16 @@ class RestoredEnv(Game):
     def _check(self, snapshot: Snapshot) -> None:
         """Raise a ValueError unless two restored environments take the same steps."""
         generator = np.random.default_rng(0)
+        name = type(self._env.unwrapped).__name__
         current = self.pack([snapshot])
         for _ in range(_CHECKED_STEPS):
             action = np.array([generator.choice(np.flatnonzero(current[0].action_mask))])
             try:
                 first, second = (self.advance(current, action) for _ in range(2))
             except Exception as error:
-                raise ValueError(f"env: {self._name()} cannot be restored ({error!r}); {_ADVICE}") from error
+                raise ValueError(f"env: {name} cannot be restored ({error!r}); {_ADVICE}") from error
             if not equal((first.states[0].observation, *first[1:]), (second.states[0].observation, *second[1:])):
-                raise ValueError(f"env: {self._name()} does not repeat its steps after it was restored; {_ADVICE}")
+                raise ValueError(f"env: {name} does not repeat its steps after it was restored; {_ADVICE}")
             if first.terminated[0] or first.truncated[0]:
                 break
             current = first.states
@@ -148,9 +149,6 @@ class RestoredEnv(Game):
     def close(self) -> None:
         """Close the environment."""
         self._env.close()
-
-    def _name(self) -> str:
-        return type(self._env.unwrapped).__name__
 
     def start(self, count: int) -> Array:
         """Return `count` states after a reset with the seed 0."""

@@ -111,7 +111,8 @@ def make_policy(name: str, networks: Iterable[Any], actor: Any, encoder: Observa
         ValueError: if the policy is not one network of supported layers with a head that can be exported.
     """
     head = actor.head
-    probes = _probes(encoder, actor.normalizers)
+    statistics = actor.normalizers.observation if isinstance(actor.normalizers, Normalizers) else None
+    probes = _probes(encoder, statistics)
     encoded = encoder(_nested(encoder, probes))
     state = _state_probes(actor.start, len(encoded))
     outputs, after = actor.outputs(encoded, state)
@@ -122,7 +123,7 @@ def make_policy(name: str, networks: Iterable[Any], actor: Any, encoder: Observa
     for network in networks:
         graph = Graph()
         start = _add_inputs(graph, encoder)
-        start = _add_normalization(graph, actor.normalizers, start)
+        start = _add_normalization(graph, statistics, start)
         try:
             graph.outputs[OUTPUTS] = _add_network(graph, network, start, state)
             graph = graph.with_values()
@@ -219,9 +220,8 @@ def _add_inputs(graph: Graph, encoder: ObservationEncoder) -> int:
     return encoded[0] if len(encoded) == 1 else graph.add("concatenate", encoded)
 
 
-def _add_normalization(graph: Graph, normalizers: Any, place: int) -> int:
+def _add_normalization(graph: Graph, statistics: Any, place: int) -> int:
     """Add the normalization of encoded observations, with the current statistics; nothing if there is none."""
-    statistics = normalizers.observation if isinstance(normalizers, Normalizers) else None
     if statistics is None:
         return place
     # The agent subtracts in float64. The difference to the first float32 is exact near the mean.
@@ -269,12 +269,11 @@ def _is_clear(head: Head, outputs: np.ndarray, tolerance: np.ndarray) -> np.ndar
     return np.stack(columns, axis=-1)
 
 
-def _probes(encoder: ObservationEncoder, normalizers: Any) -> dict[str, np.ndarray]:
+def _probes(encoder: ObservationEncoder, statistics: Any) -> dict[str, np.ndarray]:
     """Return random observations as inputs of the graph, by name."""
     rng = np.random.default_rng(0)
     count = _IMAGE_PROBES if int(np.prod(encoder.space.shape)) > 1_000 else _PROBES
     probes = {name: random_values(space, count, rng) for name, _, space in inputs_of(encoder)}
-    statistics = normalizers.observation if isinstance(normalizers, Normalizers) else None
     if statistics is not None and encoder.is_identity:
         values = statistics.mean + np.sqrt(statistics.variance) * rng.normal(size=(count, *statistics.mean.shape))
         probes["observation"] = values.astype(probes["observation"].dtype)

@@ -87,13 +87,8 @@ def variables(word: str, processes: int, ports: Sequence[int]) -> tuple[list[str
     cluster = {job: [f"127.0.0.1:{next(remaining)}" for _ in range(count)] for job, count in jobs.items()}
     tasks = [(job, index) for job, count in jobs.items() for index in range(count)]
     names = [f"rank {index}" if word == "multiworker" else f"{job} {index}" for job, index in tasks]
-    return names, [
-        {
-            "KERAS_BACKEND": "tensorflow",
-            "TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": job, "index": index}}),
-        }
-        for job, index in tasks
-    ]
+    configs = [json.dumps({"cluster": cluster, "task": {"type": job, "index": index}}) for job, index in tasks]
+    return names, [{"KERAS_BACKEND": "tensorflow", "TF_CONFIG": config} for config in configs]
 
 
 def _problem(found: Any) -> str | None:

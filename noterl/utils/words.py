@@ -87,11 +87,8 @@ def warn_of_unknown_events(callback: Any, base: type, stacklevel: int, unused: I
     owner = type(callback)
     for name in dir(owner):
         foreign = name.startswith("_on_") and hint(name)
-        if (
-            (name.startswith("on_") or foreign)
-            and callable(getattr(owner, name))
-            and (name in unused or not hasattr(base, name))
-        ):
+        is_called = name not in unused and hasattr(base, name)
+        if (name.startswith("on_") or foreign) and not is_called and callable(getattr(owner, name)):
             events = [event for event in dir(base) if event.startswith("on_") and event not in unused]
             warnings.warn(
                 f"{owner.__name__}.{name} is never called, because it is not an event of this fit; "

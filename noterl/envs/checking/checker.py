@@ -157,10 +157,8 @@ class Checker:
                     )
                 self._weights = _weights(value.size, value.dtype)
             # If this product is finite, float32 can hold all values. Unlike `dot`, `vdot` never warns.
-            if (
-                not math.isfinite(np.vdot(value, self._weights))
-                and not (np.abs(value.astype(np.float64)) <= _LARGEST).all()
-            ):
+            fits = math.isfinite(np.vdot(value, self._weights)) or (np.abs(value.astype(np.float64)) <= _LARGEST).all()
+            if not fits:
                 fault = "exceeds float32" if np.isfinite(value).all() else "is not finite"
                 raise InvalidStepError(f"{self._name} of environment {lane} at step {step} {fault}: {observation!r}")
         elif self._count is not None and not 0 <= value < self._count:

@@ -97,7 +97,6 @@ class BackupAndRestore(Callback):
             warnings.warn(
                 f"{self.path} was made with other arguments.{_used(changed, document['state'], agent)} Remove the file "
                 "to start again.",
-                UserWarning,
                 stacklevel=7,  # the caller of fit
             )
         budget.resumed = True

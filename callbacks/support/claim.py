@@ -43,7 +43,6 @@ class Claim:
                 warnings.warn(
                     f"{self._path} is written by {writer} too, so rows may be mixed and backups be those of the other "
                     "run. Give each run its own path.",
-                    UserWarning,
                     stacklevel=2,
                 )
                 return

@@ -71,7 +71,6 @@ class Monitor:
             warnings.warn(
                 f"{type(owner).__name__} has compared no {self.name!r}: it needs {self._argument}={self.recent.maxlen} "
                 f"values, and has {len(self.recent)}. Train for longer, or set {self._argument}=",
-                UserWarning,
                 stacklevel=3,
             )
 

@@ -93,7 +93,6 @@ def warn_of_unknown_events(callback: Any, base: type, stacklevel: int, unused: I
             warnings.warn(
                 f"{owner.__name__}.{name} is never called, because it is not an event of this fit; "
                 f"{explain_name(name, events)}",
-                UserWarning,
                 stacklevel=stacklevel + 1,
             )
 

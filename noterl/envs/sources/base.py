@@ -293,7 +293,6 @@ class EnvSource(ABC):
                 f"env: noterl made a copy of {name_of(self._env)} by its spec, which lacks what was changed on the "
                 f"object: {', '.join(changed)}. Pass a function that makes the changed environment: "
                 "env=lambda: make_my_environment()",
-                UserWarning,
                 stacklevel=2,
             )
 

@@ -113,14 +113,12 @@ class Team:
             raise ValueError(
                 f"observation must hold one for each of the agents {list(self.names)}, got {observations!r}"
             )
-        named = list(zip(self.encoders, observations, self.names, strict=True))
-        axes = {encoder.axes(observation, f"observation of agent {name!r}") for encoder, observation, name in named}
+        names = [f"observation of agent {name!r}" for name in self.names]
+        named = list(zip(self.encoders, observations, names, strict=True))
+        axes = {encoder.axes(observation, name) for encoder, observation, name in named}
         if len(axes) > 1:
             raise ValueError("observation must be one of every agent, or a batch of every agent, not some of each")
-        encoded = [
-            encoder(fit_dtype(encoder.original_space, observation, f"observation of agent {name!r}"))
-            for encoder, observation, name in named
-        ]
+        encoded = [encoder(fit_dtype(encoder.original_space, part, name)) for encoder, part, name in named]
         # The only element of `axes` is 0 for one observation of each agent, and 1 for batches.
         flat = [part.reshape(*part.shape[: axes.copy().pop()], -1) for part in encoded]
         return np.concatenate(flat, axis=-1, dtype=self.joined_observation_space.dtype)

@@ -65,11 +65,8 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--strategy", required=True, help="the argument strategy= of the script's fit")
     parser.add_argument("--processes", type=int, default=2, help="number of processes on this machine, 2 by default")
     parser.add_argument("--port", type=int, help="the first port; by default, free ports are chosen")
-    parser.add_argument(
-        "--trusted-network",
-        action="store_true",
-        help="allow TensorFlow's servers, through which any program that can connect can run code as you",
-    )
+    risk = "allow TensorFlow's servers, through which any program that can connect can run code as you"
+    parser.add_argument("--trusted-network", action="store_true", help=risk)
     parser.add_argument("script", help="the script, the same for all processes")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of the script")
     return parser.parse_args(list(arguments))
@@ -208,18 +205,17 @@ class Launch:
         self._readers: list[threading.Thread] = []
         try:
             for process_variables in variables:
-                self._processes.append(
-                    subprocess.Popen(
-                        list(command),
-                        env={**threads, **os.environ, "PYTHONUNBUFFERED": "1", **process_variables},
-                        # The processes cannot share the input of the terminal.
-                        stdin=subprocess.DEVNULL,
-                        stdout=subprocess.PIPE,
-                        stderr=subprocess.STDOUT,
-                        start_new_session=True,  # so that its own processes, such as workers, can be ended with it
-                        preexec_fn=_die_with_parent,
-                    )
+                process = subprocess.Popen(
+                    list(command),
+                    env={**threads, **os.environ, "PYTHONUNBUFFERED": "1", **process_variables},
+                    # The processes cannot share the input of the terminal.
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,  # so that its own processes, such as workers, can be ended with it
+                    preexec_fn=_die_with_parent,
                 )
+                self._processes.append(process)
         except BaseException:
             self._signal(signal.SIGKILL)
             raise

@@ -104,11 +104,9 @@ class MLflowLogger(Callback):
             return
         now = int(time.time() * 1000)
         row = {"episode": episode, **plain_row(logs)}
-        self._pending += [
-            self._mlflow.entities.Metric(_allowed(name), float(value), now, step)
-            for name, value in row.items()
-            if isinstance(value, int | float)
-        ]
+        numbers = {name: value for name, value in row.items() if isinstance(value, int | float)}
+        metric = self._mlflow.entities.Metric
+        self._pending += [metric(_allowed(name), float(value), now, step) for name, value in numbers.items()]
         self._unwritten += 1
         if self._unwritten >= self.flush_every:
             self._flush()
@@ -142,10 +140,9 @@ class MLflowLogger(Callback):
         run = self._client.create_run(experiment_id, run_name=self.name)
         parameters = {**self.agent.configuration, **self.parameters}
         # In a store of files, "network" and "network/q" would be a file and a folder.
-        values = [
-            self._mlflow.entities.Param(_allowed(name).replace("/", "."), str(value)[:_LONGEST])
-            for name, value in parameters.items()
-        ]
+        names = {name: _allowed(name).replace("/", ".") for name in parameters}
+        parameter = self._mlflow.entities.Param
+        values = [parameter(names[name], str(value)[:_LONGEST]) for name, value in parameters.items()]
         for start in range(0, len(values), 100):  # MLflow accepts at most 100 parameters per call
             self._client.log_batch(run.info.run_id, params=values[start : start + 100])
         self._id = str(run.info.run_id)

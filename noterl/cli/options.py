@@ -47,11 +47,6 @@ class Option:
         """The option on the command line, such as `--early-stopping.criterion`."""
         return "--" + self.key.replace("_", "-")
 
-    @property
-    def is_bool(self) -> bool:
-        """Whether the value may be a bool, so that the flag alone means True and `--no-...` False."""
-        return "bool" in alternatives(self.annotation)
-
 
 class Given(NamedTuple):
     """The value of an option that the user gave.
@@ -264,7 +259,9 @@ def _field(tyro: Any, option: Option) -> tuple[str, Any, Any]:
 def _positive_flags(options: Sequence[Option], arguments: Sequence[str]) -> Iterable[str]:
     """Yield the arguments, with `--no-option` replaced by `--option false`."""
     flags = {option.flag for option in options}
-    negative = {f"--no-{option.flag[2:]}": option.flag for option in options if option.is_bool}
+    # If the value may be a bool, the flag alone means True and `--no-...` False.
+    bools = [option.flag for option in options if "bool" in alternatives(option.annotation)]
+    negative = {f"--no-{flag[2:]}": flag for flag in bools}
     for argument in arguments:
         if argument in negative and argument not in flags:
             yield from (negative[argument], "false")

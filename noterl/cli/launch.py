@@ -142,22 +142,21 @@ def _of_torch(processes: int, ports: Sequence[int]) -> tuple[list[str], list[Var
     return [f"rank {rank}" for rank in range(processes)], variables
 
 
+# TensorFlow listens at all addresses, whatever TF_CONFIG says.
+_OPEN = ("multiworker", "parameter_server")
+
 # By word: returns the names and the variables of the processes for a number of processes and ports.
 _VARIABLES: dict[str, Callable[[int, Sequence[int]], tuple[list[str], list[Variables]]]] = {
     "ddp": _of_torch,
-    "multiworker": partial(tf_config.variables, "multiworker"),
-    "parameter_server": partial(tf_config.variables, "parameter_server"),
+    **{word: partial(tf_config.variables, word) for word in _OPEN},
 }
 
-# TensorFlow listens at all addresses, whatever TF_CONFIG says.
-_OPEN = ("multiworker", "parameter_server")
 
 # By word: what to do on several machines.
 _ELSEWHERE = {
     "ddp": "use torchrun, or set RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT for each "
     "process (docs/scaling.md)",
-    "multiworker": "set TF_CONFIG for each process (docs/scaling.md)",
-    "parameter_server": "set TF_CONFIG for each process (docs/scaling.md)",
+    **dict.fromkeys(_OPEN, "set TF_CONFIG for each process (docs/scaling.md)"),
 }
 
 

@@ -25,9 +25,8 @@ class Task(gymnasium.Env[Any, Any]):
     def __init__(self, **arguments: Any) -> None:
         name = type(self).__name__
         # The spec is not registered, but enough for copies of the environment.
-        self.spec: EnvSpec | None = EnvSpec(
-            f"noterl/{name}-v0", f"{type(self).__module__}:{name}", kwargs=arguments, order_enforce=False
-        )
+        entry_point = f"{type(self).__module__}:{name}"
+        self.spec: EnvSpec | None = EnvSpec(f"noterl/{name}-v0", entry_point, kwargs=arguments, order_enforce=False)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode."""

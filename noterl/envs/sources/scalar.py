@@ -114,9 +114,8 @@ class ScalarSource(EnvSource):
                     "vectorize must be False unless env is an id of gymnasium with a vector environment, such as "
                     f"'CartPole-v1'; got {name_of(self._env)}"
                 )
-            self._vectorized = MakerSource(
-                self.observation_space, self.action_space, build=self._build, maker=RegisteredVector(spec)
-            )
+            maker = RegisteredVector(spec)
+            self._vectorized = MakerSource(self.observation_space, self.action_space, build=self._build, maker=maker)
         return self._vectorized
 
     def detached(self) -> EnvSource:

@@ -37,9 +37,8 @@ def spawn(target: Callable[..., None], *arguments: Any, name: str) -> tuple[Any,
     try:
         with _starting:  # two threads that start processes would restore each other's value of the variable
             safe_path = os.environ.get(_SAFE_PATH)
-            process = context.Process(
-                target=_run, args=(safe_path, target, theirs, *arguments), name=f"noterl-{name}", daemon=True
-            )
+            passed = (safe_path, target, theirs, *arguments)
+            process = context.Process(target=_run, args=passed, name=f"noterl-{name}", daemon=True)
             try:
                 # Otherwise the new Python would import modules of the standard library from the working folder.
                 os.environ[_SAFE_PATH] = "1"

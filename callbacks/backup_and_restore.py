@@ -113,9 +113,8 @@ class BackupAndRestore(Callback):
         budget.last_update += saved["fit"].get("first_update", 0) - self._fit["first_update"]
         self._restored = saved
         self._fit = saved["fit"]
-        agent.show_message(
-            f"resuming from {self.path}: {agent.episodes} episodes, {agent.steps} steps, {agent.updates} updates"
-        )
+        counts_now = f"{agent.episodes} episodes, {agent.steps} steps, {agent.updates} updates"
+        agent.show_message(f"resuming from {self.path}: {counts_now}")
 
     def on_train_begin(self, logs: Logs) -> None:
         """Restore the history, and stop again if the interrupted fit was stopped. Warn if another process writes."""

@@ -18,7 +18,7 @@ import numpy as np
 from noterl import backends
 from noterl.acting.actor import Actor
 from noterl.algorithm import Algorithm, composites
-from noterl.backends import keras
+from noterl.backends import keras, ops
 from noterl.export.keras_model import keras_model
 from noterl.export.names import ENDINGS, export_path
 from noterl.export.numpy_file import numpy_source, numpy_weights
@@ -145,9 +145,8 @@ def _write_keras(policy: Policy, path: Path) -> Function:
 
 
 def _run_keras(model: Any, inputs: Mapping[str, Array]) -> dict[str, Array]:
-    fetch = keras.ops.convert_to_numpy
     results = model(next(iter(inputs.values())) if len(inputs) == 1 else dict(inputs))
-    return {name: fetch(backends.ops.stop_gradient(tensor)) for name, tensor in results.items()}
+    return {name: keras.ops.convert_to_numpy(ops.stop_gradient(tensor)) for name, tensor in results.items()}
 
 
 def _called_model(policy: Policy) -> Any:

@@ -58,8 +58,7 @@ def checked(name: str, values: Any, space: Space[Any], length: int) -> Any:
         if not isinstance(values, Mapping) or not set(space.spaces) <= set(values):
             keys = sorted(values) if isinstance(values, Mapping) else repr(values)[:80]
             raise ValueError(f"{name} must be a dict with the keys {sorted(space.spaces)}, got {keys}")
-        members = space.spaces.items()
-        return {key: checked(f"{name}[{key!r}]", values[key], part, length) for key, part in members}
+        return {key: checked(f"{name}[{key!r}]", values[key], part, length) for key, part in space.spaces.items()}
     array = np.asarray(values)
     shape = (length, *(space.shape or ()))
     dtype = np.dtype(space.dtype)

@@ -185,7 +185,6 @@ def _call_updates(updater: Updater, forward_fields: FieldShapes, returned: list[
                 f"feedback: {type(algorithm).__name__} returns {', '.join(map(repr, unused))}, which its memory does "
                 f"not use and nothing logs; memories use {' and '.join(map(repr, FEEDBACK))} [B]. To log, return "
                 "a scalar: `loss` in its feedback, `update` in its logs",
-                UserWarning,
                 stacklevel=2,
             )
         returned.append(Returned(frozenset({*logs, "loss"}), frozenset(feedback)))

@@ -87,6 +87,5 @@ def _warn_of_counts(callback: Callback) -> None:
     if unit == "steps" or (unit == "episodes" and not (every is not None and every.counts_epochs)):
         warnings.warn(
             f"{type(callback).__name__} counts {unit}, and fit(dataset=, updates=) has none: use unit='updates'",
-            UserWarning,
             stacklevel=6,  # the caller of fit
         )

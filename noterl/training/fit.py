@@ -76,7 +76,6 @@ class Fit:
             warnings.warn(
                 f"fit ended without a gradient update, after {self.parts.counters.steps} environment steps: "
                 f"{self.parts.learner.first_update}",
-                UserWarning,
                 stacklevel=4,  # the caller of fit, which `utils.words` wraps
             )
         return history

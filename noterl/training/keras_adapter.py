@@ -69,7 +69,6 @@ class KerasCallback(Callback):
                 "keras.callbacks.BackupAndRestore restores only the weights: the optimizer, the replay memory and the "
                 "environments start again. noterl.callbacks.BackupAndRestore restores all of them, and so does "
                 "Agent.restore with a file of noterl.callbacks.Checkpoint(save_replay=True).",
-                UserWarning,
                 stacklevel=7,  # the caller of fit
             )
 

@@ -119,7 +119,6 @@ class Parts:
             warnings.warn(
                 f"replay: the new memory replaces one with {len(kept):,} transitions, which are lost; without this "
                 "argument, compile keeps the memory",
-                UserWarning,
                 stacklevel=4,  # the caller of compile, which `utils.words` wraps
             )
         # A new agent that starts at step 0 has none.
@@ -127,7 +126,6 @@ class Parts:
             warnings.warn(
                 f"{text} from now on: schedules count all {self.counters.steps:,} steps of the agent, and this one "
                 "ends before; add these steps to its range, or pass a number",
-                UserWarning,
                 stacklevel=4,
             )
         used_polyak = False

@@ -32,7 +32,6 @@ def choose_device(prefers_cpu: bool) -> None:
         warnings.warn(
             f"this agent trains on the CPU and not on {_chosen[0]}, because the first agent of the process has small "
             f"networks, which train on the CPU; set KERAS_TORCH_DEVICE={_chosen[0]} before noterl is imported",
-            UserWarning,
             stacklevel=5,
         )
 

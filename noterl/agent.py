@@ -6,7 +6,7 @@ import contextlib
 import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self, TypedDict
+from typing import Any, Self, TypedDict, Unpack
 
 import numpy as np
 from gymnasium.spaces import Discrete
@@ -64,10 +64,8 @@ class BaseAgent(Algorithm):
 
     _parts: Parts
 
-    def __init__(
-        self, env: Any, *, seed: int | None = None, normalize_observation: bool = False, normalize_reward: bool = False
-    ) -> None:
-        super().__init__(env, seed=seed, normalize_observation=normalize_observation, normalize_reward=normalize_reward)
+    def __init__(self, env: Any, **options: Unpack[AgentOptions]) -> None:
+        super().__init__(env, **options)
         self._set(_parts=Parts(self))
 
     @classmethod

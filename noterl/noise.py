@@ -20,20 +20,12 @@ def _optional_non_negative(name: str, value: Any) -> float | None:
     return None if value is None else non_negative(name, value)
 
 
-def _floats(name: str, value: Any, *axes: str) -> NDArray[np.float64]:
+def _floats(name: str, value: Any, axes: tuple[str, ...]) -> NDArray[np.float64]:
     """Return an array with these axes, or raise a ValueError that names the attribute."""
     numbers = np.array(value)
     if numbers.ndim != len(axes) or numbers.dtype.kind != "f" or not np.isfinite(numbers).all():
         raise ValueError(f"{name} must be finite floats, [{', '.join(axes)}], got {value!r}")
     return numbers.astype(np.float64)
-
-
-def _lane_states(name: str, value: Any) -> NDArray[np.float64]:
-    return _floats(name, value, "lanes", "size")
-
-
-def _sequences(name: str, value: Any) -> NDArray[np.float64]:
-    return _floats(name, value, "lanes", "length", "size")
 
 
 def _positions(name: str, value: Any) -> NDArray[np.int64]:
@@ -200,7 +192,7 @@ class OrnsteinUhlenbeckProcess(NoiseProcess):
         **NoiseProcess.tunables,
         "theta": non_negative,
         "dt": positive,
-        "x": _lane_states,
+        "x": partial(_floats, axes=("lanes", "size")),
     }
 
     def __init__(
@@ -306,7 +298,7 @@ class ColoredNoise(NoiseProcess):
     tunables: ClassVar[dict[str, Any]] = {
         **NoiseProcess.tunables,
         "beta": non_negative,
-        "sequences": _sequences,
+        "sequences": partial(_floats, axes=("lanes", "length", "size")),
         "positions": _positions,
     }
 

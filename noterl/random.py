@@ -61,7 +61,7 @@ class Generators:
         """Return the generator of a name, always the same object; the first call makes the generator."""
         generator = self._generators.get(name)
         if generator is None:
-            generator = self._generators[name] = np.random.Generator(self._bits(name))
+            generator = self._generators[name] = np.random.Generator(self._bits(name, self.seed))
         return generator
 
     def shared_state(self) -> dict[str, Any]:
@@ -84,11 +84,11 @@ class Generators:
             self._branch = (rank, step)
         self.set_state(state)
 
-    def _bits(self, name: str) -> np.random.PCG64:
+    def _bits(self, name: str, seed: int) -> np.random.PCG64:
         """Return the bit generator of a name in the initial state; the branch separates the processes of a run."""
         branch = () if name.startswith(SHARED) else self._branch
         # `crc32` instead of `hash`, which differs between processes.
-        return np.random.PCG64(np.random.SeedSequence(self.seed, spawn_key=(zlib.crc32(name.encode()), *branch)))
+        return np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(zlib.crc32(name.encode()), *branch)))
 
     def get_state(self) -> dict[str, Any]:
         """Return the seed and the state of every generator that was created."""
@@ -107,13 +107,8 @@ class Generators:
             saved = state["states"]
             # Generators that a state lacks start from the new seed.
             names = sorted(set(self._generators) | set(saved))
-            before = self.seed
-            self.seed = seed
-            try:
-                # New bit generators first, so that a malformed state changes nothing.
-                states = {name: self._bits(name) for name in names}
-            finally:
-                self.seed = before
+            # New bit generators first, so that a malformed state changes nothing.
+            states = {name: self._bits(name, seed) for name in names}
             for name, value in saved.items():
                 states[name].state = value
         except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:

@@ -108,12 +108,9 @@ def stored_fields(algorithm: Algorithm, names: Iterable[str]) -> dict[str, tuple
 
     `names` are the fields of `extra_spec` that the actor returns.
     """
+    fields = {name: algorithm.extra_spec[name] for name in names}
     info = {name: (shape, dtype) for name, (shape, dtype, _) in algorithm.info_spec.items()}
-    return {
-        **{name: algorithm.extra_spec[name] for name in names},
-        **info,
-        **{f"next_{name}": spec for name, spec in info.items()},
-    }
+    return {**fields, **info, **{f"next_{name}": spec for name, spec in info.items()}}
 
 
 def prepared(algorithm: Algorithm, rollout: Batch) -> Batch:

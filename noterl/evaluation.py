@@ -200,8 +200,7 @@ class _FittedQ(Agent):
             rows = self.spaces.normalizers.normalize_observation(rows)
 
         def evaluate(*pair: np.ndarray) -> np.ndarray:
-            values: np.ndarray = backends.current().fetch(ops.stack(q_values(self.critics, *pair), axis=1))
-            return values
+            return backends.current().fetch(ops.stack(q_values(self.critics, *pair), axis=1))
 
         return self.mean + self.deviation * _chunked(evaluate, len(rows), rows, actions)
 

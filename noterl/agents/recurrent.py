@@ -102,8 +102,7 @@ class RecurrentActorCritic(ActorCritic):
         if not self.state_spec:
             return batch
         extra = {name: value for name, value in batch.extra.items() if name != "state"}
-        rows: Batch = map_arrays(losses.rows_of, batch._replace(extra=extra))
-        return rows
+        return map_arrays(losses.rows_of, batch._replace(extra=extra))
 
     def prepare(self, rollout: Batch) -> dict[str, Any]:
         """Return values, log-probabilities, advantages and value targets of a rollout; all `[T, N]`.

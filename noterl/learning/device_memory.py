@@ -145,8 +145,7 @@ class DeviceMemory:
 
     def _slots(self, numbers: np.ndarray) -> np.ndarray:
         """Return the slots of the transitions with these insertion numbers."""
-        slots: np.ndarray = (numbers + self._offset) % self._program.slots
-        return slots
+        return (numbers + self._offset) % self._program.slots
 
     def _add_to_replay(self) -> None:
         """Add the transitions of the calls since the last copy to the `Replay`, in the order of their steps.

@@ -46,5 +46,4 @@ def find_runner(learner: Any, actor: Actor, source: EnvSource, num_envs: int) ->
         runner = RolloutRunner(learner, actor, source) if is_rollout else ReplayRunner(learner, actor, source, num_envs)
         learner.device_runner = runner
         learner.device_runner_key = key
-    current: DeviceRunner = learner.device_runner
-    return current
+    return learner.device_runner

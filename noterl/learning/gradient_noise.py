@@ -193,8 +193,7 @@ def _of_rollout(learner: RolloutLearner, samples: int, generator: np.random.Gene
     count = learner.num_rows
     size = min(learner.share, count // 2)
     indices = np.stack([generator.permutation(count)[:size] for _ in range(samples)])
-    batch: Batch = map_arrays(lambda array: fetch(array)[indices], learner.prepared_rows)
-    return batch
+    return map_arrays(lambda array: fetch(array)[indices], learner.prepared_rows)
 
 
 class Recorder:

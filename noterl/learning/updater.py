@@ -138,8 +138,7 @@ class Updater:
 
     def traced(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function for a traced program, which records the attributes of the agent that the function reads."""
-        traced: Callable[..., Any] = self.algorithm._reads.traced(function, self.jit_compile)
-        return traced
+        return self.algorithm._reads.traced(function, self.jit_compile)
 
     def check_constants(self) -> None:
         """Outdate the programs if the user has set numbers of Keras optimizers that they contain as constants.
@@ -323,7 +322,6 @@ class Updater:
         # variables and attributes, whose changes are noticed.
         traceable = owner is not None and (owner is algorithm or owner is self.reward_model)
         traceable = traceable and not algorithm._reads.is_eager
-        result: tuple[Any, Any] = backends.current().minimize(
+        return backends.current().minimize(
             loss_fn, variables, optimizer, args, known=self.variables, traceable=traceable
         )
-        return result

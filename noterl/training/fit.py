@@ -160,8 +160,7 @@ class Fit:
         dataset = Dataset.load(data) if isinstance(data, str | os.PathLike) else data
         if not isinstance(dataset, Dataset):
             raise ValueError(f"{argument} must be a noterl.Dataset, a path or a Minari id, got {data!r:.80}")
-        fitting: Dataset = check_learns_from_data(self.parts.algorithm, dataset, argument)
-        return fitting
+        return check_learns_from_data(self.parts.algorithm, dataset, argument)
 
     def begin(self) -> Budget:
         """Build the agent and check the arguments; then let callbacks restore the agent and change the budget."""

@@ -270,14 +270,13 @@ class Parts:
         """Return a compiled function of observations; `trace_counts` counts traces under the name."""
         algorithm = self.algorithm
         jit_compile = self.settings.jit_compile
-        compiled: Callable[[Any], np.ndarray] = backends.current().compile_call(
+        return backends.current().compile_call(
             algorithm._reads.traced(function, jit_compile, acting=True),
             algorithm._variables(),
             acting=True,
             jit_compile=jit_compile,
             on_trace=partial(algorithm.trace_counts.update, [name]),
         )
-        return compiled
 
     def _make_actor(self) -> Actor:
         """Return a new actor, after a pass on one row has shown that the outputs fit the head."""

@@ -21,7 +21,6 @@ from noterl.agents.actor_critic import ActorCritic, ActorCriticOptions, masks
 from noterl.backends import keras, ops
 from noterl.hyperparameters import Hyperparameter
 from noterl.learning import natural_gradient
-from noterl.learning.update import flatten_rollout
 from noterl.registry import register
 from noterl.schedules import Schedule
 from noterl.types import Batch, map_arrays
@@ -175,8 +174,8 @@ class TRPO(ActorCritic):
 
     def _update_policy(self, rollout: Batch) -> dict[str, Any]:
         """Make the step of the policy on a rollout `[T, N]` and return its metrics."""
-        rows = flatten_rollout(rollout)
-        fisher_rows = flatten_rollout(map_arrays(lambda array: array[:: self.fisher_stride], rollout))
+        rows = map_arrays(losses.rows_of, rollout)
+        fisher_rows = map_arrays(losses.rows_of, map_arrays(lambda array: array[:: self.fisher_stride], rollout))
         if self.normalize_advantage:
             advantage = losses.normalize(rows.extra["advantage"], rows.weight)
             rows = rows._replace(extra={**rows.extra, "advantage": advantage})

@@ -201,13 +201,7 @@ def rows_first(batch: Batch) -> Batch:
 
 def flatten_prepared(algorithm: Algorithm, rollout: Batch) -> Batch:
     """Return a rollout `[T, N, ...]` with the fields of `prepare`, as rows `[T N, ...]`; backends compile this."""
-    return flatten_rollout(prepared(algorithm, rollout))
-
-
-def flatten_rollout(rollout: Batch) -> Batch:
-    """Return a rollout `[T, N, ...]` as rows `[T N, ...]`."""
-    rows: Batch = map_arrays(rows_of, rollout)
-    return rows
+    return map_arrays(rows_of, prepared(algorithm, rollout))
 
 
 def without_learner_state(batch: Batch) -> tuple[Batch, dict[str, Any]]:

@@ -450,8 +450,7 @@ class Algorithm(Configurable):
         self, observation: Any, state: dict[str, Any]
     ) -> tuple[Any, dict[str, Any], dict[str, Any]]:
         """Return the output, the next state and the fields of `forward`; raises the errors of `_forward_with_state`."""
-        forward: Any = self.forward
-        returned = forward(observation, state)
+        returned = self.forward(observation, state)
         name = type(self).__name__
         if not isinstance(returned, tuple) or len(returned) not in (2, 3) or not isinstance(returned[1], dict):
             raise ValueError(

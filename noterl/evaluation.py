@@ -117,10 +117,9 @@ class _FittedQ(Agent):
         }
         self.gamma: float = discount_factor(agent)
         self.mean, self.deviation = mean, deviation
-        space = self.spaces.network_space
 
         def build(layers: Any) -> networks.Network:
-            return networks.default_critic(space, layers, size)
+            return networks.default_critic(self.spaces.network_space, layers, size)
 
         self.critics: list[Any] = build_critics([None] * critics, (64, 64), build, (self.observation_size + size,))
         self.target_critics: list[Any] = [networks.clone(critic) for critic in self.critics]

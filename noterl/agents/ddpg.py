@@ -37,11 +37,10 @@ class DeterministicActor(Agent):
 
     def build_actor(self, actor: Any, hidden: Any) -> networks.Network:
         """Return your own actor, or the default one if it is None or a description."""
-        space = self.spaces.network_space
         return networks.network_or_default(
             actor,
             hidden,
-            lambda layers: networks.default_network(space, layers, self.action_size),
+            lambda layers: networks.default_network(self.spaces.network_space, layers, self.action_size),
             self.observation_shape,
         )
 

@@ -228,8 +228,7 @@ class DQN(Agent):
         target_q, _ = networks.step(self.target_q, batch.next_observation, target_states)
         next_value = self.next_value(batch, next_q, target_q)
         continues = batch.extra["continues"]
-        n_step = self.replay.n_step
-        target = losses.n_step_target(batch.reward, batch.discount, next_value, continues, n_step)
+        target = losses.n_step_target(batch.reward, batch.discount, next_value, continues, self.replay.n_step)
         td_error = losses.take(q, batch.action) - target
         return losses.sequence_mean(self.error_loss(td_error), batch.weight), {"td_error": td_error}
 

@@ -81,13 +81,12 @@ class TD3(DeterministicActor, CriticEnsemble):
         **options: Unpack[EnsembleOptions],
     ) -> None:
         super().__init__(env, policy_delay=policy_delay, **options)
-        space = self.spaces.network_space
         outputs = self.action_size
         actor, critics = self.split_networks(network)
         self.actor = self.build_actor(actor, hidden)
 
         def build(layers: Any) -> networks.Network:
-            return networks.default_critic(space, layers, outputs, **self.critic_norm)
+            return networks.default_critic(self.spaces.network_space, layers, outputs, **self.critic_norm)
 
         self.build_ensemble(critics, hidden, build, (self.observation_size + outputs,))
         self.target_actor: networks.Network = networks.clone(self.actor)

@@ -129,8 +129,7 @@ class SequenceLearner(StoredRolloutLearner):
     @property
     def description(self) -> str:
         """One line about the rollouts and the memory."""
-        ratio = self.replay_ratio
         return (
-            f"rollouts of {self.rollout.length:,} steps per environment, one update on each and {ratio:g} on average "
-            f"on sequences of a {describe_replay(self.replay)}"
+            f"rollouts of {self.rollout.length:,} steps per environment, one update on each and {self.replay_ratio:g} "
+            f"on average on sequences of a {describe_replay(self.replay)}"
         )

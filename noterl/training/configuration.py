@@ -26,7 +26,6 @@ def settled(parts: Parts) -> dict[str, Any]:
     algorithm = parts.algorithm
     settings = parts.settings
     spec = algorithm.spaces.source.spec
-    names = algorithm.optimizer_names
     values = {
         "agent": type(algorithm).__name__,
         **arguments(algorithm),
@@ -38,7 +37,7 @@ def settled(parts: Parts) -> dict[str, Any]:
         **{f"network/{name}": _shapes(network) for name, network in algorithm.networks().items()},
     }
     for name, optimizer in parts.learner.optimizers.items():
-        place = "optimizer" if len(names) == 1 else f"optimizer/{name}"
+        place = "optimizer" if len(algorithm.optimizer_names) == 1 else f"optimizer/{name}"
         values[place] = type(optimizer).__name__
         values |= {f"{place}/{rule}": value for rule, value in _rules(optimizer).items()}
     for name in ("policy", "noise", "replay"):

@@ -72,9 +72,8 @@ class DataFit(Fit):
 
     def data(self, budget: Budget) -> AbstractContextManager[None]:
         """Return a context in which updates learn from the data set."""
-        counters = self.parts.counters
         # A run that resumes after this fit skips the fit, and continues with the data of another one.
-        if budget.resumed and counters.updates >= budget.last_update:
+        if budget.resumed and self.parts.counters.updates >= budget.last_update:
             return nullcontext()
         learner: Any = self.parts.learner
         return learner.learning_from(self.parts.use_data(self.dataset, is_resumed=budget.resumed))

@@ -29,8 +29,7 @@ class DataLoop(EventLoop):
         super().__post_init__()
         self.runner = self._make_runner(self.source)
         self._is_open = False  # whether an epoch has fired its begin event, but no end event
-        callbacks = self.session.callbacks.callbacks
-        every = [callback.every for callback in callbacks if callback.every is not None]
+        every = [callback.every for callback in self.session.callbacks.callbacks if callback.every is not None]
         self._stops = [entry.count for entry in every if entry.unit == "updates" and entry.at != "episode"]
 
     def train(self) -> None:

@@ -71,14 +71,13 @@ class Fit:
         self.check_arguments()
         with session.guard.installed(), session.gate.owned(), self.loop(self.begin()) as loop:
             loop.run()
-        history = loop.history
         if not self.parts.counters.updates and not session.stop.is_set:  # a stop has a reason of its own
             warnings.warn(
                 f"fit ended without a gradient update, after {self.parts.counters.steps} environment steps: "
                 f"{self.parts.learner.first_update}",
                 stacklevel=4,  # the caller of fit, which `utils.words` wraps
             )
-        return history
+        return loop.history
 
     @contextmanager
     def loop(self, budget: Budget) -> Iterator[EventLoop]:
@@ -164,7 +163,6 @@ class Fit:
 
     def begin(self) -> Budget:
         """Build the agent and check the arguments; then let callbacks restore the agent and change the budget."""
-        session = self.parts.session
         counters = self.parts.counters
         if self.parts.preset is not None and self.steps is not None:
             self.parts.preset.span(counters.steps + self.steps)
@@ -179,7 +177,7 @@ class Fit:
         )
         self.callbacks.begin_fit(self.parts.algorithm)
         for callback in self.callbacks.callbacks:
-            session.guard.call(callback.before_fit, self.parts.algorithm, budget)
+            self.parts.session.guard.call(callback.before_fit, self.parts.algorithm, budget)
         # A callback that restored the agent may have moved `last_step`, but not the limit of another callback.
         budget.last_step = min(budget.last_step, budget.step_limit)
         return budget

@@ -224,10 +224,9 @@ def _set_core_state(parts: Parts, state: dict[str, Any]) -> None:
 
 def _set_masked(parts: Parts, masked: bool) -> None:
     """Add masks to what the agent stores, or remove masks; if environments report masks, `fit` adds masks again."""
-    algorithm = parts.algorithm
     learner = parts.learner
     if masked and ACTION_MASK not in learner.info_spec:
-        store_info(learner, mask_spec(algorithm.action_space))
+        store_info(learner, mask_spec(parts.algorithm.action_space))
     elif not masked and ACTION_MASK in learner.info_spec:
         remove_info(learner, [ACTION_MASK])
 

@@ -138,8 +138,7 @@ class Processes(ProcessGroup):
     def mean(self, value: torch.Tensor) -> torch.Tensor:
         """Return the mean of a tensor over the processes, without a gradient; may be traced."""
         functional = torch.ops._c10d_functional
-        group = self._group.group_name
-        total = functional.all_reduce(value.detach().contiguous(), "sum", group)
+        total = functional.all_reduce(value.detach().contiguous(), "sum", self._group.group_name)
         return functional.wait_tensor(total) / self.count
 
     def mean_of_all(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:

@@ -285,8 +285,7 @@ class Worker:
             self._reset(lane, step)
             actor.reset_noise(lane)
         mask = lanes.fields.values.get(ACTION_MASK) if actor.head.takes_mask else None
-        states = lanes.ledger.policy_state
-        actions, state = actor.choose_actions(lanes.observations(), step, None, mask, states.values)
+        actions, state = actor.choose_actions(lanes.observations(), step, None, mask, lanes.ledger.policy_state.values)
         actor.explorer.skip(self.job.num_envs - self.job.count)  # the steps of the other workers
         self._step(actions, actor.head.executed(actions), step, state)
 

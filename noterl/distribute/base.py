@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from noterl import backends
-from noterl.backends.common import CallOptions, Function, Program, Step, UpdateOptions, Variables
+from noterl.backends.common import Function, Options, Program, Step, UpdateOptions, Variables
 from noterl.backends.process_group import ConnectionLost, ProcessGroup
 
 
@@ -93,7 +93,7 @@ class Strategy:
         """
         return backends.current().compile_updates(step, variables, **options)
 
-    def compile_call(self, function: Function, variables: Variables, options: CallOptions) -> Function:
+    def compile_call(self, function: Function, variables: Variables, options: Options) -> Function:
         """Compile a function such as `prepare`; the arguments are the same as for `Backend.compile_call`."""
         return backends.current().compile_call(function, variables, **options)
 

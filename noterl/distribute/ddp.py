@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any, ClassVar
 
 from noterl import backends
-from noterl.backends.common import CallOptions, Function, Program, Step, UpdateOptions, Variables
+from noterl.backends.common import Function, Options, Program, Step, UpdateOptions, Variables
 from noterl.backends.process_group import ConnectionLost
 from noterl.distribute.base import ProcessStrategy, environment_number
 
@@ -78,7 +78,7 @@ class DDP(ProcessStrategy):
 
         return ReplicatedProgram(compile_program, self._processes, options.get("stop"))
 
-    def compile_call(self, function: Function, variables: Variables, options: CallOptions) -> Function:
+    def compile_call(self, function: Function, variables: Variables, options: Options) -> Function:
         """Compile a function whose statistics are averaged over the processes."""
         program = super().compile_call(function, variables, options)
         if self.processes == 1:

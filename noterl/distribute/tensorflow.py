@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any, ClassVar
 
-from noterl.backends.common import CallOptions, Function, Program, Step, UpdateOptions, Variables
+from noterl.backends.common import Function, Options, Program, Step, UpdateOptions, Variables
 from noterl.distribute.base import ProcessStrategy, Strategy, StrategyError
 from noterl.utils.tf_config import Cluster
 
@@ -74,7 +74,7 @@ class MultiWorker(ProcessStrategy, Mirrored):
         with self.translated(), self._workers.reporting():
             yield
 
-    def compile_call(self, function: Function, variables: Variables, options: CallOptions) -> Function:
+    def compile_call(self, function: Function, variables: Variables, options: Options) -> Function:
         """Compile a function of the data of this process.
 
         Raises:

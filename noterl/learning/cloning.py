@@ -68,10 +68,7 @@ class Cloning(UpdateSource):
             learner.updater.traced(self.step),
             self._known,
             report=learner.report,
-            jit_compile=learner.jit_compile,
-            on_trace=learner.updater.trace_counter("pretrain"),
-            torch_seed=learner.updater.torch_seed,
-            recording=learner.algorithm._reads.recording,
+            **learner.updater.options("pretrain"),
         )
 
     def call_size(self, updates: int) -> int:

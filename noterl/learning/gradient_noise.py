@@ -11,7 +11,7 @@ import numpy as np
 
 from noterl import backends
 from noterl.backends import keras
-from noterl.backends.common import NonFiniteError
+from noterl.backends.common import CallOptions, NonFiniteError
 from noterl.hyperparameters import discount_factor
 from noterl.learning.learner import Learner
 from noterl.learning.rollout_learner import RolloutLearner
@@ -132,17 +132,15 @@ def compile_measurement(
     With `training`, modules of torch keep their mode; otherwise they are in evaluation mode.
     """
     algorithm = learner.algorithm
+    options: CallOptions = {
+        **learner.updater.options(name),
+        "acting": False,
+        "training": training,
+        # Not from the agent's generator, because a measurement must not change later updates.
+        "torch_seed": lambda advance: algorithm.updates,
+    }
     return algorithm._reads.renewed(
-        lambda: backends.current().compile_call(
-            learner.updater.traced(function),
-            learner.variables,
-            jit_compile=learner.jit_compile,
-            on_trace=learner.updater.trace_counter(name),
-            training=training,
-            # Not from the agent's generator, because a measurement must not change later updates.
-            torch_seed=lambda advance: algorithm.updates,
-            recording=algorithm._reads.recording,
-        )
+        lambda: backends.current().compile_call(learner.updater.traced(function), learner.variables, **options)
     )
 
 

@@ -15,7 +15,7 @@ from gymnasium import spaces
 
 from noterl import backends, networks
 from noterl.algorithm import running
-from noterl.backends.common import CallOptions, GatheredRows
+from noterl.backends.common import GatheredRows
 from noterl.hyperparameters import discount_factor
 from noterl.learning.dry_run import example_batch, learner_state_of, start_of
 from noterl.learning.learner import LARGEST_CALL, Learner, pad
@@ -91,14 +91,8 @@ class RolloutLearner(Learner):
 
     def compile_updates(self, stop: Callable[..., Any] | None = None) -> None:
         """Compile `prepare` and the updates, for the current strategy."""
-        options = CallOptions(
-            jit_compile=self.jit_compile,
-            on_trace=self.updater.trace_counter("prepare"),
-            torch_seed=self.updater.torch_seed,
-            recording=self.algorithm._reads.recording,
-        )
         prepare = self.updater.traced(self._prepared_rows)
-        self._prepare = self.strategy.compile_call(prepare, self.variables, options)
+        self._prepare = self.strategy.compile_call(prepare, self.variables, self.updater.options("prepare"))
         super().compile_updates(self.algorithm.stop_epochs if self.may_stop else stop)
 
     @property

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from noterl import backends, networks
 from noterl.algorithm import running
-from noterl.backends.common import NonFiniteError, Program, UpdateOptions, split_loss
+from noterl.backends.common import NonFiniteError, Options, Program, UpdateOptions, split_loss
 from noterl.distribute import Strategy
 from noterl.learning import optimizers
 from noterl.learning.update import Returned, fill_missing, log_names, rows_first
@@ -124,17 +124,23 @@ class Updater:
         if "live_numbers" not in backends.current().capabilities and self.jit_compile is not False:
             self._constants = [(optimizer, optimizers.constants(optimizer)) for optimizer in trained_by]
             self._scheduled.append(lambda step: self.check_constants())
-        options = UpdateOptions(
-            period=self.algorithm.update_period,
-            stop=None if stop is None else self.traced(stop),
-            report=report,
+        options: UpdateOptions = {
+            **self.options("update"),
+            "period": self.algorithm.update_period,
+            "stop": None if stop is None else self.traced(stop),
+            "report": report,
+            "log_names": self.metric_names,
+        }
+        return strategy.compile_updates(self.traced(self.step), self.variables, options, axis)
+
+    def options(self, name: str) -> Options:
+        """Return the options of the agent's compiled programs; traces are counted under this name."""
+        return Options(
             jit_compile=self.jit_compile,
-            on_trace=self.trace_counter("update"),
-            log_names=self.metric_names,
+            on_trace=self.trace_counter(name),
             torch_seed=self.torch_seed,
             recording=self.algorithm._reads.recording,
         )
-        return strategy.compile_updates(self.traced(self.step), self.variables, options, axis)
 
     def traced(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function for a traced program, which records the attributes of the agent that the function reads."""

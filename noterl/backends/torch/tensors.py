@@ -55,15 +55,8 @@ def device_name() -> str:
 
 def device_names() -> list[str]:
     """Return the CPU and every accelerator that torch detects."""
-    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    return [
-        "cpu",
-        *(
-            []
-            if accelerator is None
-            else [f"{accelerator.type}:{index}" for index in range(torch.accelerator.device_count())]
-        ),
-    ]
+    count = torch.accelerator.device_count()  # 0 if there is no accelerator
+    return ["cpu", *(f"{torch.accelerator.current_accelerator()}:{index}" for index in range(count))]
 
 
 def to_device(value: Any, device: str) -> Any:

@@ -146,11 +146,7 @@ class Updates(UpdateProgram):
 
     def _until_non_finite(self, state: list[Any], rows: Rows, count: Any, start: Any) -> tuple[Any, tuple[dict, dict]]:
         """Return the number of updates before the first that is not finite, and the results; assign nothing."""
-
-        def once(state: list[Any], batch: Batch, index: int = 0) -> tuple[list[Any], Any, tuple[dict, dict]]:
-            new, finite, result = self._traced_once(state, batch, index=index, losses_only=False)
-            return replaced(state, list(new), list(new.values())), finite, result
-
+        once = partial(self._whole_state, losses_only=False)
         ran, _, finite, result = self._repeat(once, state, rows, count, start, until_false=True)
         # The loop has run the failed update too.
         return jnp.where(finite, ran, ran - 1), result
@@ -173,12 +169,12 @@ class Updates(UpdateProgram):
 
     def update(self, state: list[Any], batch: Batch, number: Any, *, losses_only: bool = True) -> tuple:
         """Make the update with this number; return the state, whether the update is finite, and the result; pure."""
+        return self._switched(partial(self._whole_state, losses_only=losses_only))(state, batch, number)
 
-        def once(state: list[Any], batch: Batch, index: int = 0) -> tuple[list[Any], Any, tuple[dict, dict]]:
-            new, finite, result = self._traced_once(state, batch, index=index, losses_only=losses_only)
-            return replaced(state, list(new), list(new.values())), finite, result
-
-        return self._switched(once)(state, batch, number)
+    def _whole_state(self, state: list[Any], batch: Batch, index: int = 0, *, losses_only: bool) -> tuple:
+        """Make one update; return the state, whether the update is finite, and the result."""
+        new, finite, result = self._traced_once(state, batch, index=index, losses_only=losses_only)
+        return replaced(state, list(new), list(new.values())), finite, result
 
     def _repeat(
         self, once: _Once, state: list[Any], rows: Rows, count: Any, start: Any, *, until_false: bool

@@ -39,6 +39,14 @@ def means_by_dtype(tensors: Sequence[Any], mean: Callable[[list[Any]], Iterable[
     return means
 
 
+def mean_of_step(replicas: Replicas, loss: Any, gradients: Sequence[Any]) -> tuple[Any, list[Any]]:
+    """Return the means of a loss and its gradients over the replicas, in one transfer; a None stays None."""
+    used = [gradient for gradient in gradients if gradient is not None]
+    loss, *means = replicas.mean_of_all([loss, *used])
+    remaining = iter(means)
+    return loss, [None if gradient is None else next(remaining) for gradient in gradients]
+
+
 # On top are the replicas of the update in progress; nothing if one program computes the global batch.
 active: Stack[Replicas] = Stack()
 

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import keras
 import tensorflow as tf
 
-from noterl.backends.replicas import averaging, means_by_dtype
+from noterl.backends.replicas import averaging, mean_of_step, means_by_dtype
 from noterl.backends.tensorflow.gradients import FiniteFlag, and_finite
 from noterl.backends.tensorflow.updates import Updates
 from noterl.types import Batch
@@ -162,10 +162,9 @@ class Replica:
             loss()
             self._reused = iter(self._reduced)
             value, aux, grads = self._compiled(take)
-        used = [tf.convert_to_tensor(gradient) for gradient in grads if gradient is not None]
-        value, *means = self.mean_of_all([value, *used])
-        remaining = iter(means)
-        return value, aux, [None if gradient is None else next(remaining) for gradient in grads]
+        dense = [gradient if gradient is None else tf.convert_to_tensor(gradient) for gradient in grads]
+        value, means = mean_of_step(self, value, dense)
+        return value, aux, means
 
     def apply(self, optimizer: Any, gradients: list[Any], variables: list[keras.Variable]) -> None:
         """Apply the optimizer to the variables of this replica."""

@@ -70,10 +70,10 @@ def minimize(
         loss, aux, grads = eager_gradients(loss_fn, trained, args) if traced is None else traced()
     rollback = call.rollback if call else None
     loss = loss.detach()
-    if replicas.active.top is not None:
-        loss, grads = _averaged(loss, grads)
-    pairs = [(gradient, variable) for gradient, variable in zip(grads, trained, strict=True) if gradient is not None]
     with torch.no_grad():
+        if (over := replicas.active.top) is not None:
+            loss, grads = replicas.mean_of_step(over, loss, grads)
+        pairs = [pair for pair in zip(grads, trained, strict=True) if pair[0] is not None]
         # One number for the loss and all gradients: a sum with NaN or infinity is not finite.
         total = torch.stack(torch._foreach_norm([gradient for gradient, _ in pairs])).sum() + loss.abs()
         changed = [variable for _, variable in pairs]
@@ -93,17 +93,6 @@ def minimize(
         if may_overflow and not all_finite(state_of(optimizer, changed)):
             raise NonFiniteError(float(loss))
     return loss, aux
-
-
-def _averaged(loss: torch.Tensor, grads: list[torch.Tensor | None]) -> tuple[torch.Tensor, list[torch.Tensor | None]]:
-    """Return the means of a loss and the gradients over the replicas, in one transfer."""
-    over = replicas.active.top
-    assert over is not None
-    present = [gradient for gradient in grads if gradient is not None]
-    with torch.no_grad():
-        loss, *means = over.mean_of_all([loss, *present])
-    remaining = iter(means)
-    return loss, [None if gradient is None else next(remaining) for gradient in grads]
 
 
 def gradients(function: Callable[[], Any], variables: Variables) -> tuple[torch.Tensor, list[torch.Tensor]]:

@@ -236,7 +236,7 @@ class Overlap(Phases):
         now = time.monotonic()
         if now >= self._next_look:
             self._next_look = now + _LOOK_SECONDS
-            self.supervisor.handle_messages()
+            self.supervisor.handle_messages(0.0)
 
     def _allowed(self, index: int) -> int:
         """Return the rows up to the limit, at most `_MAX_AWAITED` rounds."""

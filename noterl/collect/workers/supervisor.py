@@ -138,7 +138,7 @@ class Supervisor:
         """
         while not condition():
             self.check()
-            self._receive()
+            self.handle_messages()
 
     def send(self, index: int, *message: Any) -> None:
         """Send a command to a worker, unless the worker has failed; raises the same errors as `wait_until`."""
@@ -175,7 +175,7 @@ class Supervisor:
         ):
             for inbox in inboxes:  # a worker whose ring is full cannot end its phase
                 inbox.keep()
-            self._receive()
+            self.handle_messages()
         self._wants_states = False
         for inbox in inboxes:
             inbox.keep()
@@ -207,7 +207,7 @@ class Supervisor:
                 for inbox in inboxes:  # a worker whose ring is full cannot end its phase
                     inbox.keep()
                 self.check()
-                self._receive()
+                self.handle_messages()
         finally:
             self._call = None
         answers = [process.answer[1] for process in self.processes]
@@ -219,12 +219,8 @@ class Supervisor:
                 raise WorkerError(index, f"{self._describe(index)} raised {summary}\n\nIn the worker:\n{text}")
         return [result for answer in answers for result in answer]
 
-    def handle_messages(self) -> None:
-        """Handle the messages that have arrived; raises the same errors as `wait_until`."""
-        self._receive(0.0)
-
-    def _receive(self, seconds: float = _WAIT_SECONDS) -> None:
-        """Wait for messages of workers for a moment and handle the messages."""
+    def handle_messages(self, seconds: float = _WAIT_SECONDS) -> None:
+        """Wait for messages of workers for a moment and handle the messages; raises the same errors as `wait_until`."""
         for pipe in self._pipes.wait(seconds):
             if pipe in self._pipes.owners:  # otherwise it has just failed
                 self._handle_message(self._pipes.owners[pipe])

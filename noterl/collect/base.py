@@ -62,6 +62,7 @@ class Lanes(ABC):
     Attributes:
         ledger: the episodes in flight.
         actions: the actions of the round in progress; None between rounds.
+        cursor: the lane that is next in the round, for lanes whose ticks are single lanes.
         fields: the fields of `info_spec`, and a mask that the environments offer.
         info: the current values of these fields, `[N, ...]` by name.
         guard: the agent's guard, which the session sets. Lanes that wait call `guard.check`. The guard is open while an
@@ -88,6 +89,7 @@ class Lanes(ABC):
         self.ledger: Ledger = Ledger(num_envs)
         self.guard: InterruptGuard = InterruptGuard()
         self.actions: Any = None
+        self.cursor: int = 0
         self.fields: InfoFields = InfoFields(info_spec, num_envs, source.action_space if source.team is None else None)
         self.info: dict[str, np.ndarray] = self.fields.values
         self._extra: dict[str, np.ndarray] = {}  # of the actions of the round, [N, ...] by name
@@ -224,6 +226,13 @@ class Lanes(ABC):
         """Call a method of every environment, or read an attribute; return the results of the lanes."""
 
     # State
+
+    def round_state(self) -> dict[str, Any]:
+        """Return what is saved of the round in progress: actions, the next lane and the further fields."""
+        if self.actions is None:
+            return {"actions": None, "cursor": 0, "extra": {}}
+        extra = {name: values.copy() for name, values in self._extra.items()}
+        return {"actions": np.array(self.actions), "cursor": self.cursor, "extra": extra}
 
     @abstractmethod
     def get_state(self) -> dict[str, Any] | None:

@@ -38,7 +38,6 @@ class ScalarLanes(Lanes):
         info_spec: see `Lanes`.
 
     Attributes:
-        cursor: the lane that steps next in the round.
         step_info: the `info` of the last step.
     """
 
@@ -52,7 +51,6 @@ class ScalarLanes(Lanes):
     ) -> None:
         super().__init__(source, num_envs, info_spec)
         self.first: int = first
-        self.cursor: int = 0
         self._generators = generators
         self.environments: Sequence[Any] = [source.make(lane) for lane in range(num_envs)]
         self._steps = [environment.step for environment in self.environments]
@@ -189,15 +187,8 @@ class ScalarLanes(Lanes):
             }
             for lane in range(self.num_envs)
         ]
-        actions = None if self.actions is None else np.array(self.actions)
-        return {
-            "lanes": lanes,
-            "ledger": self.ledger.get_state(),
-            "actions": actions,
-            "cursor": 0 if actions is None else self.cursor,
-            "extra": {} if actions is None else {name: values.copy() for name, values in self._extra.items()},
-            "info": self.fields.get_state(),
-        }
+        ledger = self.ledger.get_state()
+        return {"lanes": lanes, "ledger": ledger, **self.round_state(), "info": self.fields.get_state()}
 
     def _environment_state(self, lane: int) -> dict[str, Any] | None:
         """Return the state that the environment itself returns; None before the first episode, or if there is none."""

@@ -421,7 +421,7 @@ class PoolLanes(Pool):
         states = self.supervisor.states(self.inboxes, hurry=hurry)
         self.end_round()  # it may have found that a worker has failed
         self.rounds.phases.pause()
-        return join(self, self.rounds, states, self._extra)
+        return join(self, self.rounds, states)
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore the state of `get_state` at the next `start`, or a state of `ScalarLanes`; see `PoolState.accept`."""

@@ -29,7 +29,6 @@ class Pool(Lanes):
         earned: the return of each agent of a team, `[N, agents]`.
         resets: how often each lane was reset since the lane's generator was synchronized, `[N]`.
         step: environment steps so far.
-        cursor: the lane whose transition is next in the round.
         rounds: who chooses the actions; None outside of a `fit`.
         supervisor: the processes; None outside of a `fit`.
         memory: shared with the processes; None outside of a `fit`.
@@ -54,7 +53,6 @@ class Pool(Lanes):
         self.earned: np.ndarray = np.zeros((num_envs, 0 if source.team is None else len(source.team)))
         self.resets: np.ndarray = np.zeros(num_envs, np.int64)
         self.step: int = 0
-        self.cursor: int = 0
         self.rounds: Any = None
         self.supervisor: Any = None
         self.memory: Any = None

@@ -88,9 +88,7 @@ class PoolState:
         }
 
 
-def join(
-    lanes: Pool, rounds: Rounds, states: Sequence[dict[str, Any] | None], extra: Mapping[str, np.ndarray]
-) -> dict[str, Any]:
+def join(lanes: Pool, rounds: Rounds, states: Sequence[dict[str, Any] | None]) -> dict[str, Any]:
     """Return the state of a pool from what the workers have sent.
 
     The generators of the agent are set to the states that the workers have sent, and `resets` of the lanes is set
@@ -100,7 +98,6 @@ def join(
         lanes: the pool, between two rounds or within a round whose actions the learner has chosen.
         rounds: of the `fit`.
         states: of each worker; None for a worker that has failed, whose lanes start new episodes.
-        extra: further fields of the actions of the round, `[N, ...]` by name.
     """
     workers = [_lost_state(lanes, index) if state is None else state for index, state in enumerate(states)]
     for index, state in enumerate(workers):
@@ -133,9 +130,7 @@ def join(
     return {
         "lanes": single,
         "ledger": ledger,
-        "actions": None if lanes.actions is None else np.array(lanes.actions),
-        "cursor": 0 if lanes.actions is None else lanes.cursor,
-        "extra": {} if lanes.actions is None else {name: values.copy() for name, values in extra.items()},
+        **lanes.round_state(),
         "info": {name: np.concatenate([info[name] for info in infos]) for name in lanes.fields.spec},
         "pool": pool,
     }

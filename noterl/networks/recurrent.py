@@ -176,10 +176,6 @@ class RecurrentNetwork(Composite):
         """Return the outputs of the cell along sequences, and its states; arguments and results as in `unroll`."""
         return unroll(self.parts["cell"], map_rows(self.parts["encoder"], observations), state, starts, burn_in)
 
-    def next_features(self, observations: Tensor, states: State) -> Tensor:
-        """Return the outputs of the cell for one step from each row; arguments as in `step`."""
-        return step(self.parts["cell"], map_rows(self.parts["encoder"], observations), states)[0]
-
     def batch_features(self, batch: Batch, state: State | None, burn_in: int, *, following: bool) -> Tensor:
         """Return the outputs of the cell for the observations of sequences, as rows `[T S, U]`.
 
@@ -194,7 +190,8 @@ class RecurrentNetwork(Composite):
             state = {name: ops.zeros((starts.shape[1], *shape)) for name, shape in self.state_spec.items()}
         features, states = self.features(batch.observation, state, starts, burn_in)
         if following:
-            features = self.next_features(batch.next_observation, states)
+            # One step from each row.
+            features, _ = step(self.parts["cell"], map_rows(self.parts["encoder"], batch.next_observation), states)
         return ops.reshape(features, (-1, features.shape[-1]))
 
     def with_output(self, outputs: int, hidden: Sequence[int], **last_layer: Any) -> RecurrentNetwork:

@@ -18,7 +18,7 @@ from noterl.backends import on_device
 from noterl.backends.common import GatheredRows
 from noterl.backends.jax.environments import Environments, add_rewards, states_of, store, with_dtypes
 from noterl.backends.jax.scope import Scope, compiler, read_values, write_values
-from noterl.backends.jax.updates import Updates, all_finite, replaced, row_of
+from noterl.backends.jax.updates import Updates, all_finite, replaced, take
 from noterl.backends.on_device import Carry, Report, Rollout
 from noterl.types import STARTS, Batch
 
@@ -172,7 +172,7 @@ class DeviceProgram(on_device.DeviceProgram):
         def once(loop: tuple[list[Any], Any], indices: Any) -> tuple[tuple[list[Any], Any], dict[str, Any]]:
             values, finite = loop
             with Scope(self._variables, values) as scope:
-                logs, _ = self._updates.step(row_of(rows.data, indices), 0)
+                logs, _ = self._updates.step(take(rows.data, indices), 0)
             return (scope.values(), finite & scope.finite_losses), logs
 
         (after, finite), logs = jax.lax.scan(once, (before, jnp.asarray(True)), rows.indices)

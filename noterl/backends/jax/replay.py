@@ -23,7 +23,7 @@ import numpy as np
 from noterl.backends import on_device
 from noterl.backends.jax.environments import SAMPLERS, Environments, add_rewards, select, store
 from noterl.backends.jax.scope import Scope, compiler, read_values, write_values
-from noterl.backends.jax.updates import Updates, all_finite, replaced
+from noterl.backends.jax.updates import Updates, all_finite, replaced, take
 from noterl.backends.on_device import Carry, Place, Plan, Report, Transitions
 from noterl.types import Batch
 
@@ -246,10 +246,6 @@ class ReplayProgram(on_device.ReplayProgram):
     def _gather(self, ring: Transitions, slots: Any, newest: Any, extra: dict[str, Any]) -> Batch:
         """Return the batch of slots `[B]`; returns as in `noterl.replay.returns.n_step_return`."""
         rows = jax.tree.map(_flat, ring)
-
-        def take(table: Any, slots: Any) -> Any:
-            return jax.tree.map(lambda array: jnp.take(array, slots, axis=0, mode="clip"), table)
-
         gamma = jnp.asarray(self.training.discount(), jnp.float32)
         reward = take(rows.reward, slots)
         last = slots

@@ -244,12 +244,12 @@ def _row(rows: Rows, k: Any) -> Batch:
     """Return batch `k`."""
     if isinstance(rows, GatheredRows):
         indices = jax.lax.dynamic_index_in_dim(rows.indices, k, keepdims=False)
-        return row_of(rows.data, indices)
+        return take(rows.data, indices)
     return jax.tree.map(lambda array: jax.lax.dynamic_index_in_dim(array, k, keepdims=False), rows)
 
 
-def row_of(data: Batch, indices: Any) -> Batch:
-    """Return the batch `[B, ...]` of rows `[T N, ...]` with these indices `[B]`."""
+def take(data: Any, indices: Any) -> Any:
+    """Return the rows of arrays with these indices `[B]`, such as the batch `[B, ...]` of rows `[T N, ...]`."""
     return jax.tree.map(lambda array: jnp.take(array, indices, axis=0, mode="clip"), data)
 
 

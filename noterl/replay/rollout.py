@@ -160,20 +160,16 @@ class Rollout:
             setattr(self, name, array)
         if not is_same:
             self.num_envs = num_envs
-            self.round = 0
-            self._begun = False
-            self._reset_learner_state()
+            self.restart()
 
-    def _reset_learner_state(self) -> None:
-        self.learner_state = {
-            name: np.zeros((self.num_envs, *shape), dtype) for name, (shape, dtype) in self._learner_state_spec.items()
-        }
 
     def restart(self) -> None:
         """Discard all rounds so far; see `RolloutLearner.discard_rollout`."""
         self.round = 0
         self._begun = False
-        self._reset_learner_state()
+        self.learner_state = {
+            name: np.zeros((self.num_envs, *shape), dtype) for name, (shape, dtype) in self._learner_state_spec.items()
+        }
         if self.num_envs:
             self.valid[:1] = False  # there may be no row after `set_state`
 

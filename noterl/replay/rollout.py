@@ -162,7 +162,6 @@ class Rollout:
             self.num_envs = num_envs
             self.restart()
 
-
     def restart(self) -> None:
         """Discard all rounds so far; see `RolloutLearner.discard_rollout`."""
         self.round = 0

@@ -41,7 +41,7 @@ class Rounds(ABC):
         num_outputs: the size of the head's input, which workers that act for a rollout return; otherwise 0.
         least: the smallest number of rounds in the ring of a worker.
         encoded: the observations of the round, encoded for networks, `[N, ...]`.
-        lead: how far workers may be ahead of the loop; None without a loop.
+        lead: how far workers may be ahead of the loop, which sets it.
         publisher: sends weights and the exploration's attributes to the workers.
         phases: when workers collect.
         shapes: shape and dtype of the arrays of the weights that workers read.
@@ -54,6 +54,7 @@ class Rounds(ABC):
     least = 2
     publisher: Publisher
     phases: Phases
+    lead: Lead
     _phases: type[Phases] = Phases
 
     def __init__(self, lanes: Pool, actor: Actor) -> None:
@@ -61,7 +62,6 @@ class Rounds(ABC):
         self.actor: Actor = actor
         space: Any = lanes.encoder.space
         self.encoded: np.ndarray = np.zeros((lanes.num_envs, *space.shape), space.dtype)
-        self.lead: Lead | None = None
         self.lost: set[int] = set()
         self.shapes: Shapes = []
 
@@ -281,7 +281,6 @@ class WorkerRounds(Rounds):
 
     def choose_actions(self, actor: Actor, step: int) -> Chosen:
         """Take the next round that workers have collected."""
-        assert self.lead is not None
         actions = self.collect(step, self.lead.rounds(self._overlaps), self.lead.counters.updates)
         if actions is None:
             return None
@@ -402,7 +401,6 @@ class OverlappedRounds(WorkerRounds):
 
     def before_updates(self, updates: int) -> None:
         """Let workers collect the next rollout with the weights from before these updates."""
-        assert self.lead is not None
         if rounds := self.lead.next_rollout(updates):
             self.lead.learner.keep_acting_policy()
             self.lanes.end_round()

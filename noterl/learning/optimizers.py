@@ -460,8 +460,7 @@ def variables(optimizer: Any) -> list[keras.Variable]:
     """Return every variable of a Keras optimizer; an empty list for torch optimizers and functions that make one."""
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         return []
-    rules = (getattr(optimizer, rule, None) for rule in _RULES)
-    return [*optimizer.variables, *(rule for rule in rules if isinstance(rule, Hyperparameter))]
+    return [*optimizer.variables, *getattr(optimizer, "noterl_rules", {}).values()]
 
 
 def _rules(optimizer: keras.optimizers.Optimizer) -> dict[str, float]:

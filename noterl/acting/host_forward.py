@@ -74,8 +74,8 @@ class HostForward:
         from noterl import backends, networks
 
         self._backend = backends.current()
-        variables = networks.unique(part for network in self.networks for part in networks.variables(network))
-        self._noise: list[Any] = [variable for variable in variables if variable.name == NOISE]
+        self._all = networks.unique(part for network in self.networks for part in networks.variables(network))
+        self._noise: list[Any] = [variable for variable in self._all if variable.name == NOISE]
         self.noise_places: list[int] = []
         self.stale: bool = True
         self.report: list[Any] = []
@@ -236,13 +236,11 @@ class HostForward:
         """
         if not self._agrees_at_all_scales(program, width):
             return False
-        from noterl import networks
         from noterl.backends import keras
 
         rng = np.random.default_rng(1)
         fetch = self._backend.fetch
-        variables = networks.unique(part for network in self.networks for part in networks.variables(network))
-        saved = [(variable, fetch(variable)) for variable in variables if keras.backend.is_float_dtype(variable.dtype)]
+        saved = [(variable, fetch(variable)) for variable in self._all if keras.backend.is_float_dtype(variable.dtype)]
         before = [(number, float(number)) for number in self.hyperparameters]
         try:
             for variable, value in saved:

@@ -318,8 +318,8 @@ class SeparateUpdates:
             program = self._programs[(first + applied) % len(self._programs)]
             results.append(program(_only(rows, applied), 1))
             applied += results[-1].applied
-        logs = _joined([result.logs for result in results])
-        feedback = _joined([result.feedback for result in results])
+        logs = joined([result.logs for result in results])
+        feedback = joined([result.feedback for result in results])
         return GroupResult(logs, feedback, applied, results[-1].stopped_early, results[-1].weights)
 
 
@@ -330,6 +330,6 @@ def _only(rows: Rows, k: int) -> Rows:
     return map_arrays(lambda array: array[k : k + 1], rows)
 
 
-def _joined(results: list[dict[str, Any]]) -> dict[str, np.ndarray]:
+def joined(results: list[dict[str, Any]]) -> dict[str, np.ndarray]:
     """Return the values by name of all results, on the host."""
     return {name: np.concatenate([np.asarray(values[name]) for values in results]) for name in results[0]}

@@ -15,7 +15,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from noterl.backends.common import GatheredRows, GroupResult, Rows, num_updates
+from noterl.backends.common import GatheredRows, GroupResult, Rows, joined, num_updates
 from noterl.backends.process_group import ConnectionLost
 from noterl.backends.tensorflow.gradients import FiniteFlag, all_finite
 from noterl.backends.tensorflow.replicas import copies_of, tracing_with
@@ -236,16 +236,9 @@ class ScheduledUpdates(Updates):
         Args:
             results: for each part, the number of updates, and (logs, feedback).
         """
-
-        def joined(which: int) -> dict[str, np.ndarray]:
-            return {
-                name: np.concatenate([np.asarray(result[which][name])[:used] for used, result in results])
-                for name in results[0][1][which]
-            }
-
         self._pull()
-        logs = joined(0)
-        feedback = joined(1)
+        logs = joined([map_arrays(partial(_part, 0, used), logs) for used, (logs, _) in results])
+        feedback = joined([map_arrays(partial(_part, 0, used), feedback) for used, (_, feedback) in results])
         finite = logs.pop("")
         applied = len(finite) if finite.all() else int(np.argmin(finite))
         return GroupResult(logs, feedback, applied)

@@ -30,22 +30,20 @@ def write_video(path: Path, frames: Iterator[np.ndarray], fps: int) -> None:
         OSError: if the file cannot be written, or ffmpeg fails.
     """
     encoder = find_encoder(path)
-    failures: list[OSError] = []
 
     def guarded() -> Iterator[np.ndarray]:
         try:
             yield from _of_one_size(frames)
         except OSError as error:
-            failures.append(error)
-            raise _FramesFailed from error
+            raise _FramesFailed(error) from None
 
     try:
         if encoder is None:
             _write_gif(path, guarded(), fps)
         else:
             _write_mp4(encoder, path, guarded(), fps)
-    except _FramesFailed:  # an error of the environment, not of the file
-        raise failures[0] from None
+    except _FramesFailed as failed:  # an error of the environment, not of the file
+        raise failed.args[0] from None
 
 
 def as_bytes(frame: Any) -> np.ndarray:

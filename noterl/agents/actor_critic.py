@@ -84,21 +84,18 @@ class ActorCritic(Agent):
             raise ValueError("shared must be False with a critic of your own, which is used as it is")
         shared = self._shares(actor, critic) if shared is None else check_bool("shared", shared)
 
-        def build(layers: Any, outputs: int, **last_layer: Any) -> Any:
-            space = self.spaces.network_space
-            return networks.default_network(space, layers, outputs, activation=activation, **last_layer)
-
         def build_critic(layers: Any) -> Any:
             width = self.num_values
             if not shared:
-                return build(layers, width, gain=1.0)
+                space = self.spaces.network_space
+                return networks.default_network(space, layers, width, activation=activation, gain=1.0)
             described = isinstance(actor, networks.HiddenLayers) and isinstance(layers, networks.HiddenLayers)
             options = {"hidden": layers, "own_layers": actor.num_own} if described else {}
             return networks.share_trunk(self.actor, width, gain=1.0, **options)
 
         shape = self.observation_shape
-        self.actor: networks.Network = networks.network_or_default(
-            actor, hidden, lambda layers: build(layers, **last_layer), shape
+        self.actor: networks.Network = self.spaces.network_or_default(
+            actor, hidden, activation=activation, **last_layer
         )
         if critic is not None or not networks.returns_pair(actor, shape):
             self.critic = networks.network_or_default(critic, hidden, build_critic, shape)

@@ -119,12 +119,7 @@ class AlphaZero(Agent):
         self.extra_spec: dict[str, Any] = {"visit_shares": ((size,), np.float32)}
         self.info_spec: dict[str, Any] = {"action_mask": ((size,), np.bool_, True), "to_play": ((), np.int8, 0)}
         (network,) = networks.split_networks(network, "network")
-        self.network: networks.Network = networks.network_or_default(
-            network,
-            hidden,
-            lambda layers: networks.default_network(self.spaces.network_space, layers, size + 1),
-            self.observation_shape,
-        )
+        self.network: networks.Network = self.spaces.network_or_default(network, hidden, size + 1)
 
         def number(name: str, value: Any, default: float = 0.0, maximum: float | None = None) -> Any:
             return self.hyperparameter(name, default if value is None else value, minimum=0.0, maximum=maximum)

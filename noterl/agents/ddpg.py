@@ -37,12 +37,7 @@ class DeterministicActor(Agent):
 
     def build_actor(self, actor: Any, hidden: Any) -> networks.Network:
         """Return your own actor, or the default one if it is None or a description."""
-        return networks.network_or_default(
-            actor,
-            hidden,
-            lambda layers: networks.default_network(self.spaces.network_space, layers, self.action_size),
-            self.observation_shape,
-        )
+        return self.spaces.network_or_default(actor, hidden, self.action_size)
 
     def defaults(self) -> Defaults:
         """Return the settings of the baseline of Fujimoto et al. (2018), with the authors' later batch size."""

@@ -144,16 +144,11 @@ class DQN(Agent):
 
     def value_network(self, network: Any, hidden: Any, atoms: int, dueling: bool) -> networks.Network:
         """Return a network that returns `atoms` values for each action; other arguments as in the constructor."""
-        space = self.spaces.network_space
         outputs = atoms * self.action_size
         values = atoms if dueling else 0
         if self.noisy:
-            return networks.NoisyNetwork(space, hidden, outputs, values)
-
-        def build(layers: Any) -> networks.Network:
-            return networks.default_network(space, layers, outputs, dueling=values)
-
-        return networks.network_or_default(network, hidden, build, self.observation_shape)
+            return networks.NoisyNetwork(self.spaces.network_space, hidden, outputs, values)
+        return self.spaces.network_or_default(network, hidden, outputs, dueling=values)
 
     def defaults(self) -> Defaults:
         """Return the default settings.

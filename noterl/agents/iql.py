@@ -99,19 +99,14 @@ class IQL(CriticEnsemble):
         roles = "actor", "value", *["critic"] * self.num_critics
         actor, value, *critics = networks.split_networks(network, *roles)
 
-        def build(layers: Any, outputs: int) -> networks.Network:
-            return networks.default_network(space, layers, outputs)
-
         def build_critic(layers: Any) -> networks.Network:
             if self.discrete:
                 return networks.default_network(space, layers, size, **self.critic_norm)
             return networks.default_critic(space, layers, size, **self.critic_norm)
 
         outputs = size if self.discrete else 2 * size
-        self.actor = networks.network_or_default(actor, hidden, lambda layers: build(layers, outputs), shape)
-        self.state_value: networks.Network = networks.network_or_default(
-            value, hidden, lambda layers: build(layers, 1), shape
-        )
+        self.actor = self.spaces.network_or_default(actor, hidden, outputs)
+        self.state_value: networks.Network = self.spaces.network_or_default(value, hidden, 1)
         self.build_ensemble(critics, hidden, build_critic, shape if self.discrete else (self.observation_size + size,))
         self.gamma = self.hyperparameter("gamma", gamma, minimum=0.0, maximum=1.0)
         self.expectile = self.hyperparameter("expectile", expectile, minimum=0.0, maximum=1.0)

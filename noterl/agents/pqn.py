@@ -76,11 +76,7 @@ class PQN(Agent):
     ) -> None:
         super().__init__(env, **options)
         (network,) = networks.split_networks(network, "q")
-
-        def build(layers: Any) -> networks.Network:
-            return networks.default_network(self.spaces.network_space, layers, self.action_size, layer_norm=True)
-
-        self.q: networks.Network = networks.network_or_default(network, hidden, build, self.observation_shape)
+        self.q: networks.Network = self.spaces.network_or_default(network, hidden, self.action_size, layer_norm=True)
         self.rollout_steps: int = check_positive("rollout_steps", rollout_steps)
         self.epochs: int = check_positive("epochs", epochs)
         self.gamma = self.hyperparameter("gamma", gamma, minimum=0.0, maximum=1.0)

@@ -11,7 +11,8 @@ from gymnasium.spaces import Box, Dict, Space
 from noterl.envs import EnvSource
 from noterl.envs.multi_agent.team import Team
 from noterl.envs.observation import ObservationEncoder
-from noterl.networks.builders import is_image_shape
+from noterl.networks.access import Network, network_or_default
+from noterl.networks.builders import default_network, is_image_shape
 from noterl.normalization import CLIP, Normalizers
 
 
@@ -71,6 +72,14 @@ class Spaces:
         """The space of observations as networks receive them, before a Dict becomes a vector; for teams, a tuple."""
         spaces = tuple(map(self._network_space, self._encoders))
         return spaces[0] if self.team is None else spaces
+
+    def network_or_default(self, network: Any, hidden: Any, outputs: int, **options: Any) -> Network:
+        """Return your own network of observations, or `default_network` if it is None or describes layers."""
+
+        def build(layers: Any) -> Network:
+            return default_network(self.network_space, layers, outputs, **options)
+
+        return network_or_default(network, hidden, build, self.network_shape)
 
     def _network_space(self, encoder: ObservationEncoder) -> Space[Any]:
         """Return the encoder's own space, or a Box or a Dict of Boxes for normalized observations."""

@@ -31,7 +31,6 @@ class DeviceProgram(on_device.DeviceProgram):
         updates = self.training.updates
         assert isinstance(updates, Updates)
         self._updates = updates
-        self._variables = updates.variables
         self._scheduled_positions = updates.positions(self.training.scheduled)
         self._environments = Environments(self.training, self.training.encode)
         compiled = compiler(updates.jit_compile)
@@ -43,8 +42,8 @@ class DeviceProgram(on_device.DeviceProgram):
 
     def __call__(self, carry: Carry, begin: int, end: int, scheduled: np.ndarray) -> tuple[Carry, Report]:
         """Train from position `begin` of the rollout in progress to `end`, and write the variables back."""
-        state, carry, report = self.train(read_values(self._variables), carry, begin, end, scheduled)
-        write_values(self._variables, state)
+        state, carry, report = self.train(read_values(self._updates.variables), carry, begin, end, scheduled)
+        write_values(self._updates.variables, state)
         return carry, report
 
     def train(self, state: list[Any], carry: Carry, begin: int, end: int, scheduled: np.ndarray) -> tuple:
@@ -114,7 +113,7 @@ class DeviceProgram(on_device.DeviceProgram):
         """Play episodes without exploration; return the returns and lengths, `[episodes]`; pure."""
 
         def act(observations: Any) -> Any:
-            with Scope(self._variables, state):
+            with Scope(self._updates.variables, state):
                 return self.act_best(observations)
 
         return self._environments.play(act, key, episodes)
@@ -171,7 +170,7 @@ class DeviceProgram(on_device.DeviceProgram):
 
         def once(loop: tuple[list[Any], Any], indices: Any) -> tuple[tuple[list[Any], Any], dict[str, Any]]:
             values, finite = loop
-            with Scope(self._variables, values) as scope:
+            with Scope(self._updates.variables, values) as scope:
                 logs, _ = self._updates.step(take(rows.data, indices), 0)
             return (scope.values(), finite & scope.finite_losses), logs
 
@@ -194,7 +193,7 @@ class DeviceProgram(on_device.DeviceProgram):
         """Return the state with scheduled values, the minibatches, and the carry for the next rollout."""
         positions = self._scheduled_positions
         state = replaced(state, positions, [scheduled[k] for k in range(len(positions))])
-        with Scope(self._variables, state) as scope:
+        with Scope(self._updates.variables, state) as scope:
             rows, learner_state = self.prepare(self._batch(carry.memory, carry.learner_state))
         indices = self._indices(jax.random.fold_in(carry.key, self.length))
         # Rounds have the numbers below `length`, and the minibatches have `length`.

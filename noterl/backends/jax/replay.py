@@ -36,7 +36,6 @@ class ReplayProgram(on_device.ReplayProgram):
         updates = self.training.updates
         assert isinstance(updates, Updates)
         self._updates = updates
-        self._variables = updates.variables
         self._scheduled_positions = updates.positions(self.training.scheduled)
         self._environments = Environments(self.training, self.store, self.training.encode)
         jit_compile = updates.jit_compile
@@ -52,12 +51,12 @@ class ReplayProgram(on_device.ReplayProgram):
     ) -> tuple[Carry, Transitions, Report]:
         """Train, and write the variables back; `ring` must not be used again."""
         place = Place(*map(np.int32, place))
-        run = partial(self._run, read_values(self._variables), carry, table=table, place=place, plan=plan)
+        run = partial(self._run, read_values(self._updates.variables), carry, table=table, place=place, plan=plan)
         state, after, ring, report, finite = run(ring=ring)
         # Checking each update takes longer, so only a call that has failed is repeated with checks.
         if not finite:
             state, after, ring, report, _ = run(ring=ring, careful=True)
-        write_values(self._variables, state)
+        write_values(self._updates.variables, state)
         report = jax.tree.map(np.asarray, report)
         # All updates of a round are applied before one of the next round.
         applied = np.diff(np.minimum(np.cumsum(plan.updates), report.applied), prepend=0)
@@ -210,7 +209,7 @@ class ReplayProgram(on_device.ReplayProgram):
 
     def _with_copy(self, state: list[Any]) -> list[Any]:
         """Return the state after a hard copy to the target."""
-        with Scope(self._variables, state) as scope:
+        with Scope(self._updates.variables, state) as scope:
             self.update_target()
         return scope.values()
 
@@ -240,7 +239,7 @@ class ReplayProgram(on_device.ReplayProgram):
             name: SAMPLERS[distribution](extra_key, (self.training.batch_size, *shape), jnp.float32)
             for extra_key, (name, (shape, distribution)) in zip(keys[1:], self.random_spec.items(), strict=True)
         }
-        with Scope(self._variables, state):
+        with Scope(self._updates.variables, state):
             return self._gather(ring, slots, newest, extra)
 
     def _gather(self, ring: Transitions, slots: Any, newest: Any, extra: dict[str, Any]) -> Batch:

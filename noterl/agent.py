@@ -94,9 +94,8 @@ class BaseAgent(Algorithm):
     def __dir__(self) -> list[str]:
         """Return the names for completion: those for users of an agent, not those for authors of algorithms."""
         agent_class = type(self)
-        names = {
-            name for base in agent_class.__mro__ if base.__module__.partition(".")[0] != "noterl" for name in vars(base)
-        }
+        own_classes = [base for base in agent_class.__mro__ if base.__module__.partition(".")[0] != "noterl"]
+        names = {name for base in own_classes for name in vars(base)}
         names = {name for name in {*names, *vars(self)} if not hasattr(BaseAgent, name)}
         names -= {"generators", "spaces", "trace_counts"}
         names |= inspect.signature(agent_class).parameters.keys() & vars(self).keys()
@@ -417,9 +416,8 @@ class BaseAgent(Algorithm):
         Raises:
             ValueError: if an argument is not one of the allowed values.
         """
-        return Evaluation(self._parts, env, episodes, seed, deterministic, max_steps, num_envs, info).run(
-            CallbackList(callbacks)
-        )
+        evaluation = Evaluation(self._parts, env, episodes, seed, deterministic, max_steps, num_envs, info)
+        return evaluation.run(CallbackList(callbacks))
 
     def save(self, path: str | Path, *, replay: bool = True) -> None:
         """Write the agent and its training state to one file, atomically; `replay=False` omits the replay memory.

@@ -386,9 +386,8 @@ class Algorithm(Configurable):
 
     def networks(self) -> dict[str, Any]:
         """Return the agent's networks, variables and seed generators by the names of the attributes."""
-        return networks.find_networks(
-            {name: value for name, value in vars(self).items() if _owner(type(self), name) is None}
-        )
+        attributes = {name: value for name, value in vars(self).items() if _owner(type(self), name) is None}
+        return networks.find_networks(attributes)
 
     def trained_variables(self) -> list[Any]:
         """Return the variables that the default `update` trains: all trainable ones, which excludes targets."""
@@ -442,9 +441,8 @@ class Algorithm(Configurable):
         observation, state = inputs
         output, new_state, fields = self._output_state_and_fields(observation, state)
         dtypes = {name: keras.backend.standardize_dtype(value.dtype) for name, value in state.items()}
-        return self._columns_of(output, fields), {
-            name: ops.cast(new_state[name], dtype) for name, dtype in dtypes.items()
-        }
+        columns = self._columns_of(output, fields)
+        return columns, {name: ops.cast(new_state[name], dtype) for name, dtype in dtypes.items()}
 
     def _output_state_and_fields(
         self, observation: Any, state: dict[str, Any]

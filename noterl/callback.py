@@ -272,9 +272,8 @@ class Every:
         self.count: float = (
             check_number(name, count, low=0, above=True) if unit == "seconds" else check_count(name, count)
         )
-        self.at: str = check_word(
-            "at", at or ("episode" if unit == "episodes" else "both"), ("episode", "step", "both")
-        )
+        default = "episode" if unit == "episodes" else "both"
+        self.at: str = check_word("at", at or default, ("episode", "step", "both"))
 
     def now(self, agent: AgentView) -> float:
         """Return the current count of the unit."""

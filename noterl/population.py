@@ -282,9 +282,8 @@ class Population:
         """Train the members, whose loops call the callbacks."""
         options = {"env": None, "episodes": None, "steps": steps, "num_envs": num_envs, "vectorize": False, "info": ()}
         options |= {"strategy": None, "workers": 0, "verbose": 0, "log_every": None, "seed": None}
-        fits = [
-            Fit(agent._parts, callbacks=hooks, **options) for agent, hooks in zip(self._agents, callbacks, strict=True)
-        ]
+        pairs = zip(self._agents, callbacks, strict=True)
+        fits = [Fit(agent._parts, callbacks=hooks, **options) for agent, hooks in pairs]
         # All arguments are checked before the first member begins.
         for fit in fits:
             fit.parts.session.guard = guard

@@ -190,9 +190,7 @@ class Hindsight(Relabel):
         if self._compute_terminated is not None:
             ended = self._compute_terminated(achieved, desired, info)
             if np.ndim(ended) == 0:  # gymnasium-robotics takes one transition
-                ended = [
-                    self._compute_terminated(*arguments) for arguments in zip(achieved, desired, info, strict=True)
-                ]
+                ended = list(map(self._compute_terminated, achieved, desired, info))
             terminated[:, chosen] = _check_shape("compute_terminated", ended, achieved).reshape(steps, count)
 
     def _achieved(self, indices: Array) -> Array:

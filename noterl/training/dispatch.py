@@ -29,9 +29,7 @@ class CallbackList:
     def __init__(self, callbacks: Iterable[Any] = ()) -> None:
         if isinstance(callbacks, Callback) or not isinstance(callbacks, Iterable):
             raise ValueError(f"callbacks must be a list of callbacks, got {callbacks!r}")
-        self.callbacks: list[Callback] = sorted(
-            (_adapt(callback) for callback in callbacks), key=lambda callback: callback.order
-        )
+        self.callbacks: list[Callback] = sorted(map(_adapt, callbacks), key=lambda callback: callback.order)
         self.keyed()  # raises an error if two callbacks share a key
 
     def of_rank(self, rank: int) -> CallbackList:

@@ -64,9 +64,8 @@ class Evaluation:
             def play() -> None:
                 call_handlers((*events.on_evaluate_begin, *callbacks.handlers("on_evaluate_begin")), {})
                 count = min(self.num_envs, self.episodes)
-                environments = [
-                    closing.enter_context(contextlib.closing(player.make_environment())) for _ in range(count)
-                ]
+                made = (contextlib.closing(player.make_environment()) for _ in range(count))
+                environments = list(map(closing.enter_context, made))
                 episodes, steps = self.play(player, environments)
                 deque(steps, maxlen=0)
                 closing.close()

@@ -292,9 +292,8 @@ class Parts:
         algorithm.head.check_values(outputs)
         explorer = settings.policy or settings.noise or Explorer()
         starts = settings.schedule.learning_starts
-        dtype = algorithm.observation_dtype
-        normalizers = algorithm.spaces.normalizers
-        arguments = algorithm.head, explorer, algorithm.generators, dtype, normalizers, starts, fields
+        observations = algorithm.observation_dtype, algorithm.spaces.normalizers
+        arguments = algorithm.head, explorer, algorithm.generators, *observations, starts, fields
         with algorithm._reads.recording(acting=True) as reading:
             agent: Any = algorithm
             actor: Actor = agent._new_actor(forward, *arguments)

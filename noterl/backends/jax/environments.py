@@ -77,9 +77,8 @@ class Environments:
         if not self._training.policy_start:
             return {}
         start = {f"{STATE}{name}": jnp.asarray(value) for name, value in self._training.policy_start.items()}
-        return jax.tree.map(
-            lambda value: jnp.repeat(value[None], self._num_envs, axis=0), {STARTS: jnp.float32(1), **start}
-        )
+        start[STARTS] = jnp.float32(1)
+        return {name: jnp.repeat(value[None], self._num_envs, axis=0) for name, value in start.items()}
 
     def follow_policy(self, carry: Carry, after: dict[str, Any], ended: Any, counted: Any) -> dict[str, Any]:
         """Return `Carry.policy` after a step.
@@ -201,10 +200,9 @@ def add_rewards(loop: tuple[Carry, Report], row: Any, reward: Any, ended: Any, c
     returns, lost = _two_sum(sums.returns, reward)
     after = Sums(returns, sums.compensation + lost, sums.lengths + 1)
     kept = (jnp.where(counted, jnp.where(ended, 0, new), old) for new, old in zip(after, sums, strict=True))
-    reported = jax.tree.map(
-        lambda all_, new: all_.at[row].set(new), (report.ended, report.sums), (ended & counted, after)
-    )
-    return carry._replace(sums=Sums(*kept)), report._replace(ended=reported[0], sums=reported[1])
+    reported = (all_.at[row].set(new) for all_, new in zip(report.sums, after, strict=True))
+    report = report._replace(ended=report.ended.at[row].set(ended & counted), sums=Sums(*reported))
+    return carry._replace(sums=Sums(*kept)), report
 
 
 def select(mask: Any, first: Any, second: Any) -> Any:

@@ -42,9 +42,8 @@ class ThreadedMembers:
 
     def play(self, variables: Sequence[Any], key: np.ndarray, episodes: int) -> tuple[np.ndarray, np.ndarray]:
         """Play the same episodes with each member; return returns and lengths, `[S, episodes]`."""
-        results = self._map(
-            ("play", episodes), lambda member: self._play(read_values(member), key, episodes), variables
-        )
+        name = "play", episodes
+        results = self._map(name, lambda member: self._play(read_values(member), key, episodes), variables)
         returns, lengths = (np.stack([np.asarray(result[k]) for result in results]) for k in (0, 1))
         return returns, lengths
 

@@ -180,10 +180,9 @@ class ReplayProgram(on_device.ReplayProgram):
             before: the updates applied in this call, whether all are finite, and the logged values.
             careful: whether an update that is not finite is undone and ends the updates.
         """
-        values = [
-            jnp.where(now.updates > 0, now.scheduled[k], state[p]) for k, p in enumerate(self._scheduled_positions)
-        ]
-        state = replaced(state, self._scheduled_positions, values)
+        positions = self._scheduled_positions
+        values = [jnp.where(now.updates > 0, now.scheduled[k], state[p]) for k, p in enumerate(positions)]
+        state = replaced(state, positions, values)
         # Loops of no or one pass: a branch would copy the whole state in each round.
         state = jax.lax.fori_loop(0, now.copies, lambda _, state: self._with_copy(state), state)
 

@@ -44,9 +44,7 @@ class Scope(keras.StatelessScope):
     def __init__(self, variables: Sequence[keras.Variable], values: Sequence[Any]) -> None:
         super().__init__()
         self.variables = variables
-        self.state_mapping: dict[int, Any] = {
-            id(variable): value for variable, value in zip(variables, values, strict=True)
-        }
+        self.state_mapping: dict[int, Any] = dict(zip(map(id, variables), values, strict=True))
         self.finite: Any = True
         self.finite_losses: Any = True
 
@@ -130,9 +128,8 @@ def dry_run(function: Callable[[], None], variables: Variables, jit_compile: boo
 def isolated(function: Callable[[], T], variables: Sequence[keras.Variable]) -> T:
     """Return `function()`, and discard the assignments to `variables`; also inside a compiled call."""
     # Inside a compiled call, the outer scope has the current values.
-    scope = (
-        Scope(_scopes.top.variables, _scopes.top.values()) if _scopes.top else Scope(variables, read_values(variables))
-    )
+    outer = _scopes.top
+    scope = Scope(outer.variables, outer.values()) if outer else Scope(variables, read_values(variables))
     with scope:
         return function()
 

@@ -219,9 +219,8 @@ class ReplicatedUpdates(Updates):
         finite, logs, feedback = tf.nest.map_structure(strategy.experimental_local_results, results)
         and_finite(finite[0])
         # Logs are means over all replicas, so every replica has the same.
-        return {name: values[0] for name, values in logs.items()}, {
-            name: tf.concat(values, 0) for name, values in feedback.items()
-        }
+        means = {name: values[0] for name, values in logs.items()}
+        return means, {name: tf.concat(values, 0) for name, values in feedback.items()}
 
     def _share_of_step(self, batch: Batch, index: int) -> tuple[Any, dict[str, Any], dict[str, Any]]:
         """Make one replica's share of an update; return whether all is finite, the global logs and own feedback."""

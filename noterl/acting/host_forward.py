@@ -122,10 +122,8 @@ class HostForward:
         """Return the output for observations `[N, ...]`, with noise in the weights if there is a generator."""
         if self.program is None:
             return self.compiled(observations) if noise is None else self._compiled_with_noise(observations, noise)
-        weights = self.weights()
-        return run_program(
-            self.program, observations, weights if noise is None else with_noise(weights, self.noise_places, noise)
-        )
+        weights = self.weights() if noise is None else with_noise(self.weights(), self.noise_places, noise)
+        return run_program(self.program, observations, weights)
 
     def _compiled_with_noise(self, observations: Any, generator: np.random.Generator) -> np.ndarray:
         """Return the output of the compiled call with new noise in the weights; the noise is 0 again afterwards."""

@@ -368,7 +368,6 @@ class VectorLanes(Lanes):
         except Exception as error:  # an environment that has changed since the state was saved may raise any error
             return f"{type(error).__name__}: {error}"
         self._discarded = saved["discarded"]
-        same = (
-            envs.equal(at(self._observations, lane), lane_state["observation"]) for lane, lane_state in enumerate(lanes)
-        )
+        expected = [lane_state["observation"] for lane_state in lanes]
+        same = (envs.equal(at(self._observations, lane), expected[lane]) for lane in range(len(lanes)))
         return None if all(same) else "observations differ"

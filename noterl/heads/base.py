@@ -90,9 +90,7 @@ class Head:
         """
         is_box_of_ints = isinstance(action_space, spaces.Box) and action_space.dtype.kind != "f"
         if is_box_of_ints or not isinstance(action_space, self.kinds):
-            kinds = " or ".join(
-                "Box of floats" if accepted is spaces.Box else accepted.__name__ for accepted in self.kinds
-            )
+            kinds = " or ".join("Box of floats" if kind is spaces.Box else kind.__name__ for kind in self.kinds)
             raise ValueError(f"env: the head {type(self).__name__} takes {kinds} action spaces, got {action_space}")
         bound = copy.copy(self)
         bound.action_space = action_space

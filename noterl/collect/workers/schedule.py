@@ -171,9 +171,8 @@ class EpisodePhases(Phases):
 
     def prepare_round(self, step: int, updates: int, rounds: float | None) -> None:
         """Begin a phase of each worker that has no rounds left."""
-        waiting = [
-            index for index, inbox in enumerate(self.inboxes) if not inbox.rows and not self._pending[index].any()
-        ]
+        empty = [index for index, inbox in enumerate(self.inboxes) if not inbox.rows]
+        waiting = [index for index in empty if not self._pending[index].any()]
         if not waiting:
             return
         self.publisher.publish(updates)

@@ -109,9 +109,8 @@ class RowWriter:
         self._observation = _writer(fields, OBSERVATION, space)
         self._next_observation = _writer(fields, NEXT_OBSERVATION, space)
         self._outcome = tuple(fields[name] for name in ("action", "reward", "unclipped", "terminated", "truncated"))
-        self._extra = {
-            name.partition("/")[2]: array for name, array in fields.items() if name.startswith((FIELDS, TEAM))
-        }
+        extra = [name for name in fields if name.startswith((FIELDS, TEAM))]
+        self._extra = {name.partition("/")[2]: fields[name] for name in extra}
 
     def write(self, row: int, transition: Transition, earned: float) -> None:
         """Write a transition, except for the fields that `write_round` writes, and the reward for the logs."""
@@ -165,9 +164,8 @@ class RowReader:
 
     def read(self, fields: Mapping[str, Array], rows: slice) -> list[Row]:
         """Return the rows of a slice with a start and a stop; the observations are views of the fields."""
-        observations, following = (
-            _observations(fields, name, self._observation_space, rows) for name in (OBSERVATION, NEXT_OBSERVATION)
-        )
+        observations = _observations(fields, OBSERVATION, self._observation_space, rows)
+        following = _observations(fields, NEXT_OBSERVATION, self._observation_space, rows)
         actions = members(fields["action"][rows].copy(), self._action_space)
         outcome = (fields[name][rows].tolist() for name in ("reward", "unclipped", "terminated", "truncated", "begun"))
         return list(zip(observations, following, actions, *outcome, strict=True))

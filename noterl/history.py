@@ -172,9 +172,8 @@ class History(Callback):
                     line.set(alpha=0.35, linewidth=0.7)
                     # Without the first values, whose mean would be over fewer.
                     averages = figures.smooth(values, width)[width - 1 :]
-                    axes.plot(
-                        at[width - 1 :], averages, color=line.get_color(), linestyle="-", label=f"mean of {width}"
-                    )
+                    at = at[width - 1 :]
+                    axes.plot(at, averages, color=line.get_color(), linestyle="-", label=f"mean of {width}")
                     axes.legend()
                 axes.set(xlabel=figures.AXES.get(x, x.replace("_", " ")), ylabel=name.replace("_", " "))
         return figures.figure_of(panels)

@@ -93,9 +93,8 @@ class Cloning(UpdateSource):
         arguments = batch.observation, batch.action
         updater = self._learner.updater
         with training_mode(updater.networks, updater.precision):
-            loss, _ = backends.current().minimize(
-                self.loss, self.variables, self.optimizer, arguments, known=self._known, traceable=True
-            )
+            minimize = backends.current().minimize
+            loss, _ = minimize(self.loss, self.variables, self.optimizer, arguments, known=self._known, traceable=True)
         return {"loss": loss}, {}
 
     def loss(self, observation: Any, action: Any) -> Any:

@@ -125,9 +125,8 @@ def find_exploration(head: Head, explorer: Explorer) -> Exploration | None:
 
 def has_uniform_actions(space: spaces.Space[Any]) -> bool:
     """Return whether `uniform_actions` supports the space."""
-    return isinstance(space, spaces.Discrete | spaces.MultiDiscrete) or (
-        isinstance(space, spaces.Box) and space.is_bounded() and space.dtype.kind == "f"
-    )
+    has_bounds = isinstance(space, spaces.Box) and space.is_bounded() and space.dtype.kind == "f"
+    return has_bounds or isinstance(space, spaces.Discrete | spaces.MultiDiscrete)
 
 
 def num_uniform(space: spaces.Space[Any]) -> int:

@@ -175,9 +175,8 @@ class DeviceMemory:
         slots = self._slots(numbers)
         rows = self._program.read(self.ring, slots)
         ends = (rows[name].tolist() for name in ("terminated", "truncated"))
-        columns = zip(
-            (slots % self._program.num_envs).tolist(), rows["action"], rows["reward"].tolist(), *ends, strict=True
-        )
+        lanes = (slots % self._program.num_envs).tolist()
+        columns = zip(lanes, rows["action"], rows["reward"].tolist(), *ends, strict=True)
         for k, (lane, action, reward, terminated, truncated) in enumerate(columns):
             before = at(rows["observation"], k)
             after = at(rows["next_observation"], k)

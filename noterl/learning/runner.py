@@ -96,9 +96,8 @@ class UpdateRunner:
         started = perf_counter()
         sample = source.sample(updates)
         self.clock["sample"] += perf_counter() - started
-        samples = [
-            sample[updates_of_call] for updates_of_call in source.schedule.split(self.counters.updates, updates, size)
-        ]
+        calls = source.schedule.split(self.counters.updates, updates, size)
+        samples = [sample[updates_of_call] for updates_of_call in calls]
         results: list[GroupResult] = []
         failed = False
         with source.batches(samples, size) as batches:

@@ -117,9 +117,8 @@ class Updater:
             if hyperparameter.schedule is not None
         ]
         trained_by = [*self.optimizers.values(), *([self.reward_model.optimizer] if self.reward_model else [])]
-        self._scheduled += [
-            partial(optimizers.update_rules, optimizer) for optimizer in trained_by if optimizers.has_rules(optimizer)
-        ]
+        with_rules = filter(optimizers.has_rules, trained_by)
+        self._scheduled += [partial(optimizers.update_rules, optimizer) for optimizer in with_rules]
         # Eager updates read numbers of optimizers again, so only compiled programs need the check.
         if "live_numbers" not in backends.current().capabilities and self.jit_compile is not False:
             self._constants = [(optimizer, optimizers.constants(optimizer)) for optimizer in trained_by]
@@ -328,6 +327,5 @@ class Updater:
         # variables and attributes, whose changes are noticed.
         traceable = owner is not None and (owner is algorithm or owner is self.reward_model)
         traceable = traceable and not algorithm._reads.is_eager
-        return backends.current().minimize(
-            loss_fn, variables, optimizer, args, known=self.variables, traceable=traceable
-        )
+        minimize = backends.current().minimize
+        return minimize(loss_fn, variables, optimizer, args, known=self.variables, traceable=traceable)

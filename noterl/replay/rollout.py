@@ -166,9 +166,8 @@ class Rollout:
         """Discard all rounds so far; see `RolloutLearner.discard_rollout`."""
         self.round = 0
         self._begun = False
-        self.learner_state = {
-            name: np.zeros((self.num_envs, *shape), dtype) for name, (shape, dtype) in self._learner_state_spec.items()
-        }
+        spec = self._learner_state_spec.items()
+        self.learner_state = {name: np.zeros((self.num_envs, *shape), dtype) for name, (shape, dtype) in spec}
         if self.num_envs:
             self.valid[:1] = False  # there may be no row after `set_state`
 

@@ -197,10 +197,8 @@ class ACER(ActorCritic):
         target = losses.retrace(batch.reward, batch.discount, taken_q, next_value, ratio, continues)
         taken = losses.map_rows(self.head.one_hot, action)
         advantages = q - ops.expand_dims(value, -1)
-        bound = ops.convert_to_tensor(self.truncation)
-        coefficients = losses.truncated_importance(
-            policy, behavior, taken, target - value, advantages, bound, self.epsilon
-        )
+        limits = ops.convert_to_tensor(self.truncation), self.epsilon
+        coefficients = losses.truncated_importance(policy, behavior, taken, target - value, advantages, *limits)
         return coefficients, target
 
     def policy_gradient(self, log_policy: Any, coefficients: Any, average: Any) -> tuple[Any, Any]:

@@ -94,14 +94,15 @@ class DDPG(DeterministicActor):
         **options: Unpack[AgentOptions],
     ) -> None:
         super().__init__(env, **options)
-        space = self.spaces.network_space
         outputs = self.action_size
         actor, critic = networks.split_networks(network, "actor", "critic")
         self.actor = self.build_actor(actor, hidden)
+
+        def build(layers: Any) -> networks.Network:
+            return networks.default_critic(self.spaces.network_space, layers, outputs)
+
         joint = (self.observation_size + outputs,)
-        self.critic: networks.Network = networks.network_or_default(
-            critic, hidden, lambda layers: networks.default_critic(space, layers, outputs), joint
-        )
+        self.critic: networks.Network = networks.network_or_default(critic, hidden, build, joint)
         self.target_actor: networks.Network = networks.clone(self.actor)
         self.target_critic: networks.Network = networks.clone(self.critic)
         self.gamma = self.hyperparameter("gamma", gamma, minimum=0.0, maximum=1.0)

@@ -100,9 +100,8 @@ class MADDPG(MultiAgent):
         # Default critics scale pixels themselves.
         inputs = self.spaces.network_space
         scales = [networks.column_scales(space) for space in inputs]
-        self.scales: list[Any] = [
-            factors if isinstance(critics, list | tuple) and (factors != 1).any() else 1.0 for factors in scales
-        ]
+        own = isinstance(critics, list | tuple)
+        self.scales: list[Any] = [factors if own and (factors != 1).any() else 1.0 for factors in scales]
         self.actors, self.actor_of = self._networks_of(
             actors, chosen, hidden, lambda i, layers: networks.default_network(inputs[i], layers, self.action_size[i])
         )
@@ -137,9 +136,8 @@ class MADDPG(MultiAgent):
                 )
             chosen = [[id(network) for network in own].index(id(network)) for network in own]
         first = sorted(set(chosen))
-        return [build(i, hidden) if own is None else networks.check_network("network", own[i]) for i in first], [
-            first.index(i) for i in chosen
-        ]
+        built = [build(i, hidden) if own is None else networks.check_network("network", own[i]) for i in first]
+        return built, [first.index(i) for i in chosen]
 
     def defaults(self) -> Defaults:
         """Return the settings of the paper's appendix, and the gradient clipping of its authors' code."""

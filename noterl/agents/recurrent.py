@@ -70,9 +70,8 @@ class RecurrentActorCritic(ActorCritic):
         self.actor: networks.Network = networks.recurrent_network(*layers, activation=activation, **last_layer)
         self.state_spec: Any = self.actor.state_spec
         if shared:
-            self.critic: Any = self.actor.with_output(
-                1, () if self.is_image else hidden, activation=activation, gain=1.0
-            )
+            own_units = () if self.is_image else hidden
+            self.critic: Any = self.actor.with_output(1, own_units, activation=activation, gain=1.0)
         else:
             self.critic = networks.recurrent_network(*layers, 1, activation=activation, gain=1.0)
             self.learner_state_spec: Any = self.critic.state_spec

@@ -190,9 +190,8 @@ class TRPO(ActorCritic):
 
     def value_loss(self, batch: Batch) -> Any:
         """Return the mean squared error of the values."""
-        return losses.masked_mean(
-            losses.value_error(self.value(batch.observation), batch.extra["target"]), batch.weight
-        )
+        error = losses.value_error(self.value(batch.observation), batch.extra["target"])
+        return losses.masked_mean(error, batch.weight)
 
     def update(self, batch: Batch) -> tuple[dict[str, Any], dict[str, Any]]:
         """Make one gradient step of the critic on a minibatch; `prepare` has updated the policy."""

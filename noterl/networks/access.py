@@ -209,9 +209,8 @@ def check_network(name: str, network: Any) -> Network:
 
 def is_module(value: Any) -> bool:
     """Return whether a value is a `torch.nn.Module`, without importing torch."""
-    return any(base.__module__ == "torch.nn.modules.module" for base in type(value).__mro__) and not isinstance(
-        value, keras.layers.Layer
-    )
+    is_of_keras = isinstance(value, keras.layers.Layer)
+    return not is_of_keras and any(base.__module__ == "torch.nn.modules.module" for base in type(value).__mro__)
 
 
 def clone(network: Network) -> Network:

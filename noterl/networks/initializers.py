@@ -35,11 +35,10 @@ def initial_weights(
             initial.append(fan_in_uniform(weight.shape, fan_in, generator))
         elif role == "bias":
             initial.append(np.zeros_like(weight))
+        elif value == "glorot_uniform":
+            initial.append(glorot_uniform(weight.shape, generator))
         else:
-            is_glorot = value == "glorot_uniform"
-            initial.append(
-                glorot_uniform(weight.shape, generator) if is_glorot else orthogonal(weight.shape, value, generator)
-            )
+            initial.append(orthogonal(weight.shape, value, generator))
     return initial
 
 

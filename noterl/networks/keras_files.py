@@ -158,25 +158,23 @@ class _Reader:
         ]
         outputs = config["output_layers"]
         outputs = [outputs] if isinstance(outputs[0], str) else outputs
-        return StoredNetwork(
-            "Functional", tuple(_shape_of(starts[0])[1:]), stored, [places[output[0]] for output in outputs]
-        )
+        ends = [places[output[0]] for output in outputs]
+        return StoredNetwork("Functional", tuple(_shape_of(starts[0])[1:]), stored, ends)
 
     def _inputs(self, layer: Mapping[str, Any]) -> list[str]:
         """Return the names of the layers whose outputs a layer receives."""
+        name = layer["name"]
         nodes = layer["inbound_nodes"]
         if len(nodes) != 1:
-            self._fail(
-                layer["name"], f"the layer {layer['name']!r} is called {len(nodes)} times; a file may call it once"
-            )
-        options = {name: value for name, value in nodes[0]["kwargs"].items() if value is not None}
+            self._fail(name, f"the layer {name!r} is called {len(nodes)} times; a file may call it once")
+        options = {key: value for key, value in nodes[0]["kwargs"].items() if value is not None}
         arguments = nodes[0]["args"]
         if options or len(arguments) != 1:
-            self._fail(layer["name"], f"the layer {layer['name']!r} is called with further arguments")
+            self._fail(name, f"the layer {name!r} is called with further arguments")
         tensors = arguments[0] if isinstance(arguments[0], list) else [arguments[0]]
         histories = [tensor["config"]["keras_history"] for tensor in tensors]
         if any(history[1:] != [0, 0] for history in histories):
-            self._fail(layer["name"], f"the layer {layer['name']!r} receives one of several outputs of a layer")
+            self._fail(name, f"the layer {name!r} receives one of several outputs of a layer")
         return [history[0] for history in histories]
 
     def _layer(self, layer: Mapping[str, Any], index: int) -> tuple[str, dict[str, Any]]:

@@ -338,9 +338,8 @@ def unroll(
         return states["hidden"], states
     inputs = ops.convert_to_tensor(inputs)
     output, _ = cell(inputs[0], state)  # for its shape
-    return scan(
-        lambda value, row: cell(row[0], _restarted(value[1], row[1])), (ops.zeros_like(output), state), (inputs, starts)
-    )
+    start = ops.zeros_like(output), state
+    return scan(lambda value, row: cell(row[0], _restarted(value[1], row[1])), start, (inputs, starts))
 
 
 def step(cell: Any, inputs: Tensor, states: State) -> tuple[Tensor, dict[str, Tensor]]:

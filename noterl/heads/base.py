@@ -90,7 +90,7 @@ class Head:
         """
         is_box_of_ints = isinstance(action_space, spaces.Box) and action_space.dtype.kind != "f"
         if is_box_of_ints or not isinstance(action_space, self.kinds):
-            kinds = " or ".join("Box of floats" if kind is spaces.Box else kind.__name__ for kind in self.kinds)
+            kinds = " or ".join("Box of floats" if space is spaces.Box else space.__name__ for space in self.kinds)
             raise ValueError(f"env: the head {type(self).__name__} takes {kinds} action spaces, got {action_space}")
         bound = copy.copy(self)
         bound.action_space = action_space

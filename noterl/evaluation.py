@@ -139,7 +139,10 @@ class _FittedQ(Agent):
         return {"loss": loss}, {}
 
     def loss(self, batch: Batch) -> Any:
-        """Return the sum over critics of the mean squared errors, each weighted by the counts of the episode."""
+        """Return the sum over critics of the mean squared errors of standardized values.
+
+        A transition counts as often as the critic's bootstrap sample holds its episode.
+        """
         following = q_values(self.target_critics, batch.next_observation, batch.extra["next_policy_vector"])
         total = 0.0
         for k, q in enumerate(q_values(self.critics, batch.observation, batch.extra["action_vector"])):

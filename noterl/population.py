@@ -77,9 +77,9 @@ class _Progress:
         self._history = population.history
         self._firsts = [len(member["reward"]) for member in self._history.members]
         self._started = perf_counter()
-        self._sums: Any = SimpleNamespace(episodes=sum(self._firsts), history=History())
+        self._totals: Any = SimpleNamespace(episodes=sum(self._firsts), history=History())
         shown = CallbackList(callbacks)
-        shown.set_agent(self._sums)
+        shown.set_agent(self._totals)
         self._events = shown.bind()
 
     @contextmanager
@@ -97,21 +97,22 @@ class _Progress:
         self._count()
         for agent, record, first in zip(self._agents, self._history.members, self._firsts, strict=True):
             recorded = len(record["reward"])
-            # The history of a member starts with this `fit`, the record with the first one.
+            # The record starts with the first `fit`, and the history of a member with this one, in which the record
+            # had `first` episodes when it began.
             for name, values in record.items():
                 values += agent.history.history[name][recorded - first :]
             for reward in record["reward"][recorded:]:
-                self._sums.episodes += 1
-                logs = {"reward": reward, "steps": self._sums.steps, "time": perf_counter() - self._started}
-                call_handlers(self._events.on_episode_end, self._sums.episodes, logs)
+                self._totals.episodes += 1
+                logs = {"reward": reward, "steps": self._totals.steps, "time": perf_counter() - self._started}
+                call_handlers(self._events.on_episode_end, self._totals.episodes, logs)
         self._history.stop_reasons = reasons = [agent.history.stop_reason for agent in self._agents]
-        self._sums.history.stop_reason = reasons[0] if len(set(reasons)) == 1 else None
+        self._totals.history.stop_reason = reasons[0] if len(set(reasons)) == 1 else None
         call_handlers(self._events.on_step_end)
 
     def _count(self) -> None:
         """Set the counts that the callbacks show to the sums over the members."""
         for name in ("steps", "updates", "log_step"):
-            setattr(self._sums, name, sum(getattr(agent, name) for agent in self._agents))
+            setattr(self._totals, name, sum(getattr(agent, name) for agent in self._agents))
 
 
 class Population:

@@ -108,7 +108,7 @@ class AdaptiveCallback(StatefulCallback):
             if name not in self._first:
                 self._first[name] = self._values[name] = present
                 if name == "collect":
-                    self._store_room()
+                    self._read_free_room()
             if tunable.is_count:
                 (first,) = self._first[name].values()
                 most = self._largest_batch(how.min or 1) if name == "batch" else None
@@ -152,7 +152,7 @@ class AdaptiveCallback(StatefulCallback):
             logs.update(self._rounded(name))
 
     def _adjust(self, name: str, ratio: float) -> None:
-        """Change one tunable by the ratio, and set the new value in the agent."""
+        """Change one tunable by the ratio of what the callback measures, and set the new value in the agent."""
         tunable = TUNABLES[name]
         how = self._adjusted[name]
         direction = getattr(tunable, self.follows)
@@ -160,7 +160,7 @@ class AdaptiveCallback(StatefulCallback):
         if name == "batch":
             self._limit_batch()
         elif name == "collect":
-            self._store_room()
+            self._read_free_room()
         self._write(name)
 
     def _limit_batch(self) -> bool:
@@ -180,7 +180,7 @@ class AdaptiveCallback(StatefulCallback):
             self._values[name] = dict(self._first[name])
             self._write(name)
 
-    def _store_room(self) -> None:
+    def _read_free_room(self) -> None:
         self._room = self.agent.replay.capacity - len(self.agent.replay)
 
     def _rounded(self, name: str) -> Values:

@@ -134,7 +134,7 @@ class SearchActor(Actor):
         return self._tree(game, states, simulations, explore=False).result()
 
     def _tree(self, game: Game, states: np.ndarray, simulations: int, *, explore: bool) -> Tree:
-        """Return the trees of states `[N, ...]` after all simulations, with noise at the roots if `explore`."""
+        """Return one `Tree` for states `[N, ...]` after all simulations; `explore` adds noise at the roots."""
         settings = self.settings
         generator = self.explorer.generator
         options: dict[str, Any] = {"simulations": simulations, "discount": float(settings.discount)}
@@ -144,10 +144,10 @@ class SearchActor(Actor):
             noise = (float(settings.dirichlet_alpha), float(settings.dirichlet_share), generator)
             options |= {"c_puct": float(settings.c_puct), "dirichlet": noise if explore else None}
 
-        def evaluate(observations: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            return self.evaluate(game, observations, len(states))
+        def evaluate_leaves(observations: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            return self.evaluate(game, observations, rows=len(states))
 
-        tree = (GumbelTree if settings.gumbel else Tree)(game, states, evaluate, **options)
+        tree = (GumbelTree if settings.gumbel else Tree)(game, states, evaluate_leaves, **options)
         with one_blas_thread():
             tree.run(simulations)
         return tree

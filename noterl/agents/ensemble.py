@@ -126,8 +126,7 @@ class CriticEnsemble(Agent):
         return scalar_values(outputs)
 
     def taken_values(self, critics: Sequence[Any], batch: Batch) -> list[Any]:
-        """Return each critic's values of the taken actions, `[B]` each."""
-        # Without the axes of sequences.
+        """Return each critic's values of the taken actions, `[B]` each; sequences `[T, S]` become `[T S]`."""
         taken = ops.reshape(batch.action, (-1, *batch.action.shape[len(batch.reward.shape) :]))
         if isinstance(self.action_space, spaces.Discrete):
             return [losses.take(self._q(critic, batch), taken) for critic in critics]

@@ -190,8 +190,8 @@ def _rename(onnx: Any, path: Path, inputs: list[str], outputs: list[str]) -> Non
     graph = model.graph
     held = {node.name for node in graph.initializer}
     free_inputs = [value for value in graph.input if value.name not in held]
-    inputs = sorted(inputs) if len(inputs) > 1 else inputs
-    for value, name in [*zip(free_inputs, inputs, strict=True), *zip(graph.output, outputs, strict=True)]:
+    # Exporters write the inputs of a dict in the order of their names.
+    for value, name in [*zip(free_inputs, sorted(inputs), strict=True), *zip(graph.output, outputs, strict=True)]:
         _rename_value(graph, value.name, name)
     onnx.checker.check_model(model)
     onnx.save(model, str(path))

@@ -167,12 +167,12 @@ def is_gain_clear(values: Sequence[float], window: int, *, rising: bool) -> bool
 def loss_exploded(losses: Sequence[float], window: int) -> bool:
     """Return whether the last loss is not finite, or the losses have risen clearly above the lowest mean over a window.
 
-    The rise is from the lowest mean to the last mean and the last median. It is clear if it exceeds a quarter of the
-    fall before the lowest mean, the distance of the lowest mean from zero, and eight standard errors of a mean. If the
-    lowest mean is positive, the last mean is thus more than twice as high. A Huber loss grows slowly, so a multiple of
-    the fall would come too late.
+    The rise is from the lowest mean to the smaller one of the last mean and the last median. It is clear if it exceeds
+    the largest of three figures: a quarter of the fall before the lowest mean, the distance of the lowest mean from
+    zero, and eight standard errors of a mean. If the lowest mean is positive, the last mean is thus more than twice as
+    high. A Huber loss grows slowly, so a multiple of the fall would be reached too late.
     """
-    if not all(map(math.isfinite, losses[-1:])):
+    if len(losses) > 0 and not math.isfinite(losses[-1]):
         return True
     if len(losses) <= max(MIN_POINTS, window):
         return False

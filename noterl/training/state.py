@@ -223,7 +223,7 @@ def _set_core_state(parts: Parts, state: dict[str, Any]) -> None:
 
 
 def _set_masked(parts: Parts, masked: bool) -> None:
-    """Add masks to what the agent stores, or remove masks; if environments report masks, `fit` adds masks again."""
+    """Let the agent store masks or not, as the restored agent did; `fit` adds masks if environments report some."""
     learner = parts.learner
     if masked and ACTION_MASK not in learner.info_spec:
         store_info(learner, mask_spec(parts.algorithm.action_space))

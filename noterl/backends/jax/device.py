@@ -161,11 +161,13 @@ class DeviceProgram(on_device.DeviceProgram):
     def _learn_traced(self, state: list[Any], carry: Carry, scheduled: Any) -> tuple:
         """Learn from a complete rollout; return state, carry, finite, applied, stopped and logs.
 
-        If an update is not finite and there is no `stop`, state and carry are those before the updates.
+        If an update is not finite, the state is that of the last finite update with a `stop`, and without a `stop` that
+        before all updates on the rollout.
         """
         before, rows, following = self._prepared(state, carry, scheduled)
         if self._updates.stop is not None:
             after, applied, stopped, (logs, _) = self._updates.until_stop(before, rows, self.num_updates, 0)
+            # Without a stop, an update is missing only if it was not finite.
             return after, following, (applied == self.num_updates) | stopped, applied, stopped, logs
 
         def once(loop: tuple[list[Any], Any], indices: Any) -> tuple[tuple[list[Any], Any], dict[str, Any]]:

@@ -160,10 +160,9 @@ class LearnerRounds(Rounds):
         ]
 
     def open(self, pool: Mapping[str, Any]) -> None:
-        """Restore which resets are done."""
+        """Restore which lanes have a first observation that the learner has requested and not used."""
         super().open(pool)
         self._arrays = self.lanes.memory.arrays
-        # Lanes whose reset the learner has requested and not used.
         self._requested = np.zeros(self.lanes.num_envs, np.bool_)
         restored = pool.get("fresh", [])
         self._arrays["fresh"][restored] = self._requested[restored] = True

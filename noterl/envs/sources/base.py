@@ -108,8 +108,8 @@ class EnvSource(ABC):
         self._build = build
         self._owned = owned
         self._described = described
-        self._lanes: list[Env] = []  # those made here
-        # Of the user's object, before anyone steps it: copies by its spec lack what the user has changed.
+        self._made: list[Env] = []  # environments that this source made, and closes
+        # What the user has changed on the object is missing in copies by its spec. A step changes the object, too.
         self._attributes = None if env is None or build is not None else plain_attributes(self._single())
 
     @classmethod
@@ -310,7 +310,7 @@ class EnvSource(ABC):
         if not isinstance(env, gymnasium.Env):
             raise ValueError(f"env: the factory must return environments, but this time it returned {show(product)}")
         # Each layer, because a factory may wrap the same environment in a new wrapper.
-        used = {id(layer) for other in (self._env, *self._lanes) for layer in layers(other)}
+        used = {id(layer) for other in (self._env, *self._made) for layer in layers(other)}
         if any(id(layer) in used for layer in layers(env)):
             raise ValueError(
                 f"env: the factory returned the same {name_of(env)} again; it must make a new one each time"
@@ -327,6 +327,6 @@ class EnvSource(ABC):
         """Close all environments that were made here, even if one raises; the user's own object stays open."""
         with contextlib.ExitStack() as closing:
             # By identity: lane 0 may be the same object as `_env`, and is closed once.
-            for env in {id(env): env for env in (*self._lanes, *[self._env] * self._owned)}.values():
+            for env in {id(env): env for env in (*self._made, *[self._env] * self._owned)}.values():
                 closing.callback(env.close)
-            self._lanes.clear()
+            self._made.clear()

@@ -80,7 +80,7 @@ class ScalarSource(EnvSource):
         # The first lane uses the environment that was made to read the spaces.
         env = self._env if self._is_free else self._make_another()
         self._is_free = False
-        self._lanes.append(env)
+        self._made.append(env)
         return env
 
     def lend(self, lent: bool) -> None:

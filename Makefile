@@ -45,8 +45,11 @@ parts_jax := 'tests benchmarks/tests'
 
 # XLA compiles for most of the time of TensorFlow's and JAX's tests. Its older kernels need a third less of the
 # processor, and hold the same promises of equal bits. `make test XLA_FLAGS=` compiles as users' programs do, and so do
-# test-oldest and test-newest, because other versions of XLA refuse an unknown flag.
-XLA_FLAGS ?= $(if $(CONSTRAINTS),,--xla_cpu_use_fusion_emitters=false)
+# test-oldest and test-newest. A version of XLA without these kernels ends a program that asks for them, here the short
+# one that is tried first.
+older_kernels := $(if $(CONSTRAINTS),,--xla_cpu_use_fusion_emitters=false)
+compile_tensorflow := import tensorflow; tensorflow.function(tensorflow.zeros, jit_compile=True)([1])
+compile_jax := import jax; jax.numpy.zeros(1)
 
 .PHONY: demo check test test-oldest test-newest constraints test-faults lint type docs format bench peers wheel clean
 .SECONDARY:
@@ -68,8 +71,10 @@ test-backend-free: $(VENV)/.installed-dev
 
 test-%: $(VENV)/.installed-dev $(VENV)/.installed-%
 	@# A part without a test for PYTEST_ARGS ends with the status 5.
+	flags="$${XLA_FLAGS-$(if $(compile_$*),$(older_kernels))}"; \
+	[ -z "$$flags" ] || XLA_FLAGS="$$flags" $(python) -c "$(compile_$*)" 2> /dev/null || flags=; \
 	for part in $(or $(parts_$*),''); do \
-	  KERAS_BACKEND=$* XLA_FLAGS="$(XLA_FLAGS)" $(python) $(pytest) -m "not backend_free" $(PYTEST_ARGS) $$part \
+	  KERAS_BACKEND=$* XLA_FLAGS="$$flags" $(python) $(pytest) -m "not backend_free" $(PYTEST_ARGS) $$part \
 	    || [ $$? -eq 5 -a -n "$(PYTEST_ARGS)" ] || exit 1; \
 	done
 

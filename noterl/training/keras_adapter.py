@@ -63,13 +63,13 @@ class KerasCallback(Callback):
         # The callback swaps the weights at the end of an epoch, and back at the begin of the next one. So the next
         # epoch begins at the end of the step, before an update of another environment could use swapped weights.
         self._swaps_weights = "SwapEMAWeights" in class_names and callback.swap_on_epoch
-        words.warn_of_unknown_events(callback, keras.callbacks.Callback, stacklevel=7)  # the caller of fit
+        words.warn_of_unknown_events(callback, keras.callbacks.Callback, stacklevel=6)  # the caller of fit
         if self._keeps_backup:
             warnings.warn(
                 "keras.callbacks.BackupAndRestore restores only the weights: the optimizer, the replay memory and the "
                 "environments start again. noterl.callbacks.BackupAndRestore restores all of them, and so does "
                 "Agent.restore with a file of noterl.callbacks.Checkpoint(save_replay=True).",
-                stacklevel=7,  # the caller of fit
+                stacklevel=6,  # the caller of fit
             )
 
     def get_state(self) -> dict[str, Any]:

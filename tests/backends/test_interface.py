@@ -36,7 +36,7 @@ backend.capabilities["tables"].take_rows(None)
 backend.capabilities["scopes"]([])
 """
 
-pytestmark = pytest.mark.backend_free
+pytestmark = [pytest.mark.backend_free, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

@@ -29,7 +29,11 @@ from tests.support.doubles import ListTeam
 from tests.support.pools import Pool, children, pool
 from tests.support.worker_envs import CountEnv, LevelEnv, SavedLevelEnv
 
-pytestmark = [pytest.mark.backend_free, pytest.mark.filterwarnings("ignore:workers. NumPy")]
+pytestmark = [
+    pytest.mark.backend_free,
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:workers. NumPy"),
+]
 
 
 def wrapped() -> gymnasium.Env:

@@ -12,7 +12,7 @@ import noterl.callbacks
 import noterl.finders
 from noterl import migration
 
-pytestmark = pytest.mark.backend_free
+pytestmark = [pytest.mark.backend_free, pytest.mark.slow]
 
 DOCS = Path(__file__).parents[2] / "docs"
 MIGRATION = {

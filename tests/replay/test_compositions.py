@@ -15,7 +15,7 @@ from tests.support.replay_history import History, Layout
 from tests.support.replay_invariants import equal_trees
 from tests.support.replay_model import assert_same
 
-pytestmark = pytest.mark.backend_free
+pytestmark = [pytest.mark.backend_free, pytest.mark.slow]
 
 lanes = st.integers(-1, 2)
 scores = st.sampled_from([0.0, 0.5, 3.0, 20.0, np.nan])

@@ -26,7 +26,7 @@ from hypothesis.extra import numpy as hypothesis_numpy
 from noterl import saving
 from noterl.saving import FileError
 
-pytestmark = pytest.mark.backend_free
+pytestmark = [pytest.mark.backend_free, pytest.mark.slow]
 
 DTYPES = ["?", "u1", "i1", "<u2", "<i4", "<i8", "<u8", "<f2", "<f4", "<f8", "<c8", "<c16", ">f4", ">i8"]
 KEYS = ["variables", "$npy", "$dict", "$tensor", "$object", "a/b", "__metadata__"]

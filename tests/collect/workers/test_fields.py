@@ -14,7 +14,11 @@ from tests.support.pools import Pool
 from tests.support.states import differences
 from tests.support.worker_envs import MaskedEnv, TextEnv
 
-pytestmark = [pytest.mark.backend_free, pytest.mark.filterwarnings("ignore:workers. NumPy")]
+pytestmark = [
+    pytest.mark.backend_free,
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:workers. NumPy"),
+]
 
 SPEC = {"mask": ((3,), np.bool_, True), "late": ((), np.int16, -1)}
 INFO = {"position": "sum", "late": "max"}

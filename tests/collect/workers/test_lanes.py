@@ -48,7 +48,7 @@ from tests.support.worker_envs import (
     make_clipped,
 )
 
-pytestmark = pytest.mark.backend_free
+pytestmark = [pytest.mark.backend_free, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[3]
 

@@ -20,7 +20,7 @@ from tests.support.pools import Pool, children, pool, running
 from tests.support.states import differences
 from tests.support.worker_envs import DiscreteWalkEnv, FaultyEnv, IdEnv, SlowEnv
 
-pytestmark = pytest.mark.backend_free
+pytestmark = [pytest.mark.backend_free, pytest.mark.slow]
 
 
 def overlapping(processes: int = 2, **settings: Any) -> Workers:

@@ -23,8 +23,7 @@ from benchmarks import minatar
 from benchmarks.evaluation import FIRST_SEED, Clock, evaluate, num_evaluation_episodes, print_json, versions
 from benchmarks.processes import ROOT
 from benchmarks.tasks import TASKS, Task
-from noterl import callbacks, envs
-from noterl.noise import ColoredNoise, GaussianWhiteNoiseProcess
+from noterl import callbacks, envs, noise
 from noterl.policies import LinearEpsGreedyPolicy
 from noterl.replay import Hindsight, Prioritized, RatioScore
 from noterl.schedules import Linear
@@ -143,14 +142,14 @@ def off_policy(kind: type[noterl.Agent], task: Task, seed: int) -> noterl.Agent:
     settings = task.settings
     agent = kind(environment(task), hidden=settings["hidden"], gamma=settings["gamma"], seed=seed)
     relabel = Hindsight(**settings["hindsight"]) if "hindsight" in settings else None
-    noise: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     if "noise" in settings:
-        noise["noise"] = GaussianWhiteNoiseProcess(sigma=settings["noise"], size=agent.action_size)
+        options["noise"] = noise.GaussianWhiteNoiseProcess(sigma=settings["noise"], size=agent.action_size)
     agent.compile(
         keras.optimizers.Adam(settings["learning_rate"], epsilon=1e-8),
         replay=noterl.Replay(settings["capacity"], relabel=relabel),
         jit_compile=jit_compile(),
-        **noise,
+        **options,
         **select(SCHEDULE, settings),
     )
     return agent
@@ -166,7 +165,7 @@ def defaults(task: Task, seed: int, steps: int) -> noterl.Agent:
     agent: noterl.Agent = kind(environment(task), seed=seed, **own)
     options: dict[str, Any] = {}
     if "colored_noise" in settings:
-        options["noise"] = ColoredNoise(size=agent.action_size, **settings["colored_noise"])
+        options["noise"] = noise.ColoredNoise(size=agent.action_size, **settings["colored_noise"])
     if "annealed_rate" in settings:
         make = partial(noterl.optimizers.RAdam, global_clipnorm=10.0) if kind is noterl.PQN else keras.optimizers.Adam
         options["optimizer"] = make(Linear(settings["annealed_rate"], 0.0, steps))

@@ -301,18 +301,18 @@ def table(result: dict[str, Any]) -> str:
 
 
 class TimedDoctor(Doctor):
-    """Counts the seconds of the processor in the calls of the doctor."""
+    """Counts the seconds in the calls of the doctor."""
 
     def __init__(self) -> None:
         super().__init__()
         self.seconds = 0.0
 
     def _timed(self, call: Callable[..., Any], *arguments: Any) -> Any:
-        begun = time.process_time()
+        begun = time.perf_counter()
         try:
             return call(*arguments)
         finally:
-            self.seconds += time.process_time() - begun
+            self.seconds += time.perf_counter() - begun
 
     def before_fit(self, *arguments: Any) -> None:
         self._timed(super().before_fit, *arguments)
@@ -325,7 +325,7 @@ class TimedDoctor(Doctor):
 
 
 def cost(seeds: int) -> dict[str, Any]:
-    """Return the share of the processor's time that healthy runs with five times the budget spend in the doctor."""
+    """Return the share of the time that healthy runs with five times the budget spend in the doctor."""
     runs = []
     summary = {}
     for name in HEALTHY:
@@ -333,9 +333,9 @@ def cost(seeds: int) -> dict[str, Any]:
             agent, budget = make(name, None, seed)
             budget["steps"] *= 5
             doctor = TimedDoctor()
-            begun = time.process_time()
+            begun = time.perf_counter()
             agent.fit(**budget, callbacks=[doctor], verbose=0)
-            seconds = time.process_time() - begun
+            seconds = time.perf_counter() - begun
             runs.append({"agent": name, "seed": seed, "seconds": seconds, "share": doctor.seconds / seconds})
         summary[name] = max(run["share"] for run in runs[-seeds:])
         print(f"{name}: at most {summary[name]:.1%}", flush=True)

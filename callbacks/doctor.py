@@ -10,6 +10,7 @@ from noterl.types import Logs
 from .support.diagnosis import Finding, diagnose
 from .support.probe import Probe, recent_rows
 
+FIRST_UPDATES = 10  # before the first measurement
 LEAST_UPDATES = 100  # before the first judgement
 GROWTH = 1.25  # between measurements, in updates, so that the cost vanishes in long runs
 
@@ -21,9 +22,10 @@ class Doctor(Callback):
     Only a finding that the doctor is sure of counts, so the list of a healthy run is empty. A first finding is printed
     when it enters the list, and at the end.
 
-    Measurements are made at the end of an episode, each after 25 % more updates than the last, with the newest 512
-    transitions. When training begins, up to 1 % of a budget of steps is played in a copy of the environment, with
-    random and with constant actions. Training is not affected. Each `fit` is judged on its own, also after a resume.
+    Measurements are made at the end of an episode, from 10 updates on, each after 25 % more updates than the last, with
+    the newest 512 transitions. When training begins, up to 1 % of a budget of steps is played in a copy of the
+    environment, with random and with constant actions. Training is not affected. Each `fit` is judged on its own, also
+    after a resume.
 
     Attributes:
         findings: what is wrong now, the most likely cause first. A `Finding` has `name`, `message` (one sentence),
@@ -51,7 +53,7 @@ class Doctor(Callback):
     def before_fit(self, agent: AgentView, budget: Budget) -> None:
         """Record the budget, and play the reference; each fit is judged on its own."""
         self._series = {}
-        self._next: float = 1.0
+        self._next: float = FIRST_UPDATES
         self._budget = budget
         steps = min(budget.last_step, budget.step_limit) - agent.steps
         self._probe = Probe(agent, int(steps // 100) if steps < np.inf and agent.spaces.source.team is None else 0)

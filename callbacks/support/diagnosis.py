@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,13 +42,18 @@ def diagnose(measures: Mapping[str, Sequence[float]]) -> list[Finding]:
     """Return what is wrong, the most likely cause first."""
     findings = []
     for rule in RULES:
-        series = [np.array(measures.get(name, ()), np.float64) for name in inspect.signature(rule).parameters]
+        series = [np.array(measures.get(name, ()), np.float64) for name in _series_names(rule)]
         with np.errstate(invalid="ignore"):  # values that are not finite fulfil no condition
             evidence = rule(*series) if min(map(len, series)) >= LEAST_VALUES else None
         if evidence is not None:
             message, _, advice = " ".join(str(rule.__doc__).split()).partition(" Advice: ")
             findings.append(Finding(rule.__name__, message.format(**evidence), evidence, advice))
     return findings
+
+
+@cache  # because reading a signature takes longer than most rules
+def _series_names(rule: Callable[..., Verdict]) -> tuple[str, ...]:
+    return tuple(inspect.signature(rule).parameters)
 
 
 def when(is_wrong: Any, **evidence: Any) -> Verdict:

@@ -10,6 +10,8 @@ import hashlib
 import json
 import os
 import sys
+import time
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -169,6 +171,10 @@ def defaults(task: Task, seed: int, steps: int) -> noterl.Agent:
     if "annealed_rate" in settings:
         make = partial(noterl.optimizers.RAdam, global_clipnorm=10.0) if kind is noterl.PQN else keras.optimizers.Adam
         options["optimizer"] = make(Linear(settings["annealed_rate"], 0.0, steps))
+    if "learning_rate" in settings:
+        options["optimizer"] = keras.optimizers.Adam(settings["learning_rate"])
+    if "exploration" in settings:
+        options["policy"] = LinearEpsGreedyPolicy(*settings["exploration"])
     agent.compile(jit_compile=jit_compile(), **options, **settings.get("compile", {}))
     return agent
 
@@ -201,10 +207,12 @@ def describe() -> dict[str, str]:
     return {**versions(PACKAGES), "noterl": noterl.__version__, "backend": os.environ["KERAS_BACKEND"]}
 
 
-def train(task: Task, seed: int, steps: int) -> tuple[noterl.Agent, noterl.History, dict[str, Any]]:
+def train(
+    task: Task, seed: int, steps: int, timer: Callable[[], float] = time.perf_counter
+) -> tuple[noterl.Agent, noterl.History, dict[str, Any]]:
     """Train an agent and return it with its history and the times."""
     agent = build(task, seed, steps)
-    clock = Clock(steps)
+    clock = Clock(steps, timer)
     num_envs = task.settings.get("num_envs", 1)
     history = agent.fit(
         steps=steps, num_envs=num_envs, callbacks=[*task_callbacks(task), UpdateClock(clock)], verbose=0

@@ -1,4 +1,4 @@
-"""Compare the speed of two versions of noterl in alternating runs of short tasks.
+"""Compare the speed of two versions of noterl in pairs of short runs.
 
     python -m benchmarks.old_against_new v0.1 --backend jax --pairs 15
     python -m benchmarks.old_against_new ../old-checkout HEAD --backend torch --tasks pendulum-sac --out result.json
@@ -6,6 +6,9 @@
 Each version is a folder with a checkout, or a git revision, which is checked out in a temporary git worktree. The new
 version is this checkout by default. Both run in processes of this interpreter, with this checkout's tasks and clock.
 Each pair has its own seed. "Same episodes" counts the pairs with bit-for-bit equal episode returns.
+
+The two runs of a pair share one core: the kernel alternates between them every few milliseconds, so that both meet the
+same machine, however busy other programs are. Their speeds are steps per second of the processor.
 """
 
 from __future__ import annotations
@@ -17,26 +20,29 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks import report, stats
-from benchmarks.processes import BACKENDS, ROOT, execute, machine, store, warn_if_busy
+from benchmarks.processes import BACKENDS, ROOT, execute, machine, store
 
-# Environment steps of the short runs: a few seconds each on two cores, compilation included.
+# Environment steps of the short runs: a few seconds each, compilation included.
 STEPS = {"cartpole-dqn": 15_000, "cartpole-ppo": 30_000, "pendulum-sac": 1_500}
 SPEEDS = {"whole run": "steps_per_second", "after 10 %": "steady_steps_per_second"}
 # One run: noterl comes from the first folder on the path, the benchmark from ROOT.
 SCRIPT = """
-import hashlib, sys
+import hashlib, os, sys, time
+if hasattr(os, "sched_setaffinity"):  # not on macOS
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 import noterl
 sys.path.insert(0, sys.argv[1])
 from benchmarks.evaluation import print_json
 from benchmarks.run import TASKS, train
 task, seed, steps = sys.argv[2:]
-agent, history, times = train(TASKS[task], int(seed), int(steps))
+agent, history, times = train(TASKS[task], int(seed), int(steps), time.process_time)
 returns = hashlib.sha256(repr([float(value) for value in history.history["reward"]]).encode()).hexdigest()
 files = {module.__file__ for name, module in sys.modules.items() if name.partition(".")[0] == "noterl"}
 print_json({**times, "updates": agent.updates, "returns": returns, "files": sorted(filter(None, files))})
@@ -87,14 +93,15 @@ def compare(
     arguments: argparse.Namespace, folders: dict[str, Path], execute: Callable[..., dict[str, Any]] = execute
 ) -> dict[str, Any]:
     """Do all pairs of all tasks and return the result; tests replace `execute`."""
-    start, runs = machine(), []
-    warn_if_busy(start)
+    start = machine()
+    runs = []
     for task in arguments.tasks:
         steps = arguments.steps or STEPS[task]
         for pair in range(arguments.pairs):
-            order = ("old", "new") if pair % 2 == 0 else ("new", "old")
-            for side in order:
-                run = execute(*command(folders[side], arguments.backend, task, pair, steps))
+            commands = [command(folder, arguments.backend, task, pair, steps) for folder in folders.values()]
+            with ThreadPoolExecutor(len(commands)) as threads:
+                pair_runs = list(threads.map(execute, *zip(*commands, strict=True)))
+            for side, run in zip(folders, pair_runs, strict=True):
                 if not all(Path(file).is_relative_to(folders[side]) for file in run.pop("files")):
                     raise RuntimeError(f"the {side} run did not import all of noterl from {folders[side]}")
                 runs.append({"task": task, "side": side, "pair": pair, **run})

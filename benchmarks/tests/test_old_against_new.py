@@ -1,9 +1,10 @@
-"""benchmarks/old_against_new.py: versions, the order of runs, the ratio and a real pair."""
+"""benchmarks/old_against_new.py: versions, the runs of a pair, the ratio and a real pair."""
 
 from __future__ import annotations
 
 import json
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +38,20 @@ class FakeProcesses:
         }
 
 
-def test_runs_alternate_within_pairs() -> None:
+def test_runs_of_a_pair_take_place_at_the_same_time() -> None:
     processes = FakeProcesses()
+    both_run = threading.Barrier(2, timeout=60)
+
+    def run(words: list[str], variables: dict[str, str]) -> dict[str, Any]:
+        both_run.wait()
+        return processes(words, variables)
+
     arguments = old_against_new.parse(["old", "--pairs", "3", "--tasks", "cartpole-ppo", "pendulum-sac"])
-    old_against_new.compare(arguments, FOLDERS, processes)
-    sides = ["old", "new", "new", "old", "old", "new"]
-    assert processes.sides == [(side, task) for task in ("cartpole-ppo", "pendulum-sac") for side in sides]
+    result = old_against_new.compare(arguments, FOLDERS, run)
+    pairs = [(task, pair) for task in ("cartpole-ppo", "pendulum-sac") for pair in range(3)]
+    expected = [(task, pair, side) for task, pair in pairs for side in ("old", "new")]
+    assert [(run["task"], run["pair"], run["side"]) for run in result["runs"]] == expected
+    assert sorted(processes.sides) == sorted((side, task) for task, _, side in expected)
 
 
 def test_result_holds_ratios_and_the_pairs_with_the_same_episodes() -> None:

@@ -118,7 +118,7 @@ def describe(path: Path) -> dict[str, Any]:
         description["memory"] = "stored" if state["replay"] or state["rollout"] else "not stored"
         description["callbacks"] = ", ".join(state["callbacks"]) or "none with a state"
     # The file may come from anywhere: each entry may be missing or of another type.
-    except (AttributeError, KeyError, TypeError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise saving.FileError(f"{path} does not hold an agent of noterl: {error!r}") from error
     return description
 

@@ -129,6 +129,14 @@ def test_info_describes_the_file(run: Path, capsys: pytest.CaptureFixture[str]) 
     assert "DQN" in capsys.readouterr().out
 
 
+def test_info_refuses_a_file_with_other_types(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    document = saving.read(run / "agent.noterl")
+    document["state"]["counters"]["steps"] = "many"
+    saving.write(tmp_path / "agent.noterl", document)
+    assert main(["info", str(tmp_path / "agent.noterl")]) == 1
+    assert "does not hold an agent of noterl" in capsys.readouterr().err
+
+
 def test_info_describes_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     agent = noterl.DQN(lambda: CountingEnv(3), hidden=(4,), seed=1)
     agent.save_weights(tmp_path / "a.safetensors")

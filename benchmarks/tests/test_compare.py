@@ -148,10 +148,9 @@ def test_evaluation_resets_each_episode_with_its_own_seed() -> None:
     assert len(set(expected)) > 1
 
 
-def test_clock_excludes_the_first_tenth(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clock_excludes_the_first_tenth() -> None:
     times = iter([0.0, 5.0, 6.0, 15.0])
-    monkeypatch.setattr("time.perf_counter", lambda: next(times))
-    clock = Clock(100)
+    clock = Clock(100, lambda: next(times))
     clock.tick(9)
     clock.tick(10)
     clock.tick(20)

@@ -34,6 +34,14 @@ class Returned(NamedTuple):
     feedback: frozenset[str]
 
 
+def has_code_of_user(algorithm: Algorithm) -> bool:
+    """Return whether the agent's class or its networks come from the user, and so may have errors."""
+    if not type(algorithm).__module__.startswith("noterl."):
+        return True
+    config = algorithm.get_config()
+    return config.get("network") is not None or callable(config.get("recurrent"))
+
+
 def add_random_numbers(
     algorithm: Algorithm,
     batch: Batch,

@@ -14,7 +14,7 @@ from noterl.algorithm import running
 from noterl.backends.common import NonFiniteError, Options, Program, UpdateOptions, split_loss
 from noterl.distribute import Strategy
 from noterl.learning import optimizers
-from noterl.learning.update import Returned, fill_missing, log_names, rows_first
+from noterl.learning.update import Returned, fill_missing, has_code_of_user, log_names, rows_first
 from noterl.networks import training_mode
 from noterl.types import Batch
 
@@ -307,11 +307,15 @@ class Updater:
             loss, aux = split_loss(loss_fn(*args))
             self._losses.append(loss)
             return loss, aux
-        # A dry run records which optimizer trains which variables; the stand-in for an optimizer applies nothing.
+        # A dry run records which optimizer trains which variables.
         if self.recorded is not None:
             self.recorded.setdefault(optimizer, []).extend(variables)
+            # Whether a loss has a gradient need not be traced for agents of noterl. The stand-in for an optimizer
+            # applies nothing.
             with suppress(NonFiniteError):  # the batch is zeros
-                return self.apply_gradients(loss_fn, variables, SimpleNamespace(apply=lambda *arguments: None), args)
+                if has_code_of_user(self.algorithm):
+                    stand_in = SimpleNamespace(apply=lambda *arguments: None)
+                    return self.apply_gradients(loss_fn, variables, stand_in, args)
             return split_loss(loss_fn(*args))
         loss, aux = self.apply_gradients(loss_fn, variables, self.optimizers[optimizer], args)
         self._losses.append(loss)

@@ -279,15 +279,23 @@ def copy(source: Network, target: Network, tau: Any = None) -> None:
     pairs = {} if polyak is None else polyak.pairs
     key = id(source), id(target)
     if key not in pairs:
-        pairs[key] = *_checked_pair(source, target), source, target
+        is_hard = polyak is None and isinstance(tau, float) and tau == 1.0
+        pairs[key] = *_checked_pair(source, target, is_hard), source, target
     sources, targets, count, *_ = pairs[key]
     backends.current().copy_variables(sources[:count], targets[:count], tau)
     if count < len(sources):
         backends.current().copy_variables(sources[count:], targets[count:], 1.0)
 
 
-def _checked_pair(source: Network, target: Network) -> tuple[list[keras.Variable], list[keras.Variable], int]:
-    """Return the variables of two networks, and how many of each `copy` moves; the others are copied hard.
+def _checked_pair(
+    source: Network, target: Network, is_hard: bool
+) -> tuple[list[keras.Variable], list[keras.Variable], int]:
+    """Return the variables of two networks, and how many of each `copy` moves by `tau`; the others are copied hard.
+
+    Args:
+        source: the network with the new weights.
+        target: the network that changes.
+        is_hard: whether `tau` is 1, so that the order of the variables does not matter.
 
     Raises:
         ValueError: if one is not a network, or the weights have different shapes.
@@ -299,6 +307,8 @@ def _checked_pair(source: Network, target: Network) -> tuple[list[keras.Variable
         raise ValueError(
             f"source and target must have the same architecture, but their weights have the shapes {shapes}"
         )
+    if is_hard:
+        return sources, targets, len(sources)
     trained = set(map(id, trainable_variables(source)))
     pairs = sorted(zip(sources, targets, strict=True), key=lambda pair: id(pair[0]) not in trained)
     return [first for first, _ in pairs], [second for _, second in pairs], len(trained) or len(pairs)

@@ -255,7 +255,10 @@ class HostForward:
                 number.restore(host)
 
     def _agrees_at_all_scales(self, program: Step, width: int | None) -> bool:
-        """Compare for small and large observations, because `forward` may clip observations."""
+        """Return whether the copy gives the outputs of the compiled call, for small and for large observations.
+
+        `forward` may clip observations, which a comparison at one scale would miss.
+        """
         probe = self.probe(8)
         if self.start:
             states = np.random.default_rng(2).normal(size=(8, sum(self._state_widths.values())))

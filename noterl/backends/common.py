@@ -261,9 +261,9 @@ def apply_finite(
     Args:
         apply: runs this number of updates. If the state would not be finite, `apply` changes nothing and
             returns None.
-        find_non_finite: returns (number, (logs, feedback)) of all updates. The number counts the updates before the
-            first one with a loss or gradient that is not finite. If only the state overflows, the number
-            is `count`.
+        find_non_finite: computes all updates without applying them, and returns (number, (logs, feedback)). The number
+            counts the updates before the first one with a loss or gradient that is not finite. If only the state
+            overflows, the number is `count`.
         count: the requested number of updates.
     """
     result = apply(count)

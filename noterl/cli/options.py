@@ -101,7 +101,10 @@ def options_of(
 
 
 def _annotation(parameter: inspect.Parameter) -> str:
-    """Return an annotation as in Python's source; a parameter of the user may have none, or a class."""
+    """Return an annotation as in Python's source.
+
+    A parameter of a user's class may have no annotation, or one that is a class instead of text.
+    """
     if isinstance(parameter.annotation, str):
         return parameter.annotation
     if parameter.annotation is parameter.empty:
@@ -196,8 +199,7 @@ def _given(option: Option, source: Any, path: str) -> Given:
     only sequences becomes a tuple of one entry.
 
     Raises:
-        UsageError: if a list is given for an option that can take other values than sequences, or a text cannot
-            be parsed.
+        UsageError: if a list is given for an option that does not take sequences only, or a text cannot be parsed.
     """
     if isinstance(source, str):
         return Given(parse_value(source, option.annotation), source)

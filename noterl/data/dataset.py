@@ -295,7 +295,7 @@ class Dataset(Configurable):
 
         Args:
             dataset_id: the id, such as "cartpole/expert-v0".
-            env: the environment that `recover_environment` makes again: an id or an environment; None for none.
+            env: what Minari's `recover_environment` makes again: an id or an environment; None for nothing.
             **metadata: further arguments of `minari.create_dataset_from_buffers`, such as `author` and `description`.
 
         Raises:

@@ -338,13 +338,13 @@ def to_numpy(observation: Any, space: spaces.Space[Any]) -> Any:
 
 
 def _fits(found: Any, space: spaces.Space[Any]) -> bool:
-    """Return whether an observation has the shapes of the space, and integers wherever the space has integers."""
+    """Return whether an observation has the shapes of the space, and no floats where the space has integers."""
     if isinstance(space, spaces.Dict):
         return isinstance(found, dict) and all(
             name in found and _fits(found[name], part) for name, part in space.spaces.items()
         )
-    is_cut = np.dtype(getattr(found, "dtype", None)).kind == "f" and np.dtype(space.dtype).kind != "f"
-    return getattr(found, "shape", None) == (space.shape or ()) and not is_cut
+    loses_fractions = np.dtype(getattr(found, "dtype", None)).kind == "f" and np.dtype(space.dtype).kind != "f"
+    return getattr(found, "shape", None) == (space.shape or ()) and not loses_fractions
 
 
 def _limited(reset: Reset, step: Step, limit: int) -> tuple[Reset, Step]:

@@ -93,9 +93,10 @@ def validation_loss(learner: ReplayLearner, memory: Replay) -> Callable[[], floa
     loss_of = compile_measurement(learner, partial(_loss, learner), "validation", training=False)
 
     def measure() -> float:
+        # Gamma may have changed since the last epoch.
+        sample.gamma = discount_factor(learner.algorithm)
         generators = Generators(seed)
         losses = []
-        sample.gamma = discount_factor(learner.algorithm)
         with learner.learning_from(memory):
             for k in range(len(sample)):
                 batch = add_random_numbers(learner.algorithm, learner.gather(sample[k : k + 1]), 1, generators)

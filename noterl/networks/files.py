@@ -151,7 +151,12 @@ class _CfgReader:
         }
 
     def _table(self, place: Keys, sections: Sequence[str]) -> dict[str, Any]:
-        """Return the layers and the outputs of some sections, and add their lines at this place of the document."""
+        """Return the layers and the outputs of some sections as a part of the document; add the lines to `lines`.
+
+        Args:
+            place: the keys of this part in the document.
+            sections: their names.
+        """
         layers: list[dict[str, Any]] = []
         table: dict[str, Any] = {"layers": layers}
         for section in sections:

@@ -101,7 +101,12 @@ def _mark(parent: Path) -> None:
 
 
 def own_folders(parent: Path, names: str) -> list[Path]:
-    """Return the folders in a cache whose whole name matches an expression; none if the cache has no marker."""
+    """Return the folders of compiled programs in the cache `parent` that noterl has made; none without the marker.
+
+    Args:
+        parent: the folder of the cache.
+        names: a regular expression, which the whole name of a folder matches.
+    """
     if not (parent / MARKER).is_file():
         return []
     with os.scandir(parent) as entries:

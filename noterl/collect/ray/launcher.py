@@ -382,7 +382,7 @@ class RayLauncher:
                 worker.fail(f"was lost with the connection to Ray: {_in_one_line(error)}")
 
     def _pass_on(self) -> None:
-        """Pass on the results that have arrived, or wait a moment for one, and then what the learner has written."""
+        """Give workers the results that have arrived, or wait a moment for one; send each worker the newest weights."""
         workers = tuple(self._workers)
         owners = {call: worker for worker in workers for call in worker.calls()}
         if not owners:

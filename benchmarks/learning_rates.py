@@ -1,10 +1,10 @@
-"""Train at the learning rate that `LRFinder` suggests from the loss, and at the rates of a grid.
+"""Train at the learning rates that `LRFinder` suggests from the loss and from the reward, and at the rates of a grid.
 
     KERAS_BACKEND=jax python -m benchmarks.learning_rates dqn-cartpole ppo-acrobot
 
-`LRFinder.find(metric="loss", updates=300, start_lr=1e-5)` suggests a rate for each seed. The score of a rate is the
-mean return in the last quarter of a short training, which varies less than that of the last greedy policy. The share
-of a suggestion is (its score - the return of random actions) / (the score of the best rate of the grid - the return of
+`LRFinder.find` suggests two rates for each seed, with the arguments of `SEARCHES`. The score of a rate is the mean
+return in the last quarter of a short training, which varies less than that of the last greedy policy. The share of a
+suggestion is (its score - the return of random actions) / (the score of the best rate of the grid - the return of
 random actions), where the scores of a rate and of the suggestions are means over the seeds. The bar is a share of 0.8
 for the suggestions that `is_clear` accepts. All runs are made in this process. Each is stored in
 benchmarks/results/learning_rates/ when it ends, and a stored run is not repeated.
@@ -31,7 +31,10 @@ FOLDER = RESULTS / "learning_rates"
 GRID = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
 FIRST, SEEDS = 5, 5  # the rules of `LRFinder` were chosen with the seeds 0 to 4
 BAR = 0.8
-SEARCH = {"metric": "loss", "updates": 300, "start_lr": 1e-5}
+SEARCHES: dict[str, dict[str, Any]] = {
+    "loss": {"updates": 300, "start_lr": 1e-5},
+    "reward": {"episodes": 100, "start_lr": 1e-5},
+}
 
 
 @dataclass(frozen=True)
@@ -135,17 +138,18 @@ def train(case: Case, seed: int, rate: float) -> dict[str, Any]:
     }
 
 
-def search(case: Case, seed: int) -> dict[str, Any]:
-    """Return what `LRFinder` suggests with the losses that it saw, and train with a clear suggestion."""
+def search(case: Case, seed: int, metric: str) -> dict[str, Any]:
+    """Return what `LRFinder` suggests with the values that it saw, and train with a clear suggestion."""
     from noterl.finders import LRFinder
 
     finder = LRFinder(case.agent(seed))
-    suggestion = finder.find(**SEARCH, optimizer=case.optimizer, **case.fit)
+    suggestion = finder.find(metric=metric, **SEARCHES[metric], optimizer=case.optimizer, **case.fit)
     found = {
+        "metric": metric,
         "suggestion": suggestion,
         "is_clear": finder.is_clear,
         "stop_reason": finder.stop_reason,
-        "losses": [float(f"{row['loss']:.5g}") for row in finder.results],
+        "values": [float(f"{row[metric]:.5g}") for row in finder.results],
     }
     trained = train(case, seed, suggestion) if finder.is_clear and suggestion else {"seed": seed}
     return {**trained, "search": found}
@@ -156,16 +160,16 @@ def run(name: str, seed: int, folder: Path) -> dict[str, Any]:
     path = folder / f"{name}.json"
     case = CASES[name]
 
-    def train_one(key: tuple[int, float | None]) -> tuple[dict[str, Any], str]:
-        _, rate = key
-        found = search(case, seed) if rate is None else train(case, seed, rate)
+    def train_one(key: tuple[int, str | float]) -> tuple[dict[str, Any], str]:
+        _, wanted = key
+        found = search(case, seed, wanted) if isinstance(wanted, str) else train(case, seed, wanted)
         one = {**found, "versions": versions(PACKAGES), "machine": machine()}
-        return one, f"{name}, seed {seed}, {found.get('rate')}: {found.get('score')}"
+        return one, f"{name}, seed {seed}, {wanted}, {found.get('rate')}: {found.get('score')}"
 
     return study.complete(
         study.stored_runs(path),
-        [(seed, rate) for rate in (None, *GRID)],
-        key_of=lambda one: (one["seed"], None if "search" in one else one["rate"]),
+        [(seed, wanted) for wanted in (*SEARCHES, *GRID)],
+        key_of=lambda one: (one["seed"], one["search"]["metric"] if "search" in one else one["rate"]),
         train=train_one,
         result_of=lambda runs: make_result(name, runs),
         path=path,
@@ -174,7 +178,7 @@ def run(name: str, seed: int, folder: Path) -> dict[str, Any]:
 
 def make_result(name: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
     """Return what is stored."""
-    runs = sorted(runs, key=lambda one: ("search" in one, one.get("rate") or 0.0, one["seed"]))
+    runs = sorted(runs, key=lambda one: (one.get("search", {}).get("metric", ""), one.get("rate") or 0.0, one["seed"]))
     return {
         "case": name,
         "steps": CASES[name].steps,
@@ -186,10 +190,15 @@ def make_result(name: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def summarize(case: Case, runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Compare the clear suggestions with the best rate of the grid; `met` is None if there is nothing to compare."""
+    """Return a summary for each metric, by name."""
+    return {metric: _summarize(case, runs, metric) for metric in SEARCHES}
+
+
+def _summarize(case: Case, runs: list[dict[str, Any]], metric: str) -> dict[str, Any]:
+    """Compare the clear suggestions of a metric with the best rate; `met` is None if there is nothing to compare."""
     grid = {rate: [one["score"] for one in runs if "search" not in one and one["rate"] == rate] for rate in GRID}
     means = {rate: float(np.mean(scores)) for rate, scores in grid.items() if scores}
-    searches = [one for one in runs if "search" in one]
+    searches = [one for one in runs if one.get("search", {}).get("metric") == metric]
     clear = [one for one in searches if one["search"]["is_clear"]]
     best_rate = max(means, key=lambda rate: means[rate]) if means else None
     best = None if best_rate is None else means[best_rate]

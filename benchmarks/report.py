@@ -508,28 +508,21 @@ def adapting_defaults_table(results: Iterable[dict[str, Any]]) -> str:
 
 
 def learning_rates_table(results: Iterable[dict[str, Any]]) -> str:
-    """Return one row for each case of `learning_rates.py`."""
+    """Return one row for each case and metric of `learning_rates.py`."""
     rows = []
     for result in results:
-        one = result["summary"]
-        clear = f"{one['clear']} of {one['searches']}"
-        between = "" if one["suggestions"] is None else "{:.2g} to {:.2g}".format(*one["suggestions"])
-        score = "" if one["score"] is None else f"{one['score']:.1f}"
-        share = "" if one["share"] is None else f"{one['share']:.2f}"
-        best = f"{one['best']:.1f} at {one['best_rate']:g}"
-        rows.append(
-            (
-                result["case"],
-                f"{result['steps']:,}",
-                clear,
-                between,
-                score,
-                best,
-                share,
-                "" if one["met"] is None else "met" if one["met"] else "missed",
-            )
-        )
-    head = ("case", "steps", "clear", "suggestions", "return", "best of the grid", "share", "bar 0.8")
+        for metric, one in result["summary"].items():
+            if not one["searches"]:
+                continue
+            clear = f"{one['clear']} of {one['searches']}"
+            between = "" if one["suggestions"] is None else "{:.2g} to {:.2g}".format(*one["suggestions"])
+            score = "" if one["score"] is None else f"{one['score']:.1f}"
+            share = "" if one["share"] is None else f"{one['share']:.2f}"
+            best = f"{one['best']:.1f} at {one['best_rate']:g}"
+            verdict = "" if one["met"] is None else "met" if one["met"] else "missed"
+            steps = f"{result['steps']:,}"
+            rows.append((result["case"], metric, steps, clear, between, score, best, share, verdict))
+    head = ("case", "metric", "steps", "clear", "suggestions", "return", "best of the grid", "share", "bar 0.8")
     return markdown_table(head, rows)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, TypedDict, Unpack
@@ -11,7 +10,7 @@ from typing import Any, Self, TypedDict, Unpack
 import numpy as np
 from gymnasium.spaces import Discrete
 
-from noterl import networks, presets, saving
+from noterl import presets, saving
 from noterl.acting.actor import Actor
 from noterl.algorithm import Algorithm, Defaults, RunningUpdater, bind_head
 from noterl.callback import Callback
@@ -20,13 +19,10 @@ from noterl.collect.env_calls import EnvCall
 from noterl.export.formats import export_agent
 from noterl.history import History
 from noterl.learning import optimizers
-from noterl.learning.dry_run import check_networks
 from noterl.learning.gradient_noise import GradientNoise
-from noterl.learning.settings import Settings
+from noterl.learning.settings import check_network_of_user
 from noterl.noise import NoiseProcess
 from noterl.policies import Policy
-from noterl.random import construction
-from noterl.replay import Replay
 from noterl.training import loading, publishing
 from noterl.training import state as agent_state
 from noterl.training.configuration import settled
@@ -38,7 +34,7 @@ from noterl.training.parts import Parts
 from noterl.training.play import Animation, Show, View, animation_path
 from noterl.training.pretraining import pretrain
 from noterl.utils.checks import check_bool, check_word
-from noterl.utils.notebook import table
+from noterl.utils.notebook import completions, table
 from noterl.utils.words import explain_arguments
 
 __all__ = ["Agent", "AgentOptions", "BaseAgent", "Defaults", "load"]
@@ -72,13 +68,8 @@ class BaseAgent(Algorithm):
     def _initialize(cls, instance: Any, args: tuple, kwargs: dict) -> None:
         """Call `__init__`, and check that networks of the user fit a built-in agent."""
         super()._initialize(instance, args, kwargs)
-        network = instance.get_config().get("network")
-        if not cls.__module__.startswith("noterl.") or isinstance(network, networks.NetworkDescription | None):
-            return
-        size = instance.defaults().batch_size
-        memory = {"replay": Replay(size)} if instance.memory == "replay" else {}  # smaller than the default
-        with construction(instance.generators.seed):  # restores global generators, which Dropout of torch uses
-            check_networks(Settings(instance, bind_head(instance), memory).make_learner(instance).updater)
+        if cls.__module__.startswith("noterl."):
+            check_network_of_user(instance)
 
     def __repr__(self) -> str:
         counters = vars(self).get("_counters")
@@ -93,13 +84,8 @@ class BaseAgent(Algorithm):
 
     def __dir__(self) -> list[str]:
         """Return the names for completion: those for users of an agent, not those for authors of algorithms."""
-        agent_class = type(self)
-        own_classes = [base for base in agent_class.__mro__ if base.__module__.partition(".")[0] != "noterl"]
-        names = {name for base in own_classes for name in vars(base)}
-        names = {name for name in {*names, *vars(self)} if not hasattr(BaseAgent, name)}
-        names -= {"generators", "spaces", "trace_counts"}
-        names |= inspect.signature(agent_class).parameters.keys() & vars(self).keys()
-        return sorted({*_NAMES_FOR_USERS.split()} | {name for name in names if not name.startswith("_")})
+        hidden = {*dir(BaseAgent), "generators", "spaces", "trace_counts"}
+        return completions(self, {*_NAMES_FOR_USERS.split()}, hidden)
 
     @classmethod
     def from_preset(cls, env: str, name: str = "zoo", **arguments: Any) -> Self:

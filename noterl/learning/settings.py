@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from noterl import policies
-from noterl.algorithm import Algorithm, Defaults, moves_target
+from noterl.algorithm import Algorithm, Defaults, bind_head, moves_target
 from noterl.backends.reads import frozen
 from noterl.explorer import Explorer
 from noterl.heads import Head
 from noterl.learning import optimizers
-from noterl.learning.dry_run import sequence_spec, start_of, uses_default_update
+from noterl.learning.dry_run import check_networks, sequence_spec, start_of, uses_default_update
 from noterl.learning.learner import Learner
 from noterl.learning.replay_learner import ReplayLearner
 from noterl.learning.reward_model import GAIL, Discriminator
@@ -23,9 +23,10 @@ from noterl.learning.rollout_learner import ReplayedRolloutLearner, RolloutLearn
 from noterl.learning.schedule import UpdateSchedule
 from noterl.learning.sequence_learner import SequenceLearner
 from noterl.learning.update import DISTRIBUTIONS
-from noterl.networks import PRECISIONS
+from noterl.networks import PRECISIONS, NetworkDescription
 from noterl.noise import ColoredNoise, NoiseProcess
 from noterl.policies import Policy
+from noterl.random import construction
 from noterl.replay import Replay, Triplets
 from noterl.replay.replay import default_capacity
 from noterl.schedules import has_ended
@@ -494,3 +495,17 @@ def _exploration(head: Head) -> str:
     if head.acts_on:
         return f"explores by a policy that acts on {' or '.join(head.acts_on)}"
     return "samples from its own distribution"
+
+
+def check_network_of_user(algorithm: Algorithm) -> None:
+    """Check that the argument `network` fits the agent, unless it is a description, which noterl has checked.
+
+    Raises:
+        ValueError: if the network does not fit.
+    """
+    if isinstance(algorithm.get_config().get("network"), NetworkDescription | None):
+        return
+    size: Any = algorithm.defaults().batch_size
+    memory = {"replay": Replay(size)} if algorithm.memory == "replay" else {}  # smaller than the default
+    with construction(algorithm.generators.seed):  # restores global generators, which Dropout of torch uses
+        check_networks(Settings(algorithm, bind_head(algorithm), memory).make_learner(algorithm).updater)

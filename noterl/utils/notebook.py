@@ -1,12 +1,13 @@
-"""What a notebook shows of noterl's objects, without widgets and without settings."""
+"""What a notebook shows and completes of noterl's objects, without widgets and without settings."""
 
 from __future__ import annotations
 
 import base64
 import html
 import importlib
+import inspect
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,21 @@ def table(title: str, rows: Mapping[str, Any]) -> str:
     """Return an HTML table with a row for each name; long values are cut short."""
     cells = "".join(f"<tr><th>{html.escape(name)}</th><td>{_text(value)}</td></tr>" for name, value in rows.items())
     return f"<table><caption>{html.escape(title)}</caption>{cells}</table>"
+
+
+def completions(instance: Any, names: Set[str], hidden: Set[str]) -> list[str]:
+    """Return names for completion: `names`, public members of a class of the user, and arguments of the constructor.
+
+    Args:
+        instance: of the class.
+        names: always in the result.
+        hidden: names of noterl, which are left out unless they are arguments of the constructor.
+    """
+    mro = type(instance).__mro__
+    own = {name for base in mro if base.__module__.partition(".")[0] != "noterl" for name in vars(base)}
+    arguments = inspect.signature(type(instance)).parameters.keys() & vars(instance).keys()
+    added = ({*own, *vars(instance)} - hidden) | arguments
+    return sorted({*names, *(name for name in added if not name.startswith("_"))})
 
 
 def animation(path: Path) -> str | None:

@@ -13,7 +13,6 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -169,8 +168,8 @@ def defaults(task: Task, seed: int, steps: int) -> noterl.Agent:
     if "colored_noise" in settings:
         options["noise"] = noise.ColoredNoise(size=agent.action_size, **settings["colored_noise"])
     if "annealed_rate" in settings:
-        make = partial(noterl.optimizers.RAdam, global_clipnorm=10.0) if kind is noterl.PQN else keras.optimizers.Adam
-        options["optimizer"] = make(Linear(settings["annealed_rate"], 0.0, steps))
+        rate = Linear(settings["annealed_rate"], 0.0, steps)
+        options["optimizer"] = noterl.optimizers.RAdam(rate, global_clipnorm=10.0)
     if "learning_rate" in settings:
         options["optimizer"] = keras.optimizers.Adam(settings["learning_rate"])
     if "exploration" in settings:

@@ -488,14 +488,8 @@ TASKS = {
     **bfloat16_tasks("sac", PENDULUM_SAC, "-157.0 ± 88.7", steps=5_000, wide_steps=10_000),
     **bfloat16_tasks("td3", PENDULUM_DDPG, "-151.9 ± 90.2", steps=15_000, wide_steps=15_000),
     **{
-        f"cartpole-{kind.lower()}": default_task(
-            kind, "CartPole-v1", 50_000, (0, 500), {"median": 475, "share": 0.8}, **settings
-        )
-        for kind, settings in (
-            ("C51", {}),
-            ("IQN", {}),
-            ("Rainbow", {}),
-        )
+        f"cartpole-{kind.lower()}": default_task(kind, "CartPole-v1", 50_000, (0, 500), {"median": 475, "share": 0.8})
+        for kind in ("C51", "IQN", "Rainbow")
     },
     # With the defaults of noterl, 7 of 10 seeds reached 475.
     "cartpole-qrdqn": default_task(

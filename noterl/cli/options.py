@@ -199,7 +199,7 @@ def _given(option: Option, source: Any, path: str) -> Given:
     only sequences becomes a tuple of one entry.
 
     Raises:
-        UsageError: if a list is given for an option that does not take sequences only, or a text cannot be parsed.
+        UsageError: if a list is given and the option does not only take sequences, or a text cannot be parsed.
     """
     if isinstance(source, str):
         return Given(parse_value(source, option.annotation), source)

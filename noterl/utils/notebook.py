@@ -27,9 +27,9 @@ def completions(instance: Any, names: Set[str], hidden: Set[str]) -> list[str]:
         hidden: names of noterl, which are left out unless they are arguments of the constructor.
     """
     mro = type(instance).__mro__
-    own = {name for base in mro if base.__module__.partition(".")[0] != "noterl" for name in vars(base)}
+    of_user = {name for base in mro if base.__module__.partition(".")[0] != "noterl" for name in vars(base)}
     arguments = inspect.signature(type(instance)).parameters.keys() & vars(instance).keys()
-    added = ({*own, *vars(instance)} - hidden) | arguments
+    added = ({*of_user, *vars(instance)} - hidden) | arguments
     return sorted({*names, *(name for name in added if not name.startswith("_"))})
 
 

@@ -52,9 +52,11 @@ def test_second_fit_is_judged_on_its_own() -> None:
 def test_series_have_one_length() -> None:
     doctor = Doctor()
     agent = noterl.PPO("CartPole-v1", rollout_steps=32, epochs=1, hidden=(8,), seed=1)
-    history = agent.fit(steps=800, num_envs=2, callbacks=[doctor], verbose=0).history
+    history = agent.fit(steps=1_600, num_envs=2, callbacks=[doctor], verbose=0).history
     measured = {name: values for name, values in doctor.measures.items() if name not in history}
-    assert len({len(values) for values in measured.values()}) == 1
+    (measurements,) = {len(values) for values in measured.values()}
+    # 25 updates; the second of them follows update 13 or the end of the episode that contains update 13.
+    assert measurements >= 2
     assert np.isfinite(doctor.measures["policy_direction"][1:]).all()
     assert 0 < doctor.measures["progress"][-1] <= 1
 

@@ -67,3 +67,22 @@ def test_compilers_do_not_simplify_zero_times_a_number(jit: bool) -> None:
     assert bool(check([keras.ops.convert_to_tensor(value) for value in values]))
     values[1][20, 30] = np.nan
     assert not bool(check([keras.ops.convert_to_tensor(value) for value in values]))
+
+
+@pytest.mark.backends("tensorflow")
+def test_all_tensors_of_a_dtype_are_checked_by_one_operation() -> None:
+    """XLA computes a check of each variable again for every variable that is undone, and compiles for seconds."""
+    import tensorflow
+
+    from noterl.backends.tensorflow.gradients import all_finite
+
+    checked = tensorflow.function(lambda values: all_finite([values[0], None, *values[1:]]), jit_compile=True)
+    values = [np.ones(shape, dtype) for shape in SHAPES for dtype in (np.float32, np.float16)]
+    operations = checked.get_concrete_function(values).graph.get_operations()
+    assert sum(operation.type == "IsFinite" for operation in operations) == 2
+    assert checked(values)
+    for place, number in ((0, np.nan), (1, np.inf), (len(values) - 1, -np.inf)):
+        wrong = [np.copy(value) for value in values]
+        wrong[place].reshape(-1)[-1] = number
+        assert not checked(wrong)
+    assert all_finite([None])

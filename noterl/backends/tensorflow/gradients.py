@@ -53,12 +53,17 @@ def minimize(loss_fn: Loss, trained: Variables, optimizer: Any, args: tuple, **u
 
 
 def all_finite(tensors: Iterable[Any]) -> Any:
-    """Return whether all floating-point tensors are finite; None, a missing gradient, counts as finite."""
-    finite = tf.constant(True)
+    """Return whether all floating-point tensors are finite; None, a missing gradient, counts as finite.
+
+    There is one reduction for each dtype: XLA would compute a chain of conditions again for each variable whose new
+    value depends on the conditions, and take seconds to compile this.
+    """
+    of_dtype: dict[Any, list[Any]] = {}
     for tensor in tensors:
         if tensor is not None:
-            finite &= tf.reduce_all(tf.math.is_finite(tensor))
-    return finite
+            of_dtype.setdefault(tensor.dtype, []).append(tf.reshape(tensor, [-1]))
+    finite = [tf.reduce_all(tf.math.is_finite(tf.concat(values, 0))) for values in of_dtype.values()]
+    return tf.reduce_all(tf.stack(finite)) if finite else tf.constant(True)
 
 
 def _gradients_of_loss(loss_fn: Loss, trained: Variables, args: tuple) -> tuple[Any, Any, list[Any]]:

@@ -39,6 +39,7 @@ def make(name: str, weights: dict[str, Any]) -> Any:
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.backends("torch")
 def test_losses_equal_the_recorded_ones(name: str) -> None:
     run = RUNS[name]
 

@@ -78,7 +78,7 @@ class Case:
         return {name: single.get(name, name) for name in self.agent.networks() if name != "log_temperature"}
 
 
-@pytest.fixture(scope="module", params=representatives(CASES, "ddpg", "td3", "sac"))
+@pytest.fixture(scope="module", params=representatives(CASES, "td3", "sac"))
 def case(request: pytest.FixtureRequest) -> Case:
     return Case(request.param)
 

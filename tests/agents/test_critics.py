@@ -213,6 +213,7 @@ def test_random_critics_work_with_discrete_actions_and_memories() -> None:
     assert agent.updates > 0
 
 
+@pytest.mark.backends("torch")
 def test_dropout_and_normalization_have_their_initial_weights_and_train() -> None:
     agent = make("SAC", hidden=(16,), layer_norm=True, dropout=0.5)
     weights = [weight for weight in networks.get_weights(agent.critics[0]) if weight.dtype.kind == "f"]

@@ -183,6 +183,7 @@ def test_update_equals_the_reference(updates: float) -> None:
         assert_equal(network, stack)
 
 
+@pytest.mark.backends("jax", "torch")
 def test_statistics_stay_in_float32_under_bfloat16() -> None:
     agent = make()
     agent.compile(keras.optimizers.SGD(RATE), replay=64, batch_size=4, learning_starts=0, precision="bfloat16")

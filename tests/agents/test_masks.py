@@ -22,7 +22,7 @@ from tests.agents.test_on_policy import assert_equals_reference, ppo
 from tests.support import reference_on_policy as reference
 from tests.support.batches import VECTOR, random_batch
 from tests.support.doubles import TogetherVectorEnv
-from tests.support.masked_env import MaskedWalk, legal_actions
+from tests.support.masked_env import LateMask, MaskedWalk, legal_actions
 from tests.support.parts import learner_of, run_updates, sample_batch
 from tests.support.representatives import representatives
 from tests.support.rollouts import enlarged
@@ -394,14 +394,6 @@ def test_workers_ignore_masks_if_the_head_does() -> None:
     agent = Own(lambda: MaskedWalk("all"), hidden=(4,), seed=1)
     agent.fit(steps=30, workers=1, verbose=0)
     assert dict(agent.info_spec) == {}
-
-
-class LateMask(MaskedWalk):
-    """Reports no mask if the seed of the reset is 0."""
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        observation, info = super().reset(seed=seed)
-        return observation, {} if seed == 0 else info
 
 
 @torch_only

@@ -17,6 +17,7 @@ from noterl.replay import Prioritized
 from tests.support import reference_values as reference
 from tests.support.batches import CONTINUOUS, VECTOR, copied, differences, random_batch, row
 from tests.support.parts import run_updates, sample_batch
+from tests.support.representatives import representatives
 
 torch_only = pytest.mark.backends("torch")
 RATE, SIZE = 0.05, 6
@@ -184,7 +185,7 @@ class Reference:
         return {"conservative_loss": conservative, "loss": self.descend(loss, ["q"])}, error
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", representatives(CASES, "ReBRAC", "IQL", "CQL"))
 def test_update_equals_the_reference(case: str) -> None:
     name, env, arguments = CASES[case]
     agent = make(name, env, **arguments)

@@ -111,6 +111,7 @@ def test_network_with_two_outputs_is_actor_and_critic(kind: Any) -> None:
     assert agent.act(observations).tolist() == logits.argmax(axis=1).tolist()
 
 
+@pytest.mark.backends("torch")
 def test_network_with_two_outputs_is_trained() -> None:
     agent = noterl.PPO("CartPole-v1", network=two_headed(4, 2), rollout_steps=8, epochs=1, seed=3)
     before = agent.get_weights()

@@ -32,7 +32,7 @@ DEFAULT_BACKEND = "torch"
 SHORT = {"episodes": 2, "steps": 1_100}
 # Updates after which training ends too: for blocks with large networks or many updates for each step. The first number
 # holds once there are two episodes, of which a block may print what they logged.
-UPDATES = 40, 150
+UPDATES = 20, 150
 
 FENCE = re.compile(r"^(?P<indent> *)```(?P<info>[^\n`]*)\n(?P<code>.*?)^(?P=indent)``` *$", re.MULTILINE | re.DOTALL)
 BACKENDS_LINE = re.compile(r"(?:^ *% *backends: *([\w, ]+)|<!-- *backends: *([\w, ]+?) *-->)\s*\Z", re.MULTILINE)

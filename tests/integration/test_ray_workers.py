@@ -24,7 +24,7 @@ from noterl.collect import RayWorkers, WorkerError, Workers
 from noterl.collect.workers.worker import WAKE
 from tests.collect.test_spaces_on_each_path import Run
 from tests.collect.test_spaces_on_each_path import dqn as spaces_dqn
-from tests.integration.test_workers import ROOT, Watcher, dqn, ppo, td3
+from tests.integration.test_workers import ROOT, Watcher, dqn, ppo
 from tests.support.pools import Pool, pool, time_hung_worker, wait_until_gone
 from tests.support.replay_invariants import check_replay
 from tests.support.states import assert_same_state, differences
@@ -80,7 +80,7 @@ def nodes_of(made: Pool) -> set[str]:
 
 @pytest.mark.usefixtures("cluster")
 class TestResults:
-    @pytest.mark.parametrize("make", [dqn, ppo, td3])
+    @pytest.mark.parametrize("make", [dqn, ppo])
     def test_run_is_that_of_processes_and_resumes_exactly(self, make: Any, tmp_path: Path) -> None:
         processes, whole, parts = make(), make(), make()
         processes.fit(steps=80, num_envs=3, workers=Workers(2), verbose=0)
@@ -96,9 +96,8 @@ class TestResults:
 
     @pytest.mark.filterwarnings("ignore:observations of the shape .* are flattened:UserWarning")
     @pytest.mark.filterwarnings("ignore:workers. NumPy")
-    @pytest.mark.parametrize("kind", ["masked Dict", "masked Dict-with-image"])
-    def test_run_with_dicts_that_is_saved_within_a_round_resumes_exactly(self, kind: str, tmp_path: Path) -> None:
-        processes, halves, resumed = (Run(spaces_dqn, "workers", kind) for _ in range(3))
+    def test_run_with_dicts_that_is_saved_within_a_round_resumes_exactly(self, tmp_path: Path) -> None:
+        processes, halves, resumed = (Run(spaces_dqn, "workers", "masked Dict-with-image") for _ in range(3))
         for run in (halves, resumed):
             run.arguments["workers"] = workers(collect=4)
         processes.fit(47)
@@ -110,8 +109,9 @@ class TestResults:
             assert_same_state(processes.agent, run.agent)
 
     @pytest.mark.filterwarnings("ignore:workers. NumPy")
-    @pytest.mark.parametrize("in_numpy", [True, False])
-    @pytest.mark.parametrize("settings", [{}, {"collect": 7}, {"collect": "episode"}])
+    @pytest.mark.parametrize(
+        ("in_numpy", "settings"), [(True, {}), (False, {"collect": 7}), (True, {"collect": "episode"})]
+    )
     def test_lanes_return_what_those_of_processes_return(self, in_numpy: bool, settings: dict[str, Any]) -> None:
         found = []
         for kind in (Workers(2, **settings), workers(**settings)):
@@ -171,10 +171,8 @@ class TestFailures:
         with pytest.raises(WorkerError, match="no display"), pool(partial(BrokenEnv, os.getpid()), 1, workers(1)):
             pass
 
-    @pytest.mark.parametrize("in_numpy", [True, False])
-    @pytest.mark.filterwarnings("ignore:workers. NumPy")
-    def test_killed_worker_is_noticed_and_replaced(self, in_numpy: bool) -> None:
-        with pool(DiscreteWalkEnv, 4, workers(), in_numpy=in_numpy) as made:
+    def test_killed_worker_is_noticed_and_replaced(self) -> None:
+        with pool(DiscreteWalkEnv, 4, workers()) as made:
             made.rounds(7)
             victim, other = made.processes()
             os.kill(victim, signal.SIGKILL)
@@ -359,7 +357,6 @@ class TestWithoutInit:
         [
             (signal.SIGINT, -signal.SIGINT, ""),
             (signal.SIGKILL, -signal.SIGKILL, ""),
-            (signal.SIGTERM, 143, ""),
             (signal.SIGTERM, 143, "import ray; ray.init(include_dashboard=False)"),
         ],
     )

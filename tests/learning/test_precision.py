@@ -13,6 +13,7 @@ import noterl
 from noterl import backends, networks
 from tests.support.batches import CONTINUOUS, IMAGE, VECTOR, copied, differences, random_batch
 from tests.support.parts import learner_of, run_updates
+from tests.support.representatives import representatives
 from tests.support.states import assert_same_state
 
 
@@ -72,7 +73,7 @@ def test_layers_compute_in_bfloat16_and_outputs_are_float32() -> None:
     assert agent.seen == {"float32"}
 
 
-@pytest.mark.parametrize("name", ["SAC", "PPO"])
+@pytest.mark.parametrize("name", representatives(["SAC", "PPO"], "PPO"))
 def test_agents_train_act_and_resume(name: str, tmp_path: Path) -> None:
     env = "Pendulum-v1" if name == "SAC" else "CartPole-v1"
     arguments = {"rollout_steps": 16} if name == "PPO" else {}

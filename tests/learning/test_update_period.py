@@ -109,6 +109,7 @@ def test_priorities_come_from_updates_with_feedback() -> None:
     assert equal == pytest.approx(9) and agent.replay.effective_sample_size() < len(agent.replay) - 0.5
 
 
+@pytest.mark.backends("jax", "torch")
 def test_results_do_not_depend_on_steps_per_execution() -> None:
     states = []
     for size in (1, 3, "auto"):

@@ -51,3 +51,11 @@ class MaskedWalk(gymnasium.Env[Any, Any]):
 def legal_actions(observation: np.ndarray) -> np.ndarray:
     """Return the masks `[..., 4]` of observations `[..., 2]` of `MaskedWalk`, also where none was reported."""
     return (observation[..., :1].astype(np.int64) + np.arange(4)) % 3 != 0
+
+
+class LateMask(MaskedWalk):
+    """Reports no mask if the seed of the reset is 0."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        observation, info = super().reset(seed=seed)
+        return observation, {} if seed == 0 else info

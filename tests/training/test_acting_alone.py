@@ -88,7 +88,7 @@ def members(path: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.backends("torch", "jax", "tensorflow")
-@pytest.mark.parametrize("name", representatives(AGENTS, "DQN", "Adafactor"))
+@pytest.mark.parametrize("name", representatives(AGENTS, "DQN"))
 def test_loaded_agent_acts_and_is_saved_without_allocating(name: str, tmp_path: Path) -> None:
     make = AGENTS[name]
     agent, first, second = make(), tmp_path / "first.noterl", tmp_path / "second.noterl"

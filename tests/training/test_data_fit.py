@@ -103,6 +103,7 @@ def test_calls_of_any_size_give_the_same_weights(kind: str) -> None:
     assert same_weights(agents[0], agents[1]) and same_weights(agents[0], agents[2])
 
 
+@pytest.mark.backends("torch")
 def test_updates_equal_those_on_transitions_that_were_stored_one_by_one() -> None:
     agent = make_agent(replay=Replay(1000, n_step=2))
     data = data_of(agent)
@@ -120,6 +121,7 @@ def test_updates_equal_those_on_transitions_that_were_stored_one_by_one() -> Non
     assert same_weights(agent, other)
 
 
+@pytest.mark.backends("torch")
 def test_epochs_take_the_place_of_episodes() -> None:
     agent = make_agent()
     tape = Tape()
@@ -133,6 +135,7 @@ def test_epochs_take_the_place_of_episodes() -> None:
     assert [logs["updates"] for _, logs in tape.ends] == [2, 4, 5] and {"loss", "time"} <= tape.ends[0][1].keys()
 
 
+@pytest.mark.backends("torch")
 def test_second_fit_continues_the_epoch_and_the_weights() -> None:
     agent, other = make_agent(), make_agent()
     data = data_of(agent)
@@ -146,6 +149,7 @@ def test_second_fit_continues_the_epoch_and_the_weights() -> None:
     assert [logs["loss"] for _, logs in tape.ends if logs["complete"]] == history.history["loss"]
 
 
+@pytest.mark.backends("torch")
 def test_int_target_update_counts_updates_across_fits() -> None:
     agent = make_agent(target_update=7)
     data = data_of(agent)
@@ -156,6 +160,7 @@ def test_int_target_update_counts_updates_across_fits() -> None:
     assert copied == [7, 14, 21]
 
 
+@pytest.mark.backends("torch")
 def test_schedules_count_updates() -> None:
     agent = make_agent(optimizer=noterl.schedules.Linear(0.5, 0.1, steps=8))
     rates: list[float] = []
@@ -405,6 +410,7 @@ class TestResume:
 
 
 class TestMixing:
+    @pytest.mark.backends("torch")
     def test_each_batch_has_the_share_of_the_data(self) -> None:
         agent = noterl.DQN(lambda: Line(), hidden=(8,), seed=1)
         agent.compile(batch_size=8, learning_starts=10, update_every=5, updates=2)
@@ -509,6 +515,7 @@ class TestErrors:
         with pytest.raises(ValueError, match="batch_size must be at most the number of transitions in dataset, 20"):
             agent.fit(dataset=make_data(episodes=1), updates=5)
 
+    @pytest.mark.backends("torch")
     def test_no_environment_is_opened(self) -> None:
         agent = make_agent()
         with warnings.catch_warnings():

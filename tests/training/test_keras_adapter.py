@@ -267,7 +267,6 @@ class TestSwapEMAWeights:
         for ours, mean in zip(get_weights(agent.q), average, strict=True):
             np.testing.assert_allclose(ours, mean, rtol=1e-4, atol=1e-6)
 
-    @pytest.mark.backends("tensorflow", "jax", "torch")
     def test_each_of_several_optimizers_is_averaged(self) -> None:
         agent = noterl.DDPG("Pendulum-v1", hidden=(4,), seed=3)
         agent.compile(keras.optimizers.Adam(1e-2, use_ema=True), replay=500, learning_starts=8, batch_size=4)

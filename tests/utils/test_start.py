@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from noterl.utils.start import collector_paused, imported_late
+from tests.support.representatives import representatives
 
 # Placeholders stay in the modules of a test, so each test has a package of its own.
 PACKAGE = """
@@ -165,7 +166,7 @@ print(len(noterl.DQN("CartPole-v1", hidden=(4,), seed=1).fit(episodes=2, verbose
     assert run(program).endswith("\n2\n")  # after the line of the end
 
 
-@pytest.mark.parametrize("first", ["", "import matplotlib, pandas"])
+@pytest.mark.parametrize("first", representatives(["", "import matplotlib, pandas"], ""))
 def test_plots_and_data_frames_work_after_the_import_of_keras(first: str, tmp_path: Path) -> None:
     program = f"""
 import sys

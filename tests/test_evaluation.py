@@ -76,7 +76,7 @@ def test_interval_holds_the_known_value() -> None:
     actions = [1, 0, 1, 1]
     agent, value = policy_of(actions), known_value(np.array(actions))
     before = copied(agent.get_state())
-    estimate = fqe(agent, chain(100, seed=3), updates=800, bootstrap=4, seed=0)
+    estimate = fqe(agent, chain(100, seed=3), updates=1_000, bootstrap=6, seed=0)
     assert estimate.low < value < estimate.high
     assert estimate.low < estimate.value < estimate.high
     assert estimate.high - estimate.low < 0.5

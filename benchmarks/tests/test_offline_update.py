@@ -38,8 +38,8 @@ def make(name: str, weights: dict[str, Any]) -> Any:
     return agent
 
 
-@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.backends("torch")
+@pytest.mark.parametrize("name", NAMES)
 def test_losses_equal_the_recorded_ones(name: str) -> None:
     run = RUNS[name]
 

@@ -357,6 +357,7 @@ class TestWithoutInit:
         [
             (signal.SIGINT, -signal.SIGINT, ""),
             (signal.SIGKILL, -signal.SIGKILL, ""),
+            (signal.SIGTERM, 143, ""),
             (signal.SIGTERM, 143, "import ray; ray.init(include_dashboard=False)"),
         ],
     )

@@ -186,17 +186,16 @@ def loss_exploded(losses: Sequence[float], window: int) -> bool:
     return last - means[best] > max(0.25 * fall, abs(means[best]), 8 * noise)
 
 
-def steepest(slopes: Sequence[float], *, rising: bool, skip_beginning: int, skip_end: int) -> int | None:
-    """Return the index of the steepest rise or fall between the skipped points; None if no point is left.
+def steepest(slopes: Sequence[float], *, rising: bool, skip_beginning: int) -> int | None:
+    """Return the index of the steepest rise or fall after the skipped points; None if no point is left.
 
     Example:
     >>> from noterl.finders.curves import steepest
-    >>> steepest([9.0, 1.0, 3.0, -2.0, 9.0], rising=True, skip_beginning=1, skip_end=1)
+    >>> steepest([9.0, 1.0, 3.0, -2.0], rising=True, skip_beginning=1)
     2
     """
-    kept = [(slope if rising else -slope, -index) for index, slope in enumerate(slopes)]
-    # Points are skipped after numbering, so that the index counts all points.
-    kept = kept[skip_beginning : len(kept) - skip_end]
+    # Of equal slopes, the largest negative index is the first.
+    kept = [(slope if rising else -slope, -index) for index, slope in enumerate(slopes) if index >= skip_beginning]
     return -max(kept)[1] if kept else None
 
 

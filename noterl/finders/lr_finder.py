@@ -131,15 +131,20 @@ class LRFinder(Finder):
     def suggestion(
         self, sma: int | None = None, n_skip_beginning: int = SKIP_BEGINNING, n_skip_end: int = SKIP_END
     ) -> float | None:
-        """Return the rate at which the mean reward rises, or the mean loss falls, fastest; None if no point is left.
+        """Return the rate where the mean loss falls fastest, or one above that where the mean reward rises fastest.
 
-        Only rates up to the rate of the highest mean reward, or up to a quarter of the rate of the lowest mean loss,
-        are suggested. A change of means depends on several points; the returned rate is the middle point's.
+        A loss shows at once what a rate does, while a reward also depends on what earlier rates have taught. For a
+        reward, the suggestion is therefore the geometric mean of the rate of the fastest rise and the rate of the
+        highest mean. A loss is often lowest just before it explodes: only rates up to a quarter of the rate of the
+        lowest mean are suggested. A change of means depends on several points; its rate is the middle point's.
 
         Args:
             sma: number of points over which the change is measured; by default `window_size`.
             n_skip_beginning: number of points that are skipped at the start.
             n_skip_end: number of points that are skipped at the end.
+
+        Returns:
+            The rate; None if no point is left.
 
         Raises:
             ValueError: if a number is not one of the allowed values, or `find` has not been called.
@@ -147,6 +152,19 @@ class LRFinder(Finder):
         sma = self._window if sma is None else check_positive("sma", sma)
         for name, value in (("n_skip_beginning", n_skip_beginning), ("n_skip_end", n_skip_end)):
             check_int(name, value, least=0)
+        fastest = self._fastest(sma, n_skip_beginning, n_skip_end)
+        if fastest is None:
+            return None
+        index, last = fastest
+        # Rates are a geometric series, so the middle point has the geometric mean.
+        return self.curves(self.metric)[self._mean][0][(index + last) // 2 if self.metric == "reward" else index]
+
+    def _fastest(self, sma: int, skip_beginning: int, skip_end: int) -> tuple[int, int] | None:
+        """Return the point where the means improve fastest, and the last point of the improvement.
+
+        For a loss, the rate of the first point is at most a quarter of the rate of the lowest mean. Without any point
+        between the skipped ones, the result is None.
+        """
         rising = self.metric == "reward"
         rates, means = self.curves(self.metric)[self._mean]
         best = curves.best_index(means, self._window, rising=rising)
@@ -154,40 +172,42 @@ class LRFinder(Finder):
             return None
         # Only points up to the best mean count: afterwards, learning diverges, and a recovery can be steeper than
         # learning.
-        slopes = curves.derivative(means, sma)[: best + 1]
-        # The points after the best mean are left out already.
-        skipped = max(0, n_skip_end - (len(means) - len(slopes)))
+        last = max(-1, min(best, len(means) - 1 - skip_end))
+        slopes = curves.derivative(means, sma)[: last + 1]
         # The index of the last of the `sma` points over which the mean improves fastest.
-        index = curves.steepest(slopes, rising=rising, skip_beginning=n_skip_beginning, skip_end=skipped)
+        index = curves.steepest(slopes, rising=rising, skip_beginning=skip_beginning)
         if index is None:
             return None
         # Half of the points that the change depends on: `window` of the mean and `sma` of the change.
         index = max(0, index - (self._window + sma - 1) // 2)
         if not rising:
             index = min(index, max(0, int(np.searchsorted(rates, rates[best] / BELOW_LOWEST, "right")) - 1))
-        return rates[index]
+        return index, last
 
     @property
     def is_clear(self) -> bool:
         """Whether the suggestion of `find` can be relied on.
 
         The means must improve by more than noise explains, and make nine tenths of the improvement within a quarter of
-        the points after the suggestion. A slower improvement does not depend on one rate. A loss that explodes must do
-        so before the rate is 600 times the suggestion.
+        the points after the fastest change. A slower improvement does not depend on one rate. A loss that explodes must
+        do so before the rate is 600 times the suggestion.
         """
-        rate = self.suggestion() if self.results else None
-        if rate is None:
+        fastest = self._fastest(self._window, SKIP_BEGINNING, SKIP_END) if self.results else None
+        if fastest is None:
             return False
+        index, _ = fastest
         rising = self.metric == "reward"
         rates, values = self.curves(self.metric)[self.metric]
-        exploded_late = not rising and rates[-1] > BELOW_END * rate and curves.loss_exploded(values, self._window)
-        if exploded_late or not curves.is_gain_clear(values, self._window, rising=rising):
+        exploded_late = not rising and rates[-1] > BELOW_END * rates[index]
+        if exploded_late and curves.loss_exploded(values, self._window):
+            return False
+        if not curves.is_gain_clear(values, self._window, rising=rising):
             return False
         means = self.curves(self.metric)[self._mean][1]
         best = curves.best_index(means, self._window, rising=rising)
         assert best is not None  # there is a suggestion
         gained = curves.gained_index(means, self._window, best, rising=rising)
-        return 4 * (gained - rates.index(rate)) <= len(rates)
+        return 4 * (gained - index) <= len(rates)
 
     @property
     def _mean(self) -> str:

@@ -101,16 +101,16 @@ class TestLossExploded:
 class TestSteepest:
     def test_steepest_rise_or_fall_is_found(self) -> None:
         slopes = [0.0, 1.0, 5.0, -7.0, 2.0]
-        assert curves.steepest(slopes, rising=True, skip_beginning=0, skip_end=0) == 2
-        assert curves.steepest(slopes, rising=False, skip_beginning=0, skip_end=0) == 3
+        assert curves.steepest(slopes, rising=True, skip_beginning=0) == 2
+        assert curves.steepest(slopes, rising=False, skip_beginning=0) == 3
 
     def test_skipped_points_are_ignored(self) -> None:
-        slopes = [9.0, 1.0, 5.0, -7.0, 8.0]
-        assert curves.steepest(slopes, rising=True, skip_beginning=1, skip_end=1) == 2
-        assert curves.steepest(slopes, rising=True, skip_beginning=3, skip_end=2) is None
+        slopes = [9.0, 1.0, 5.0, -7.0]
+        assert curves.steepest(slopes, rising=True, skip_beginning=1) == 2
+        assert curves.steepest(slopes, rising=True, skip_beginning=4) is None
 
     def test_first_of_equal_slopes_is_returned(self) -> None:
-        assert curves.steepest([0.0, 2.0, 2.0], rising=True, skip_beginning=0, skip_end=0) == 1
+        assert curves.steepest([0.0, 2.0, 2.0], rising=True, skip_beginning=0) == 1
 
 
 def test_suggestion_is_where_the_rise_begins() -> None:
@@ -119,7 +119,7 @@ def test_suggestion_is_where_the_rise_begins() -> None:
     rewards = noise + np.where(np.arange(77) < 40, 0.0, 20.0)
     for values, rising in ((rewards, True), (-rewards, False)):
         slopes = curves.derivative(curves.window_means(list(values), 7), 7)
-        index = curves.steepest(slopes, rising=rising, skip_beginning=10, skip_end=5)
+        index = curves.steepest(slopes[:-5], rising=rising, skip_beginning=10)
         assert 40 <= index <= 47
 
 

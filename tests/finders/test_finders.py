@@ -272,7 +272,10 @@ class TestSuggestionByLoss:
         rewards = (-huber(300, 1)).tolist()
         points = next(n for n in range(1, 300) if reward_collapsed(rewards[:n], 7))
         finder.results = _rows("reward", self.RATES, rewards[:points], 7)
-        assert self.RATES[110] <= finder.suggestion() <= self.RATES[130] and finder.is_clear
+        best = max(finder.results[6:], key=lambda row: row["mean_reward"])["learning_rate"]
+        rate = finder.suggestion()
+        assert self.RATES[110] <= rate**2 / best <= self.RATES[130]  # the rate of the steepest rise
+        assert rate < best < self.RATES[240] and finder.is_clear  # the spike is at 243
 
 
 class TestPictures:
@@ -298,26 +301,27 @@ class TestPictures:
         assert list(axes.lines[0].get_ydata()) == [0.0, 2.0, 4.0, 6.0, 8.0]
         assert axes.get_ylim() == (-1.0, 7.0)
 
-    def test_suggestion_is_the_steepest_rise(self, finder: LRFinder) -> None:
+    def test_suggestion_is_between_the_steepest_rise_and_the_highest_mean(self, finder: LRFinder) -> None:
         for row, mean in zip(finder.results, [0, 9, 9, 14, 15, 30], strict=True):
             row["mean_reward"] = float(mean)
         assert finder.suggestion(1, 0, 0) == 10.0**5
-        assert finder.suggestion(1, 0, 1) == 10.0
-        assert finder.suggestion(1, 2, 1) == 10.0**3
-        assert finder.suggestion(1, 3, 3) is None
+        assert finder.suggestion(1, 0, 1) == 10.0**2  # the points 1 and 4
+        assert finder.suggestion(1, 2, 1) == 10.0**3  # the points 3 and 4
+        assert finder.suggestion(1, 3, 3) is finder.suggestion(1, 0, 9) is None
 
     @pytest.mark.parametrize("window", [1, 4, 7])
-    def test_suggestion_is_in_the_middle_of_the_rise(self, agent: noterl.DQN, window: int) -> None:
+    def test_suggestion_is_between_the_middle_of_the_rise_and_the_peak(self, agent: noterl.DQN, window: int) -> None:
         finder = LRFinder(agent)
         finder.metric, finder._window = "reward", window
         noise = np.random.default_rng(1).normal(size=80)
-        steep = 1 / (1 + np.exp(40 - np.arange(80)))  # steepest at 40
+        peak = 56 + window // 2  # of the means
+        hill = 1 / (1 + np.exp(40 - np.arange(80))) - np.abs(np.arange(80) - 56) / 100  # steepest at 40
         for height, clear in ((100.0, True), (0.0, False)):
-            rewards = (height * steep + noise).tolist()
+            rewards = (height * hill + noise).tolist()
             finder.results = _rows("reward", [10.0**index for index in range(80)], rewards, window)
             assert finder.is_clear == clear
             if clear:
-                assert 38 <= math.log10(finder.suggestion()) <= 42
+                assert (38 + peak) / 2 - 1 <= math.log10(finder.suggestion()) <= (42 + peak) / 2 + 1
         lines = finder.plot_reward().axes[0].lines
         assert [line.get_label() for line in lines[:2]] == ["reward", f"mean of {window}"]
         assert lines[2].get_label() == f"suggestion {finder.suggestion():.2g}"

@@ -399,6 +399,7 @@ class Parts:
         agent._set(generators=actor.generators)
         self.act_generator = copy.deepcopy(self.act_generator)
         self.session = Session(agent)
+        self.session.verbose = 0  # a trial with another optimizer is no change that the user has to know
         try:
             yield
         finally:

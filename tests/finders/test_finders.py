@@ -371,6 +371,10 @@ class TestTies:
 
 
 class TestOptFinder:
+    def test_trials_print_nothing(self, agent: noterl.DQN, capfd: pytest.CaptureFixture[str]) -> None:
+        OptFinder(agent, {"slow": 1e-4, "fast": 1e-2}).find(episodes=2)
+        assert capfd.readouterr() == ("", "")
+
     def test_trials_start_from_the_same_state(self, agent: noterl.DQN) -> None:
         begun: list[Any] = []
 

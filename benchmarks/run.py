@@ -37,6 +37,8 @@ CONSTRUCTOR = (
     *("target_kl", "cg_iterations", "cg_damping", "line_search_steps", "line_search_shrink", "fisher_stride"),
     *("value_coefficient", "replay_ratio", "replay_starts", "truncation", "trust_region"),
 )
+# Environments of JAX, in which the JAX backend trains on the device.
+ON_DEVICE = {"MinAtar/Breakout": minatar.breakout, "functional_cartpole": envs.functional_cartpole}
 SCHEDULE = ("batch_size", "learning_starts", "update_every", "updates", "target_update", "precision")
 
 
@@ -52,8 +54,8 @@ class UpdateClock(noterl.Callback):
 
 def environment(task: Task) -> Any:
     """Return the `env` argument: an id, a class of `noterl.envs`, or a functional environment."""
-    if task.environment == "MinAtar/Breakout":
-        return minatar.breakout()
+    if task.environment in ON_DEVICE:
+        return ON_DEVICE[task.environment]()
     return getattr(envs, task.environment, task.environment)
 
 

@@ -504,10 +504,10 @@ TASKS = {
         learning_rate=2.3e-3,
         exploration=(1.0, 0.04, 8_000),
     ),
-    # The learning rate of CleanRL, which falls to 0 as there.
+    # On the device. The learning rate of CleanRL, which falls to 0 as there.
     "cartpole-pqn": default_task(
         "PQN",
-        "CartPole-v1",
+        "functional_cartpole",
         500_000,
         (0, 500),
         {"median": 495, "worst": 450},

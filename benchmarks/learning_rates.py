@@ -1,13 +1,14 @@
-"""Train at the learning rates that `LRFinder` suggests from the loss and from the reward, and at the rates of a grid.
+"""Train at the learning rates that `LRFinder` and `OptFinder` suggest, and at the rates of a grid.
 
     KERAS_BACKEND=jax python -m benchmarks.learning_rates dqn-cartpole ppo-acrobot
 
-`LRFinder.find` suggests two rates for each seed, with the arguments of `SEARCHES`. The score of a rate is the mean
-return in the last quarter of a short training, which varies less than that of the last greedy policy. The share of a
-suggestion is (its score - the return of random actions) / (the score of the best rate of the grid - the return of
-random actions), where the scores of a rate and of the suggestions are means over the seeds. The bar is a share of 0.8
-for the suggestions that `is_clear` accepts. All runs are made in this process. Each is stored in
-benchmarks/results/learning_rates/ when it ends, and a stored run is not repeated.
+`LRFinder.find` suggests two rates for each seed, with the arguments of `SEARCHES`. `OptFinder.find` compares Adam with
+the rates of `CANDIDATES`, with the arguments of `COMPARISONS`. The score of a rate is the mean return in the last
+quarter of a short training, which varies less than that of the last greedy policy. The share of a suggestion is (its
+score - the return of random actions) / (the score of the best rate of the grid - the return of random actions), where
+the scores of a rate and of the suggestions are means over the seeds. The bar is a share of 0.8 for the suggestions that
+`is_clear` accepts. All runs are made in this process. Each is stored in benchmarks/results/learning_rates/ when it
+ends, and a stored run is not repeated.
 """
 
 from __future__ import annotations
@@ -34,6 +35,11 @@ BAR = 0.8
 SEARCHES: dict[str, dict[str, Any]] = {
     "loss": {"updates": 300, "start_lr": 1e-5},
     "reward": {"episodes": 100, "start_lr": 1e-5},
+}
+CANDIDATES = (1e-4, 1e-3, 1e-2)  # of the grid, so that the trainings at these rates are there
+COMPARISONS: dict[str, dict[str, Any]] = {
+    "OptFinder, loss": {"metric": "loss", "episodes": 300},
+    "OptFinder, reward": {"metric": "reward", "episodes": 20},
 }
 
 
@@ -69,12 +75,14 @@ class Case:
         from noterl.replay import Hindsight
 
         agent = getattr(noterl, self.algorithm)(self.env, seed=seed, **self.arguments)
-        chosen = {} if rate is None else {"optimizer": rate}
-        if rate is not None and self.optimizer is not None:
-            chosen = {"optimizer": {"actor": 1e-3, self.optimizer: rate}}
+        chosen = {} if rate is None else {"optimizer": self.optimizers(rate)}
         memory = {"replay": noterl.Replay(20_000, relabel=Hindsight())} if self.hindsight else {}
         agent.compile(**self.compiled, **memory, **chosen)
         return agent
+
+    def optimizers(self, rate: float) -> Any:
+        """Return the argument `optimizer` of `compile` for a learning rate."""
+        return rate if self.optimizer is None else {"actor": 1e-3, self.optimizer: rate}
 
     @property
     def fit(self) -> dict[str, Any]:
@@ -155,6 +163,17 @@ def search(case: Case, seed: int, metric: str) -> dict[str, Any]:
     return {**trained, "search": found}
 
 
+def compare(case: Case, seed: int, name: str) -> dict[str, Any]:
+    """Return which candidate `OptFinder` finds; the score of the candidate is that of the training at its rate."""
+    from noterl.finders import OptFinder
+
+    finder = OptFinder(case.agent(seed), {f"{rate:g}": case.optimizers(rate) for rate in CANDIDATES})
+    best = finder.find(**COMPARISONS[name], **case.fit)
+    means = {row["name"]: float(f"{row['mean']:.5g}") for row in finder.results}
+    found = {"metric": name, "suggestion": best and float(best), "is_clear": finder.is_clear, "means": means}
+    return {"seed": seed, "search": {**found, "ties": finder.ties}}
+
+
 def run(name: str, seed: int, folder: Path) -> dict[str, Any]:
     """Do the runs of a seed that `folder` does not hold, store each when it ends, and return the result of all."""
     path = folder / f"{name}.json"
@@ -162,13 +181,16 @@ def run(name: str, seed: int, folder: Path) -> dict[str, Any]:
 
     def train_one(key: tuple[int, str | float]) -> tuple[dict[str, Any], str]:
         _, wanted = key
-        found = search(case, seed, wanted) if isinstance(wanted, str) else train(case, seed, wanted)
+        if isinstance(wanted, float):
+            found = train(case, seed, wanted)
+        else:
+            found = (compare if wanted in COMPARISONS else search)(case, seed, wanted)
         one = {**found, "versions": versions(PACKAGES), "machine": machine()}
         return one, f"{name}, seed {seed}, {wanted}, {found.get('rate')}: {found.get('score')}"
 
     return study.complete(
         study.stored_runs(path),
-        [(seed, wanted) for wanted in (*SEARCHES, *GRID)],
+        [(seed, wanted) for wanted in (*SEARCHES, *GRID, *COMPARISONS)],
         key_of=lambda one: (one["seed"], one["search"]["metric"] if "search" in one else one["rate"]),
         train=train_one,
         result_of=lambda runs: make_result(name, runs),
@@ -191,23 +213,27 @@ def make_result(name: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 def summarize(case: Case, runs: list[dict[str, Any]]) -> dict[str, Any]:
     """Return a summary for each metric, by name."""
-    return {metric: _summarize(case, runs, metric) for metric in SEARCHES}
+    return {metric: _summarize(case, runs, metric) for metric in (*SEARCHES, *COMPARISONS)}
 
 
 def _summarize(case: Case, runs: list[dict[str, Any]], metric: str) -> dict[str, Any]:
     """Compare the clear suggestions of a metric with the best rate; `met` is None if there is nothing to compare."""
-    grid = {rate: [one["score"] for one in runs if "search" not in one and one["rate"] == rate] for rate in GRID}
+    trained = {(one["seed"], one["rate"]): one["score"] for one in runs if "search" not in one}
+    grid = {rate: [score for (_, of_run), score in trained.items() if of_run == rate] for rate in GRID}
     means = {rate: float(np.mean(scores)) for rate, scores in grid.items() if scores}
     searches = [one for one in runs if one.get("search", {}).get("metric") == metric]
     clear = [one for one in searches if one["search"]["is_clear"]]
+    rates = [one["search"]["suggestion"] for one in clear]
+    # `compare` does not train, because a training at the same rate with the same seed is in the grid.
+    scores = [one["score"] if "score" in one else trained[one["seed"], one["search"]["suggestion"]] for one in clear]
     best_rate = max(means, key=lambda rate: means[rate]) if means else None
     best = None if best_rate is None else means[best_rate]
-    score = float(np.mean([one["score"] for one in clear])) if clear else None
+    score = float(np.mean(scores)) if clear else None
     share = None if best is None or score is None else (score - case.random) / (best - case.random)
     return {
         "searches": len(searches),
         "clear": len(clear),
-        "suggestions": [min(one["rate"] for one in clear), max(one["rate"] for one in clear)] if clear else None,
+        "suggestions": [min(rates), max(rates)] if clear else None,
         "score": score,
         "best": best,
         "best_rate": best_rate,

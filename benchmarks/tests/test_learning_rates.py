@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks import learning_rates, report
-from benchmarks.learning_rates import CASES, GRID, make_result, summarize
+from benchmarks.learning_rates import CASES, COMPARISONS, GRID, make_result, summarize
 from benchmarks.tests.equal_json import assert_equal_json
 
 STORED = sorted(learning_rates.FOLDER.glob("*.json"))
@@ -33,15 +33,22 @@ def test_only_missing_runs_are_done(monkeypatch: pytest.MonkeyPatch, tmp_path: P
         return {**searched(seed, True, 90.0), "search": {"metric": metric, "is_clear": True, "suggestion": 1e-3}}
 
     monkeypatch.setattr(learning_rates, "train", train)
+
+    def compare(case: Any, seed: int, name: str) -> dict[str, Any]:
+        done.append(name)
+        return {"seed": seed, "search": {"metric": name, "is_clear": True, "suggestion": 1e-3}}
+
     monkeypatch.setattr(learning_rates, "search", search)
+    monkeypatch.setattr(learning_rates, "compare", compare)
     learning_rates.run("dqn-cartpole", 0, tmp_path)
-    assert done == ["loss", "reward", *GRID]
+    wanted = ["loss", "reward", *GRID, *COMPARISONS]
+    assert done == wanted
     result = learning_rates.run("dqn-cartpole", 1, tmp_path)
-    assert done == 2 * ["loss", "reward", *GRID]
+    assert done == 2 * wanted
     learning_rates.run("dqn-cartpole", 1, tmp_path)
-    assert len(done) == 14
+    assert done == 2 * wanted
     assert_equal_json(json.loads((tmp_path / "dqn-cartpole.json").read_text()), json.loads(json.dumps(result)))
-    assert "| dqn-cartpole | reward | 15,000 | 2 of 2 |" in report.learning_rates_table([result])
+    assert "| dqn-cartpole | reward            | 15,000 | 2 of 2 |" in report.learning_rates_table([result])
 
 
 @pytest.mark.backend_free
@@ -53,6 +60,9 @@ def test_only_clear_suggestions_are_judged() -> None:
     assert (found["clear"], found["searches"], found["best_rate"], found["met"]) == (1, 2, 1e-2, True)
     assert found["share"] == pytest.approx(0.85)
     assert not summarize(case, [*grid, searched(0, True, 23 + 75.0)])["loss"]["met"]
+    # The score of a comparison is that of the training with the same seed and rate.
+    compared = {"seed": 1, "search": {"metric": "OptFinder, loss", "is_clear": True, "suggestion": 1e-2}}
+    assert summarize(case, [*grid, compared])["OptFinder, loss"]["score"] == 123.0
     assert make_result("dqn-cartpole", [searched(0, False)])["summary"]["loss"]["share"] is None
 
 

@@ -83,7 +83,7 @@ class CandidateFinder(Finder):
             env: where to train; by default a new copy of the training environment.
             episodes: number of points in a trial. A point is an episode, starting with the first that has an update;
                 for the metric "loss", a point is a gradient update.
-            metric: "reward" or "loss".
+            metric: "reward" or "loss". A loss shows how fast a candidate fits its targets, not how well the agent acts.
             **fit: further arguments of `Agent.fit`.
 
         Raises:

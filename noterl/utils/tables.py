@@ -127,7 +127,9 @@ def read_parquet(path: Path) -> list[Row]:
     """
     arrow = require("pyarrow", "parquet", "a .parquet file")
     parquet = require("pyarrow.parquet", "parquet", "a .parquet file")
-    files = sorted(path.rglob("*.parquet")) if path.is_dir() else [path]
+    # Of a folder, the files that pyarrow reads, whatever their ending: xagents writes `.parquet.gz`.
+    files = [file for file in path.rglob("*") if file.is_file() and file.name[0] not in "._"]
+    files = sorted(files) if path.is_dir() else [path]
     try:
         metadata = [parquet.read_metadata(file) for file in files]
         groups = [entry.row_group(number) for entry in metadata for number in range(entry.num_row_groups)]

@@ -134,3 +134,13 @@ def test_words_of_a_parquet_file_come_back(tmp_path: Path) -> None:
         "b": [1, 2, 3],
     }
     assert columns_of(rows) == ["a", "b"]
+
+
+@pytest.mark.parametrize("ending", [".parquet", ".parquet.gz"])
+def test_folder_of_parquet_files_is_one_table(ending: str, tmp_path: Path) -> None:
+    folder = tmp_path / "history.parquet"
+    folder.mkdir()
+    for part in range(3):
+        write_parquet(folder / f"{part:04}{ending}", [{"episode": part, "reward": 2.0 * part}])
+    (folder / "_SUCCESS").touch()  # pyarrow reads no file of such a name
+    assert read_columns(folder) == {"episode": [0, 1, 2], "reward": [0.0, 2.0, 4.0]}

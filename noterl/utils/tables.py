@@ -127,10 +127,9 @@ def read_parquet(path: Path) -> list[Row]:
     """
     arrow = require("pyarrow", "parquet", "a .parquet file")
     parquet = require("pyarrow.parquet", "parquet", "a .parquet file")
-    # Of a folder, the files that pyarrow reads, whatever their ending: xagents writes `.parquet.gz`.
-    files = [file for file in path.rglob("*") if file.is_file() and file.name[0] not in "._"]
-    files = sorted(files) if path.is_dir() else [path]
     try:
+        # Of a folder, those that `read_table` reads, whatever their ending: xagents writes `.parquet.gz`.
+        files = [Path(file) for file in parquet.ParquetDataset(path).files] if path.is_dir() else [path]
         metadata = [parquet.read_metadata(file) for file in files]
         groups = [entry.row_group(number) for entry in metadata for number in range(entry.num_row_groups)]
         unpacked = sum(group.total_byte_size for group in groups)

@@ -142,5 +142,14 @@ def test_folder_of_parquet_files_is_one_table(ending: str, tmp_path: Path) -> No
     folder.mkdir()
     for part in range(3):
         write_parquet(folder / f"{part:04}{ending}", [{"episode": part, "reward": 2.0 * part}])
-    (folder / "_SUCCESS").touch()  # pyarrow reads no file of such a name
+    # pyarrow reads no file of such a name, and no folder.
+    (folder / "_SUCCESS").touch()
+    (folder / ".trash").mkdir()
+    write_parquet(folder / ".trash" / f"0{ending}", [{"episode": 9, "reward": 9.0}])
     assert read_columns(folder) == {"episode": [0, 1, 2], "reward": [0.0, 2.0, 4.0]}
+
+
+@pytest.mark.parametrize("ending", [".csv", ".jsonl", ".parquet"])
+def test_missing_file_is_an_error_of_the_system(ending: str, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="missing"):
+        read_columns(tmp_path / f"missing{ending}")

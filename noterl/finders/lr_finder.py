@@ -198,10 +198,9 @@ class LRFinder(Finder):
         index, _ = fastest
         rising = self.metric == "reward"
         rates, values = self.curves(self.metric)[self.metric]
-        exploded_late = not rising and rates[-1] > BELOW_END * rates[index]
-        if exploded_late and curves.loss_exploded(values, self._window):
-            return False
-        if not curves.is_gain_clear(values, self._window, rising=rising):
+        ended_late = rates[-1] > BELOW_END * rates[index]
+        exploded_late = not rising and ended_late and curves.loss_exploded(values, self._window)
+        if exploded_late or not curves.is_gain_clear(values, self._window, rising=rising):
             return False
         means = self.curves(self.metric)[self._mean][1]
         best = curves.best_index(means, self._window, rising=rising)

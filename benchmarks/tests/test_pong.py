@@ -65,6 +65,7 @@ def test_only_a_run_that_reached_the_goal_is_stored(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(pong, "GOAL", 1_000.0)
     pong.main(["dqn", "--steps", "100"])
     assert not (tmp_path / "results" / "dqn.json").exists()
+    assert (pong.UNFINISHED / "pong-dqn-0.noterl").exists()  # more steps can follow
 
 
 @pytest.mark.parametrize("name", pong.AGENTS)

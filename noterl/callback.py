@@ -496,12 +496,9 @@ class LambdaCallback(Callback):
     """
 
     def __init__(self, **functions: Callable[..., None]) -> None:
-        self._functions = functions
         for name, function in functions.items():
             if name not in EVENTS:
                 raise ValueError(f"LambdaCallback: {name!r} is not an event; {words.explain_name(name, EVENTS)}")
             if not callable(function):
                 raise ValueError(f"LambdaCallback: {name} must be callable, got {function!r}")
-
-    def _handler(self, event: str) -> Callable[..., None] | None:
-        return self._functions.get(event) or super()._handler(event)
+            setattr(self, name, function)

@@ -314,6 +314,10 @@ class TestUnknownEvents:
             self.fit(kind())
         assert [each.filename for each in caught if "never called" in str(each.message)] == [__file__]
 
+    def test_function_of_an_epoch_warns_where_fit_has_episodes(self) -> None:
+        with pytest.warns(UserWarning, match=r"LambdaCallback\.on_epoch_end is never called"):
+            self.fit(LambdaCallback(on_epoch_end=print))
+
     def test_keras_callback_with_event_of_noterl_warns(self) -> None:
         import keras
 

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import scaling_model
-from benchmarks.tasks import TASKS, Learning
+from benchmarks import scaling_model, stats
+from benchmarks.tasks import TASKS, Learning, Task
 
 RESULTS = Path(__file__).resolve().parent / "results"
 NO_RESULTS = "No results are recorded yet."
@@ -104,6 +104,24 @@ def memory_tables(results: Path = RESULTS) -> str:
     """Return the tables of what agents with a memory learned, and the same agents without one."""
     stored = [json.loads(path.read_text()) for path in sorted((results / "learning").glob("memory-*.json"))]
     return _joined(["{}\n\n{}".format(_title(result), "\n".join(result["table"])) for result in stored])
+
+
+def pong_tables(results: Path = RESULTS) -> str:
+    """Return the table of the agents that were trained on Pong with the settings of xagents."""
+    stored = [json.loads(path.read_text()) for path in sorted((results / "pong").glob("*.json"))]
+    return _joined([pong_table(stored)] if stored else [])
+
+
+def pong_table(results: Iterable[dict[str, Any]]) -> str:
+    """Return one row for each run of `pong.py` that reached the goal."""
+    rows = []
+    for result in results:
+        for run in result["runs"]:
+            numbers = [f"{run['mean_return']:.1f}", f"{run['curve']['steps'][-1]:,}", f"{run['hours']:.1f}"]
+            final = f"{statistics.mean(run['evaluation']):.1f}"
+            rows.append((result["task"], NAMES[result["backend"]], *numbers, final, result["published"]))
+    head = ("task", "backend", "mean of 100 games", "steps", "hours", "20 greedy games", "xagents' own run")
+    return markdown_table(head, rows)
 
 
 def offline_tables(results: Path = RESULTS) -> str:
@@ -231,6 +249,7 @@ TABLES = (
     first_programs_tables,
     adapting_defaults_tables,
     learning_rates_tables,
+    pong_tables,
     memory_tables,
     offline_tables,
     distribute_tables,
@@ -442,10 +461,12 @@ def learning_table(results: Iterable[dict[str, Any]]) -> str:
     """Return one row for each participant of each task."""
     rows = []
     for result in results:
-        goal = TASKS[result["task"]].learning
+        task = TASKS[result["task"]]
+        goal = task.learning
         assert goal is not None
         for who, one in result["summary"].items():
             ours = who.startswith("noterl-")
+            differences = (_peers(one), _beside(task, who, one)) if ours else ()
             rows.append(
                 (
                     result["task"],
@@ -456,7 +477,7 @@ def learning_table(results: Iterable[dict[str, Any]]) -> str:
                     iqm(one),
                     f"{one['worst']:.1f}",
                     _goal(goal, one) if ours else "",
-                    _peers(one) if ours else "",
+                    "; ".join(filter(None, differences)),
                     goal.published,
                 )
             )
@@ -469,7 +490,7 @@ def learning_table(results: Iterable[dict[str, Any]]) -> str:
         "IQM (95 % interval)",
         "worst seed",
         "goal",
-        "difference from peers",
+        "difference from peers, or from the agent beside",
     )
     return markdown_table((*head, "published"), rows)
 
@@ -694,6 +715,18 @@ def _peers(one: dict[str, Any]) -> str:
     return "; ".join(
         f"{peer} {difference(found)}: {found['outcome']}{bars[found['passes']]}" for peer, found in one["peers"].items()
     )
+
+
+def _beside(task: Task, who: str, one: dict[str, Any]) -> str:
+    """Return the difference from the stored runs of the task beside this one, on the same backend."""
+    goal = task.learning
+    assert goal is not None
+    path = RESULTS / "learning" / f"{goal.beside}.json"
+    if not path.exists():
+        return ""
+    theirs = json.loads(path.read_text())["summary"][who]["scores"]
+    found = stats.difference(one["scores"], theirs, task.span, goal.min_seeds)
+    return f"{goal.beside} {difference(found)}: {found['outcome']}"
 
 
 # Cells

@@ -17,6 +17,7 @@ class Learning:
         share: the share of the seeds that must reach `median`, instead of the median seed.
         published: a published figure to show beside ours.
         peers: the peers that are trained with the same settings.
+        beside: a task of another algorithm, whose stored returns are compared with these.
         backends: the backends of a complete result.
         seeds: the seeds of a complete result: 10 if a run takes under two minutes, 3 above an hour, otherwise 5.
         steps: environment steps; None for those of the task.
@@ -29,6 +30,7 @@ class Learning:
     share: float | None = None
     published: str = ""
     peers: tuple[str, ...] = ()
+    beside: str | None = None
     backends: tuple[str, ...] = ("jax",)
     seeds: int = 10
     steps: int | None = None
@@ -210,6 +212,17 @@ def bfloat16_tasks(
     )
     mixed = replace(single, settings={**single.settings, **half}, source=f"{single.source} and layers in bfloat16")
     return {f"{name}-bfloat16": narrow, f"{name}-1024": single, f"{name}-1024-bfloat16": mixed}
+
+
+def mujoco_tasks(environment: str, return_range: tuple[float, float], seeds: int) -> dict[str, Task]:
+    """Return SAC and CrossQ with their defaults on an environment of MuJoCo, for 100,000 steps."""
+    name = environment.lower()
+    return {
+        f"{name}-{kind.lower()}": default_task(
+            kind, f"{environment}-v5", 100_000, return_range, {"seeds": seeds, **beside}
+        )
+        for kind, beside in (("SAC", {}), ("CrossQ", {"beside": f"{name}-sac"}))
+    }
 
 
 TASKS = {
@@ -530,6 +543,15 @@ TASKS = {
         {"median": 200, "seeds": 5, "peers": ("sb3",)},
         constructor={"critics": 2},
     ),
+    "pendulum-crossq": default_task(
+        "CrossQ",
+        "Pendulum-v1",
+        20_000,
+        PENDULUM_RANGE,
+        {"seeds": 5, "peers": ("sb3",)},
+        source="rl-zoo3, CrossQ on Pendulum-v1, with 1,000 random steps",
+        constructor={"critic_hidden": [256, 256], "policy_delay": 2},
+    ),
     # With a gamma of 0.99, full force at each step is best, and earns 89 to 90.
     **{
         f"mountaincar-{kind.lower()}-colored": default_task(
@@ -558,22 +580,26 @@ TASKS = {
     "minatar-pqn": default_task(
         "PQN", "MinAtar/Breakout", 3_000_000, (0, 80), {"median": 8, "share": 1.0, "seeds": 3}, num_envs=128
     ),
-    **{
-        f"{environment.lower()}-{name}": default_task(
-            kind,
-            f"{environment}-v5",
-            100_000,
-            return_range,
-            {"seeds": seeds},
-            **settings,
-        )
-        for environment, return_range in (("HalfCheetah", (0, 10_000)), ("Walker2d", (0, 5_000)))
-        for name, kind, seeds, settings in (
-            ("sac", "SAC", 5, {}),
-            ("sac-simba", "SAC", 3, {"constructor": {"normalize_observation": True}, "simba": 256}),
-        )
-        if (environment, name) != ("Walker2d", "sac-simba")
-    },
+    **mujoco_tasks("HalfCheetah", (0, 10_000), seeds=5),
+    **mujoco_tasks("Walker2d", (0, 5_000), seeds=5),
+    **mujoco_tasks("Hopper", (0, 4_000), seeds=3),
+    "halfcheetah-sac-simba": default_task(
+        "SAC",
+        "HalfCheetah-v5",
+        100_000,
+        (0, 10_000),
+        {"seeds": 3, "beside": "halfcheetah-sac"},
+        constructor={"normalize_observation": True},
+        simba=256,
+    ),
+    "hopper-crossq-1024": default_task(
+        "CrossQ",
+        "Hopper-v5",
+        100_000,
+        (0, 4_000),
+        {"seeds": 1, "beside": "hopper-sac"},
+        constructor={"critic_hidden": [1_024, 1_024]},
+    ),
     "pendulum-ddpg": Task(
         algorithm="ddpg",
         environment="Pendulum-v1",

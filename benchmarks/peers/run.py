@@ -27,6 +27,8 @@ PACKAGES = (
     "mujoco",
 )
 
+CONTRIB = {"trpo": "TRPO", "tqc": "TQC", "crossq": "CrossQ"}
+
 
 def algorithm_class(peer: str, algorithm: str) -> type:
     if peer == "sbx":
@@ -35,10 +37,10 @@ def algorithm_class(peer: str, algorithm: str) -> type:
         import sbx
 
         return getattr(sbx, algorithm.upper())
-    if algorithm in ("trpo", "tqc"):
+    if algorithm in CONTRIB:
         import sb3_contrib
 
-        return getattr(sb3_contrib, algorithm.upper())
+        return getattr(sb3_contrib, CONTRIB[algorithm])
     import stable_baselines3
 
     return getattr(stable_baselines3, algorithm.upper())
@@ -147,8 +149,24 @@ def tqc(cls: type, task: Task, seed: int, steps: int) -> Any:
     return cls("MlpPolicy", task.environment, learning_starts=1_000, seed=seed, verbose=0)
 
 
+def crossq(cls: type, task: Task, seed: int, steps: int) -> Any:
+    """Return CrossQ with its defaults, but the random steps and the actor of noterl, and the critics of the task."""
+    own = task.settings["constructor"]
+    layers = {"pi": [256, 256], "qf": own["critic_hidden"]}
+    return cls(
+        "MlpPolicy",
+        task.environment,
+        learning_starts=1_000,
+        policy_delay=own["policy_delay"],
+        policy_kwargs={"net_arch": layers},
+        seed=seed,
+        verbose=0,
+    )
+
+
 ALGORITHMS = {
     "tqc": tqc,
+    "crossq": crossq,
     "dqn": dqn,
     "ppo": ppo,
     "trpo": trpo,

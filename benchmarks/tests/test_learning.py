@@ -23,7 +23,8 @@ pytestmark = pytest.mark.backends("torch")
 def test_task_has_the_functions_of_the_runner(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     module, arguments, _, complete = learning.parse([name])
     assert complete
-    assert arguments.seeds == module.SEEDS >= 3
+    least = 1 if name == "hopper-crossq-1024" else 3  # a wide network is shown with one seed
+    assert arguments.seeds == module.SEEDS >= least
     assert all(callable(getattr(module, part)) for part in ("run", "table", "draw"))
     if name in learning.MODULES:
         assert not learning.parse([name, "--seeds", "1"])[3]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -71,6 +72,23 @@ def test_tables_hold_every_stored_result() -> None:
     assert speed.count("### Replay memory") == 1
     for path in (RESULTS / "learning").glob("*.json"):
         assert f"| {path.stem} " in learning or f"### {path.stem}\n" in learning
+
+
+def test_row_shows_the_difference_from_the_stored_task_beside(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def result(name: str, mean: float) -> dict[str, Any]:
+        runs = [
+            {"who": "noterl-jax", "seed": seed, "returns": [mean + seed], "seconds": 1.0, "success": None}
+            for seed in range(5)
+        ]
+        summary = summaries.summarize_learning(TASKS[name], runs)
+        return {"task": name, "settings": {"steps": 100_000}, "summary": summary}
+
+    monkeypatch.setattr(report, "RESULTS", tmp_path)
+    crossq = [result("walker2d-crossq", 3_000.0)]
+    assert "walker2d-sac" not in report.learning_table(crossq)
+    (tmp_path / "learning").mkdir()
+    (tmp_path / "learning" / "walker2d-sac.json").write_text(json.dumps(result("walker2d-sac", 1_000.0)))
+    assert re.search(r"walker2d-sac \+2000\.0 \(\+199\d\.\d to \+200\d\.\d\): better \|", report.learning_table(crossq))
 
 
 def test_page_of_an_algorithm_holds_its_other_stored_results() -> None:

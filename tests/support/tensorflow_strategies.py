@@ -296,9 +296,14 @@ def multiworker() -> dict[str, Any]:
 
 
 def parameter_server() -> dict[str, Any]:
-    """Train on the workers; kill all workers but one, if there are several, train on, and kill the process LAST."""
+    """Train on the workers; kill all workers but one, if there are several, train on, and kill the process LAST.
+
+    Each process has one core, as in a small container.
+    """
     from noterl.callbacks import Callback
 
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
     folder = Path(os.environ["FOLDER"])
     task = json.loads(os.environ["TF_CONFIG"])["task"]
     Path(folder, f"{task['type']}{task['index']}").write_text(str(os.getpid()))

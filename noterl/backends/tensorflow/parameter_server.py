@@ -22,6 +22,7 @@ from noterl.backends.tensorflow.replicas import copies_of, tracing_with
 from noterl.backends.tensorflow.updates import Updates
 from noterl.backends.tensorflow.workers import CONNECT_SECONDS, cause_of
 from noterl.types import Batch, map_arrays
+from noterl.utils.cores import available_cores
 
 # A process that accepts no connection for this time is dead.
 DEAD_SECONDS = 5.0
@@ -46,8 +47,11 @@ def serve(job: str, index: int, chief: str) -> None:
         ConnectionLost: if the server cannot start, or there is no chief within `CONNECT_SECONDS`.
     """
     cluster = tf.train.ClusterSpec(json.loads(os.environ["TF_CONFIG"])["cluster"])
+    # A call to another process occupies a thread until it returns. With one thread, a process on one core never goes on.
+    threads = max(available_cores(), cluster.num_tasks("worker") + 1)
+    config = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=threads)
     try:
-        server = tf.distribute.Server(cluster, job_name=job, task_index=index, protocol="grpc", start=True)
+        server = tf.distribute.Server(cluster, job_name=job, task_index=index, protocol="grpc", config=config)
     except tf.errors.OpError as error:
         raise ConnectionLost(f"{job} {index} cannot listen at its address in TF_CONFIG: {cause_of(error)}") from error
     if not _wait_for([chief]):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from noterl.finders.curves import derivative
+from noterl.utils import words
 from noterl.utils.checks import check_int, check_positive
 
 if TYPE_CHECKING:
@@ -39,6 +40,11 @@ class Finder(ABC):
 
     def __init__(self) -> None:
         self.results: list[dict[str, Any]] = []
+
+    if not TYPE_CHECKING:  # otherwise every name would be an attribute for type checkers
+
+        def __getattr__(self, name: str) -> Any:
+            return words.find_again(self, name)
 
     @abstractmethod
     def curves(self, metric: str) -> dict[str, Curve]:

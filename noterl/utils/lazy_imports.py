@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-import importlib
+import importlib.util
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -36,7 +36,9 @@ def attach(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]],
             error = words.missing_attribute(module, name, f"module {package!r}")
             # For `from noterl import name`, Python would replace the message of an AttributeError.
             importing = sys._getframe(1).f_globals.get("__name__") == "importlib._bootstrap"
-            raise ImportError(str(error)) if importing and words.hint(name) else error
+            # After an AttributeError, Python looks for a module of this name.
+            is_module = importing and importlib.util.find_spec(f"{package}.{name}") is not None
+            raise ImportError(str(error)) if importing and not is_module and words.hint(name) else error
         home = homes[name]
         with collector_paused():
             if home == package:  # the name is a module of the package

@@ -261,6 +261,17 @@ class TestAttributes:
             exec(f"from {module} import {name}")
 
     @pytest.mark.backend_free
+    @pytest.mark.parametrize("name", ["callback", "random"])
+    def test_module_with_the_name_of_a_foreign_word_can_be_imported(self, name: str) -> None:
+        program = f"from noterl import {name}; assert {name}.__name__ == 'noterl.{name}'"
+        subprocess.run([sys.executable, "-c", program], check=True)
+
+    def test_foreign_attribute_of_a_finder_is_explained(self) -> None:
+        finder = noterl.finders.LRFinder(noterl.DQN("CartPole-v1", hidden=(4,)))
+        with pytest.raises(AttributeError, match=r"^'LRFinder' .*'lock'.*ParallelFinder\.results"):
+            finder.lock  # noqa: B018
+
+    @pytest.mark.backend_free
     def test_unknown_name_of_a_module_raises_as_in_python(self) -> None:
         with pytest.raises(ImportError, match="cannot import name 'Quux' from 'noterl'"):
             exec("from noterl import Quux")

@@ -151,6 +151,7 @@ def parse_options(
     tyro = require("tyro", "cli", "the command noterl")
     arguments = list(_positive_flags(options, arguments))  # `--no-option` becomes `--option false`
     _check_foreign_flags(options, arguments)
+    _check_single_numbers(options, arguments)
     wants_help = {"-h", "--help"} & {*arguments}
     # The help of all callbacks would take hundreds of lines.
     if wants_help and shown:
@@ -280,6 +281,18 @@ def _check_foreign_flags(options: Sequence[Option], arguments: Iterable[str]) ->
         if replacement:
             shown = ", ".join(_flags_in(replacement, options))
             raise UsageError(f"unknown option {flag}: {replacement}" + (f". Options: {shown}" if shown else ""))
+
+
+def _check_single_numbers(options: Sequence[Option], arguments: Sequence[str]) -> None:
+    """Raise a `UsageError` for the first option with two numbers that takes one, as ranges of xagents are written."""
+    single = {option.flag for option in options if not is_sequence(option.annotation)}
+    for flag, first, second in zip(arguments, arguments[1:], arguments[2:], strict=False):
+        if flag in single and all(re.fullmatch(r"-?[\d_.]+(e-?\d+)?", text) for text in (first, second)):
+            both = f"{first}, {second}"
+            raise UsageError(
+                f'{flag} takes one value, got {both}; a range for `noterl tune` is {flag} "Float({both})" or '
+                f'{flag} "Choice({both})"'
+            )
 
 
 def _flags_in(line: str, options: Sequence[Option]) -> list[str]:

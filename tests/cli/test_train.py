@@ -221,6 +221,12 @@ def test_option_of_another_library_is_answered_with_ours(
     assert not Path("runs").exists()
 
 
+def test_range_written_as_two_numbers_is_answered_with_a_range(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tune", "dqn", "--env", "CartPole-v1", "--gamma", "0.9", "0.999"]) == 2
+    error = capsys.readouterr().err
+    assert "--gamma takes one value, got 0.9, 0.999; a range" in error and '"Float(0.9, 0.999)"' in error
+
+
 def test_data_set_takes_the_place_of_the_environment(capsys: pytest.CaptureFixture[str]) -> None:
     spaces = gymnasium.spaces.Box(-1.0, 1.0, (3,)), gymnasium.spaces.Discrete(2)
     episode = [np.zeros((41, 3))], [np.arange(40) % 2], [np.ones(40)], [True]

@@ -161,6 +161,25 @@ def train(name: str, seed: int, steps: int) -> dict[str, Any]:
     return result
 
 
+def draw(result: dict[str, Any]) -> Any:
+    """Return a figure of the returns of each run: of each game, and the mean of the last games."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.subplots()
+    for run in result["runs"]:
+        steps, returns = (np.asarray(run["curve"][name]) for name in ("steps", "reward"))
+        games = min(GAMES, len(returns))
+        means = np.convolve(returns, np.ones(games) / games, "valid")
+        axes.plot(steps, returns, alpha=0.25, linewidth=0.8, label="each game")
+        axes.plot(steps[games - 1 :], means, linewidth=2, label=f"mean of {games} games")
+    axes.axhline(result["goal"], color="tab:gray", linestyle=":", label="goal")
+    axes.set(xlabel="environment steps", ylabel="return", title=result["task"])
+    axes.legend()
+    axes.grid(alpha=0.3)
+    return figure
+
+
 def main(words: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], prog="pong.py")
     parser.add_argument("agent", choices=AGENTS)

@@ -29,7 +29,7 @@ sys.path.insert(0, str(ROOT))
 os.environ.setdefault("MPLBACKEND", "agg")
 
 import noterl.callbacks  # noqa: E402 - autodoc imports the checkout, not an installed copy
-from benchmarks import learning, report  # noqa: E402
+from benchmarks import learning, pong, report  # noqa: E402
 from noterl import migration, plotting  # noqa: E402
 from noterl.presets import catalogue  # noqa: E402
 from noterl.tune import Result, search  # noqa: E402
@@ -119,6 +119,9 @@ def draw_learning_curves(folder: Path) -> None:
         result = json.loads((report.RESULTS / "learning" / f"{name}.json").read_text(encoding="utf-8"))
         with matplotlib.rc_context({**figures.STYLE, "axes.prop_cycle": cycler(color=figures.PALETTE)}):
             learning.load(name).draw(result).savefig(folder / f"{name}.svg")
+    for path in (report.RESULTS / "pong").glob("*.json"):
+        with matplotlib.rc_context({**figures.STYLE, "axes.prop_cycle": cycler(color=figures.PALETTE)}):
+            pong.draw(json.loads(path.read_text(encoding="utf-8"))).savefig(folder / f"pong-{path.stem}.svg")
     pictures = "\n\n".join(f"### {name}\n\n![{name}](../_generated/curves/{name}.svg)" for name in names)
     (GENERATED / "curves.md").write_text(f"{pictures}\n", encoding="utf-8")
     overview = report.short_speed_table([json.loads(path.read_text()) for path in speed_results()])

@@ -7,10 +7,11 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import noterl
-from benchmarks import pong
+from benchmarks import pong, report
 from noterl.callbacks import BackupAndRestore
 
 pytestmark = pytest.mark.backends("torch")
@@ -31,7 +32,7 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(pong, "AGENTS", {"dqn": pong.Pong(make, "", num_envs=1)})
     monkeypatch.setattr(pong, "BackupAndRestore", backup)
     monkeypatch.setattr(pong, "UNFINISHED", tmp_path / "unfinished")
-    monkeypatch.setattr(pong, "FOLDER", tmp_path / "results")
+    monkeypatch.setattr(pong, "FOLDER", tmp_path / "pong")
 
 
 @pytest.mark.usefixtures("small")
@@ -60,11 +61,17 @@ def test_stopped_run_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("small")
 def test_only_a_run_that_reached_the_goal_is_stored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pong.main(["dqn", "--steps", "100"])
-    assert (tmp_path / "results" / "dqn.json").exists()  # each step of CartPole earns 1
-    (tmp_path / "results" / "dqn.json").unlink()
+    result = json.loads((tmp_path / "pong" / "dqn.json").read_text())  # each step of CartPole earns 1
+    (run,) = result["runs"]
+    assert f"| {run['mean_return']:.1f} " in report.pong_tables(tmp_path)
+    single, mean, goal = pong.draw(result).axes[0].lines
+    np.testing.assert_array_equal(single.get_ydata(), run["curve"]["reward"])
+    assert mean.get_ydata()[-1] == pytest.approx(run["mean_return"])
+    assert set(goal.get_ydata()) == {pong.GOAL}
+    (tmp_path / "pong" / "dqn.json").unlink()
     monkeypatch.setattr(pong, "GOAL", 1_000.0)
     pong.main(["dqn", "--steps", "100"])
-    assert not (tmp_path / "results" / "dqn.json").exists()
+    assert not (tmp_path / "pong" / "dqn.json").exists()
     assert (pong.UNFINISHED / "pong-dqn-0.noterl").exists()  # more steps can follow
 
 

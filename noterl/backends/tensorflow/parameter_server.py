@@ -47,7 +47,7 @@ def serve(job: str, index: int, chief: str) -> None:
         ConnectionLost: if the server cannot start, or there is no chief within `CONNECT_SECONDS`.
     """
     cluster = tf.train.ClusterSpec(json.loads(os.environ["TF_CONFIG"])["cluster"])
-    # A call to another process occupies a thread until it returns. With one thread, a process on one core never goes on.
+    # A call to another process occupies a thread until it returns. With one core and one thread, no call would return.
     threads = max(available_cores(), cluster.num_tasks("worker") + 1)
     config = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=threads)
     try:

@@ -6,7 +6,7 @@
 An alarm is a healthy run in which the doctor had a finding at any time. The rules judge the measured series, which are
 kept in a folder, so changed rules need no new runs. The judgements are in benchmarks/results/doctor/doctor.json.
 
-`--cost` prints which share of the time the doctor takes in healthy runs of ten seconds or more.
+`--cost` prints which share of the time the doctor takes in healthy runs of five seconds or more.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ FOLDER = Path("build/doctor")
 STORED = RESULTS / "doctor" / "doctor.json"
 PACKAGES = ("noterl", "keras", "torch", "jax", "numpy", "gymnasium")
 HEALTHY = {"PPO": 5, "A2C": 5, "DQN": 4, "TD3": 3, "DDPG": 2, "SAC": 1}
-LONG = 25  # times the budget, for runs that are long enough to measure the cost
+LONG = 25  # times the budget: runs of five seconds or more
 FIRST_SEED = 100  # seeds below are those that the rules were developed with
 # The rules of these were corrected after the run with the first seed, which they had missed.
 SECOND_SEEDS = {"advantages with the wrong sign": 300, "entropy coefficient 1": 301}
@@ -326,7 +326,7 @@ class TimedDoctor(Doctor):
 
 
 def cost(seeds: int) -> dict[str, Any]:
-    """Return the share of the time that healthy runs of ten seconds or more spend in the doctor."""
+    """Return the share of the time that healthy runs of five seconds or more spend in the doctor."""
     runs = []
     summary = {}
     for name in HEALTHY:

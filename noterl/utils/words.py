@@ -84,13 +84,14 @@ def warn_of_unknown_events(callback: Any, base: type, stacklevel: int, unused: I
         unused: methods of the callback that have the names of events which this `fit` does not have.
     """
     unused = set(unused)
-    for name in dir(callback):
+    owner = type(callback)
+    for name in dir(owner):
         foreign = name.startswith("_on_") and hint(name)
         is_called = name not in unused and hasattr(base, name)
-        if (name.startswith("on_") or foreign) and not is_called and callable(getattr(callback, name)):
+        if (name.startswith("on_") or foreign) and not is_called and callable(getattr(owner, name)):
             events = [event for event in dir(base) if event.startswith("on_") and event not in unused]
             warnings.warn(
-                f"{type(callback).__name__}.{name} is never called, because it is not an event of this fit; "
+                f"{owner.__name__}.{name} is never called, because it is not an event of this fit; "
                 f"{explain_name(name, events)}",
                 stacklevel=stacklevel + 1,
             )

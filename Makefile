@@ -24,7 +24,7 @@ backends := $(or $(BACKEND),$(known))
 demo_backend := $(or $(BACKEND),jax)
 
 python := $(VENV)/bin/python
-install := -m pip install --quiet --disable-pip-version-check $(CONSTRAINTS:%=--constraint %)
+install := -m pip install --quiet --disable-pip-version-check --no-compile $(CONSTRAINTS:%=--constraint %)
 
 # Frameworks come before noterl and its extras, so that the smaller build stays where there is one: tensorflow-cpu is
 # built for some machines only, and a torch that is not pinned brings gigabytes of CUDA along.
@@ -40,7 +40,7 @@ extras_dev := dev-all$(if $(CONSTRAINTS),$(comma)robotics)
 
 # TensorFlow keeps each program that it compiled until its process ends, up to 10 GB in a run of all tests. So its tests
 # run in parts, each in new processes. The micro benchmarks run on torch only.
-parts_tensorflow := 'tests/[ab]*/' 'tests/[c-h]*/' 'tests/[i-s]*/' 'tests/[tu]*/ tests/test_*.py benchmarks/tests'
+parts_tensorflow := 'tests/[ab]*/' 'tests/[c-h]*/' 'tests/[i-u]*/ tests/test_*.py benchmarks/tests'
 parts_jax := 'tests benchmarks/tests'
 
 # XLA compiles for most of the time of TensorFlow's and JAX's tests. Its older kernels need a third less of the

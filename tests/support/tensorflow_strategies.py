@@ -303,7 +303,8 @@ def parameter_server() -> dict[str, Any]:
     from noterl.callbacks import Callback
 
     if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, [cores[os.getpid() % len(cores)]])
     folder = Path(os.environ["FOLDER"])
     task = json.loads(os.environ["TF_CONFIG"])["task"]
     Path(folder, f"{task['type']}{task['index']}").write_text(str(os.getpid()))

@@ -17,6 +17,8 @@ COMPILED = ["masks, PPO", *["environments of JAX, PPO"] * (os.environ["KERAS_BAC
 @pytest.mark.parametrize("cell", representatives(CELLS, *COMPILED))
 def test_cell_is_what_the_agent_does(cell: str) -> None:
     feature, agent = CELLS[cell]
+    if feature.text == "environments of JAX":
+        pytest.importorskip("jax")
     feature.check(agent)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import os
 import platform
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import time
 import tomllib
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -477,8 +479,14 @@ tune(Fixed, OneStepEnv, {"level": Float(0, 1)}, steps=4, evaluations=2, verbose=
         return subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True)
 
     def trials() -> list[Any]:
-        study: Any = optuna.load_study(study_name="noterl", storage=f"sqlite:///{tmp_path}/study.db")
-        return list(study.trials)
+        with warnings.catch_warnings():
+            # Optuna leaves connections to the garbage collector, which Python 3.13 warns of.
+            warnings.simplefilter("ignore", ResourceWarning)
+            study = optuna.load_study(study_name="noterl", storage=f"sqlite:///{tmp_path}/study.db")
+            found = list(study.trials)
+            del study
+            gc.collect()
+        return found
 
     with start("first") as first, start("second") as second:
         try:

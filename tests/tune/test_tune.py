@@ -449,6 +449,17 @@ def test_results_in_a_journal_are_numbers(tmp_path: Path) -> None:
         open_study(optuna, path, "noterl", "tpe", "none", 5)
 
 
+def trials_in(database: Path) -> list[Any]:
+    with warnings.catch_warnings():
+        # Optuna leaves connections to the garbage collector, which Python 3.13 warns of.
+        warnings.simplefilter("ignore", ResourceWarning)
+        study: Any = optuna.load_study(study_name="noterl", storage=f"sqlite:///{database}")
+        found = list(study.trials)
+        del study
+        gc.collect()
+    return found
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("in_process")
 def test_two_processes_share_a_database(tmp_path: Path) -> None:
@@ -478,16 +489,6 @@ tune(Fixed, OneStepEnv, {"level": Float(0, 1)}, steps=4, evaluations=2, verbose=
         command = [sys.executable, "-c", program, name]
         return subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True)
 
-    def trials() -> list[Any]:
-        with warnings.catch_warnings():
-            # Optuna leaves connections to the garbage collector, which Python 3.13 warns of.
-            warnings.simplefilter("ignore", ResourceWarning)
-            study = optuna.load_study(study_name="noterl", storage=f"sqlite:///{tmp_path}/study.db")
-            found = list(study.trials)
-            del study
-            gc.collect()
-        return found
-
     with start("first") as first, start("second") as second:
         try:
             for process in (first, second):
@@ -496,14 +497,14 @@ tune(Fixed, OneStepEnv, {"level": Float(0, 1)}, steps=4, evaluations=2, verbose=
         finally:
             first.kill()
             second.kill()
-    found = trials()
+    found = trials_in(tmp_path / "study.db")
     assert len(found) in (8, 9)  # both may start the last one
     assert {trial.state for trial in found} == {STATES.COMPLETE}
     assert len({trial.params["level"] for trial in found}) == len(found)
     assert len({trial.user_attrs["process"][1] for trial in found}) == 2
     options = {"pruner": "none", "storage": f"sqlite:///{tmp_path}/study.db"}
     run(tmp_path / "third-out", {"level": Float(0, 1)}, trials=12, **options)
-    again = trials()
+    again = trials_in(tmp_path / "study.db")
     assert len(again) == 12
     assert [trial.params for trial in again[: len(found)]] == [trial.params for trial in found]
 

@@ -161,13 +161,13 @@ class DeviceProgram(on_device.DeviceProgram):
     def _learn_traced(self, state: list[Any], carry: Carry, scheduled: Any) -> tuple:
         """Learn from a complete rollout; return state, carry, finite, applied, stopped and logs.
 
-        If an update is not finite, the state is that of the last finite update with a `stop`, and without a `stop` that
-        before all updates on the rollout.
+        If an update is not finite: a program with a condition to `stop` checks each update and returns the state of the
+        last finite one. Another program returns the given state, without any update; `train` then repeats the updates.
         """
         before, rows, following = self._prepared(state, carry, scheduled)
         if self._updates.stop is not None:
             after, applied, stopped, (logs, _) = self._updates.until_stop(before, rows, self.num_updates, 0)
-            # Without a stop, an update is missing only if it was not finite.
+            # If the condition did not stop the updates, an update is missing only because it was not finite.
             return after, following, (applied == self.num_updates) | stopped, applied, stopped, logs
 
         def once(loop: tuple[list[Any], Any], indices: Any) -> tuple[tuple[list[Any], Any], dict[str, Any]]:

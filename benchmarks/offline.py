@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import functools
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +66,7 @@ def make(agent: str, name: str, seed: int) -> noterl.Agent:
     return made
 
 
+@functools.cache
 def random_return(environment: str) -> float:
     """Return the mean return of random actions over 100 episodes."""
     env = gymnasium.make(environment)
@@ -72,22 +75,38 @@ def random_return(environment: str) -> float:
     return float(np.mean(actions))
 
 
+def mean_returns() -> dict[str, float]:
+    """Return the mean return of each set."""
+    return {run["name"]: run["return_mean"] for run in json.loads(SETS.read_text())["runs"]}
+
+
+def load(folder: Path, name: str) -> noterl.Dataset:
+    """Return a set, after its comparison with the stored hash."""
+    data = noterl.Dataset.load(folder / f"{name}.noterl")
+    hashes = {run["name"]: run["sha256"] for run in json.loads(SETS.read_text())["runs"]}
+    if digest(data) != hashes[name]:
+        raise ValueError(f"the set {name} in {folder} is not the one of {SETS}; run benchmarks.offline_data")
+    return data
+
+
+def score(returns: Sequence[float]) -> float:
+    """Return the normalized score of a mean return in Pendulum."""
+    low, high = random_return(ENVIRONMENTS["pendulum"]), mean_returns()["pendulum-expert"]
+    return (float(np.mean(returns)) - low) / (high - low)
+
+
 def train(row: str, seed: int, folder: Path, updates: int) -> dict[str, Any]:
     """Train one agent and return its run."""
     agent_name, name = row.split(":")
-    stored = {run["name"]: run for run in json.loads(SETS.read_text())["runs"]}
-    data = noterl.Dataset.load(folder / f"{name}.noterl")
-    if digest(data) != stored[name]["sha256"]:
-        raise ValueError(f"the set {name} in {folder} is not the one of {SETS}; run benchmarks.offline_data")
+    data = load(folder, name)
     agent = make(agent_name, name, seed)
     begun = time.perf_counter()
     agent.fit(dataset=data, updates=updates, updates_per_epoch=1_000, verbose=0)
     seconds = time.perf_counter() - begun
     returns = evaluate(agent.act, environment_of(name))
-    run = {"row": row, "seed": seed, "updates": updates, "seconds": seconds, "data": stored[name]["return_mean"]}
+    run = {"row": row, "seed": seed, "updates": updates, "seconds": seconds, "data": mean_returns()[name]}
     if name.startswith("pendulum"):
-        low, high = random_return(environment_of(name)), stored["pendulum-expert"]["return_mean"]
-        run["score"] = (float(np.mean(returns)) - low) / (high - low)
+        run["score"] = score(returns)
     return {
         **run,
         "returns": returns,

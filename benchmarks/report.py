@@ -141,6 +141,29 @@ def offline_table(result: dict[str, Any]) -> str:
     return markdown_table(head, rows)
 
 
+def offline_online_tables(results: Path = RESULTS) -> str:
+    """Return the table of training in an environment with data beside it, or after offline training."""
+    path = results / "offline" / "offline_online.json"
+    return _joined([offline_online_table(json.loads(path.read_text()))] if path.exists() else [])
+
+
+def offline_online_table(result: dict[str, Any]) -> str:
+    """Return a result of `offline_online.py` as Markdown: each row is an agent in an environment."""
+    head = ("agent", "environment", "steps", "seeds", "median", "worst", "comparison")
+    rows = []
+    for line in result["summary"]:
+        words = ""
+        if "beside SAC" in line:
+            found = line["beside SAC"]
+            words = f"{found['outcome']} than SAC" if found["outcome"] in ("better", "worse") else found["outcome"]
+            words += f": {found['difference']:+,.0f} ({found['low']:+,.0f} to {found['high']:+,.0f})"
+        elif "offline score" in line:
+            words = f"score {line['offline score']:.2f} offline, {line['lowest score']:.2f} at the lowest point online"
+        numbers = [f"{line[name]:,.0f}" for name in ("steps", "seeds", "median", "worst")]
+        rows.append((*line["row"].split(":"), *numbers, words))
+    return markdown_table(head, rows)
+
+
 def _title(result: dict[str, Any]) -> str:
     """Return what was measured: the task, the steps, the seeds, the backend of a module's task, and where."""
     seeds = len({run["seed"] for run in result["runs"]})
@@ -252,6 +275,7 @@ TABLES = (
     pong_tables,
     memory_tables,
     offline_tables,
+    offline_online_tables,
     distribute_tables,
     scaling_model_tables,
 )

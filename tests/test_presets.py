@@ -79,10 +79,10 @@ def test_schedules_span_the_budget_of_the_fit_that_runs_them() -> None:
 
 def test_exploration_spans_a_fraction_of_the_budget() -> None:
     agent = noterl.DQN.from_preset("CartPole-v1", seed=1)
-    assert agent.policy.steps == 12_000
+    assert agent.policy.steps == 8_000
     agent.fit(steps=100, verbose=0)
-    assert agent.policy.steps == 6
-    assert agent.policy.epsilon(6) == pytest.approx(0.11)
+    assert agent.policy.steps == 16
+    assert agent.policy.epsilon(16) == pytest.approx(0.04)
 
 
 def test_saved_agent_needs_a_budget(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_command_line_runs_the_same_preset(tmp_path: Path, capsys: pytest.Captur
 def test_presets_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["presets", "td3"]) == 0
     printed = capsys.readouterr().out
-    assert "td3 Pendulum-v1 zoo" in printed and "100,000 steps" in printed and "ppo" not in printed
+    assert "td3 Pendulum-v1 zoo" in printed and "20,000 steps" in printed and "ppo" not in printed
     assert main(["presets", "acer"]) == 2
     assert main(["presets", "tdd"]) == 2
     assert main(["presets", "td3", "sac"]) == 0

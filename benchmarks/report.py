@@ -164,6 +164,12 @@ def offline_online_table(result: dict[str, Any]) -> str:
     return markdown_table(head, rows)
 
 
+def time_to_score_tables(results: Path = RESULTS) -> str:
+    """Return a table of each task of `time_to_score.py`."""
+    stored = [json.loads(path.read_text()) for path in sorted((results / "time_to_score").glob("*.json"))]
+    return _joined([time_to_score_table(result) for result in stored])
+
+
 def _title(result: dict[str, Any]) -> str:
     """Return what was measured: the task, the steps, the seeds, the backend of a module's task, and where."""
     seeds = len({run["seed"] for run in result["runs"]})
@@ -268,6 +274,7 @@ TABLES = (
     precision_tables,
     start_tables,
     pool_tables,
+    time_to_score_tables,
     learning_tables,
     first_programs_tables,
     adapting_defaults_tables,
@@ -422,6 +429,17 @@ def solve_table(result: dict[str, Any]) -> str:
     """Return the rows of a result of `solve.py`, and how many runs have solved the task."""
     solved = ", ".join(f"{who} {count}" for who, count in result["summary"]["solved"].items())
     return f"{_pairs_table(result['summary']['rows'], 's')}\n\nSolved: {solved}."
+
+
+def time_to_score_table(result: dict[str, Any]) -> str:
+    """Return the table of a result of `time_to_score.py`: a row for each participant, then the ratios."""
+    head = ("participant", "median, s", "steps", "held the score", "held it at the end", "memory, MB")
+    rows = []
+    for who, line in result["summary"]["participants"].items():
+        counts = [f"{line[name]} of {line['runs']}" for name in ("held", "final")]
+        rows.append((who, f"{line['seconds']:.1f}", f"{line['steps']:,.0f}", *counts, f"{line['memory_mb']:,.0f}"))
+    title = f"**{result['task']}, {result['score']:g}**, {_where(result)}"
+    return f"{title}\n\n{markdown_table(head, rows)}\n\n{_pairs_table(result['summary']['rows'], 's')}"
 
 
 def _pairs_table(summary: Iterable[dict[str, Any]], unit: str) -> str:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
 import noterl  # noqa: E402  (needs torch)
+from noterl.backends import keras  # noqa: E402
+from noterl.backends.torch.tracing import TracedGradients, is_tracing  # noqa: E402
 from noterl.backends.torch.updates import EAGER_UPDATES  # noqa: E402
 from tests.backends.test_updates import cartpole_agent  # noqa: E402
 from tests.integration.test_parity import assert_all_close  # noqa: E402
@@ -121,3 +125,18 @@ def test_loss_that_cannot_be_traced_warns_once_with_its_name(kind: type) -> None
         run_updates(agent, random_batch(4, 8), 4)
     assert len(caught) == 1
     assert agent.trace_counts["update"] == 0
+
+
+def test_value_that_became_a_constant_of_the_trace_is_found() -> None:
+    """PyTorch 2.8 did so with the conditions of `where`; on the rows of the trace, such a trace is right."""
+    weight = keras.Variable([1.0])
+    rows = torch.arange(4.0)
+    constant = rows.clone()
+
+    def loss(x):
+        return torch.where((constant if is_tracing() else x) > 1, weight.value * x, 0.0).square().mean()
+
+    reading = SimpleNamespace(assigned=set(), is_kept=False)
+    traces = TracedGradients([weight], "auto", lambda: None, lambda: nullcontext(reading))
+    with pytest.warns(RuntimeWarning, match=r"loss returns different numbers .*eagerly"):
+        assert traces.find(loss, [weight], (rows,)) is None

@@ -15,6 +15,7 @@ from typing import Any
 
 import keras
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from noterl.backends.common import Stack, no_gradient, split_loss
@@ -38,6 +39,23 @@ Gradient = Callable[[list[torch.Tensor]], tuple[torch.Tensor, Any, list[torch.Te
 def is_tracing() -> bool:
     """Whether the current code is being traced: the code runs once, and Python numbers become constants."""
     return _traces_in_progress.top is not None
+
+
+class _Keeping(TorchFunctionMode):
+    """Keeps the results of all operations.
+
+    A backward pass may read a result whose Python object is gone. PyTorch 2.8 then makes the value a constant of the
+    trace.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._results: list[Any] = []
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = function(*args, **(kwargs or {}))
+        self._results.append(result)
+        return result
 
 
 class TracedGradients:
@@ -120,15 +138,22 @@ class TracedGradients:
         pointers = [tensor.data_ptr() for tensor in state if tensor.numel()]
         if len(set(pointers)) < len(pointers):
             return None  # tracing would silently merge tensors that share storage
+        # Other rows, because on the rows of the trace a value that became a constant of the trace is right.
+        shifted = [leaf.roll(1, 0) if leaf.ndim else leaf for leaf in leaves]
+
+        def run_eagerly(rows: list[torch.Tensor]) -> Any:
+            arguments = pytree.tree_unflatten(rows, structure)
+            return _with_rollback(lambda: eager_gradients(loss_fn, variables, arguments), state)
+
         # The function runs eagerly first, so that its own errors are not reported as errors of tracing.
-        eager = _with_rollback(lambda: eager_gradients(loss_fn, variables, args), state)
+        eager = [run_eagerly(leaves), run_eagerly(shifted)]
         if reading.assigned:
             return None
         shape: dict[str, Any] = {}
 
         def pure(*flat: torch.Tensor) -> list[torch.Tensor]:
             tensors = [t.detach().requires_grad_(k in trained) for k, t in enumerate(flat[: len(state)])]
-            with _swapped(self._slots, tensors):
+            with _swapped(self._slots, tensors), _Keeping():
                 loss, aux = split_loss(loss_fn(*pytree.tree_unflatten(flat[len(state) :], structure)))
                 gradients = torch.autograd.grad(loss, [tensors[k] for k in trained], allow_unused=True)
             aux_leaves, shape["aux"] = pytree.tree_flatten(aux)
@@ -140,7 +165,7 @@ class TracedGradients:
             return None
         gradient = _gradient(*program, shape)
         try:
-            traced = _with_rollback(lambda: gradient(leaves), state)
+            traced = [_with_rollback(partial(gradient, rows), state) for rows in (leaves, shifted)]
         except Exception as error:  # some operations, such as those of an LSTM, run only outside of a trace
             _warn(loss_fn, f"cannot run as a trace ({type(error).__name__}: {first_line(error)})")
             return None

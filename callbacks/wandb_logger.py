@@ -58,8 +58,9 @@ class WandbLogger(RunLogger):
         self._open()
 
     def _open(self) -> None:
-        self._begin(mode=self.mode, dir=self.folder, id=self._id, resume="allow")
-        self._id = self.run.id
+        folder = None if self.folder is None else str(self.folder)
+        self._begin(mode=self.mode, dir=folder, id=self._id, resume="allow")
+        self._id = self._id or self.run.id  # a disabled run of older versions has another id each time
         is_of_data = self.agent.history is not None and self.agent.history.unit == "epoch"
         self.run.define_metric("*", step_metric="updates" if is_of_data else "steps")
 

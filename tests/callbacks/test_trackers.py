@@ -226,7 +226,8 @@ class TestWandbLogger:
                 "episode": number, "reward": 4.0 + number, "length": 1, "steps": number + 1, "updates": 0, "score": 2.0
             }  # fmt: skip
         assert {name: run.arguments[name] for name in ("project", "name", "mode", "dir", "id", "resume")} == {
-            "project": "cartpole", "name": "first", "mode": "offline", "dir": tmp_path, "id": None, "resume": "allow"
+            "project": "cartpole", "name": "first", "mode": "offline",
+            "dir": str(tmp_path), "id": None, "resume": "allow",
         }  # fmt: skip
         assert run.arguments["config"]["agent"] == "TapeAgent"
         assert run.arguments["config"]["note"] == "x"

@@ -175,6 +175,8 @@ def _write_onnx(policy: Policy, path: Path) -> Function:
     runtime = require("onnxruntime", "onnx", "the format 'onnx'")
     if backends.name() == "tensorflow":
         require("tf2onnx", "onnx", "the format 'onnx' on TensorFlow")
+    elif tuple(map(int, keras.__version__.split(".")[:2])) < (3, 15):
+        raise ImportError(f"the format 'onnx' on torch needs Keras 3.15 or newer, got Keras {keras.__version__}")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the exporters trace Keras's code, about which they warn
         _called_model(policy).export(path, format="onnx", verbose=False)

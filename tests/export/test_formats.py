@@ -15,6 +15,7 @@ import pytest
 import noterl
 from noterl import backends, networks
 from noterl.export import formats
+from tests.support.keras_version import has_keras
 from tests.support.representatives import representatives
 
 FORMATS = {
@@ -88,6 +89,22 @@ def read(path: Path, format: str) -> Function:
     return lambda inputs: {name: value.numpy() for name, value in loaded.serve(inputs["observation"]).items()}
 
 
+def skip_unless_installed(format: str) -> None:
+    if module := NEEDS.get(format):
+        pytest.importorskip(module)
+    if format == "onnx" and backends.name() == "torch" and not has_keras(3, 15):
+        pytest.skip("needs Keras 3.15")
+
+
+@pytest.mark.backends("torch")
+def test_onnx_on_torch_needs_a_new_keras(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("onnxruntime")
+    monkeypatch.setattr(keras, "__version__", "3.14.1")
+    with pytest.raises(ImportError, match=r"'onnx' on torch needs Keras 3\.15 .*3\.14\.1"):
+        agent("PPO").export(tmp_path / "policy.onnx", "onnx")
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("format", ["keras", "saved_model", "onnx", "torch", "numpy"])
 @pytest.mark.parametrize("name", representatives(["PPO", "SAC", "DQN"], "PPO"))
 def test_exported_policy_acts_like_the_agent(name: str, format: str, tmp_path: Path) -> None:
@@ -97,8 +114,7 @@ def test_exported_policy_acts_like_the_agent(name: str, format: str, tmp_path: P
             exported.export(tmp_path / "policy", format)
         assert not list(tmp_path.iterdir())
         return
-    if module := NEEDS.get(format):
-        pytest.importorskip(module)
+    skip_unless_installed(format)
     path = exported.export(tmp_path / "policy", format)
     assert path == tmp_path / f"policy{ENDINGS[format]}"
     observations = np.random.default_rng(5).normal(size=(1_000, exported.observation_size)).astype("float32")
@@ -190,8 +206,7 @@ def read_with_state(path: Path, format: str) -> Function:
 @pytest.mark.parametrize("format", ["keras", "saved_model", "onnx", "torch", "numpy"])
 @pytest.mark.parametrize("kind", representatives(["gru", "lstm", "lstm, normalized"], "lstm, normalized"))
 def test_exported_memory_acts_like_the_agent_across_episodes(kind: str, format: str, tmp_path: Path) -> None:
-    if module := NEEDS.get(format):
-        pytest.importorskip(module)
+    skip_unless_installed(format)
     if format not in FORMATS[backends.name()]:
         pytest.skip(f"{backends.name()} does not write {format}")
     exported, rng = recurrent(kind), np.random.default_rng(7)

@@ -325,6 +325,9 @@ class TestProgressBar:
         self, columns: int, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(os, "get_terminal_size", lambda *_: os.terminal_size((columns, 25)))
+        # Older versions of tqdm read these.
+        monkeypatch.setenv("COLUMNS", str(columns))
+        monkeypatch.setenv("LINES", "25")
         taped(Tape(), length=100).fit(steps=25_000, verbose=1)
         last = capfd.readouterr().err.rstrip("\n").split("\r")[-1]
         assert len(last) <= columns

@@ -20,6 +20,7 @@ from noterl.export.torch_file import _CODE, torch_source, torch_weights
 from noterl.networks.config import StoredNetwork, stored
 from noterl.networks.graph import Graph, UnsupportedNetworkError, add_network
 from noterl.networks.layers import ACTIVATION_TABLE, LAYER_TABLE
+from tests.support.keras_version import has_keras
 
 # All sides compute on this backend, and Keras gives the same numbers on the others.
 pytestmark = pytest.mark.backends("torch")
@@ -90,10 +91,16 @@ def graph_of(shape: tuple[int, ...]) -> tuple[Graph, int]:
     return graph, graph.add("input", name="observation", shape=shape, dtype="float32")
 
 
+def skip_if_keras_drops(name: str) -> None:
+    if name in ("linear", "Dropout") and not has_keras(3, 14):
+        pytest.skip("before Keras 3.14, torch has no model of a layer that returns its input")
+
+
 @pytest.mark.parametrize("name", ACTIVATION_TABLE)
 def test_activation_is_the_same_on_all_sides(name: str) -> None:
     from torch import as_tensor, nn
 
+    skip_if_keras_drops(name)
     expected = ops.convert_to_numpy(getattr(keras.activations, name)(ops.convert_to_tensor(VALUES)))
     graph, start = graph_of((5,))
     graph.outputs["outputs"] = graph.activate(name, start)
@@ -109,6 +116,7 @@ def test_every_row_has_a_case() -> None:
 
 @pytest.mark.parametrize("name", LAYER_TABLE)
 def test_layer_is_the_same_on_all_sides(name: str) -> None:
+    skip_if_keras_drops(name)
     build, shape, count = CASES[name]
     start = keras.Input(shape)
     tensors = [start, layers.Rescaling(-2.0)(start), layers.Rescaling(0.5, 3.0)(start)][:count]

@@ -76,7 +76,9 @@ class ListAddresses(noterl.Callback):
             return
         launcher = psutil.Process(os.getppid())
         for process in [launcher, *launcher.children(recursive=True)]:
-            for connection in process.net_connections("tcp"):
+            # psutil 5 has another name.
+            connections = getattr(process, "net_connections", None) or process.connections
+            for connection in connections("tcp"):
                 if connection.status == psutil.CONN_LISTEN:
                     self.addresses.append(connection.laddr.ip)
 

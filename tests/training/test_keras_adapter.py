@@ -18,6 +18,7 @@ from noterl.callbacks import Evaluate
 from noterl.networks import get_weights
 from noterl.training.dispatch import CallbackList
 from noterl.training.keras_adapter import Facade
+from tests.support.keras_version import has_keras
 from tests.support.representatives import representatives
 from tests.support.tape import Tape, TapeAgent, lines, rewarded, taped
 
@@ -267,6 +268,7 @@ class TestSwapEMAWeights:
         for ours, mean in zip(get_weights(agent.q), average, strict=True):
             np.testing.assert_allclose(ours, mean, rtol=1e-4, atol=1e-6)
 
+    @pytest.mark.skipif(not has_keras(3, 15), reason="older versions of Keras know one optimizer")
     def test_each_of_several_optimizers_is_averaged(self) -> None:
         agent = noterl.DDPG("Pendulum-v1", hidden=(4,), seed=3)
         agent.compile(keras.optimizers.Adam(1e-2, use_ema=True), replay=500, learning_starts=8, batch_size=4)
@@ -337,6 +339,7 @@ class TestLearningRate:
         np.testing.assert_allclose(history.history["learning_rate"], [0.5, 0.5, 0.5, 0.25, 0.25, 0.125])
         assert agent.learning_rate == 0.125
 
+    @pytest.mark.skipif(not has_keras(3, 15), reason="older versions of Keras know one optimizer")
     def test_each_optimizer_is_scheduled(self) -> None:
         class Two(TapeAgent):
             optimizer_names = ("actor", "critic")

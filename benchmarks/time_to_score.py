@@ -17,6 +17,7 @@ Each run is stored when it ends, in benchmarks/results/time_to_score/TASK.json; 
 from __future__ import annotations
 
 import argparse
+import datetime
 import os
 import subprocess
 import sys
@@ -258,6 +259,7 @@ def main(words: list[str] | None = None) -> None:
             result_of=lambda runs: {
                 "task": environment,
                 "score": race.score,
+                "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
                 "machine": start,
                 "versions": versions(PACKAGES),
                 "summary": summarize(environment, runs),

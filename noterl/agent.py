@@ -88,7 +88,7 @@ class BaseAgent(Algorithm):
         return completions(self, {*_NAMES_FOR_USERS.split()}, hidden)
 
     @classmethod
-    def from_preset(cls, env: str, name: str = "zoo", **arguments: Any) -> Self:
+    def from_preset(cls, env: str, name: str = "fast", **arguments: Any) -> Self:
         """Return a compiled agent with the settings of a preset; docs/presets.md lists the presets.
 
         `fit` then takes the budget, number of environments and workers from the preset, unless `fit` receives these
@@ -97,7 +97,8 @@ class BaseAgent(Algorithm):
 
         Args:
             env: the id of the environment, such as "CartPole-v1" or "atari:Pong".
-            name: the name of the preset: "zoo" for the settings that rl-zoo3 publishes for Stable-Baselines3.
+            name: the name of the preset: "fast" for settings of noterl that reach a score in a short time, "zoo" for
+                the settings that rl-zoo3 publishes for Stable-Baselines3.
             **arguments: of the constructor, of `compile` or of `fit`; each replaces the preset's argument.
 
         Raises:
@@ -107,7 +108,7 @@ class BaseAgent(Algorithm):
         >>> import noterl
         >>> agent = noterl.PPO.from_preset("CartPole-v1", seed=1, hidden=(16,))
         >>> agent.epochs, agent.rollout_steps
-        (20, 32)
+        (10, 64)
         >>> history = agent.fit(steps=512, verbose=0)
         """
         return presets.find(cls, env, name).make(cls, env, arguments)

@@ -21,7 +21,7 @@ SMALL: dict[str, Any] = {"hidden": (8,), "epochs": 1, "seed": 1}
 
 
 def make(**arguments: Any) -> Any:
-    return noterl.PPO.from_preset("CartPole-v1", **{**SMALL, **arguments})
+    return noterl.PPO.from_preset("CartPole-v1", "zoo", **{**SMALL, **arguments})
 
 
 @pytest.mark.backend_free
@@ -78,7 +78,7 @@ def test_schedules_span_the_budget_of_the_fit_that_runs_them() -> None:
 
 
 def test_exploration_spans_a_fraction_of_the_budget() -> None:
-    agent = noterl.DQN.from_preset("CartPole-v1", seed=1)
+    agent = noterl.DQN.from_preset("CartPole-v1", "zoo", seed=1)
     assert agent.policy.steps == 8_000
     agent.fit(steps=100, verbose=0)
     assert agent.policy.steps == 16

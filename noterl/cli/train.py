@@ -90,8 +90,8 @@ class RunOptions:
         env: the environment: a gymnasium id, perhaps with arguments, such as "FrozenLake-v1(is_slippery=False)";
             atari:Pong; or module:function. May be left out with --dataset and --updates.
         seed: the seed of all random numbers; by default a random one, which run.toml records.
-        preset: settings for this environment, such as "zoo"; other options replace these settings. `noterl presets`
-            lists all presets.
+        preset: settings for this environment, such as "fast" or "zoo"; other options replace these settings. `noterl
+            presets` lists all presets.
         backend: tensorflow, jax or torch; by default Keras's choice.
         out: folder for run.toml, the trained agent and the log; by default runs/AGENT-ENV-NUMBER.
         overwrite: whether a run in this folder may be replaced.

@@ -27,8 +27,8 @@ class Preset:
     Attributes:
         algorithm: the name of the class, such as "PPO".
         env: the id of the environment; `*` stands for any characters.
-        name: the name of the preset: "zoo" for the published settings of rl-zoo3, "fast" for those of noterl that reach
-            a score in a short time.
+        name: the name of the preset: "zoo" for the published settings of rl-zoo3, "fast" for settings of noterl that
+            reach a score in a short time.
         source: where the settings come from, and what differs from there.
         evidence: what agents reached with the settings here; "not run here" if none was trained.
         arguments: the arguments of the constructor, of `compile` and of `fit`, as in the file.

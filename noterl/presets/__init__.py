@@ -108,7 +108,7 @@ def catalogue() -> list[Preset]:
     Example:
     >>> from noterl.presets import catalogue
     >>> sorted({preset.name for preset in catalogue() if preset.algorithm == "SAC"})
-    ['zoo']
+    ['fast', 'zoo']
     """
     presets = []
     for file in sorted(resources.files(__name__).iterdir(), key=lambda file: file.name):

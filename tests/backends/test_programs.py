@@ -89,7 +89,7 @@ def test_gathered_rows_give_the_results_of_stacked_batches(jit_compile: Any, wit
     first = stacked.program(jit_compile=jit_compile)(batches(), UPDATES)
     second = gathered.program(jit_compile=jit_compile)(GatheredRows(on_device(batches()), INDICES), UPDATES)
     for left, right in zip(stacked.state(), gathered.state(), strict=True):
-        np.testing.assert_allclose(left, right, rtol=1e-6, atol=1e-7)
+        np.testing.assert_allclose(left, right, rtol=1e-6)
     assert first.applied == second.applied == UPDATES
     for results in ("logs", "feedback"):
         for name, values in getattr(first, results).items():
@@ -119,6 +119,7 @@ def test_stop_undoes_the_update_and_skips_the_rest(
     result = program(rows, UPDATES)
     assert (result.applied, result.stopped_early) == (last, last < UPDATES)
     for left, right in zip(plain.state(), stopping.state(), strict=True):
+        # With JAX 0.7.2, small weights of the two programs differ by 3e-8.
         np.testing.assert_allclose(left, right, rtol=1e-6, atol=1e-7)
 
 
@@ -135,7 +136,7 @@ def test_update_that_is_not_finite_and_later_ones_are_not_applied(bad: int, gath
     assert (result.applied, result.stopped_early) == (bad, False)
     assert not np.isfinite(current().fetch(result.logs["loss"])[bad])
     for left, right in zip(plain.state(), failing.state(), strict=True):
-        np.testing.assert_allclose(left, right, rtol=1e-6, atol=1e-7)
+        np.testing.assert_allclose(left, right, rtol=1e-6)
 
 
 @pytest.mark.backends("jax", "tensorflow")

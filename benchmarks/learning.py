@@ -45,7 +45,8 @@ def parse(words: list[str] | None) -> tuple[Any, argparse.Namespace, dict[str, o
     subparsers = parser.add_subparsers(dest="task", required=True)
     for name in TASKS:
         module = load(name)
-        own = subparsers.add_parser(name, help=module.__doc__.split("\n")[0])
+        first_line = module.__doc__.split("\n")[0]
+        own = subparsers.add_parser(name, help=first_line.replace("%", "%%"))
         own.add_argument("--seeds", type=int, default=module.SEEDS)
         own.add_argument("--output", type=Path, help=f"folder of result and figure (default: {LEARNING_RESULTS})")
         if hasattr(module, "add_arguments"):

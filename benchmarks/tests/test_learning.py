@@ -33,6 +33,14 @@ def test_task_has_the_functions_of_the_runner(name: str, capsys: pytest.CaptureF
         assert not learning.parse([name, "--steps", "1"])[3]
 
 
+def test_help_lists_each_task_with_its_goal(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        learning.parse(["--help"])
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in learning.TASKS)
+    assert "95 %" in shown
+
+
 @pytest.mark.parametrize("name", learning.MODULES)
 def test_stored_summary_and_table_follow_from_the_stored_runs(name: str) -> None:
     path = learning.LEARNING_RESULTS / f"{name}.json"

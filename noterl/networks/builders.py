@@ -39,7 +39,8 @@ from noterl.utils.checks import check_bool, check_word, finite, non_negative, pr
 # - layer_norm; batch_renorm; activation, with a name; dropout, with a rate;
 # - residual, with a list of layers whose outputs are added to their inputs;
 # - flatten.
-# The gain is that of orthogonal weights, "glorot_uniform", or None for uniform weights, which is also the default.
+# The gain is that of orthogonal weights, ("gates", N) for those of N gates, "glorot_uniform", or None for uniform
+# weights, which is also the default.
 
 _DENSE = ("Dense", "Linear")
 
@@ -88,15 +89,16 @@ def mlp(
     return _dense_network([], inputs, layers, outputs, gain, log_std)
 
 
-def cell_layer(inputs: int, outputs: int | None, *, layer_norm: bool) -> Network:
-    """Build a part of a recurrent cell: a dense layer with an orthogonal kernel, a layer normalization, or both.
+def cell_layer(inputs: int, units: int, gates: int, *, layer_norm: bool) -> Network:
+    """Build a part of a recurrent cell: a dense layer of its gates, a layer normalization, or both.
 
     Args:
         inputs: the number of inputs.
-        outputs: the units of the dense layer; None for no dense layer.
+        units: of the cell.
+        gates: how many times so many outputs the dense layer has; 0 for no dense layer.
         layer_norm: whether the result is normalized (Ba et al., 2016).
     """
-    layers: list[tuple] = [] if outputs is None else [("dense", outputs, "linear", 1.0)]
+    layers: list[tuple] = [("dense", gates * units, "linear", ("gates", gates))] if gates else []
     return _build(("sequential", [*layers, *([("layer_norm",)] if layer_norm else [])]), (inputs,))
 
 

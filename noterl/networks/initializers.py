@@ -14,9 +14,10 @@ def initial_weights(
 ) -> list[np.ndarray]:
     """Return initial weights for the network of a plan, with the shapes of `weights`.
 
-    A kernel with a gain is orthogonal, and the bias of the layer is zero. The gain "glorot_uniform" names Keras's
-    default. Other kernels and biases are uniform. Log standard deviations have the value in the plan. A layer
-    normalization starts with the scale 1 and the offset 0, and a batch renormalization with `backends.renorm.WEIGHTS`.
+    A kernel with a gain is orthogonal, and the bias of the layer is zero. The gain `("gates", N)` makes the kernel of
+    each of N gates side by side orthogonal, with a gain of 1; "glorot_uniform" names Keras's default. Other kernels and
+    biases are uniform. Log standard deviations have the value in the plan. A layer normalization starts with the scale
+    1 and the offset 0, and a batch renormalization with `backends.renorm.WEIGHTS`.
     """
     initial: list[np.ndarray] = []
     fan_in = 1
@@ -37,6 +38,10 @@ def initial_weights(
             initial.append(np.zeros_like(weight))
         elif value == "glorot_uniform":
             initial.append(glorot_uniform(weight.shape, generator))
+        elif isinstance(value, tuple):
+            _, gates = value
+            shape = *weight.shape[:-1], weight.shape[-1] // gates
+            initial.append(np.concatenate([orthogonal(shape, 1.0, generator) for _ in range(gates)], axis=-1))
         else:
             initial.append(orthogonal(weight.shape, value, generator))
     return initial

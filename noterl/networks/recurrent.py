@@ -57,13 +57,13 @@ class Cell(Composite, Configurable):
 
     def _build(self, inputs: int) -> None:
         """Build the layers for this number of inputs; the gates of all units are side by side."""
-        width = (4 if self.kind == "lstm" else 3) * self.units
+        gates = 4 if self.kind == "lstm" else 3
         self.parts = {
-            "inputs": cell_layer(inputs, width, layer_norm=self.layer_norm),
-            "hidden": cell_layer(self.units, width, layer_norm=self.layer_norm),
+            "inputs": cell_layer(inputs, self.units, gates, layer_norm=self.layer_norm),
+            "hidden": cell_layer(self.units, self.units, gates, layer_norm=self.layer_norm),
         }
         if self.layer_norm and self.kind == "lstm":
-            self.parts["cell"] = cell_layer(self.units, None, layer_norm=True)
+            self.parts["cell"] = cell_layer(self.units, self.units, 0, layer_norm=True)
 
     def __call__(self, inputs: Tensor, state: State) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the output `[B, U]` for inputs `[B, I]`, and the next state."""
@@ -112,7 +112,7 @@ def _lstm(inputs: Tensor, recurrent: Tensor, state: State, normalize: Network | 
 
 
 def recurrent(kind: str, units: int = 64, inputs: int | None = None, *, layer_norm: bool = False) -> Cell:
-    """Return a cell. Kernels are orthogonal and biases zero.
+    """Return a cell. The kernels of each gate are orthogonal, and biases zero.
 
     Args:
         kind: "gru" (Cho et al., 2014) or "lstm" (Hochreiter and Schmidhuber, 1997).

@@ -61,6 +61,19 @@ def host(value: Any) -> np.ndarray:
     return backends.current().fetch(ops.stop_gradient(value))
 
 
+@pytest.mark.backends("jax")
+@pytest.mark.parametrize(("kind", "gates"), [("gru", 3), ("lstm", 4)])
+def test_kernels_of_each_gate_are_orthogonal(kind: str, gates: int) -> None:
+    cell = networks.recurrent(kind, UNITS, INPUTS)
+    for part, size in (("inputs", INPUTS), ("hidden", UNITS)):
+        kernel, bias = networks.get_weights(cell.parts[part])
+        blocks = np.split(kernel, gates, axis=-1)
+        for block in blocks:
+            np.testing.assert_allclose(block @ block.T, np.eye(size), atol=1e-5)
+        assert not np.allclose(blocks[0], blocks[1])
+        assert not bias.any()
+
+
 @pytest.mark.parametrize("kind", representatives(CELLS, "lstm, normalized", "own"))
 def test_unrolled_outputs_are_those_of_single_steps(kind: str) -> None:
     cell = CELLS[kind]()

@@ -267,9 +267,12 @@ def cartpole_ppo(memory: str | None, seed: int, steps: int) -> noterl.PPO:
 
 
 def pendulum_ppo(memory: str | None, seed: int, steps: int) -> noterl.PPO:
-    """Return PPO with rl-zoo3's `ppo_lstm` settings of PendulumNoVel-v1, without gSDE."""
+    """Return PPO with rl-zoo3's `ppo_lstm` settings of PendulumNoVel-v1, without gSDE.
+
+    A minibatch is one sequence, because contrib's minibatches are successive steps.
+    """
     options = {"gamma": 0.9, "gae_lambda": 0.95, "rollout_steps": 1_024, "epochs": 10, "activation": "tanh"}
-    return ppo(hidden_pendulum, memory, seed, 1e-3, 128, sequence_length=64, **options)
+    return ppo(hidden_pendulum, memory, seed, 1e-3, 128, sequence_length=128, **options)
 
 
 def repeat_ppo(memory: str | None, seed: int, steps: int) -> noterl.PPO:

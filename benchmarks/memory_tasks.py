@@ -225,14 +225,14 @@ class MemoryTask:
         return figure
 
 
-def memory_options(memory: str | None, **options: Any) -> dict[str, Any]:
+def memory_options(memory: Any, **options: Any) -> dict[str, Any]:
     """Return the arguments of a memory; none without one."""
     return {} if memory is None else {"recurrent": memory, **options}
 
 
 def ppo(
     env: Any,
-    memory: str | None,
+    memory: Any,
     seed: int,
     rate: Any,
     batch_size: int,
@@ -284,8 +284,9 @@ def repeat_ppo(memory: str | None, seed: int, steps: int) -> noterl.PPO:
 
 
 def maze_ppo(memory: str | None, seed: int, steps: int) -> noterl.PPO:
+    cell = None if memory is None else noterl.networks.recurrent(memory, layer_norm=True)
     options = {"gamma": 0.98, "rollout_steps": 128, "epochs": 10, "entropy_coefficient": 0.05}
-    return ppo(lambda: envs.TMaze(20), memory, seed, 1e-3, 256, sequence_length=64, **options)
+    return ppo(lambda: envs.TMaze(20), cell, seed, 1e-3, 256, sequence_length=64, **options)
 
 
 def masked_ppo(memory: str | None, seed: int, steps: int) -> noterl.PPO:
@@ -349,7 +350,7 @@ ALL_TASKS = (
     ),
     MemoryTask(
         name="memory-maze-ppo",
-        title="PPO, T-maze of length 20",
+        title="PPO, T-maze of length 20, a cell with layer normalization",
         make=maze_ppo,
         steps=500_000,
         goal="right turn in 95 % of the episodes in 4 of 5 seeds",

@@ -103,7 +103,19 @@ def algorithm_tables(page: str, results: Path = RESULTS) -> str:
 def memory_tables(results: Path = RESULTS) -> str:
     """Return the tables of what agents with a memory learned, and the same agents without one."""
     stored = [json.loads(path.read_text()) for path in sorted((results / "learning").glob("memory-*.json"))]
-    return _joined(["{}\n\n{}".format(_title(result), "\n".join(result["table"])) for result in stored])
+    sections = ["{}\n\n{}".format(_title(result), "\n".join(result["table"])) for result in stored]
+    speeds = [json.loads(path.read_text()) for path in sorted((results / "memory_speed").glob("*.json"))]
+    return _joined(sections + ([memory_speed_table(speeds)] if speeds else []))
+
+
+def memory_speed_table(results: Sequence[dict[str, Any]]) -> str:
+    """Return the steps per second of recurrent PPO as a ratio to RecurrentPPO of Stable-Baselines3 Contrib."""
+    rows = []
+    for result in results:
+        ratios = [f"{one['ratio']:.1f} ({one['low']:.1f} to {one['high']:.1f})" for one in result["ratios"].values()]
+        rows.append((result["task"], NAMES[result["backend"]], str(len(result["runs"])), *ratios))
+    title = "**Steps per second of PPO beside contrib's RecurrentPPO, with an LSTM of 64**"
+    return f"{title}\n\n" + markdown_table(("task", "backend", "pairs", *results[0]["ratios"]), rows)
 
 
 def pong_tables(results: Path = RESULTS) -> str:

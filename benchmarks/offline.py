@@ -29,11 +29,16 @@ from benchmarks.offline_data import ENVIRONMENTS, FOLDER, PACKAGES, digest
 from benchmarks.offline_data import STORED as SETS
 from benchmarks.processes import RESULTS, machine
 from benchmarks.report import offline_table
+from noterl.schedules import Linear
 
 STORED = RESULTS / "offline" / "offline.json"
 CONTINUOUS = ("pendulum-medium", "pendulum-expert", "hopper-medium", "hopper-medium-replay")
-# ReBRAC's weights of actor and critic are the paper's for these sets of D4RL.
-BETAS = {"hopper-medium": (0.01, 0.001), "hopper-medium-replay": (0.05, 0.5)}
+# The sets have a tenth of the rows of D4RL's, so the policy must stay nearer to the data than in the papers. These
+# numbers were chosen on hopper-medium with seeds from 10 on: the factor of the critic in TD3BC, the factor of the
+# advantage in IQL, and the weights of the actor and the critic in ReBRAC.
+ALPHA = 1.0
+TEMPERATURE = 0.3
+BETAS = {"hopper-medium": (0.4, 0.1), "hopper-medium-replay": (0.05, 0.5)}
 # Agent and set, with the number of seeds.
 ROWS = {
     **{f"{agent}:{name}": 5 for name in CONTINUOUS for agent in ("TD3BC", "IQL")},
@@ -47,13 +52,22 @@ def environment_of(name: str) -> str:
     return ENVIRONMENTS[name.split("-")[0]]
 
 
-def make(agent: str, name: str, seed: int) -> noterl.Agent:
-    """Return a compiled agent for a set, with its defaults except for what a comment explains."""
+def make(agent: str, name: str, seed: int, updates: int) -> noterl.Agent:
+    """Return a compiled agent for a set and a number of updates, with its defaults except for what a comment explains.
+
+    For Hopper, whose policies change much from update to update, learning rates fall to 0, as that of the actor does in
+    the paper of IQL.
+    """
     arguments: dict[str, Any] = {}
-    settings: dict[str, Any] = {}
+    settings: dict[str, Any] = {"optimizer": Linear(3e-4, 0.0, updates)} if name.startswith("hopper") else {}
     if agent == "ReBRAC":
         arguments = dict(zip(("actor_beta", "critic_beta"), BETAS[name], strict=True))
-        settings = {"batch_size": 256}
+        settings = {"optimizer": Linear(1e-3, 0.0, updates), "batch_size": 256}
+    elif agent == "TD3BC":
+        # Without layer normalization, the values of pendulum-expert, whose actions are all alike, diverge.
+        arguments = {"alpha": ALPHA, "layer_norm": True}
+    elif agent == "IQL" and name.startswith("hopper"):
+        arguments = {"temperature": TEMPERATURE}
     elif agent == "CQL":
         arguments = {"alpha": 0.1}  # each step has a reward of 1, to which the default of 1 is too large
     elif name == "cartpole":
@@ -99,7 +113,7 @@ def train(row: str, seed: int, folder: Path, updates: int) -> dict[str, Any]:
     """Train one agent and return its run."""
     agent_name, name = row.split(":")
     data = load(folder, name)
-    agent = make(agent_name, name, seed)
+    agent = make(agent_name, name, seed, updates)
     begun = time.perf_counter()
     agent.fit(dataset=data, updates=updates, updates_per_epoch=1_000, verbose=0)
     seconds = time.perf_counter() - begun

@@ -23,7 +23,7 @@ import numpy as np
 import noterl  # before Keras, so that it chooses the backend
 from benchmarks import stats, study
 from benchmarks.evaluation import EPISODES, evaluate, versions
-from benchmarks.offline import environment_of, load, make, score
+from benchmarks.offline import environment_of, load, score
 from benchmarks.offline_data import FOLDER, PACKAGES
 from benchmarks.processes import RESULTS, machine
 from benchmarks.report import offline_online_table
@@ -45,8 +45,8 @@ SPANS = {"pendulum": 1_700.0, "hopper": 4_000.0}
 def agent_of(kind: str, name: str, seed: int) -> tuple[noterl.Agent, dict[str, Any]]:
     """Return a compiled agent, and the arguments of its `fit` beside the steps."""
     if kind == "IQL":
-        return make("IQL", name, seed), {}
-    agent = noterl.SAC(environment_of(name), seed=seed, **RLPD if kind == "RLPD" else {})
+        return noterl.IQL(environment_of(name), seed=seed), {}
+    agent: noterl.Agent = noterl.SAC(environment_of(name), seed=seed, **RLPD if kind == "RLPD" else {})
     agent.compile(updates=4 if kind == "RLPD" else 1)
     return agent, {"dataset_share": 0.5} if kind == "RLPD" else {}
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import keras
@@ -21,9 +23,9 @@ class OwnCell(keras.layers.Layer):
 
     state_spec: ClassVar[dict[str, tuple[int, ...]]] = {"total": (INPUTS,)}
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.output_layer = keras.layers.Dense(2)
+    def __init__(self, dtype: str = "float32") -> None:
+        super().__init__(dtype=dtype)
+        self.output_layer = keras.layers.Dense(2, dtype=dtype)
         self.output_layer.build((None, INPUTS))
         self.built = True
 
@@ -204,6 +206,39 @@ def test_cell_has_the_weights_of_torch(kind: str) -> None:
     found, _ = cell(torch.tensor(inputs[0]), tensors)
     expected = other(torch.tensor(inputs[0]), tensors["hidden"] if kind == "gru" else tuple(tensors.values()))
     assert torch.equal(found, expected if kind == "gru" else expected[0])
+
+
+@contextmanager
+def double_precision() -> Iterator[None]:
+    """Let JAX compute in float64; other backends do if the numbers are float64."""
+    if backends.name() != "jax":
+        yield
+        return
+    import jax
+
+    jax.config.update("jax_enable_x64", True)
+    try:
+        yield
+    finally:
+        jax.config.update("jax_enable_x64", False)
+
+
+def test_unrolled_outputs_in_double_precision() -> None:
+    with double_precision():
+        cell = OwnCell("float64")
+        inputs, state, starts = inputs_of(cell)
+        inputs = inputs.astype("float64")
+        starts = starts.astype("float64")
+        total = state["total"].astype("float64")
+        outputs, _ = networks.unroll(cell, inputs, {"total": total}, starts)
+        assert host(outputs).dtype == np.float64
+        for row in range(ROWS):
+            output, current = cell(
+                ops.convert_to_tensor(inputs[row]),
+                {"total": ops.convert_to_tensor(total * (1 - starts[row])[:, None])},
+            )
+            total = host(current["total"])
+            np.testing.assert_allclose(host(outputs[row]), host(output), rtol=1e-12)
 
 
 @pytest.mark.backends("torch")

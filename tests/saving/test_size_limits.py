@@ -198,7 +198,7 @@ def test_int_of_too_many_digits_is_neither_written_nor_read(tmp_path: Path) -> N
 PLANS = {
     "mlp": lambda: networks.mlp(5, [4, 3], 2),
     "log_std": lambda: networks.mlp((2, 3), [4], 2, gain=1.0, log_std=0.0),
-    "layer_norm": lambda: cell_layer(4, 3, layer_norm=True),
+    "layer_norm": lambda: cell_layer(4, 3, 2, layer_norm=True),
     "no hidden layer": lambda: networks.mlp(5, [], 2),
     "dueling": lambda: networks.dueling_mlp(5, [4, 3], 2),
     "shallow dueling": lambda: networks.dueling_mlp((5, 2), [], 2),

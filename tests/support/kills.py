@@ -245,7 +245,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     # The environments on the device need JAX, and the processes that train together torch.
     missing = {"jax": ("ranks",), "torch": ("device",), "tensorflow": ("device", "ranks")}[backends.name()]
-    parser.add_argument("--runs", nargs="*", default=[name for name in RUNS if name not in missing])
+    parser.add_argument("--runs", nargs="+", choices=RUNS, default=[name for name in RUNS if name not in missing])
     parser.add_argument("--train", nargs="+", type=Path, help=argparse.SUPPRESS)  # a process of the run "ranks"
     options = parser.parse_args()
     warnings.simplefilter("ignore")

@@ -112,7 +112,7 @@ def memory_speed_table(results: Sequence[dict[str, Any]]) -> str:
     """Return the steps per second of recurrent PPO as a ratio to RecurrentPPO of Stable-Baselines3 Contrib."""
     rows = []
     for result in results:
-        ratios = [f"{one['ratio']:.1f} ({one['low']:.1f} to {one['high']:.1f})" for one in result["ratios"].values()]
+        ratios = map(ratio, result["ratios"].values())
         rows.append((result["task"], NAMES[result["backend"]], str(len(result["runs"])), *ratios))
     title = "**Steps per second of PPO beside contrib's RecurrentPPO, with an LSTM of 64**"
     return f"{title}\n\n" + markdown_table(("task", "backend", "pairs", *results[0]["ratios"]), rows)

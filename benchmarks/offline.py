@@ -33,9 +33,9 @@ from noterl.schedules import Linear
 
 STORED = RESULTS / "offline" / "offline.json"
 CONTINUOUS = ("pendulum-medium", "pendulum-expert", "hopper-medium", "hopper-medium-replay")
-# The sets have a tenth of the rows of D4RL's, so the policy must stay nearer to the data than in the papers. These
-# numbers were chosen on hopper-medium with seeds from 10 on: the factor of the critic in TD3BC, the factor of the
-# advantage in IQL, and the weights of the actor and the critic in ReBRAC.
+# The sets have a tenth of the rows of D4RL's, so the policy must stay nearer to the data than in the papers. The factor
+# of the critic in TD3BC, the factor of the advantage in IQL, and ReBRAC's weights of actor and critic for hopper-medium
+# were chosen on this set, with seeds from 10 on. The weights for hopper-medium-replay are the paper's.
 ALPHA = 1.0
 TEMPERATURE = 0.3
 BETAS = {"hopper-medium": (0.4, 0.1), "hopper-medium-replay": (0.05, 0.5)}

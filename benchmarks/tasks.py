@@ -517,7 +517,7 @@ TASKS = {
         learning_rate=2.3e-3,
         exploration=(1.0, 0.04, 8_000),
     ),
-    # On the device. The learning rate of CleanRL, which falls to 0 as there.
+    # On the device. The learning rate falls to 0 as in CleanRL, and a fifth of the actions stay random as in purejaxql.
     "cartpole-pqn": default_task(
         "PQN",
         "functional_cartpole",
@@ -526,6 +526,7 @@ TASKS = {
         {"median": 495, "worst": 450},
         num_envs=16,
         annealed_rate=2.5e-4,
+        exploration=(1.0, 0.2, 50_000),
     ),
     "pendulum-tqc": default_task(
         "TQC",

@@ -3,8 +3,8 @@
     KERAS_BACKEND=jax python -m benchmarks.offline_online --rows RLPD:hopper --folder build/offline_data
 
 IQL learns 50,000 updates of the set pendulum-medium of `offline_data.py`, and continues in the environment. RLPD is SAC
-with ten layer-normalized critics, four updates per step and half of each batch from a tenth of the episodes of a medium
-set; SAC with its defaults trains beside it, without data. At ten points of a run, the policy plays 20 episodes, and 100
+with ten layer-normalized critics, four updates of the critics and one of the actor per step, and half of each batch
+from a tenth of the episodes of a medium set; SAC with its defaults trains beside it, without data. At ten points of a run, the policy plays 20 episodes, and 100
 at the end. Each run is stored when it ends, in benchmarks/results/offline/offline_online.json; a stored run is not
 repeated.
 """
@@ -38,7 +38,7 @@ ROWS = {
     **{f"{agent}:pendulum": (5, 10_000) for agent in ("SAC", "RLPD")},
     **{f"{agent}:hopper": (3, 30_000) for agent in ("SAC", "RLPD")},
 }
-RLPD: dict[str, Any] = {"critics": 10, "critics_in_target": 2, "layer_norm": True}
+RLPD: dict[str, Any] = {"critics": 10, "critics_in_target": 2, "layer_norm": True, "policy_delay": 4}
 SPANS = {"pendulum": 1_700.0, "hopper": 4_000.0}
 
 

@@ -4,9 +4,9 @@
 
 IQL learns 50,000 updates of the set pendulum-medium of `offline_data.py`, and continues in the environment. RLPD is SAC
 with ten layer-normalized critics, four updates of the critics and one of the actor per step, and half of each batch
-from a tenth of the episodes of a medium set; SAC with its defaults trains beside it, without data. At ten points of a run, the policy plays 20 episodes, and 100
-at the end. Each run is stored when it ends, in benchmarks/results/offline/offline_online.json; a stored run is not
-repeated.
+from a tenth of the episodes of a medium set; SAC with its defaults trains beside it, without data. At ten points of a
+run, the policy plays 20 episodes, and 100 at the end. Each run is stored when it ends, in
+benchmarks/results/offline/offline_online.json; a stored run is not repeated.
 """
 
 from __future__ import annotations

@@ -270,8 +270,9 @@ class VectorLanes(Lanes):
         return rewards, terminated, truncated, info
 
     def discard(self, transitions: tuple[Transition, ...]) -> None:
-        """Exclude the surplus transitions of the last tick from the ledger, with a warning.
+        """Exclude the surplus transitions of the last tick from the ledger.
 
+        Warn if the vector environment is the user's own: with `num_envs=`, the user has chosen the number of lanes.
         Surplus transitions do not count in the returns and lengths of the episodes. If a surplus transition ends an
         episode, the episode does not continue.
         """
@@ -284,12 +285,13 @@ class VectorLanes(Lanes):
             if transition.terminated or transition.truncated:
                 self.ledger.finish(lane)
         self._discarded = True
-        warnings.warn(
-            f"the budget ended within a step of the vector environment: {len(transitions)} transitions of its "
-            f"{self.num_envs} lanes were discarded. Use a SyncVectorEnv or num_envs= to avoid this.",
-            RuntimeWarning,
-            stacklevel=2,
-        )
+        if self.source.num_envs is not None:
+            warnings.warn(
+                f"the budget ended within a step of the vector environment: {len(transitions)} transitions of its "
+                f"{self.num_envs} lanes were discarded. Use a SyncVectorEnv or num_envs= to avoid this.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
 
     def call(self, call: EnvCall) -> list[Any]:
         """Call a method of every environment, or read an attribute; return the results of the lanes.

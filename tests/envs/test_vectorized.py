@@ -26,8 +26,9 @@ def small(env: Any = "CartPole-v1") -> noterl.DQN:
 
 
 def fit(agent: noterl.Agent, **arguments: Any) -> noterl.History:
+    """Train; that a budget ends within a step of the lanes is no reason to warn, as the user has chosen `num_envs`."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "the budget ended within a step", RuntimeWarning)
+        warnings.simplefilter("error", RuntimeWarning)
         return agent.fit(verbose=0, **arguments)
 
 

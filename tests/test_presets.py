@@ -12,6 +12,7 @@ from gymnasium import spaces
 
 import noterl
 from noterl.cli.main import main
+from noterl.collect import PoolLanes, ScalarLanes, VectorLanes
 from noterl.presets import catalogue, find
 
 pytestmark = pytest.mark.backends("torch")
@@ -60,6 +61,25 @@ def test_arguments_of_fit_replace_those_of_the_preset() -> None:
     assert agent.episodes >= 1 and agent.steps < 100_000
 
 
+def test_lanes_are_a_vector_environment_unless_fit_receives_workers_or_an_environment() -> None:
+    agent = make()
+    agent.fit(steps=16, verbose=0)
+    assert isinstance(agent._parts.session.lanes, VectorLanes)
+    agent.fit(lambda: gymnasium.make("CartPole-v1"), steps=16, verbose=0)
+    assert isinstance(agent._parts.session.lanes, ScalarLanes)
+    agent.fit(steps=16, workers=1, verbose=0)
+    assert isinstance(agent._parts.session.lanes, PoolLanes)
+    agent.close()
+
+
+def test_tasks_with_a_vector_environment_use_it() -> None:
+    for preset in catalogue():
+        spec = gymnasium.registry.get(preset.env)
+        several = preset.arguments.get("num_envs", 1) > 1
+        is_native = spec is not None and spec.vector_entry_point is not None
+        assert preset.arguments.get("vectorize", False) == (several and is_native)
+
+
 def test_schedules_span_the_budget_of_the_fit_that_runs_them() -> None:
     agent = make(rollout_steps=16, batch_size=128)
     clips: list[float] = []
@@ -69,10 +89,11 @@ def test_schedules_span_the_budget_of_the_fit_that_runs_them() -> None:
             clips.append(float(agent.clip.value))
 
     record = Record()
-    agent.fit(steps=512, num_envs=8, callbacks=[record], verbose=0)
+    # A native vector environment takes steps for resets, which do not count.
+    agent.fit(steps=512, num_envs=8, vectorize=False, callbacks=[record], verbose=0)
     assert clips == pytest.approx([0.2 * (1 - step / 512) for step in (128, 256, 384, 512)], abs=1e-6)
     clips.clear()
-    agent.fit(steps=512, callbacks=[record], verbose=0)
+    agent.fit(steps=512, vectorize=False, callbacks=[record], verbose=0)
     assert clips == pytest.approx([0.2 * (1 - step / 1024) for step in (640, 768, 896, 1024)], abs=1e-6)
     assert agent.get_config()["clip"].steps == 1024
 

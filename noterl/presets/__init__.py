@@ -89,10 +89,18 @@ class FitDefaults:
     spans: list[tuple[Any, float]]
 
     def complete(self, fit: Any) -> None:
-        """Set the arguments of `fit` that are None; a budget in steps or episodes replaces the preset's budget."""
-        has_budget = fit.steps is not None or fit.episodes is not None
+        """Set the arguments of `fit` that are None.
+
+        A budget in steps or episodes replaces the preset's budget. Workers and another environment replace the
+        preset's vector environment.
+        """
+        replaced: set[str] = set()
+        if fit.steps is not None or fit.episodes is not None:
+            replaced |= {"steps", "episodes"}
+        if fit.workers or fit.env is not None:
+            replaced.add("vectorize")
         for name, value in self.arguments.items():
-            if getattr(fit, name) is None and not (has_budget and name in ("steps", "episodes")):
+            if getattr(fit, name) is None and name not in replaced:
                 setattr(fit, name, value)
 
     def span(self, steps: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from noterl.envs.wrappers.classic import layers
@@ -67,33 +67,3 @@ class EnvCall(NamedTuple):
         """Return the result of one environment."""
         attribute = self.check_found(environment)
         return attribute if self.args is None else attribute(*self.args, **self.kwargs)
-
-
-def call_all(
-    call: EnvCall, environments: Sequence[Any], first: int, on_called: Callable[[int], None] = lambda lane: None
-) -> list[Any]:
-    """Call all environments in order, and return the results.
-
-    Args:
-        call: what to call; if one environment lacks the method or the attribute, none is called.
-        environments: of the lanes.
-        first: the number of the first lane, for messages.
-        on_called: called with the index of each environment before the call of the method.
-
-    Raises:
-        BadCallError: if an environment has no such method or attribute.
-        Exception: of the environment, with a note that names the lane. Later environments are then not called.
-    """
-    # Before the first call, so that a wrong name changes no environment.
-    for environment in environments:
-        call.check_found(environment)
-    results = []
-    for lane, environment in enumerate(environments):
-        if call.args is not None:
-            on_called(lane)
-        try:
-            results.append(call.run(environment))
-        except Exception as error:
-            error.add_note(f"raised in {call} of environment {first + lane}")
-            raise
-    return results

@@ -16,7 +16,7 @@ from gymnasium import spaces
 from noterl import envs
 from noterl.collect.action_log import ActionLog
 from noterl.collect.base import Lanes
-from noterl.collect.env_calls import EnvCall, call_all
+from noterl.collect.env_calls import EnvCall
 from noterl.collect.ledger import is_ahead, is_owner, joint_kind, set_owner, warn_restarted, warn_too_long
 from noterl.envs import EnvSource
 from noterl.envs.checking.checker import Checker
@@ -155,12 +155,25 @@ class ScalarLanes(Lanes):
 
         A resumed run repeats an episode in progress by the recorded actions. A method may change an environment, so
         that the actions alone no longer repeat the episodes, and actions are no longer recorded.
-        """
-        return call_all(call, self.environments, self.first, self._stop_log)
 
-    def _stop_log(self, lane: int) -> None:
-        self._is_called[lane] = True
-        self._logs[lane].stop()
+        Raises:
+            BadCallError: if an environment has no such method or attribute; then nothing is called.
+            Exception: of the environment, with a note that names the lane. Later environments are then not called.
+        """
+        # Before the first call, so that a wrong name changes no environment.
+        for environment in self.environments:
+            call.check_found(environment)
+        results = []
+        for lane, environment in enumerate(self.environments):
+            if call.args is not None:
+                self._is_called[lane] = True
+                self._logs[lane].stop()
+            try:
+                results.append(call.run(environment))
+            except Exception as error:
+                error.add_note(f"raised in {call} of environment {self.first + lane}")
+                raise
+        return results
 
     def _set_observation(self, lane: int, observation: Any) -> None:
         """Set the current observation of a lane, as a copy and encoded for networks."""

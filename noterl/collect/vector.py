@@ -129,8 +129,7 @@ class VectorLanes(Lanes):
         if self._is_called:  # the actions alone then do not repeat the run
             self._log.stop()
         observations, info = self.guard.call(partial(self._env.reset, seed=seed))
-        self._observations = self._converted(observations)
-        info = self._with_masks(info)
+        info = self._receive(observations, info)
         for lane in range(self.num_envs):
             self._reset_fields(lane, info)
 
@@ -146,14 +145,15 @@ class VectorLanes(Lanes):
             info["final_info"] = {**info.get("final_info", {}), ACTION_MASK: masks, f"_{ACTION_MASK}": ended}
         return info
 
-    def _converted(self, observations: Any) -> Any:
-        """Return a copy of the observations `[N, ...]`, converted to the dtypes of the space."""
+    def _receive(self, observations: Any, info: dict[str, Any]) -> dict[str, Any]:
+        """Set the observations `[N, ...]`, converted to the dtypes of the space, and return `info` with their masks."""
         self._received += 1
         # As in a `Checker`, whose checks take time: the first 1,000 observations, and then every hundredth.
         if self._received <= 1000 or self._received % 100 == 0:
             place = "observation of a vector environment"
             observations = self._checker.fit_dtype(observations, place, self._batch_space)
-        return copy_observation(self._batch_space, observations)
+        self._observations = copy_observation(self._batch_space, observations)
+        return self._with_masks(info)
 
     def _reset_fields(self, lane: int, info: Mapping[str, Any]) -> None:
         """Set the fields of `info` of a lane that was reset."""
@@ -165,8 +165,7 @@ class VectorLanes(Lanes):
         for lane in lanes:
             options = {"reset_mask": np.arange(self.num_envs) == lane}
             observations, info = self.guard.call(partial(self._env.reset, options=options))
-            self._observations = self._converted(observations)
-            info = self._with_masks(info)
+            info = self._receive(observations, info)
             self._unreset[lane] = False
             self._reset_fields(lane, info)
 
@@ -261,8 +260,7 @@ class VectorLanes(Lanes):
             self._has_warned = True
             warn_too_long("the run of the vector environment since its reset")
         over = check_step(self._mode.value, self.waiting, rewards, terminated, truncated, info)
-        self._observations = self._converted(observations)
-        info = self._with_masks(info)
+        info = self._receive(observations, info)
         if self._mode is AutoresetMode.NEXT_STEP:
             self.waiting = over
         elif self._mode is AutoresetMode.DISABLED:

@@ -158,7 +158,7 @@ class VectorLanes(Lanes):
     def _reset_fields(self, lane: int, info: Mapping[str, Any]) -> None:
         """Set the fields of `info` of a lane that was reset."""
         if self.info or self.fields.watched:
-            self.fields.reset(lane, self._info_of_lane(info, lane, self.fields.names, over=False))
+            self.fields.reset(lane, info_of_lane(info, lane, self.fields.names, self.num_envs, over=False))
 
     def _reset_lanes(self, lanes: Iterable[int]) -> None:
         """In DISABLED, reset lanes one after another."""
@@ -224,14 +224,11 @@ class VectorLanes(Lanes):
         if not self.info:
             return {}
         was_reset = self._mode is AutoresetMode.SAME_STEP and (terminated or truncated)
-        of_lane = self._info_of_lane(info, lane, self.fields.names, over=was_reset)
+        of_lane = info_of_lane(info, lane, self.fields.names, self.num_envs, over=was_reset)
         fields = self.fields.step(lane, of_lane, terminated)
         if was_reset:
             self._reset_fields(lane, info)
         return fields
-
-    def _info_of_lane(self, info: Mapping[str, Any], lane: int, names: Iterable[str], *, over: bool) -> dict[str, Any]:
-        return info_of_lane(info, lane, names, self.num_envs, over=over)
 
     def _record(self, transitions: list[Transition], info: dict[str, Any]) -> None:
         """Add the transitions of a step to the ledger, and keep the values from before for `discard`."""
@@ -244,7 +241,7 @@ class VectorLanes(Lanes):
             lane = transition.lane
             if ledger.reductions:
                 over = same_step and (transition.terminated or transition.truncated)
-                ledger.info[lane].add(self._info_of_lane(info, lane, ledger.reductions, over=over))
+                ledger.info[lane].add(info_of_lane(info, lane, ledger.reductions, self.num_envs, over=over))
             ledger.returns[lane] += transition.reward if rewards is None else float(rewards[lane])
             ledger.lengths[lane] += 1
 

@@ -22,7 +22,7 @@ from noterl.envs.spaces import same_layout, show
 from noterl.registry import register
 from noterl.replay.columns import Array, Leaves
 from noterl.replay.relabel import Relabel
-from noterl.replay.returns import make_batch, n_step_return, successors
+from noterl.replay.returns import follow, make_batch, n_step_return
 from noterl.replay.storage import Storage
 from noterl.types import Batch
 from noterl.utils.checks import check_number, check_word
@@ -148,7 +148,7 @@ class Hindsight(Relabel):
         storage = self.storage
         goal = choices["goal"]
         chosen = (goal >= 0).nonzero()[0]
-        steps = successors(storage, indices, n_step)
+        steps = follow(storage.successor, indices, n_step)
         # `take` copies, so `_recompute_rewards` can write to these arrays.
         reward = storage.reward.take(steps.indices)
         terminated = storage.terminated.take(steps.indices)

@@ -39,17 +39,20 @@ class Steps(NamedTuple):
     present: Array
 
 
-def successors(storage: Storage, indices: Array, n_step: int) -> Steps:
-    """Return the `n_step` transitions that start at indices `[m]`, or fewer if the episode has fewer so far."""
-    following = np.empty((n_step, len(indices)), np.int64)
-    present = np.ones((n_step, len(indices)), np.bool_)
+def follow(successor: Array, indices: Array, count: int) -> Steps:
+    """Return `count` transitions from each of the indices `[m]` on, or fewer where a transition has no successor.
+
+    `successor` holds, by index, the index of the next transition; a negative number if there is none.
+    """
+    following = np.empty((count, len(indices)), np.int64)
+    present = np.ones((count, len(indices)), np.bool_)
     following[0] = indices
-    for i in range(1, n_step):
+    for i in range(1, count):
         before = following[i - 1]
-        successor = storage.successor.take(before)
+        after = successor.take(before)
         # If there is no successor, the index is repeated. It has no successor in the next round either.
-        np.greater_equal(successor, 0, out=present[i])
-        following[i] = np.where(present[i], successor, before)
+        np.greater_equal(after, 0, out=present[i])
+        following[i] = np.where(present[i], after, before)
     return Steps(following, present)
 
 
@@ -60,7 +63,7 @@ def n_step_return(steps: Steps, reward: Array, terminated: Array, gamma: float) 
     `gamma**count * (1 - terminated)` for `count` such steps.
 
     Args:
-        steps: the result of `successors`.
+        steps: the result of `follow`.
         reward: of each step, float32 `[n, m]`; ignored where no step is present.
         terminated: whether the episode terminates with each step, `[n, m]`.
         gamma: the discount of one step.
@@ -98,7 +101,7 @@ def gather_transitions(
 
     `observations` gathers the observations; None for the storage itself.
     """
-    steps = successors(storage, indices, n_step)
+    steps = follow(storage.successor, indices, n_step)
     outcomes = storage.reward.take(steps.indices), storage.terminated.take(steps.indices)
     reward, discount, last = n_step_return(steps, *outcomes, gamma)
     return make_batch(storage, indices, last, reward, discount, observations)
@@ -118,7 +121,7 @@ def gather_team_transitions(storage: Storage, indices: Array, gamma: float, n_st
         gamma: the discount of one step.
         n_step: n, the largest number of rewards that are summed.
     """
-    steps = successors(storage, indices, n_step)
+    steps = follow(storage.successor, indices, n_step)
     fields = {name: storage.extra[name][steps.indices] for name in TEAM_FIELDS}  # [n, m, agents]
     present = fields["present"]
     counted = steps.present.copy()

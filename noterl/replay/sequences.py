@@ -6,6 +6,7 @@ import numpy as np
 
 from noterl.replay.columns import Array
 from noterl.replay.replay import Replay
+from noterl.replay.returns import Steps, follow
 from noterl.replay.samplers import Sample, Uniform
 from noterl.types import Batch
 
@@ -105,26 +106,15 @@ class Sequences:
         wrong = np.arange(count)
         for _ in range(ATTEMPTS):
             starts[wrong] = self.replay.sample(len(wrong), 1, generator=generator).indices[:, 0]
-            wrong = wrong[~self._steps(starts[wrong])[1][-1]]
+            wrong = wrong[~self._steps(starts[wrong]).present[-1]]
             if not wrong.size:
                 break
         return starts
 
-    def _steps(self, starts: Array) -> tuple[Array, Array]:
-        """Return the indices of T steps from each start, and whether there is such a step; `[T, n]` each.
-
-        If a step is missing, the index of the last one is repeated.
-        """
+    def _steps(self, starts: Array) -> Steps:
+        """Return T steps from each start `[n]`, or fewer where the lane has no later step."""
         self._update()
-        indices = np.empty((self.length, len(starts)), np.int64)
-        present = np.ones((self.length, len(starts)), np.bool_)
-        indices[0] = starts
-        for t in range(1, self.length):
-            following = self._following.take(indices[t - 1])
-            # A repeated step has no following step either.
-            np.greater_equal(following, 0, out=present[t])
-            indices[t] = np.where(present[t], following, indices[t - 1])
-        return indices, present
+        return follow(self._following, starts, self.length)
 
     def _update(self) -> None:
         """Link the steps that were stored since the last call to the steps before."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from noterl.replay.columns import Array
 
-# The results of eight comparisons are eight bytes: one word, whose bits NumPy 2 counts in one step.
+# The results of eight comparisons are eight bytes: one word, whose bits NumPy counts in one step.
 BRANCHES = 8
 # Up to this many nodes, cumulative sums of all of them cost less than another level.
 ROOT = 4096
@@ -122,14 +122,6 @@ def _added(parts: Array) -> Array:
     return np.add.reduceat(parts.ravel(), np.arange(0, parts.size, BRANCHES))
 
 
-def _count_in_words(passed: Array) -> Array:
-    """Return how many of each row's `BRANCHES` booleans are true; this needs NumPy 2."""
+def _count(passed: Array) -> Array:
+    """Return how many of each row's `BRANCHES` booleans are true."""
     return np.bitwise_count(passed.view(np.uint64)[:, 0])
-
-
-def _count_by_axis(passed: Array) -> Array:
-    """Return the same as `_count_in_words`, with any NumPy."""
-    return np.count_nonzero(passed, axis=1)
-
-
-_count = _count_in_words if hasattr(np, "bitwise_count") else _count_by_axis

@@ -110,9 +110,8 @@ def test_zero_values_are_never_found_even_by_sums_above_the_total(root):
     assert (dense.values[found] > 0).all()
 
 
-def test_counting_on_old_numpy_is_the_same():
+def test_counting_in_words_is_the_same_as_along_the_axis():
     passed = np.random.default_rng(0).random((200, sum_tree.BRANCHES)) < 0.5
-    np.testing.assert_array_equal(sum_tree._count_by_axis(passed), passed.sum(1))
     np.testing.assert_array_equal(sum_tree._count(passed), passed.sum(1))
 
 

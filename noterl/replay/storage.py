@@ -18,7 +18,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import numpy as np
 
@@ -32,7 +32,6 @@ _CHUNK = 2**12  # transitions of a data set that are copied at once
 FIRST_SLOTS = 16  # initial number of final observations; the table doubles when all slots are used
 
 Entries = TypeVar("Entries", bound="Ring")
-Self = TypeVar("Self", bound="Ring")
 
 
 class Ring:
@@ -65,7 +64,7 @@ class Ring:
         self._unmasked: Array | None = None  # by index; None if nothing is masked
         self._unmasked_to = 0  # the first insertion number that `_unmasked` does not cover
 
-    def loaded(self: Self) -> Self:
+    def loaded(self) -> Self:
         """Call and remove `pending_load`, which adds entries to this buffer, and return the buffer."""
         load = self.pending_load
         if load is not None:

@@ -486,8 +486,7 @@ def check_folder(memmap: Any) -> str | None:
     A file may name a folder that exists, because loading a file must not create one. Otherwise the result is None.
 
     Raises:
-        ValueError: if files cannot be written to the folder, if the folder cannot be created, or if the system cannot
-            delete files that are in use.
+        ValueError: if files cannot be written to the folder, or if the folder cannot be created.
     """
     if memmap is None:
         return None
@@ -502,8 +501,6 @@ def check_folder(memmap: Any) -> str | None:
         return None
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         raise ValueError(f"memmap must be a folder that can be written to, got {os.fspath(memmap)!r}")
-    if os.name != "posix":
-        raise ValueError(f"memmap must be None on this system, which cannot delete files in use, got {memmap!r}")
     return str(memmap)
 
 

@@ -125,11 +125,11 @@ class Inbox:
         return np.asarray(ends.any(axis=0))
 
     def get_state(self) -> dict[str, Array]:
-        """Return all rows; the ring must be empty."""
-        chunks = [{name: field[self._first :] for name, field in chunk.items()} for chunk in list(self._chunks)[:1]]
-        chunks += list(self._chunks)[1:]
+        """Return all rows that were not released; the ring must be empty."""
+        # Without chunks, the rows are empty arrays with the shapes and dtypes of the ring.
         empty = {name: field[:0] for name, field in self.ring.fields.items()}
-        return {name: np.concatenate([empty[name], *(chunk[name] for chunk in chunks)]) for name in empty}
+        rows = {name: np.concatenate([empty[name], *(chunk[name] for chunk in self._chunks)]) for name in empty}
+        return {name: field[self._first :] for name, field in rows.items()}
 
     def set_state(self, rows: Mapping[str, Array]) -> None:
         """Put saved rows in front of the rows in the ring; fields that the saved rows lack are zeros."""

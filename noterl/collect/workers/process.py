@@ -76,18 +76,14 @@ class Inbox:
     def round(self) -> list[Row]:
         """Set `current` to the rows of the oldest round, `[count]`, and return the rows; there must be a round."""
         if self._released == len(self._read):
-            # All rounds that have arrived, because `RowReader` is faster with many rows.
-            self._read = self._read_together()
+            assert self._reader is not None
+            fields, first = self.front()
+            # All rows of the first chunk, or of the ring up to its end: `RowReader` is faster with many rows.
+            stop = len(fields["reward"]) if self._chunks else min(first + self.ring.unread, self.ring.capacity)
+            self._read = self._reader.read(fields, slice(first, stop))
             self._released = 0
         self.current = self._read[self._released : self._released + self.count]
         return self.current
-
-    def _read_together(self) -> list[Row]:
-        """Return the rows of the first chunk, or of the ring up to its end."""
-        assert self._reader is not None
-        fields, first = self.front()
-        stop = len(fields["reward"]) if self._chunks else min(first + self.ring.unread, self.ring.capacity)
-        return self._reader.read(fields, slice(first, stop))
 
     def release(self) -> None:
         """Remove the oldest round."""

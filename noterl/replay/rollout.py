@@ -105,10 +105,9 @@ class Rollout:
             learner_state_spec: name -> (shape, dtype) of `learner_state`.
         """
         self._learner_state_spec = dict(learner_state_spec or {})
-        encoder = ObservationEncoder(observation_space)
+        self._encoder = ObservationEncoder(observation_space)
+        observation = self._encoder.space.shape, self._encoder.dtype
         action = action_layout(action_space)
-        self._encoder = encoder
-        observation = encoder.space.shape, encoder.dtype
         self._fields = {
             "observation": observation,
             "action": (action.shape, action.batch_dtype),

@@ -105,7 +105,6 @@ def compare(
     >>> figure = compare(runs, path="double.png")
     """
     groups: dict[str, Any] = dict(runs) if isinstance(runs, Mapping) and not _is_run(runs) else {"": runs}
-    groups = {name: _expand(group) for name, group in groups.items()}
     if not groups:
         raise ValueError(f"runs must hold at least one group of runs, got {runs!r}")
     text, bounds = _BANDS[check_word("band", band, tuple(_BANDS))]

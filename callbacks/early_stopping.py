@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from noterl.types import Logs
-from noterl.utils.checks import check_number, check_positive
+from noterl.utils.checks import check_number, check_positive, positive
 
 from .support.monitor import Monitor
 from .support.stateful import MonitoringCallback
@@ -67,9 +67,7 @@ class EarlyStopping(MonitoringCallback):
         self.collapse_patience: int = check_positive("collapse_patience", collapse_patience)
         if criterion is None and patience is None and collapse is None:
             raise ValueError("criterion, patience or collapse must be given, otherwise training never stops")
-        if collapse is not None:
-            check_number("collapse", collapse, low=0, above=True)
-        self.collapse: float | None = collapse
+        self.collapse: float | None = None if collapse is None else positive("collapse", collapse)
         if criterion is not None:
             check_number("criterion", criterion)
         self.criterion: float | None = criterion

@@ -62,8 +62,7 @@ class InfoFields:
 
     def reset(self, lane: int, info: Mapping[str, Any]) -> None:
         """Set the values of a lane after a reset, or offer the mask."""
-        if self.spec:
-            self.set(lane, info)
+        self.set(lane, info)
         if self.watched and isinstance(info, dict) and ACTION_MASK in info:
             self.offered = self.watched
             self._waiting[lane] = info

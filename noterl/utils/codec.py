@@ -392,10 +392,8 @@ def _box(shape: list[int], low: Any, high: Any, below: Any, above: Any) -> space
     return box
 
 
-def _discrete(n: int, start: np.integer[Any]) -> spaces.Discrete:
-    # Older versions of gymnasium have no argument `dtype`; there it is always int64.
-    options: dict[str, Any] = {} if start.dtype == np.int64 else {"dtype": start.dtype.type}
-    return spaces.Discrete(n, start=int(start), **options)
+def _discrete(n: int, start: np.integer[Any]) -> spaces.Discrete[Any]:
+    return spaces.Discrete(n, start=int(start), dtype=start.dtype.type)
 
 
 # For each space: a function that returns its fields, and a function that makes the space from them.

@@ -6,6 +6,7 @@ of all parts lie side by side. Environments may also use ints (0 for illegal), a
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -61,18 +62,14 @@ def read_mask(value: Any, space: spaces.Space[Any], *, terminated: bool = False,
             f"{name} must be bools or ints of the shape ({sum(sizes)},) for {space}, got {array.dtype} {array.shape}"
         )
     mask: Array = array.astype(np.bool_)
-    if len(sizes) == 1:
-        empty = [] if mask.any() else [slice(None)]
-    else:
-        ends = np.cumsum(sizes).tolist()
-        slices = [slice(end - size, end) for end, size in zip(ends, sizes, strict=True)]
-        empty = [part for part in slices if not mask[part].any()]
-    if empty and not terminated:
-        raise ValueError(
-            f"{name} must allow an action (of each part), unless the episode has terminated, got {value!r}"
-        )
-    for part in empty:
-        mask[part] = True
+    # For each part, whether a choice is legal.
+    has_choice = np.logical_or.reduceat(mask, [0, *accumulate(sizes[:-1])])
+    if not all(has_choice.tolist()):  # half a microsecond faster than `has_choice.all()`
+        if not terminated:
+            raise ValueError(
+                f"{name} must allow an action (of each part), unless the episode has terminated, got {value!r}"
+            )
+        mask |= np.repeat(~has_choice, sizes)
     return mask
 
 

@@ -89,9 +89,7 @@ class Encoder:
     def __init__(self) -> None:
         self.arrays: dict[str, Array] = {}
         self._encoders: dict[type, Callable[[Any, Keys], Any]] = {
-            type(None): _same,
-            bool: _same,
-            str: _same,
+            **dict.fromkeys((type(None), bool, str), lambda value, keys: value),
             np.str_: lambda value, keys: str(value),
             int: _encode_int,
             float: lambda value, keys: value if math.isfinite(value) else {"$float": repr(value)},
@@ -341,10 +339,6 @@ def _space_bytes(fields: dict[str, Any]) -> int:
         raise ValueError(f"shape must be a list of at most 64 non-negative ints, got {shape!r:.80}")
     itemsize = fields["low"].dtype.itemsize if "low" in fields else 0
     return math.prod(min(length, LIMITS["bytes of spaces"]) for length in shape) * (2 * itemsize + 2)
-
-
-def _same(value: Any, keys: Keys) -> Any:
-    return value
 
 
 def _encode_int(value: int, keys: Keys) -> Any:

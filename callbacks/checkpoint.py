@@ -281,16 +281,12 @@ class Checkpoint(Callback):
         step = "" if self.every.unit == "episodes" else f"step-{self.agent.log_step:08d}-"
         stem = f"{episode}{step}{metric}-{f'{score:.2f}'.replace('-', 'minus-')}"
         names = itertools.chain([f"{stem}.{ending}"], (f"{stem}-{number}.{ending}" for number in itertools.count(2)))
-        return next(name for name in names if self._is_free(name))
+        # A link whose target is missing does not exist, but writing would follow it.
+        return next(name for name in names if not os.path.lexists(self.path / name) or self._is_own(name))
 
     def _is_own(self, name: str) -> bool:
         """Return whether this run has written a file."""
         return bool(self._run) and saving.run_of(self.path / name) == self._run
-
-    def _is_free(self, name: str) -> bool:
-        """Return whether writing a file replaces no file of another run."""
-        # A link whose target is missing does not exist, but writing would follow it.
-        return not os.path.lexists(self.path / name) or self._is_own(name)
 
     def _write(self, name: str, surplus: list[str], undo: Callable[[], None]) -> None:
         """Write the current state, then remove the files that are not kept."""

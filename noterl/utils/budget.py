@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -130,11 +130,9 @@ def parse(content: bytes, load: Callable[[str], Any], place: str = "the text", f
     budget.spend("values", count_values(content))
     # tomllib's time grows with the square of the parts of a key, which stands in one line.
     too_deep = form == "TOML" and max(line.count(b".") for line in content.split(b"\n")) > MAX_DEPTH
-    try:
+    with suppress(RecursionError):
         if not too_deep and _depth(value := load(content.decode("utf-8"))) <= MAX_DEPTH:
             return value
-    except RecursionError:
-        pass
     raise FileError(f"it is nested more than {MAX_DEPTH} deep")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -113,12 +114,10 @@ def probability(name: str, value: Any) -> float:
 
 def increasing_pair(name: str, value: Any) -> tuple[float, float]:
     """Return the value as `(low, high)`; raise a ValueError unless a pair of finite numbers with low < high."""
-    try:
+    with suppress(TypeError, ValueError):
         low, high = (check_number(name, bound) for bound in value)
         if low < high and isinstance(value, tuple | list):
             return low, high
-    except (TypeError, ValueError):
-        pass
     raise ValueError(f"{name} must be a pair (low, high) of finite numbers with low < high, got {value!r:.200}")
 
 

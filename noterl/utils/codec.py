@@ -12,6 +12,7 @@ import math
 import re
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -146,10 +147,8 @@ class Encoder:
         if len(value) >= _PACKED_LENGTH:
             kinds = list(dict.fromkeys(map(type, value)))
             if all(item_type in (float, int, bool, str, type(None)) or _is_scalar(item_type) for item_type in kinds):
-                try:
+                with suppress(OverflowError):  # an int of more than 64 bits
                     return self._pack(value, kinds, keys)
-                except OverflowError:  # an int of more than 64 bits
-                    pass
         return [self.encode(entry, (*keys, index)) for index, entry in enumerate(value)]
 
     def _pack(self, value: list[Any], kinds: list[type], keys: Keys) -> Any:

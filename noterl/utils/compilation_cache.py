@@ -160,7 +160,7 @@ class Store:
         path = self.folder / f"{key}{_ENDING}"
         if path.is_symlink():  # noterl makes no links
             return None
-        try:
+        with contextlib.suppress(OSError):
             content = path.read_bytes()
             if len(content) > _CHECKSUM and zlib.crc32(content[_CHECKSUM:]) == int.from_bytes(content[:_CHECKSUM]):
                 if used:
@@ -168,8 +168,6 @@ class Store:
                         os.utime(path)
                 return content[_CHECKSUM:]
             path.unlink(missing_ok=True)
-        except OSError:
-            pass
         return None
 
     def remove(self, key: str) -> None:

@@ -427,9 +427,8 @@ def main(memory: int, pipe: int) -> None:
     _end_with_learner(pipe)
     connection = platforms.open_pipe(pipe)
     try:
-        serve(connection.recv_bytes(), lambda job: SharedMemory(job.specs, memory).arrays, connection)
-    except (EOFError, OSError):  # the learner has ended before it has sent the job
-        pass
+        with contextlib.suppress(EOFError, OSError):  # the learner has ended before it has sent the job
+            serve(connection.recv_bytes(), lambda job: SharedMemory(job.specs, memory).arrays, connection)
     finally:
         sys.stdout.flush()
         sys.stderr.flush()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
@@ -172,14 +173,11 @@ def _run(method: str, arguments: Sequence[str], skip: Sequence[str], fixed: dict
     else:
         chosen["env"] = None
         agent = _named_agent(name, values, groups.get(train.plain_name(name), {}))
-    try:
-        with usage_errors():
-            if "weights" in values:
-                agent.load_weights(values["weights"])
-            bound = functools.partial(function, agent) if method == "data record" else getattr(agent, method)
-            result = bound(**chosen, **fixed)
-    finally:
-        agent.close()
+    with contextlib.closing(agent), usage_errors():
+        if "weights" in values:
+            agent.load_weights(values["weights"])
+        bound = functools.partial(function, agent) if method == "data record" else getattr(agent, method)
+        result = bound(**chosen, **fixed)
     if not values.get("quiet", False):
         print(_text(result, as_json=values.get("json", False)) if isinstance(result, dict) else result)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import traceback
 from collections.abc import Mapping, Sequence
@@ -167,12 +168,9 @@ def _train_together(task: Task, population: Population, pipe: Connection) -> Non
 
 def _train(task: Task, position: int, seed: int, pipe: Connection) -> bool:
     """Train an agent with one seed and report the evaluations; return whether the trial goes on."""
-    agent = _make_agent(task, seed)
-    try:
+    with contextlib.closing(_make_agent(task, seed)) as agent:
         callback = Report(task, position, pipe)
         fitted = split(task.agent, task.values)[2]
         data = {} if task.dataset is None else {"dataset": task.dataset}
         agent.fit(callbacks=[callback], **{task.unit: task.steps, "verbose": 0, **data, **fitted})
         return not callback.pruned and report(agent, task, position, task.evaluations, pipe)
-    finally:
-        agent.close()

@@ -98,18 +98,15 @@ def _ports(count: int, first: int | None) -> list[int]:
     Raises:
         UsageError: if the first one is in use. Not every strategy uses the others.
     """
-    sockets: list[socket.socket] = []
     try:
         # All sockets stay open until the last is bound, so that no port is chosen twice.
-        for k in range(1 if first is not None else count):
-            sockets.append(socket.socket())
-            sockets[-1].bind((_HOST, 0 if first is None else first + k))
-        ports = [bound.getsockname()[1] for bound in sockets]
+        with contextlib.ExitStack() as opened:
+            sockets = [opened.enter_context(socket.socket()) for _ in range(1 if first is not None else count)]
+            for bound in sockets:
+                bound.bind((_HOST, 0 if first is None else first))
+            ports = [bound.getsockname()[1] for bound in sockets]
     except (OSError, OverflowError) as error:
         raise UsageError(f"--port {first} cannot be used: {error}") from error
-    finally:
-        for bound in sockets:
-            bound.close()
     return ports if first is None else [first + k for k in range(count)]
 
 

@@ -318,14 +318,10 @@ def _is_plain(value: Any) -> bool:
 
 def _metavar(option: Option) -> str:
     """Return what stands for the value in the help, such as "INT|TEXT"; in brackets if the value may be left out."""
-    names = []
-    for part in alternatives(option.annotation):
-        name = re.split(r"[\[.]", part)[0]
-        names_of_types = {"Any": "VALUE", "str": "TEXT", "Callable": "SCHEDULE", "bool": "BOOL", "Path": "PATH"}
-        if name in ("Sequence", "tuple", "list"):
-            names.append("VALUE ...")
-        else:
-            names.append(names_of_types.get(name, name.upper()))
+    names_of_types = {"Any": "VALUE", "str": "TEXT", "Callable": "SCHEDULE", "bool": "BOOL", "Path": "PATH"}
+    names_of_types |= dict.fromkeys(("Sequence", "tuple", "list"), "VALUE ...")
+    types = [re.split(r"[\[.]", part)[0] for part in alternatives(option.annotation)]
+    names = [names_of_types.get(name, name.upper()) for name in types]
     # Each path is a text, so "TEXT|PATH" would say nothing more than "PATH".
     names = [name for name in names if name != "TEXT" or "PATH" not in names]
     text = "|".join(dict.fromkeys(names))

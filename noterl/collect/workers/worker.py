@@ -159,7 +159,10 @@ class Worker:
         self._arrays = arrays
         self._generators = Generators()
         self._generators.set_state(job.generators)
-        self.lanes: ScalarLanes = self._open_lanes()
+        if job.source.team is None:
+            self.lanes: ScalarLanes = ScalarLanes(job.source, job.count, self._generators, job.first, job.info_spec)
+        else:
+            self.lanes = TeamLanes(job.source, job.count, self._generators, own_rewards, job.first)
         if not job.takes_mask:
             self.lanes.fields.decline()
         self._writer = RowWriter(self._ring.fields, job.source.observation_space)
@@ -180,12 +183,6 @@ class Worker:
         # Later than `set_state`: if other workers have acted until now, the restored states are those of no policy.
         self.lanes.keep_policy_state(NO_STATE if job.actor is None else job.actor.start)
         self._share_observations()
-
-    def _open_lanes(self) -> ScalarLanes:
-        job = self.job
-        if job.source.team is None:
-            return ScalarLanes(job.source, job.count, self._generators, job.first, job.info_spec)
-        return TeamLanes(job.source, job.count, self._generators, own_rewards, job.first)
 
     def _complete(self, actor: Actor, weights: list[np.ndarray]) -> Actor:
         """Return the actor of the job with the worker's generators and with the weights in shared memory."""

@@ -71,10 +71,9 @@ class Sequences:
         Starts are uniform over the steps with at least T - 1 later ones. If there are hardly any, sequences may be
         shorter; the missing steps have the weight 0.
         """
-        starts = self._sample_starts(updates * lanes, generator)
-        indices, present = self._steps(starts)
+        steps = self._steps(self._sample_starts(updates * lanes, generator))
         shape = self.length, updates, lanes
-        return self.sample_of(*(array.reshape(shape).transpose(1, 0, 2) for array in (indices, present)))
+        return self.sample_of(*(array.reshape(shape).transpose(1, 0, 2) for array in steps))
 
     def sample_of(self, indices: Array, present: Array) -> Sample:
         """Return the sample of steps `[K, T, N]`; the weight is 0 where a step is not present, otherwise 1.

@@ -188,9 +188,8 @@ class Rollout:
             self.ended[row - 1] |= self.valid[row]
         self.observation[row] = observations
         self.action[row] = actions
-        if extra:
-            for name, values in extra.items():
-                getattr(self, f"extra_{name}")[row] = values
+        for name, values in (extra or {}).items():
+            getattr(self, f"extra_{name}")[row] = values
         self.valid[row] = False
         self._begun = True
 

@@ -17,7 +17,7 @@ from noterl.callback import CHECKPOINT, Callback, Every
 from noterl.types import Logs
 from noterl.utils.budget import LIMITS, parse
 from noterl.utils.checks import check_bool, check_positive
-from noterl.utils.files import reading, replacing, user_path
+from noterl.utils.files import reading, user_path, write_bytes
 
 from .support.monitor import Monitor
 from .support.writer import Writer
@@ -314,8 +314,7 @@ class Checkpoint(Callback):
         self._writer.write(job, background=background, undo=undo)
 
     def _write_manifest(self, names: list[str]) -> None:
-        with replacing(self.path / MANIFEST) as manifest:
-            manifest.write(json.dumps({"run": self._run, "files": names}, indent=1).encode())
+        write_bytes(self.path / MANIFEST, json.dumps({"run": self._run, "files": names}, indent=1).encode())
 
     def get_state(self) -> dict[str, Any]:
         """Return the identity of the run, the files and the recent values."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-from noterl.utils.files import append_text, replacing
+from noterl.utils.files import append_text, write_bytes
 from noterl.utils.tables import Row, columns_of, csv_text, read_csv
 
 from .support.row_logger import RowLogger
@@ -52,8 +52,7 @@ class CSVLogger(RowLogger):
     def rewrite(self, rows: list[Row]) -> None:
         """Replace the contents of the file with these rows."""
         self._columns = columns_of([dict.fromkeys(self._columns), *rows]) if rows else []
-        with replacing(self.path) as file:
-            file.write(csv_text(rows, self._columns, header=bool(rows)).encode())
+        write_bytes(self.path, csv_text(rows, self._columns, header=bool(rows)).encode())
 
     def append_rows(self, rows: list[Row]) -> None:
         """Append rows; if they have a new column, write the whole file again."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from noterl.utils.files import append_text, replacing
+from noterl.utils.files import append_text, write_bytes
 from noterl.utils.tables import Row, json_text, read_json_lines
 
 from .support.row_logger import RowLogger
@@ -41,8 +41,7 @@ class JSONLogger(RowLogger):
 
     def rewrite(self, rows: list[Row]) -> None:
         """Replace the contents of the file with these rows."""
-        with replacing(self.path) as file:
-            file.write(json_text(rows).encode())
+        write_bytes(self.path, json_text(rows).encode())
 
     def append_rows(self, rows: list[Row]) -> None:
         """Append rows."""

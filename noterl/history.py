@@ -14,7 +14,7 @@ import numpy as np
 from noterl.callback import HISTORY, Callback
 from noterl.types import Logs
 from noterl.utils.checks import check_positive
-from noterl.utils.files import replacing
+from noterl.utils.files import write_bytes
 from noterl.utils.notebook import table
 from noterl.utils.optional import require
 
@@ -117,8 +117,7 @@ class History(Callback):
         writer = csv.writer(text)
         writer.writerow(["episode", *self.history])
         writer.writerows(zip(self.episode, *self.history.values(), strict=True))
-        with replacing(path) as file:
-            file.write(text.getvalue().encode())
+        write_bytes(path, text.getvalue().encode())
 
     def plot(
         self,

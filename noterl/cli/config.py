@@ -10,7 +10,7 @@ from typing import Any
 from noterl.cli.errors import UsageError
 from noterl.tune.toml import toml_text
 from noterl.utils.budget import LIMITS, parse
-from noterl.utils.files import replacing, user_path
+from noterl.utils.files import user_path, write_bytes
 
 
 def read_config(path: str | Path) -> dict[str, Any]:
@@ -31,5 +31,4 @@ def read_config(path: str | Path) -> dict[str, Any]:
 
 def write_config(path: str | Path, table: Mapping[str, Any], comment: str) -> None:
     """Write a table, whose values may be tables, as a TOML file."""
-    with replacing(path) as file:
-        file.write(f"# {comment}\n{toml_text(table)}".encode())
+    write_bytes(path, f"# {comment}\n{toml_text(table)}".encode())

@@ -22,7 +22,7 @@ from noterl.cli.environment import environment_of
 from noterl.cli.errors import UsageError, usage_errors
 from noterl.cli.options import Given, Option, check_required, options_of, parse_options, parse_table, summary_of
 from noterl.saving import AGENT_FILE, LOG_FILE, RUN_FILE
-from noterl.utils.files import replacing, user_path
+from noterl.utils.files import user_path, write_bytes
 from noterl.utils.keras_backend import SUPPORTED
 from noterl.utils.words import explain_name
 
@@ -225,8 +225,7 @@ def _run_file(agent: Any, folder: Path, table: dict[str, Any]) -> Iterator[None]
         if agent.fits == fits:
             with contextlib.suppress(OSError):
                 if before is not None:
-                    with replacing(path) as file:
-                        file.write(before)
+                    write_bytes(path, before)
                 else:
                     path.unlink()
                 if is_new:

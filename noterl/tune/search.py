@@ -29,7 +29,7 @@ from noterl.tune.toml import toml_text
 from noterl.tune.trial import Task
 from noterl.utils.budget import checked_size
 from noterl.utils.checks import check_int, check_number, check_positive, check_word, is_plain
-from noterl.utils.files import replacing, user_path
+from noterl.utils.files import user_path, write_bytes
 from noterl.utils.optional import require
 from noterl.utils.processes import end, spawn
 
@@ -537,8 +537,7 @@ def write_best(
             comment += f"# {name} is missing here: {error}\n"
     if os.environ.get("KERAS_BACKEND"):
         table["backend"] = os.environ["KERAS_BACKEND"]
-    with replacing(result.folder / "best.toml") as file:
-        file.write((comment + toml_text(table)).encode())
+    write_bytes(result.folder / "best.toml", (comment + toml_text(table)).encode())
 
 
 def _name(agent: type) -> str:

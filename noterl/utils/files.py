@@ -105,6 +105,12 @@ def replacing(path: PathLike) -> Iterator[BinaryIO]:
         _sync_directory(target)
 
 
+def write_bytes(path: PathLike, content: bytes) -> None:
+    """Write a file that replaces `path` atomically; see `replacing`."""
+    with replacing(path) as file:
+        file.write(content)
+
+
 def check_writable(path: PathLike) -> None:
     """Check that a file can be written to `path`. Missing directories are created; nothing else is left.
 

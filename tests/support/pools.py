@@ -140,7 +140,7 @@ def pool(*arguments: Any, **options: Any) -> Iterator[Pool]:
         yield made.start()
     finally:
         if isinstance(made.lanes, PoolLanes):
-            made.lanes.kill()
+            made.lanes.close(kill=True)
 
 
 def children() -> list[int]:

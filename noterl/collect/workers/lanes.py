@@ -165,7 +165,7 @@ class PoolLanes(Pool):
         try:
             self._start_processes(rounds)
         except BaseException:
-            self.kill()
+            self.close(kill=True)
             raise
         self._state.saved = None
 
@@ -226,7 +226,7 @@ class PoolLanes(Pool):
         try:
             self._state.saved = self.get_state(hurry=hurry)
         except BaseException:
-            self.kill()
+            self.close(kill=True)
             raise
         self.close()
 
@@ -242,10 +242,6 @@ class PoolLanes(Pool):
             if self.memory is not None:
                 self.memory.close()
                 self.memory = None
-
-    def kill(self) -> None:
-        """End the processes at once."""
-        self.close(kill=True)
 
     # The interface of lanes
 

@@ -135,7 +135,7 @@ def test_value_that_is_not_a_number_raises_in_the_worker() -> None:
     made = Pool(TextEnv, 1, 1)
     with pytest.raises(WorkerError, match=r"ValueError.*'position'"):
         start(made, {"position": "last"}).rounds(3)
-    made.lanes.kill()
+    made.lanes.close(kill=True)
 
 
 def _plain(found: list[Any]) -> list[Any]:

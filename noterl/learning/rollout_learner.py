@@ -240,9 +240,7 @@ class RolloutLearner(Learner):
         `sample` calls this method once per rollout, because it updates the normalizers, the learner state and
         `acting_policy`.
         """
-        reads = self.algorithm._reads
-        if reads.version != self._version or reads.in_place:  # as in `update`
-            self._follow_attributes()
+        self._follow_attributes()
         rollout = self._normalized_rollout()
         # If workers collect the next rollout meanwhile, they act with the weights before the updates on this one.
         self.acting_policy = self._next_policy

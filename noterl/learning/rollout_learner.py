@@ -245,11 +245,8 @@ class RolloutLearner(Learner):
         # If workers collect the next rollout meanwhile, they act with the weights before the updates on this one.
         self.acting_policy = self._next_policy
         self._next_policy = None
-        return self._without_learner_state(self._prepare(rollout))
-
-    def _without_learner_state(self, rows: Batch) -> Batch:
-        """Keep the learner state that `prepare` has returned, and return the other fields."""
-        rows, state = without_learner_state(rows)
+        # The learner state is kept for the next rollout, and the updates receive the other fields.
+        rows, state = without_learner_state(self._prepare(rollout))
         self.rollout.learner_state = {name: backends.current().fetch(value) for name, value in state.items()}
         return rows
 

@@ -200,11 +200,9 @@ def rows_first(batch: Batch) -> Batch:
 
     State and index have no axis L.
     """
-    state = batch.extra["state"]
-    index = batch.index
     others = batch._replace(index={}, extra={name: value for name, value in batch.extra.items() if name != "state"})
     turned: Batch = map_arrays(lambda array: keras.ops.swapaxes(array, 0, 1), others)
-    return turned._replace(index=index, extra={**turned.extra, "state": state})
+    return turned._replace(index=batch.index, extra={**turned.extra, "state": batch.extra["state"]})
 
 
 def flatten_prepared(algorithm: Algorithm, rollout: Batch) -> Batch:

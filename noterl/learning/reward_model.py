@@ -25,6 +25,7 @@ from noterl import heads, losses, networks
 from noterl.backends import keras, ops
 from noterl.learning import optimizers
 from noterl.learning.expert_data import ExpertData, check_demonstrations
+from noterl.networks.initializers import glorot_uniform
 from noterl.random import Generators
 from noterl.registry import Configurable, register
 from noterl.types import ActionData, Batch
@@ -304,9 +305,7 @@ def _initial_weights(sizes: Sequence[int], seed: int) -> list[np.ndarray]:
     generator = Generators(seed)("discriminator")
     weights: list[np.ndarray] = []
     for inputs, outputs in itertools.pairwise(sizes):
-        limit = math.sqrt(6 / (inputs + outputs))
-        kernel = generator.uniform(-limit, limit, (inputs, outputs)).astype(np.float32)
-        weights += [kernel, np.zeros(outputs, np.float32)]
+        weights += [glorot_uniform((inputs, outputs), generator), np.zeros(outputs, np.float32)]
     return weights
 
 

@@ -326,38 +326,6 @@ class RolloutLearner(Learner):
         """Return the smaller one of `size` and the transitions of a rollout."""
         return min(size, self.num_rows)
 
-    def _store_rows(self, replay: Replay, rows: Sequence[Any], extra: dict[str, np.ndarray]) -> np.ndarray:
-        """Store the valid transitions of the rollout in a replay memory.
-
-        Args:
-            replay: the memory.
-            rows: observations, next observations and rewards, `[T N, ...]` each.
-            extra: the fields of `prepare`, `[T N, ...]` each.
-
-        Returns:
-            The indices `[T N]` of the transitions in the memory; 0 for rows without a step.
-        """
-        observation, next_observation, reward = rows
-        rollout = self.rollout
-        indices = np.zeros(self.num_rows, np.int64)
-        terminated = rollout.terminated.reshape(-1)
-        ended = rollout.ended.reshape(-1)
-        action = rollout.action.reshape(self.num_rows, *rollout.action.shape[2:])
-        for row in np.flatnonzero(rollout.valid.reshape(-1)).tolist():
-            # A memory marks the end of an episode as either terminated or truncated.
-            is_terminal = bool(terminated[row])
-            indices[row] = replay.add(
-                row % rollout.num_envs,
-                observation[row],
-                action[row],
-                reward[row],
-                next_observation[row],
-                is_terminal,
-                bool(ended[row]) and not is_terminal,
-                {name: values[row] for name, values in extra.items()},
-            )
-        return indices
-
     @property
     def description(self) -> str:
         """One line about the rollouts."""
@@ -442,6 +410,38 @@ class StoredRolloutLearner(RolloutLearner):
         space = encoder.space if dtype == np.uint8 else floats
         self.replay.build(space, algorithm.action_space, extra_spec=spec, allocate=False)
 
+    def _store_rows(self, rows: Sequence[Any], extra: Mapping[str, Any]) -> np.ndarray:
+        """Store the valid transitions of the rollout in the replay memory.
+
+        Args:
+            rows: observations, next observations and rewards, `[T N, ...]` each.
+            extra: the fields of `prepare`, `[T N, ...]` each, on the device.
+
+        Returns:
+            The indices `[T N]` of the transitions in the memory; 0 for rows without a step.
+        """
+        observation, next_observation, reward = rows
+        fields = {name: backends.current().fetch(extra[name]) for name in self.replay.extra_names}
+        rollout = self.rollout
+        indices = np.zeros(self.num_rows, np.int64)
+        terminated = rollout.terminated.reshape(-1)
+        ended = rollout.ended.reshape(-1)
+        action = rollout.action.reshape(self.num_rows, *rollout.action.shape[2:])
+        for row in np.flatnonzero(rollout.valid.reshape(-1)).tolist():
+            # A memory marks the end of an episode as either terminated or truncated.
+            is_terminal = bool(terminated[row])
+            indices[row] = self.replay.add(
+                row % rollout.num_envs,
+                observation[row],
+                action[row],
+                reward[row],
+                next_observation[row],
+                is_terminal,
+                bool(ended[row]) and not is_terminal,
+                {name: values[row] for name, values in fields.items()},
+            )
+        return indices
+
     @abstractmethod
     def gather(self, sample: Sample) -> Batch:
         """Return the batches of a sample."""
@@ -493,7 +493,9 @@ class ReplayedRolloutLearner(StoredRolloutLearner):
 
     def sample(self, updates: int) -> Sample:  # type: ignore[override]
         """Store the prepared rollout, and sample the minibatches from everything that the memory holds."""
-        self._store(self.prepare())
+        prepared = self.prepare()
+        arrays = (prepared.observation, prepared.next_observation, prepared.reward)
+        self._store_rows([backends.current().fetch(array) for array in arrays], prepared.extra)
         generator = self.algorithm.generators("sampler")
         sample = self.replay.sample(updates, self.replay.num_sampleable(self.share), generator=generator)
         sample.gamma = discount_factor(self.algorithm)
@@ -503,12 +505,6 @@ class ReplayedRolloutLearner(StoredRolloutLearner):
         """Return the batches `[K, B, ...]` of a sample; observations are stored in the form for networks."""
         assert sample.gamma is not None
         return self.replay.gather(sample, gamma=sample.gamma)
-
-    def _store(self, data: Any) -> None:
-        """Store the valid transitions of the prepared rollout with the prepared fields."""
-        fetch = backends.current().fetch
-        rows = [fetch(array) for array in (data.observation, data.next_observation, data.reward)]
-        self._store_rows(self.replay, rows, {name: fetch(data.extra[name]) for name in self.replay.extra_names})
 
     @property
     def description(self) -> str:

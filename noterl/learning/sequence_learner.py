@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from noterl import backends
 from noterl.hyperparameters import Hyperparameter, discount_factor
 from noterl.learning.learner import LARGEST_CALL
 from noterl.learning.replay_learner import describe_replay
@@ -103,13 +102,12 @@ class SequenceLearner(StoredRolloutLearner):
     def sample(self, updates: int) -> Sample:  # type: ignore[override]
         """Store the rollout, and sample the sequences `[K, T, N]` of a group; the first update has the rollout's."""
         rollout = self.rollout
-        fetch = backends.current().fetch
         extra = self.prepare().extra
         rows = [
             array.reshape(self.num_rows, *array.shape[2:])
             for array in (rollout.observation, rollout.next_observation, rollout.reward)
         ]
-        indices = self._store_rows(self.replay, rows, {name: fetch(extra[name]) for name in self.replay.extra_names})
+        indices = self._store_rows(rows, extra)
         shape = rollout.valid.shape
         sample = self.sequences.sample_of(indices.reshape(1, *shape), rollout.valid[None])
         if updates > 1:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from noterl.backends import keras, ops
+from noterl.heads.base import split
 from noterl.networks.graph import Graph, Node
 from noterl.networks.layers import ACTIVATION_TABLE
 
@@ -90,17 +91,14 @@ def _expectation(x: Tensor, support: np.ndarray) -> Tensor:
 
 
 def _argmax(x: Tensor, sizes: tuple[int, ...], shape: tuple[int, ...]) -> Tensor:
-    groups = []
-    start = 0
-    for size in sizes:
-        groups.append(_first_largest(x[:, start : start + size], size))
-        start += size
+    groups = [_first_largest(part) for part in split(x, sizes)]
     return ops.reshape(ops.stack(groups, axis=-1), (-1, *shape))
 
 
-def _first_largest(x: Tensor, size: int) -> Tensor:
+def _first_largest(x: Tensor) -> Tensor:
     """Return the first index of the largest value of each row. tf2onnx cannot convert `keras.ops.argmax`."""
     smaller = ops.cast(ops.less(x, ops.max(x, axis=-1, keepdims=True)), "float32")
+    size = x.shape[-1]
     index = np.arange(size, dtype=np.float32)
     return ops.cast(ops.min(ops.add(ops.multiply(smaller, float(size)), index), axis=-1), "int32")
 

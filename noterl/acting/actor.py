@@ -155,12 +155,9 @@ class Actor:
         noise = explorer.generator if head.noisy and explorer is not None else None
         self.values, state = self.outputs(observations, state, noise)
         legal = () if mask is None else (mask,)
-        actions: np.ndarray
         if explorer is None:
-            actions = head.deterministic(self.values, *legal)
-        else:
-            actions = head.explore(self.values, explorer, step, *legal)
-        return actions, state
+            return head.deterministic(self.values, *legal), state
+        return head.explore(self.values, explorer, step, *legal), state
 
     def outputs(
         self, observations: np.ndarray, state: State = NO_STATE, noise: np.random.Generator | None = None

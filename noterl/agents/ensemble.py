@@ -91,11 +91,6 @@ class CriticEnsemble(Agent):
         """The entry of `random_spec` that chooses the critics of a target; empty if all are chosen."""
         return {"critic_choice": ((self.num_critics,), "uniform")} if self.has_random_critics else {}
 
-    def split_networks(self, network: Any) -> tuple[Any, list[Any]]:
-        """Return the entries of the argument `network` for the actor and for each critic."""
-        actor, *critics = networks.split_networks(network, "actor", *["critic"] * self.num_critics)
-        return actor, critics
-
     def build_ensemble(
         self, critics: list[Any], hidden: Any, build: Callable[[Any], networks.Network], shape: tuple[int, ...]
     ) -> None:

@@ -107,7 +107,7 @@ class SAC(CriticEnsemble):
         noise = () if self.discrete else ("noise", "next_noise")
         self.random_spec: Any = {**dict.fromkeys(noise, ((size,), "normal")), **self.choice_spec}
         space, outputs = self.spaces.network_space, size if self.discrete else 2 * size
-        actor, critics = self.split_networks(network)
+        actor, *critics = networks.split_networks(network, "actor", *["critic"] * self.num_critics)
         networks.check_memory(recurrent, network, sequence_length=sequence_length, burn_in=burn_in or None)
         self.sequence_length: int | None = sequence_length
         self.burn_in: int = burn_in

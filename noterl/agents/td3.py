@@ -82,7 +82,7 @@ class TD3(DeterministicActor, CriticEnsemble):
     ) -> None:
         super().__init__(env, policy_delay=policy_delay, **options)
         outputs = self.action_size
-        actor, critics = self.split_networks(network)
+        actor, *critics = networks.split_networks(network, "actor", *["critic"] * self.num_critics)
         self.actor = self.build_actor(actor, hidden)
 
         def build(layers: Any) -> networks.Network:

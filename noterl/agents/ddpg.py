@@ -35,10 +35,6 @@ class DeterministicActor(Agent):
     gamma: Hyperparameter
     actor: networks.Network
 
-    def build_actor(self, actor: Any, hidden: Any) -> networks.Network:
-        """Return your own actor, or the default one if it is None or a description."""
-        return self.spaces.network_or_default(actor, hidden, self.action_size)
-
     def defaults(self) -> Defaults:
         """Return the settings of the baseline of Fujimoto et al. (2018), with the authors' later batch size."""
         return Defaults(
@@ -96,7 +92,7 @@ class DDPG(DeterministicActor):
         super().__init__(env, **options)
         outputs = self.action_size
         actor, critic = networks.split_networks(network, "actor", "critic")
-        self.actor = self.build_actor(actor, hidden)
+        self.actor = self.spaces.network_or_default(actor, hidden, outputs)
 
         def build(layers: Any) -> networks.Network:
             return networks.default_critic(self.spaces.network_space, layers, outputs)

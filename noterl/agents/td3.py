@@ -83,7 +83,7 @@ class TD3(DeterministicActor, CriticEnsemble):
         super().__init__(env, policy_delay=policy_delay, **options)
         outputs = self.action_size
         actor, *critics = networks.split_networks(network, "actor", *["critic"] * self.num_critics)
-        self.actor = self.build_actor(actor, hidden)
+        self.actor = self.spaces.network_or_default(actor, hidden, outputs)
 
         def build(layers: Any) -> networks.Network:
             return networks.default_critic(self.spaces.network_space, layers, outputs, **self.critic_norm)

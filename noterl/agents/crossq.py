@@ -83,8 +83,7 @@ class CrossQ(SAC):
         next_q = self.target_value([q for _, q in pairs], batch)
         target = losses.td_target(batch.reward, batch.discount, next_q - self.entropy_weight() * log_probability)
         errors = [q - target for q, _ in pairs]
-        loss = sum(losses.weighted_mean(losses.squared(error), batch.weight) for error in errors)
-        return loss, {"td_error": self.mean_error(errors)}
+        return self.squared_loss(errors, batch)
 
     def actor_loss(self, batch: Batch) -> tuple[Any, Any]:
         """Return the actor's loss and the log-probabilities; critics compute with running statistics, unchanged."""

@@ -134,6 +134,12 @@ class CriticEnsemble(Agent):
             return action_values(layers(features), self.action_size)
         return self.critic_values(layers(joint(features, action)))
 
+    def squared_loss(self, errors: Sequence[Any], batch: Batch) -> tuple[Any, dict[str, Any]]:
+        """Return the sum of the critics' mean squared errors, and the mean of the absolute errors, `[B, ...]`."""
+        mean = losses.sequence_mean if self.state_spec else losses.weighted_mean
+        loss = sum(mean(losses.squared(error), batch.weight) for error in errors)
+        return loss, {"td_error": self.mean_error(errors)}
+
     def mean_error(self, errors: Sequence[Any]) -> Any:
         """Return the mean of the critics' absolute errors, `[B, ...]` each: the feedback for the memory."""
         return (1.0 / len(errors)) * sum(map(ops.abs, errors))

@@ -141,8 +141,7 @@ class IQL(CriticEnsemble):
         """Return the sum of the critics' mean squared errors (equation 6), and the mean absolute errors `[B]`."""
         target = losses.td_target(batch.reward, batch.discount, self.value(batch.next_observation))
         errors = [q - target for q in self.taken_values(self.critics, batch)]
-        loss = sum(losses.weighted_mean(losses.squared(error), batch.weight) for error in errors)
-        return loss, {"td_error": self.mean_error(errors)}
+        return self.squared_loss(errors, batch)
 
     def actor_loss(self, batch: Batch) -> Any:
         """Return the mean negative log-probability of the data's actions, weighted by their advantage (equation 7)."""

@@ -184,9 +184,7 @@ class SAC(CriticEnsemble):
         steps = (batch.extra["continues"], self.replay.n_step) if self.state_spec else (None, 1)
         target = losses.n_step_target(batch.reward, batch.discount, soft_value, *steps)
         errors = [ops.reshape(q, batch.reward.shape) - target for q in self.taken_values(self.critics, batch)]
-        mean = losses.sequence_mean if self.state_spec else losses.weighted_mean
-        loss = sum(mean(losses.squared(error), batch.weight) for error in errors)
-        return loss, {"td_error": self.mean_error(errors)}
+        return self.squared_loss(errors, batch)
 
     def actor_loss(self, batch: Batch) -> tuple[Any, Any]:
         """Return the mean of `temperature * log pi - Q` (equation 7), and the log-probabilities `[B]`."""

@@ -118,8 +118,7 @@ class TD3(DeterministicActor, CriticEnsemble):
         next_value = self.next_value(batch, self.next_action(batch))
         target = losses.td_target(batch.reward, batch.discount, next_value)  # [B]
         errors = [q - target for q in q_values(self.critics, batch.observation, self.head.scale(batch.action))]
-        loss = sum(losses.weighted_mean(losses.squared(error), batch.weight) for error in errors)
-        return loss, {"td_error": self.mean_error(errors)}
+        return self.squared_loss(errors, batch)
 
     def next_action(self, batch: Batch) -> Any:
         """Return the scaled actions of the target actor for the next observations, with clipped noise, `[B, A]`."""

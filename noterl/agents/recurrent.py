@@ -118,9 +118,7 @@ class RecurrentActorCritic(ActorCritic):
         value, after = networks.unroll(self.critic, rollout.observation, state, starts)
         # The return of a truncated episode is bootstrapped from its true last observation.
         next_value, _ = networks.step(self.critic, rollout.next_observation, after)
-        value = value[..., 0]
-        next_value = next_value[..., 0]
-        prepared = self._with_advantages(rollout, value, next_value, log_prob)
+        prepared = self._with_advantages(rollout, value[..., 0], next_value[..., 0], log_prob)
         if self.learner_state_spec:
             prepared["learner_state"] = {name: values[-1] for name, values in after.items()}
             for name, values in after.items():

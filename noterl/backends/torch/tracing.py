@@ -208,14 +208,12 @@ class TracedGradients:
         return partial(program, *read), taken
 
 
-@contextmanager
-def _one_fake_mode() -> Iterator[None]:
+def _one_fake_mode() -> AbstractContextManager[Any]:
     """Let `make_fx` describe all tensors by one mode; making one for each takes half of the time of `make_fx`."""
     from torch._guards import TracingContext, tracing
     from torch._subclasses import FakeTensorMode
 
-    with tracing(TracingContext(FakeTensorMode(allow_fallback_kernels=True))):
-        yield
+    return tracing(TracingContext(FakeTensorMode(allow_fallback_kernels=True)))
 
 
 def _gradient(program: Callable, taken: list[int], shape: dict[str, Any]) -> Gradient:

@@ -59,9 +59,8 @@ def minimize(
             the step leaves weights or slots that are not finite; the caller then undoes the update.
     """
     call = _calls.top
-    traces = call.traces if call and traceable else None
     with torch.enable_grad():
-        traced = None if traces is None else traces.find(loss_fn, trained, args)
+        traced = call.traces.find(loss_fn, trained, args) if call and traceable else None
         loss, aux, grads = eager_gradients(loss_fn, trained, args) if traced is None else traced()
     rollback = call.rollback if call else None
     loss = loss.detach()
@@ -212,7 +211,6 @@ def _fused_adam(optimizer: keras.optimizers.Adam, grads: list[torch.Tensor], var
         norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads)))
         grads = torch._foreach_mul(grads, torch.clamp(optimizer.global_clipnorm / norm, max=1.0))
     step = host_number(optimizer.iterations) + 1.0
-    beta_1 = float(optimizer.beta_1)
     beta_2 = float(optimizer.beta_2)
     torch._fused_adam_(
         weights,
@@ -222,7 +220,7 @@ def _fused_adam(optimizer: keras.optimizers.Adam, grads: list[torch.Tensor], var
         [],
         [torch.full((), step, device=weights[0].device)] * len(weights),
         lr=host_number(optimizer.learning_rate),
-        beta1=beta_1,
+        beta1=float(optimizer.beta_1),
         beta2=beta_2,
         weight_decay=0.0,
         eps=float(optimizer.epsilon) / (1.0 - beta_2**step) ** 0.5,

@@ -50,18 +50,13 @@ class Processes(ProcessGroup):
         self._store: Any = None
         self._made = False
 
-    @property
-    def is_connected(self) -> bool:
-        """Whether `connect` was called, and the connection was not ended."""
-        return self._host_group is not None
-
     def connect(self, device: torch.device) -> None:
         """Connect to the other processes: by NCCL if the variables are on a GPU, otherwise by gloo.
 
         Raises:
             ConnectionLost: if not all processes start within `CONNECT_SECONDS`, or the port is in use.
         """
-        if self.is_connected:
+        if self._host_group is not None:  # connected already, and the connection was not ended
             return
         if self._group is None and not dist.is_initialized():
             self._initialize("nccl" if device.type == "cuda" else "gloo")

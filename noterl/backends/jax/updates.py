@@ -64,7 +64,11 @@ class Updates(UpdateProgram):
         """Make `count` updates, of which the first has the number `first`."""
         start = np.int32(first % self.period)
         if self.stop is not None:
-            return self._apply_until_stop(rows, count, start)
+            # The update that is not finite, or after which `stop` is true, is undone.
+            arguments = read_values(self.variables), rows, np.int32(count), start
+            state, applied, stopped, (logs, feedback) = self._run_until_stop(*arguments)
+            write_values(self.variables, state)
+            return GroupResult(logs, feedback, int(applied), bool(stopped))
         return apply_finite(
             lambda fewer: self._apply(rows, fewer, start),
             lambda: self._run_until_non_finite(read_values(self.variables), rows, np.int32(count), start),
@@ -87,13 +91,6 @@ class Updates(UpdateProgram):
         if self.is_separate:
             self._spare.arrays = old
         return GroupResult(logs, feedback, count, weights=weights)
-
-    def _apply_until_stop(self, rows: Rows, count: int, start: np.int32) -> GroupResult:
-        """Make updates until one is not finite or `stop` is true; that one is undone."""
-        state = read_values(self.variables)
-        state, applied, stopped, (logs, feedback) = self._run_until_stop(state, rows, np.int32(count), start)
-        write_values(self.variables, state)
-        return GroupResult(logs, feedback, int(applied), bool(stopped))
 
     def _find_assigned(self, state: list[Any], rows: Rows) -> list[int]:
         """Return the positions of the variables that updates assign; others stay out of the loop and the results."""

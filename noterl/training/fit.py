@@ -83,7 +83,11 @@ class Fit:
     def loop(self, budget: Budget) -> Iterator[EventLoop]:
         """Return a context in which the loop can run."""
         lanes = self._open(budget)
-        history = self._attach(lanes, budget)
+        self.parts.session.guard.check()  # the last check before training begins
+        lanes.ledger.record_info(self.info)
+        self.parts.learner.open(lanes.num_envs)
+        self.parts.actor.attach(lanes)
+        history = self.attach_callbacks(budget)
         with self.parts.session.training(), distributed(self.strategy, self.parts.learner), self.data(budget):
             yield make_loop(self.strategy, self.parts, budget, history)
 
@@ -204,14 +208,6 @@ class Fit:
             info_spec=self.parts.algorithm.info_spec,
             on_device=is_single and not needs_host and runs_on_device(learner, actor, source),
         )
-
-    def _attach(self, lanes: Lanes, budget: Budget) -> History:
-        """Attach learner, actor and callbacks to the environments, and return the history, which the loop fills."""
-        self.parts.session.guard.check()  # the last check before training begins
-        lanes.ledger.record_info(self.info)
-        self.parts.learner.open(lanes.num_envs)
-        self.parts.actor.attach(lanes)
-        return self.attach_callbacks(budget)
 
     def attach_callbacks(self, budget: Budget) -> History:
         """Count the fit, seed the generators again if the episodes restart, bind the callbacks, and return the history.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 import tempfile
@@ -109,9 +110,11 @@ class ChiefSettings:
             for hyperparameter in learner.algorithm.hyperparameters.values()
         ]
         for optimizer in learner.optimizers.values():
-            for rule in filter(partial(_has, optimizer), _SHARED_RULES):
-                write = partial(optimizers.set_rule, optimizer, rule)
-                self._numbers.append((partial(optimizers.get_rule, optimizer, rule), write))
+            for rule in _SHARED_RULES:
+                with contextlib.suppress(ValueError):  # of `get_rule`, if the optimizer does not have this rule
+                    optimizers.get_rule(optimizer, rule)
+                    write = partial(optimizers.set_rule, optimizer, rule)
+                    self._numbers.append((partial(optimizers.get_rule, optimizer, rule), write))
         schedule = learner.schedule
         for name in SETTABLE:
             # A word such as "pass" is not a number; `synchronize` has checked that words are equal.
@@ -132,12 +135,3 @@ class ChiefSettings:
 
 def _set_int(schedule: Any, name: str, number: float) -> None:
     setattr(schedule, name, int(number))
-
-
-def _has(optimizer: Any, rule: str) -> bool:
-    """Return whether an optimizer has this rule."""
-    try:
-        optimizers.get_rule(optimizer, rule)
-    except ValueError:
-        return False
-    return True

@@ -186,10 +186,9 @@ class ScheduledUpdates(Updates):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._own = [variable.value for variable in self.variables]
         with self.fleet.strategy.scope():
-            self._served = copies_of(self._own)
-        self._known = [variable.numpy() for variable in self._own]  # what the servers hold
+            self._served = copies_of(self._state)
+        self._known = [variable.numpy() for variable in self._state]  # what the servers hold
         self._closures: dict[Any, Any] = {}
 
     def __call__(self, rows: Rows, count: int, first: int = 0) -> GroupResult:
@@ -249,7 +248,7 @@ class ScheduledUpdates(Updates):
 
     def _push(self) -> None:
         """Send the variables that callbacks, hard copies or restored states have changed to the servers."""
-        for k, variable in enumerate(self._own):
+        for k, variable in enumerate(self._state):
             value = variable.numpy()
             # Most variables have not changed since the last call, and are not sent.
             if not np.array_equal(value, self._known[k], equal_nan=value.dtype.kind == "f"):
@@ -259,7 +258,7 @@ class ScheduledUpdates(Updates):
     def _pull(self) -> None:
         """Copy the variables from the servers."""
         self._known = [served.numpy() for served in self._served]
-        for variable, value in zip(self._own, self._known, strict=True):
+        for variable, value in zip(self._state, self._known, strict=True):
             variable.assign(value)
 
 

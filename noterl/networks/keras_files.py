@@ -184,7 +184,10 @@ class _Reader:
         is_of_keras = layer.get("module", "keras.layers") in ("keras.layers", "keras.src.layers")
         if layer.get("registered_name") not in (None, name) or not is_of_keras or name not in LAYER_TABLE:
             self._fail(name, f"a file cannot hold the layer {name!r:.80}: {explain_name(str(name), LAYER_TABLE)}")
-        self._check_dtype(config.get("dtype"), name)
+        dtype = config.get("dtype")
+        dtype = dtype["config"].get("name") if isinstance(dtype, dict) else dtype
+        if dtype not in (None, "float32"):
+            self._fail(name, f"{name} must compute in float32, got {dtype!r:.80}")
         arguments: dict[str, Any] = {}
         for key, value in config.items():
             # The seed of a shared generator is a configuration. Another seed does not change what an agent computes.
@@ -206,11 +209,6 @@ class _Reader:
         if not all(entry is None or type(entry) in (bool, int, float, str) for entry in config.values()):
             self._fail(name, f"the initializer {name} has the arguments {config!r:.120}")
         return getattr(keras.initializers, name)(**config)
-
-    def _check_dtype(self, dtype: Any, name: str) -> None:
-        found = dtype["config"].get("name") if isinstance(dtype, dict) else dtype
-        if found not in (None, "float32"):
-            self._fail(name, f"{name} must compute in float32, got {found!r:.80}")
 
     def _fail(self, word: Any, text: str) -> NoReturn:
         """Raise an error with the first line that holds a word in quotes."""

@@ -122,8 +122,7 @@ class NetworkDescription(Configurable):
         for name in _ROLES:
             if name in self.document and name not in roles:
                 raise self.error((name,), f"there is no network {name!r}: {explain_name(name, dict.fromkeys(roles))}")
-        table = self.document.get(role)
-        if table is None and not self.document.get("layers"):
+        if role not in self.document and not self.document.get("layers"):
             return None
         return HiddenLayers(self, role)
 

@@ -114,7 +114,11 @@ class TRPO(ActorCritic):
             raise ValueError("shared must be False for TRPO, because updates of the critic would move the policy")
         options["shared"] = False
         super().__init__(env, **options)
-        self._check_networks()
+        if self.critic is None:
+            raise ValueError("network must be the actor, or (actor, critic); one network for both is not supported")
+        actor, critic = (set(map(id, networks.variables(network))) for network in (self.actor, self.critic))
+        if actor & critic:
+            raise ValueError("network must be an actor and a critic that share no layers")
         self.normalize_advantage: bool = check_bool("normalize_advantage", normalize_advantage)
         self.rollout_steps: int = check_positive("rollout_steps", rollout_steps)
         self.epochs: int = check_positive("epochs", epochs)
@@ -131,14 +135,6 @@ class TRPO(ActorCritic):
             "line_search_shrink", line_search_shrink, minimum=0.0, maximum=1.0
         )
         self.entropy_coefficient = self.hyperparameter("entropy_coefficient", entropy_coefficient)
-
-    def _check_networks(self) -> None:
-        """Raise a ValueError if actor and critic share weights."""
-        if self.critic is None:
-            raise ValueError("network must be the actor, or (actor, critic); one network for both is not supported")
-        actor, critic = (set(map(id, networks.variables(network))) for network in (self.actor, self.critic))
-        if actor & critic:
-            raise ValueError("network must be an actor and a critic that share no layers")
 
     def defaults(self) -> Defaults:
         """Return the settings of Stable-Baselines3 Contrib."""

@@ -124,9 +124,7 @@ class DDPG(DeterministicActor):
 
     def actor_loss(self, batch: Batch) -> Any:
         """Return the negated mean value of the actor's actions (equation 6)."""
-        action = self.head.act(self.actor(batch.observation))
-        (q,) = q_values([self.critic], batch.observation, action)
-        return -ops.mean(q)
+        return -ops.mean(self.value(batch.observation))
 
     def update_target(self) -> None:
         """Update the target networks."""

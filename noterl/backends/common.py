@@ -192,10 +192,6 @@ class UpdateProgram:
     def __post_init__(self) -> None:
         """Prepare the programs, after `__init__` has set the arguments."""
 
-    def __call__(self, rows: Rows, count: int, first: int = 0) -> GroupResult:
-        """Run `count` updates; the first one has the number `first`."""
-        raise NotImplementedError
-
 
 @dataclass(eq=False)
 class CallProgram:

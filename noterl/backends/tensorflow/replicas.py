@@ -79,8 +79,7 @@ class Devices:
         self.strategy = strategy
         self.variables: list[Any] = list(variables)
         self.own: list[Any] = [variable.value for variable in variables]
-        self.names = strategy.extended.worker_devices
-        self.copies = [self.own, *(self._copy(device) for device in self.names[1:])]
+        self.copies = [self.own, *(self._copy(device) for device in strategy.extended.worker_devices[1:])]
 
     def _copy(self, device: str) -> list[tf.Variable]:
         with tf.device(device):

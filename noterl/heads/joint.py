@@ -39,8 +39,7 @@ class Joint(Head):
             (Deterministic() if isinstance(space, spaces.Box) else Categorical()).bind(space)
             for space in bound.action_space
         )
-        continuous = [isinstance(part, Deterministic) for part in bound.parts]
-        bound.takes_noise = any(continuous)
+        bound.takes_noise = any(isinstance(part, Deterministic) for part in bound.parts)
         bound.samples = not bound.takes_noise
         all_discrete = all(isinstance(space, spaces.Discrete) for space in bound.action_space)
         bound.acts_on = ("logits",) if all_discrete else ()

@@ -111,8 +111,7 @@ class Categorical(Stochastic):
         from noterl import losses
 
         choices = self._choices(action)
-        log_policies = self._log_policies(values)
-        return sum(losses.take(part, choices[:, column]) for column, part in enumerate(log_policies))
+        return sum(losses.take(part, choices[:, column]) for column, part in enumerate(self._log_policies(values)))
 
     def entropy(self, values: Tensor) -> Tensor:
         """Return the entropy `[B]` of the policy with outputs `[B, A]`, in nats, summed over the parts."""

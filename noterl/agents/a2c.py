@@ -110,8 +110,7 @@ class A2C(RecurrentActorCritic):
             advantage = losses.normalize(advantage, weight)
         policy = -losses.masked_mean(self.head.log_prob(values, batch.action) * advantage, weight)
         entropy = losses.masked_mean(self.head.entropy(values), weight)
-        error = losses.value_error(state_values, batch.extra["target"])
-        value = losses.masked_mean(error, weight)
+        value = losses.masked_mean(losses.value_error(state_values, batch.extra["target"]), weight)
         loss = policy + self.value_coefficient * value - self.entropy_coefficient * entropy
         return loss, {"policy_loss": policy, "value_loss": value, "entropy": entropy}
 

@@ -193,8 +193,7 @@ class ACER(ActorCritic):
         next_value = losses.map_rows(self.value, batch.next_observation, *masks(batch, "next_action_mask"))
         ratio = losses.take(policy / (behavior + self.epsilon), action)
         taken_q = losses.take(q, action)
-        continues = batch.extra["continues"]
-        target = losses.retrace(batch.reward, batch.discount, taken_q, next_value, ratio, continues)
+        target = losses.retrace(batch.reward, batch.discount, taken_q, next_value, ratio, batch.extra["continues"])
         taken = losses.map_rows(self.head.one_hot, action)
         advantages = q - ops.expand_dims(value, -1)
         limits = ops.convert_to_tensor(self.truncation), self.epsilon

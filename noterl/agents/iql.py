@@ -96,8 +96,7 @@ class IQL(CriticEnsemble):
         space = self.spaces.network_space
         shape = self.observation_shape
         size = self.action_size
-        roles = "actor", "value", *["critic"] * self.num_critics
-        actor, value, *critics = networks.split_networks(network, *roles)
+        actor, value, *critics = networks.split_networks(network, "actor", "value", *["critic"] * self.num_critics)
 
         def build_critic(layers: Any) -> networks.Network:
             if self.discrete:

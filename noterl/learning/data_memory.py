@@ -75,8 +75,7 @@ class DataMemory:
         for name in self.replay.sampler.settable:
             setattr(self.replay.sampler, name, getattr(template.sampler, name, getattr(self.replay.sampler, name)))
         source = learner.algorithm.spaces.source
-        spaces = source.observation_space, source.action_space
-        self.replay.build(*spaces, next_actions=learner.algorithm.next_actions)
+        self.replay.build(source.observation_space, source.action_space, next_actions=learner.algorithm.next_actions)
         self.replay.storage.fill(data)
         self.replay.add_fields(with_next(learner.info_spec))
         if self.replay.relabel is not None:

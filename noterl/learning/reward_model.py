@@ -264,8 +264,7 @@ class Discriminator:
         mix = extra.pop(MIX)
         expert = self.inputs(*demonstrated)
         policy = self.inputs(batch.observation, batch.action)
-        arguments = (expert, policy, mix, batch.weight)
-        _, metrics = minimize(self.loss, self.variables, self.optimizer, arguments)
+        _, metrics = minimize(self.loss, self.variables, self.optimizer, (expert, policy, mix, batch.weight))
         reward = losses.masked_mean(self.reward(batch.observation, batch.action), batch.weight)
         return batch._replace(extra=extra), {**metrics, "model_reward": reward}
 

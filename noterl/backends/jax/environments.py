@@ -98,8 +98,7 @@ class Environments:
     def act(self, state: list[Any], carry: Carry, key: Any, settings: Any = None) -> tuple[Any, Any, dict[str, Any]]:
         """Return the actions that are stored, those for the environments, and the policy's next states, `[N, ...]`."""
         exploration = self._training.exploration
-        shape = self._num_envs, exploration.num_sampled
-        numbers = SAMPLERS[exploration.sampled_from](key, shape, jnp.float32)
+        numbers = SAMPLERS[exploration.sampled_from](key, (self._num_envs, exploration.num_sampled), jnp.float32)
         with Scope(self._variables, state):
             return self._training.act(self._encode(carry.observations), numbers, settings, states_of(carry.policy))
 

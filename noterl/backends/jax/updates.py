@@ -240,8 +240,7 @@ def all_finite(values: Sequence[Any]) -> Any:
 def _row(rows: Rows, k: Any) -> Batch:
     """Return batch `k`."""
     if isinstance(rows, GatheredRows):
-        indices = jax.lax.dynamic_index_in_dim(rows.indices, k, keepdims=False)
-        return take(rows.data, indices)
+        return take(rows.data, jax.lax.dynamic_index_in_dim(rows.indices, k, keepdims=False))
     return jax.tree.map(lambda array: jax.lax.dynamic_index_in_dim(array, k, keepdims=False), rows)
 
 

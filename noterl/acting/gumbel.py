@@ -60,8 +60,7 @@ class GumbelTree(Tree):
 
     def best(self) -> Array:
         """Return the action of each root that is left at the end, `[B]`."""
-        visits = self.visits[self.roots]
-        return self._with_visits(visits.max(axis=1)).argmax(axis=1)
+        return self._with_visits(self.visits[self.roots].max(axis=1)).argmax(axis=1)
 
     def scores(self, nodes: Array) -> Array:
         """Return the score of each action in nodes `[n]`, `[n, A]`; -inf for illegal actions."""

@@ -348,8 +348,7 @@ def _check_options(table: Mapping[str, Any], place: Keys, activations: Sequence[
     for name, allowed in (("activation", activations), ("initializer", INITIALIZERS)):
         value = table.get(name, allowed[0])
         if value not in allowed:
-            advice = explain_name(str(value), allowed)
-            raise _DescriptionError((*place, name), f"unknown {name} {value!r}: {advice}")
+            raise _DescriptionError((*place, name), f"unknown {name} {value!r}: {explain_name(str(value), allowed)}")
     gain = table.get("gain", 1.0)
     if type(gain) not in (int, float) or not 0 <= gain < float("inf"):
         raise _DescriptionError((*place, "gain"), f"gain must be a finite number of at least 0, got {gain!r}")

@@ -269,8 +269,7 @@ def document(parts: Parts, *, replay: bool) -> dict[str, Any]:
     """
     check_bool("replay", replay)
     algorithm = parts.algorithm
-    config = algorithm.get_config()
-    config = stored({name: None if name == "env" else value for name, value in config.items()})
+    config = stored({name: None if name == "env" else value for name, value in algorithm.get_config().items()})
     arguments = dict(parts.settings.arguments)
     if replay and parts.learner.replay is not None:  # the default capacity depends on the machine
         arguments["replay"] = parts.learner.replay

@@ -241,7 +241,19 @@ class RolloutLearner(Learner):
         `acting_policy`.
         """
         self._follow_attributes()
-        rollout = self._normalized_rollout()
+        gamma = discount_factor(self.algorithm)
+        normalizers = self.algorithm.spaces.normalizers
+        rollout = self.rollout.batch(gamma=gamma)
+        # Only if an older policy has acted, the outputs of acting are needed to correct the rollout.
+        if self.acting_policy is None or self.acting_policy == policy_digest(self.algorithm):
+            extra = {name: field for name, field in rollout.extra.items() if name != ACTING_OUTPUTS}
+            rollout = rollout._replace(extra=extra)
+        if self.reward_model is not None and self.replay is None:
+            # Before the statistics of the normalizers change, so that both sides are normalized alike. A rollout that
+            # enters a replay memory gets none here: the sampled batches do.
+            rollout = self.reward_model.add_demonstrations(rollout, self.rollout.length)
+        if normalizers is not None:
+            rollout = normalizers.normalize_rollout(rollout, gamma, self.merge_statistics)
         # If workers collect the next rollout meanwhile, they act with the weights before the updates on this one.
         self.acting_policy = self._next_policy
         self._next_policy = None
@@ -278,26 +290,6 @@ class RolloutLearner(Learner):
             self.rollout.restart()
             for lane in range(self.rollout.num_envs):
                 self._interrupt_learned(lane)
-
-    def _normalized_rollout(self) -> Batch:
-        """Return the normalized rollout, and update the normalizers.
-
-        If an older policy has acted, `extra` has the field "acting_outputs". With a reward model, demonstrations are
-        added first.
-        """
-        gamma = discount_factor(self.algorithm)
-        normalizers = self.algorithm.spaces.normalizers
-        rollout = self.rollout.batch(gamma=gamma)
-        if self.acting_policy is None or self.acting_policy == policy_digest(self.algorithm):
-            extra = {name: field for name, field in rollout.extra.items() if name != ACTING_OUTPUTS}
-            rollout = rollout._replace(extra=extra)
-        if self.reward_model is not None and self.replay is None:
-            # Before the statistics of the normalizers change, so that both sides are normalized alike. A rollout that
-            # enters a replay memory gets none here: the sampled batches do.
-            rollout = self.reward_model.add_demonstrations(rollout, self.rollout.length)
-        if normalizers is None:
-            return rollout
-        return normalizers.normalize_rollout(rollout, gamma, self.merge_statistics)
 
     def sample(self, updates: int) -> np.ndarray:
         """Prepare the rollout and return the indices `[K, B]` of the rows, or of the sequences, of all minibatches.

@@ -164,8 +164,7 @@ class Environments:
 
     def _reset_ended(self, key: Any, ended: Any, after: tuple[Any, Any]) -> tuple[Any, Any]:
         """Return `after`, the observations and states, with new episodes in the lanes that have ended, `[N]`."""
-        fresh = with_dtypes(self._reset_all(key), after)
-        return jax.tree.map(partial(select, ended), fresh, after)
+        return jax.tree.map(partial(select, ended), with_dtypes(self._reset_all(key), after), after)
 
     def _stored(self, observations: Any) -> Any:
         return jax.tree.map(jnp.asarray, self._store(observations))

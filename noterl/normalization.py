@@ -63,15 +63,9 @@ class RunningMeanStd:
 
     def _merge(self, mean: Array, variance: Array | float, added: int) -> None:
         """Add `added` values with this mean and population variance, unless the statistics are fixed."""
-        if self.is_fixed:
-            return
-        total = self.count + added
-        # The mean moves by a difference, which keeps its precision for large counts.
-        shift = mean - self.mean
-        squares = self.variance * self.count + variance * added + np.square(shift) * (self.count * added / total)
-        self.mean = self.mean + shift * (added / total)
-        self.variance = squares / total
-        self.count = total
+        if not self.is_fixed:
+            before = self.mean, self.variance, self.count
+            self.mean, self.variance, self.count = merged(before, (mean, variance, added))
 
     def moments_since(self, before: RunningMeanStd) -> Array:
         """Return count, means and sums of squared deviations of the values since `before`, a flat vector."""
@@ -121,6 +115,20 @@ class RunningMeanStd:
             raise ValueError(f"the normalizer['variance'] must be finite and at least 0, got {state['variance']}")
 
 
+def merged(first: tuple[Any, Any, Any], second: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
+    """Return mean, population variance and count of two groups of values together, each given by its own three.
+
+    The formula is that of Chan, Golub and LeVeque (1979). The values may be tensors.
+    """
+    mean, variance, count = first
+    added_mean, added_variance, added = second
+    total = count + added
+    # The mean moves by a difference, which keeps its precision for large counts.
+    shift = added_mean - mean
+    squares = variance * count + added_variance * added + shift * shift * (count * added / total)
+    return mean + shift * (added / total), squares / total, total
+
+
 class Normalizers:
     """The running statistics of one agent, and normalization with these statistics.
 
@@ -135,12 +143,13 @@ class Normalizers:
     Attributes:
         observation: statistics of observations, or None.
         reward: statistics of discounted returns, or None.
+        returns: the discounted return of each lane so far, `[N]`.
     """
 
     def __init__(self, shape: tuple[int, ...] | None, reward: bool) -> None:
         self.observation: RunningMeanStd | None = None if shape is None else RunningMeanStd(shape)
         self.reward: RunningMeanStd | None = RunningMeanStd(()) if reward else None
-        self._returns = np.zeros(0)  # the discounted return of each lane so far, [N]
+        self.returns: np.ndarray = np.zeros(0)
 
     def normalize_observation(self, observations: Array) -> Array:
         """Return normalized observations `[..., *shape]`, float32.
@@ -190,15 +199,15 @@ class Normalizers:
         if self.reward is not None:
             lane = transition.lane
             # The number of lanes is not known before their transitions arrive.
-            if lane >= len(self._returns):
-                self._returns = np.append(self._returns, np.zeros(lane + 1 - len(self._returns)))
-            self._returns[lane] = gamma * self._returns[lane] + transition.reward
-            self.reward.add(self._returns[lane])
+            if lane >= len(self.returns):
+                self.returns = np.append(self.returns, np.zeros(lane + 1 - len(self.returns)))
+            self.returns[lane] = gamma * self.returns[lane] + transition.reward
+            self.reward.add(self.returns[lane])
 
     def interrupt(self, lane: int) -> None:
         """Reset the discounted return of a lane, whose next transition does not follow from the last one."""
-        if lane < len(self._returns):
-            self._returns[lane] = 0.0
+        if lane < len(self.returns):
+            self.returns[lane] = 0.0
 
     def _normalize_observations(self, batch: Batch) -> Batch:
         return batch._replace(
@@ -212,7 +221,7 @@ class Normalizers:
         The returns after the last step are kept, because the next rollout continues the episodes.
         """
         steps, lanes = batch.reward.shape
-        running = self._returns if len(self._returns) == lanes else np.zeros(lanes)
+        running = self.returns if len(self.returns) == lanes else np.zeros(lanes)
         returns = np.empty((steps, lanes))
         ended = batch.extra["ended"] > 0
         for t in range(steps):
@@ -220,14 +229,14 @@ class Normalizers:
             running = np.where(counted, gamma * running + batch.reward[t], running)
             returns[t] = running
             running = np.where(ended[t], 0.0, running)
-        self._returns = running
+        self.returns = running
         return returns
 
     def get_state(self) -> dict[str, Any]:
         """Return the statistics and the running returns."""
         state = {name: statistics and statistics.get_state() for name, statistics in self._named()}
         is_fixed = self.observation is not None and self.observation.is_fixed
-        return {**state, "returns": self._returns.copy(), "fixed": is_fixed}
+        return {**state, "returns": self.returns.copy(), "fixed": is_fixed}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restore a state of `get_state`.
@@ -244,7 +253,7 @@ class Normalizers:
                 statistics.set_state(state[name])
         if self.observation is not None:
             self.observation.is_fixed = bool(state.get("fixed", False))  # files of older versions lack it
-        self._returns = np.array(state["returns"], np.float64)
+        self.returns = np.array(state["returns"], np.float64)
 
     def arrays(self) -> dict[str, Array]:
         """Return the statistics by names such as "observation/mean"; they are saved with the weights."""

@@ -20,6 +20,7 @@ from noterl.callback import Callback
 from noterl.envs.functional import new_keys
 from noterl.history import History
 from noterl.learning import device
+from noterl.learning.device_normalization import DeviceNormalizers
 from noterl.learning.optimizers import check_without_schedule
 from noterl.random import Generators, check_seed, selection_seed
 from noterl.training.device_stepping import train_members
@@ -342,7 +343,9 @@ class Population:
     def _make_members(self, num_envs: int, shorter: int = 1) -> Members:
         """Return what makes the calls of the members; a call is shorter than an agent's by the factor `shorter`."""
         self._learner.open(num_envs)
-        program = device.make_program(self._learner, self.agent._parts.build()[1], self.agent.spaces.source, shorter)
+        actor = self.agent._parts.build()[1]
+        normalizers = DeviceNormalizers(None, num_envs)
+        program = device.make_program(self._learner, actor, self.agent.spaces.source, normalizers, shorter)
         return backends.current().capabilities["device_programs"].make_members(program, len(self))
 
     def _untrained(self) -> Members:
@@ -414,7 +417,8 @@ def find_obstacle(agent: Agent) -> str | None:
     if agent.state_spec:
         return f"agent: a Population does not support agents with a state_spec yet, got {agent!r}"
     source = agent.spaces.source
-    if source.functions is None or not device.rollouts_run_on_device(*agent._parts.build(), source):
+    is_plain = source.functions is not None and agent.spaces.normalizers is None
+    if not is_plain or not device.rollouts_run_on_device(*agent._parts.build(), source):
         return (
             "agent must train on the device: a PPO, A2C, TRPO or PQN without normalization, replay memory and reward "
             f"model, with a functional environment and the JAX backend; got {agent!r} on {backends.name()}"

@@ -148,7 +148,7 @@ def test_return_of_an_abandoned_episode_does_not_continue_in_another_environment
     agent = ppo(normalize_observation=False, batch_size=5)
     agent.fit(lambda: Paying(100.0), steps=10 * rollouts, verbose=0)
     agent.fit(lambda: Paying(0.0), steps=10, verbose=0)
-    assert agent.spaces.normalizers._returns.tolist() == [0.0]
+    assert agent.spaces.normalizers.returns.tolist() == [0.0]
 
 
 def test_return_of_an_episode_that_fails_after_a_rollout_does_not_continue() -> None:
@@ -157,7 +157,7 @@ def test_return_of_an_episode_that_fails_after_a_rollout_does_not_continue() -> 
         agent.fit(env, steps=20, verbose=0)
     env.reward = 0.0
     agent.fit(env, steps=10, verbose=0)
-    assert agent.spaces.normalizers._returns.tolist() == [0.0]
+    assert agent.spaces.normalizers.returns.tolist() == [0.0]
 
 
 def test_weights_file_holds_the_statistics(tmp_path) -> None:

@@ -313,6 +313,8 @@ class ReplayProgram(TrainingProgram):
         store: observations of the environments `[N, ...]` -> observations for the memory.
         act_randomly: uniform numbers `[N, num_random]` -> actions.
         num_random: the number of uniform numbers for one action.
+        observe: receives the observations of networks, rewards, ends and counted lanes of each round, `[N, ...]`, and
+            the discount factor; None if not needed.
         update_target: makes a hard copy.
         copy_every: gradient updates between hard copies; 0 if none follow updates.
         random_spec: the shape and the distribution of the random numbers of an update, by name.
@@ -328,6 +330,7 @@ class ReplayProgram(TrainingProgram):
     store: Callable[[Any], Any]
     act_randomly: Callable[[Any], Any]
     num_random: int
+    observe: Callable[..., None] | None
     update_target: Callable[[], None]
     copy_every: int
     random_spec: Mapping[str, tuple[tuple[int, ...], str]]

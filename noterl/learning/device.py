@@ -18,11 +18,12 @@ from noterl.envs.observation import ObservationEncoder
 from noterl.hyperparameters import discount_factor
 from noterl.learning import optimizers
 from noterl.learning.device_exploration import Exploration, find_exploration
+from noterl.learning.device_normalization import DeviceNormalizers
 from noterl.learning.dry_run import learner_state_of, start_of
 from noterl.learning.rollout_learner import RolloutLearner
 from noterl.learning.update import without_learner_state
 from noterl.schedules import Schedule
-from noterl.types import CallEvents
+from noterl.types import Batch, CallEvents
 
 if TYPE_CHECKING:
     from noterl.envs import EnvSource
@@ -41,15 +42,13 @@ def calls_are_possible(learner: Any, actor: Any, source: EnvSource) -> bool:
     """Return whether compiled calls can collect with any kind of memory.
 
     This needs the JAX backend, an environment of pure functions, and exploration that compiled calls can compute (see
-    `find_exploration`); on the CPU also a network without convolutions. Normalization and reward models are computed on
-    the host.
+    `find_exploration`); on the CPU also a network without convolutions. Reward models are computed on the host.
     """
     device_programs = backends.current().capabilities.get("device_programs")
     return (
         source.functions is not None
         and device_programs is not None
         and learner.reward_model is None
-        and learner.algorithm.spaces.normalizers is None
         and find_exploration(actor.head, actor.explorer) is not None
         and device_programs.loops_are_fast(learner.variables)
     )
@@ -71,14 +70,16 @@ class DeviceRunner(ABC):
     Args:
         learner: the learner, open for a number of lanes.
         program: the compiled program.
+        normalizers: of the program.
 
     Attributes:
         program: the program.
     """
 
-    def __init__(self, learner: Any, program: Any) -> None:
+    def __init__(self, learner: Any, program: Any, normalizers: DeviceNormalizers) -> None:
         self.learner: Any = learner
         self.program: Any = program
+        self._normalizers = normalizers
         self._schedules = scheduled(learner)
 
     def on_start(self) -> None:  # noqa: B027
@@ -91,7 +92,6 @@ class DeviceRunner(ABC):
     def adopt(self, carry: Carry) -> Carry:
         """Return the carry of another learner's call for this one; the episodes continue, a rollout does not."""
 
-    @abstractmethod
     def call(self, carry: Carry, begin: int, end: int, first_step: int) -> tuple[Carry, CallEvents]:
         """Make a call; return the carry for the next one, and the events.
 
@@ -101,6 +101,14 @@ class DeviceRunner(ABC):
             end: the position at which the call ends, at most `program.size * program.iterations`.
             first_step: environment steps before the iteration in progress.
         """
+        self._normalizers.load()
+        result = self._call(carry, begin, end, first_step)
+        self._normalizers.unload()
+        return result
+
+    @abstractmethod
+    def _call(self, carry: Carry, begin: int, end: int, first_step: int) -> tuple[Carry, CallEvents]:
+        """Make a call with the program; arguments and result as in `call`."""
 
     def scheduled(self, first_step: int) -> np.ndarray:
         """Return the values of scheduled variables after each iteration, float32 `[C, variables]`."""
@@ -155,7 +163,8 @@ class RolloutRunner(DeviceRunner):
     """
 
     def __init__(self, learner: RolloutLearner, actor: Any, source: EnvSource) -> None:
-        super().__init__(learner, make_program(learner, actor, source))
+        normalizers = DeviceNormalizers(learner.algorithm.spaces.normalizers, learner.rollout.num_envs)
+        super().__init__(learner, make_program(learner, actor, source, normalizers), normalizers)
         self._exploration: Exploration = self.program.training.exploration
 
     def scheduled(self, first_step: int) -> np.ndarray:
@@ -178,7 +187,7 @@ class RolloutRunner(DeviceRunner):
         start = self.program.start(np.zeros(2, np.uint32))
         return carry._replace(memory=start.memory, learner_state=start.learner_state)
 
-    def call(self, carry: Carry, begin: int, end: int, first_step: int) -> tuple[Carry, CallEvents]:
+    def _call(self, carry: Carry, begin: int, end: int, first_step: int) -> tuple[Carry, CallEvents]:
         """Make a call."""
         carry, report = self.program(carry, begin, end, self.scheduled(first_step))
         return carry, self.events_of(carry, report, end, first_step)
@@ -190,7 +199,12 @@ class RolloutRunner(DeviceRunner):
 
 
 def make_training(
-    learner: Any, source: EnvSource, num_envs: int, exploration: Exploration, stop: Any = None
+    learner: Any,
+    source: EnvSource,
+    num_envs: int,
+    exploration: Exploration,
+    normalizers: DeviceNormalizers,
+    stop: Any = None,
 ) -> Training:
     """Return what the program of a learner collects and learns.
 
@@ -199,6 +213,7 @@ def make_training(
         source: the environments.
         num_envs: N.
         exploration: how actions are chosen.
+        normalizers: of the program.
         stop: whether the update with these logs ends the group.
     """
     algorithm = learner.algorithm
@@ -210,6 +225,7 @@ def make_training(
     stores_executed = learner.rollout is None
 
     def act(observations: Any, numbers: Any, settings: Any, state: dict[str, Any]) -> tuple[Any, Any, dict[str, Any]]:
+        observations = normalizers.observations(observations)
         if state:
             outputs, state = algorithm._forward_with_state((observations, state))
         else:
@@ -218,8 +234,13 @@ def make_training(
         executed = algorithm.head.executed(actions)
         return executed if stores_executed else actions, executed, state
 
+    def update(batch: Batch, index: int) -> Any:
+        # The rows of a rollout are normalized already.
+        return updater.step(normalizers.batch(batch) if stores_executed else batch, index)
+
     options: UpdateOptions = {"period": algorithm.update_period, "stop": stop, "jit_compile": learner.jit_compile}
-    updates: Any = backends.current().compile_updates(updater.traced(updater.step), learner.variables, **options)
+    variables = [*learner.variables, *normalizers.variables]
+    updates: Any = backends.current().compile_updates(updater.traced(update), variables, **options)
     return Training(
         functions=source.functions,
         encode=tensor_encoder(algorithm.spaces.encoder, algorithm.observation_dtype),
@@ -235,7 +256,9 @@ def make_training(
     )
 
 
-def make_program(learner: RolloutLearner, actor: Any, source: EnvSource, members: int = 1) -> DeviceProgram:
+def make_program(
+    learner: RolloutLearner, actor: Any, source: EnvSource, normalizers: DeviceNormalizers, members: int = 1
+) -> DeviceProgram:
     """Return the `DeviceProgram` of a learner that is open for a number of lanes.
 
     A call is shorter by the factor `members`.
@@ -249,11 +272,16 @@ def make_program(learner: RolloutLearner, actor: Any, source: EnvSource, members
     stop = traced(algorithm.stop_epochs) if learner.may_stop else None
     updates = algorithm.epochs * math.ceil(learner.num_rows / learner.batch_size)
     device_programs = backends.current().capabilities["device_programs"]
+    training = make_training(learner, source, rollout.num_envs, exploration, normalizers, stop)
+
+    def prepare(batch: Batch) -> tuple[Batch, dict[str, Any]]:
+        return without_learner_state(learner._prepared_rows(normalizers.rollout(batch, training.discount())))
+
     return device_programs.DeviceProgram(
-        training=make_training(learner, source, rollout.num_envs, exploration, stop),
+        training=training,
         iterations=max(1, rollouts_per_call(learner, updates) // members),
         act_best=traced(lambda observations: head.executed(head.deterministic(algorithm._joint_forward(observations)))),
-        prepare=traced(lambda batch: without_learner_state(learner._prepared_rows(batch))),
+        prepare=traced(prepare),
         learner_start={
             name: np.zeros((rollout.num_envs, *shape), dtype)
             for name, (shape, dtype) in learner_state_of(algorithm).items()

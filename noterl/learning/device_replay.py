@@ -20,6 +20,7 @@ from noterl.learning.device_exploration import (
     uniform_actions,
 )
 from noterl.learning.device_memory import DeviceMemory
+from noterl.learning.device_normalization import DeviceNormalizers
 from noterl.learning.replay_learner import ReplayLearner
 from noterl.replay import Replay, Uniform
 from noterl.replay.columns import Leaf, map_leaves, observation_layout
@@ -76,13 +77,14 @@ class ReplayRunner(DeviceRunner):
         assert exploration is not None
         self._exploration: Exploration = exploration
         self.actor: Actor = actor
-        super().__init__(learner, _make_program(learner, exploration, source, num_envs))
+        normalizers = DeviceNormalizers(learner.algorithm.spaces.normalizers, num_envs)
+        super().__init__(learner, _make_program(learner, exploration, source, normalizers, num_envs), normalizers)
         self.memory: DeviceMemory = DeviceMemory(learner.replay, self.program)
 
     def on_start(self) -> None:
         """Interrupt the episodes in flight in the memory, because all episodes start."""
         for lane in range(self.program.num_envs):
-            self.learner.replay.interrupt(lane)
+            self.learner.interrupt(lane)
         self.release()
 
     def release(self) -> None:
@@ -94,7 +96,7 @@ class ReplayRunner(DeviceRunner):
         self.release()
         return carry
 
-    def call(self, carry: Carry, begin: int, end: int, first_step: int) -> tuple[Carry, CallEvents]:
+    def _call(self, carry: Carry, begin: int, end: int, first_step: int) -> tuple[Carry, CallEvents]:
         """Make a call."""
         learner = self.learner
         memory = self.memory
@@ -146,7 +148,13 @@ class ReplayRunner(DeviceRunner):
             explorer.skip(rounds * size)
 
 
-def _make_program(learner: ReplayLearner, exploration: Exploration, source: EnvSource, num_envs: int) -> ReplayProgram:
+def _make_program(
+    learner: ReplayLearner,
+    exploration: Exploration,
+    source: EnvSource,
+    normalizers: DeviceNormalizers,
+    num_envs: int,
+) -> ReplayProgram:
     """Return the program of a learner for a number of lanes."""
     algorithm = learner.algorithm
     space = learner.algorithm.action_space
@@ -155,11 +163,12 @@ def _make_program(learner: ReplayLearner, exploration: Exploration, source: EnvS
     rounds = rounds_per_call(learner, num_envs)
     device_programs = backends.current().capabilities["device_programs"]
     return device_programs.ReplayProgram(
-        training=make_training(learner, source, num_envs, exploration),
+        training=make_training(learner, source, num_envs, exploration, normalizers),
         iterations=rounds,
         store=lambda observations: map_leaves(_stored, layout, observations),
         act_randomly=lambda numbers: uniform_actions(space, numbers),
         num_random=num_uniform(space),
+        observe=learner.updater.traced(normalizers.round) if normalizers.variables else None,
         update_target=learner.updater.traced(algorithm.update_target),
         copy_every=schedule.hard_copy_updates,
         random_spec=algorithm.random_spec,

@@ -96,10 +96,10 @@ def test_same_weights_keep_the_rollout() -> None:
 def test_running_returns_of_discarded_steps_are_reset() -> None:
     agent = ppo(normalize_reward=True)
     agent.fit(steps=12, verbose=0)
-    agent.spaces.normalizers._returns[:] = 5.0
+    agent.spaces.normalizers.returns[:] = 5.0
     agent.set_weights(other_weights(normalize_reward=True))
     agent.fit(steps=1, verbose=0)
-    assert agent.spaces.normalizers._returns.tolist() == [0.0] and agent._parts.learner.rollout.round == 1
+    assert agent.spaces.normalizers.returns.tolist() == [0.0] and agent._parts.learner.rollout.round == 1
 
 
 def test_new_weights_before_the_first_fit_change_nothing() -> None:

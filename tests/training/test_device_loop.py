@@ -26,6 +26,7 @@ from noterl.callbacks import (
 from noterl.collect import DeviceLanes, VectorLanes
 from noterl.finders import LRFinder
 from noterl.learning.device import make_program
+from noterl.learning.device_normalization import DeviceNormalizers
 from noterl.schedules import Linear
 from noterl.types import Batch, Transition
 from tests.support.functional import box_walk, dict_counter, keyed_line, line
@@ -61,7 +62,7 @@ def program_of(agent: Any) -> Any:
     """Return the program of an agent; nothing is compiled."""
     learner, actor = agent._parts.build()
     learner.open(LANES)
-    return make_program(learner, actor, agent.spaces.source)
+    return make_program(learner, actor, agent.spaces.source, DeviceNormalizers(None, LANES))
 
 
 def same(first: Any, second: Any) -> bool:
@@ -351,8 +352,8 @@ class TestResume:
         assert same(second, whole)
 
     def test_state_of_host_environments_restarts_the_episodes(self) -> None:
-        host = ppo(normalize_observation=True)
-        fit(host, 24)
+        host = ppo()
+        fit(host, 24, callbacks=[_Hosted()])
         device, state = ppo(), host.get_state()
         fit(device, 24)
         state = {**device.get_state(), "lanes": state["lanes"]}
@@ -432,9 +433,6 @@ class TestAgents:
         agent.compile(replay=noterl.Replay(100, sampler=noterl.replay.Prioritized()), learning_starts=100)
         fit(agent, 30)
         assert isinstance(agent._parts.session.lanes, VectorLanes)
-        normalized = ppo(normalize_observation=True)
-        fit(normalized, 24)
-        assert isinstance(normalized._parts.session.lanes, VectorLanes)
 
     def test_evaluate_plays_on_the_host(self, whole: Any) -> None:
         result = whole[0].evaluate(episodes=3)

@@ -489,10 +489,6 @@ class TestChoice:
         agent.compile(noise=OrnsteinUhlenbeckProcess(0.15))
         assert not runs_on_device(*agent._parts.build(), agent.spaces.source)
 
-    def test_normalization_steps_a_vector_environment(self) -> None:
-        agent = noterl.DQN(line(), hidden=(4,), normalize_observation=True)
-        assert not runs_on_device(*agent._parts.build(), agent.spaces.source)
-
     def test_default_agents_run_on_the_device(self) -> None:
         for agent in (noterl.DQN(line()), noterl.SAC(box_walk()), noterl.SAC(line()), noterl.TD3(box_walk())):
             agent.compile(replay=1_000)

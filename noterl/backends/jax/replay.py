@@ -126,7 +126,9 @@ class ReplayProgram(on_device.ReplayProgram):
             now = jax.tree.map(lambda values: values[t], plan)
             *keys, learn_key, next_key = jax.random.split(carry.key, 6)
             row = (place.row + t) % self.rows
+            before = carry.observations
             carry, ring, new = self._round(state, carry, ring, row, now, counted(t), keys)
+            state = self._observed(state, before, *new, counted(t))
             outcome = tuple(array.at[t].set(values) for array, values in zip(outcome, new, strict=True))
             after = (t + 1) * self.num_envs
             newest = row * self.num_envs + self.num_envs - 1
@@ -164,6 +166,15 @@ class ReplayProgram(on_device.ReplayProgram):
         new = Transitions(carry.observations, actions, step.reward, step.next_observations, *ends, ahead, behind)
         after = after._replace(memory=select(counted, ~step.ended, carry.memory))
         return after, store(ring, row, new, counted), (step.reward, step.ended)
+
+    def _observed(self, state: list[Any], observations: Any, reward: Any, ended: Any, counted: Any) -> list[Any]:
+        """Return the state after `observe`; the other arguments are those of a round."""
+        if self.observe is None:
+            return state
+        with Scope(self._updates.variables, state) as scope:
+            encoded = self.training.encode(observations)
+            self.observe(encoded, reward, ended, counted, jnp.asarray(self.training.discount(), jnp.float32))
+        return scope.values()
 
     # Learning
 

@@ -206,6 +206,42 @@ def summarize(environment: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
+def returns_at(run: dict[str, Any], times: np.ndarray) -> np.ndarray:
+    """Return the mean return of a run's last weights at each time, `[T]`: NaN before the first weights.
+
+    The judge stops once the score is held, so the last return stands for the later ones.
+    """
+    _, at, returns = (np.array(column) for column in zip(*run["points"], strict=True))
+    return np.concatenate([[np.nan], returns])[np.searchsorted(at, times, side="right")]
+
+
+def draw(result: dict[str, Any]) -> Any:
+    """Return a figure: the median return of each participant over wall time, with the middle half of the seeds."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import NullLocator
+
+    runs = result["runs"]
+    times = np.geomspace(0.5, max(run["seconds"] for run in runs), 400)
+    figure = Figure(figsize=(7, 3.2), layout="constrained")
+    axes = figure.subplots()
+    for who in result["summary"]["participants"]:
+        returns = np.stack([returns_at(run, times) for run in runs if run["who"] == who])
+        seen = ~np.isnan(returns).any(axis=0)  # all seeds have written weights
+        low, median, high = np.quantile(returns[:, seen], (0.25, 0.5, 0.75), axis=0)
+        (line,) = axes.plot(times[seen], median, label=who, linewidth=2)
+        axes.fill_between(times[seen], low, high, color=line.get_color(), alpha=0.2, linewidth=0)
+    axes.axhline(result["score"], color="tab:gray", linestyle=":", label="score")
+    axes.set(xscale="log", xlabel="seconds since the start of the process", ylabel="mean return of 100 episodes")
+    seconds = [first * 10**power for power in range(5) for first in (1, 2, 5)]
+    axes.set_xticks([tick for tick in seconds if tick <= times[-1]], minor=False)
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_title(result["task"])
+    axes.legend()
+    axes.grid(alpha=0.3)
+    return figure
+
+
 def parse(words: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0], prog="time_to_score.py")
     parser.add_argument("task", choices=RACES)

@@ -9,6 +9,7 @@ import sys
 import textwrap
 import unicodedata
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ sys.path.insert(0, str(ROOT))
 os.environ.setdefault("MPLBACKEND", "agg")
 
 import noterl.callbacks  # noqa: E402 - autodoc imports the checkout, not an installed copy
-from benchmarks import learning, pong, report  # noqa: E402
+from benchmarks import learning, pong, report, time_to_score  # noqa: E402
 from noterl import migration, plotting  # noqa: E402
 from noterl.presets import catalogue  # noqa: E402
 from noterl.tune import Result, search  # noqa: E402
@@ -111,17 +112,22 @@ def write_benchmark_tables(folder: Path) -> None:
         (folder / f"learning_{page}.md").write_text(report.algorithm_tables(page), encoding="utf-8")
 
 
+def draw_result(draw: Callable[[Any], Any], result: Path, picture: Path) -> None:
+    """Draw the result in a file."""
+    with matplotlib.rc_context({**figures.STYLE, "axes.prop_cycle": cycler(color=figures.PALETTE)}):
+        draw(json.loads(result.read_text(encoding="utf-8"))).savefig(picture)
+
+
 def draw_learning_curves(folder: Path) -> None:
-    """Draw the results of benchmarks/results/learning/, and write a page that shows all of them."""
+    """Draw the results of benchmarks/results/, and write a page that shows all learning curves."""
     folder.mkdir(exist_ok=True)
     names = [path.stem for path in sorted((report.RESULTS / "learning").glob("*.json"))]
     for name in names:
-        result = json.loads((report.RESULTS / "learning" / f"{name}.json").read_text(encoding="utf-8"))
-        with matplotlib.rc_context({**figures.STYLE, "axes.prop_cycle": cycler(color=figures.PALETTE)}):
-            learning.load(name).draw(result).savefig(folder / f"{name}.svg")
+        draw_result(learning.load(name).draw, report.RESULTS / "learning" / f"{name}.json", folder / f"{name}.svg")
     for path in (report.RESULTS / "pong").glob("*.json"):
-        with matplotlib.rc_context({**figures.STYLE, "axes.prop_cycle": cycler(color=figures.PALETTE)}):
-            pong.draw(json.loads(path.read_text(encoding="utf-8"))).savefig(folder / f"pong-{path.stem}.svg")
+        draw_result(pong.draw, path, folder / f"pong-{path.stem}.svg")
+    for path in (report.RESULTS / "time_to_score").glob("*.json"):
+        draw_result(time_to_score.draw, path, folder / f"time-{path.stem}.svg")
     pictures = "\n\n".join(f"### {name}\n\n![{name}](../_generated/curves/{name}.svg)" for name in names)
     (GENERATED / "curves.md").write_text(f"{pictures}\n", encoding="utf-8")
     overview = report.short_speed_table([json.loads(path.read_text()) for path in speed_results()])

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from benchmarks.judging import judge
 from benchmarks.report import time_to_score_table
-from benchmarks.time_to_score import RACES, commands, parse, summarize
+from benchmarks.time_to_score import RACES, commands, draw, parse, returns_at, summarize
 
 pytestmark = pytest.mark.backend_free
 
@@ -66,3 +67,22 @@ def test_each_participant_has_commands(tmp_path: Path) -> None:
             assert str(tmp_path) in training and str(tmp_path) in judging
     with pytest.raises(SystemExit):
         parse(["CartPole-v1", "--participants", "sb4"])
+
+
+def test_returns_over_time_are_those_of_the_last_weights() -> None:
+    done = {"points": [[2_000, 1.0, 80.0], [4_000, 2.0, 500.0]]}
+    np.testing.assert_array_equal(returns_at(done, np.array([0.5, 1.0, 1.9, 2.5])), [np.nan, 80.0, 80.0, 500.0])
+
+
+def test_figure_has_a_line_for_each_participant_and_the_score() -> None:
+    participants = ("noterl-jax", "sb3-ppo")
+    runs = [
+        {**run(who, seed, 3.0), "points": [[2_000, 1.0 + seed, 80.0], [4_000, 3.0, 500.0]]}
+        for who in participants
+        for seed in range(2)
+    ]
+    result = {"task": "CartPole-v1", "score": 475, "summary": {"participants": participants}, "runs": runs}
+    (axes,) = draw(result).axes
+    assert [line.get_label() for line in axes.lines] == [*participants, "score"]
+    times = axes.lines[0].get_xdata()
+    assert times[0] >= 2.0 and axes.lines[0].get_ydata()[-1] == 500.0  # the second seed's first weights come at 2 s

@@ -647,11 +647,11 @@ class TestEnding:
         assert (descriptors(), threading.active_count()) == (before, threads)
         assert segments() == shared
 
-    @pytest.mark.parametrize("end", ["close", "kill"])
-    def test_processes_of_environments_end_with_their_worker(self, end: str) -> None:
+    @pytest.mark.parametrize("kill", [False, True])
+    def test_processes_of_environments_end_with_their_worker(self, kill: bool) -> None:
         made = Pool(ParentEnv, 2, 2).start()
         pids = [int(each.next_observation.item()) for each in made.rounds(1)]
-        getattr(made.lanes, end)()
+        made.lanes.close(kill=kill)
         assert len(set(pids)) == 2
         wait_until_gone(pids)
 

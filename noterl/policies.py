@@ -137,11 +137,6 @@ def _boltzmann(
     return sample_indices(np.exp(scaled - scaled.max(axis=1, keepdims=True)), uniform)
 
 
-def _uniform_choice(count: int, uniform: NDArray[np.float64], mask: NDArray[np.bool_] | None) -> NDArray[np.int64]:
-    """Return uniformly random legal indices `[n]` below `count`, from numbers `uniform` `[n]` in [0, 1)."""
-    return (uniform * count).astype(np.int64) if mask is None else legal_choice(mask, uniform)
-
-
 class _EpsMixturePolicy(Policy):
     """`explore` with probability `epsilon(step)`, else the greedy action; one uniform number per row."""
 
@@ -151,7 +146,7 @@ class _EpsMixturePolicy(Policy):
         self, values: NDArray[Any], uniform: NDArray[np.float64], mask: NDArray[np.bool_] | None = None
     ) -> NDArray[np.int64]:
         """Return exploring actions `[n]` for `values` `[n, A]` from numbers `uniform` `[n]` in [0, 1)."""
-        return _uniform_choice(values.shape[1], uniform, mask)
+        return (uniform * values.shape[1]).astype(np.int64) if mask is None else legal_choice(mask, uniform)
 
     def choose(self, values: NDArray[Any], step: int, mask: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
         """Return the actions `[N]` for `values` `[N, A]` at `step`."""
@@ -442,8 +437,11 @@ class GumbelSoftmaxPolicy(Policy):
         actions: NDArray[np.int64] = perturbed.argmax(1)
         exploring = uniform < self.eps
         if exploring.any():
-            legal = None if mask is None else mask[exploring]
-            actions[exploring] = _uniform_choice(values.shape[1], uniform[exploring] / self.eps, legal)
+            numbers = uniform[exploring] / self.eps
+            if mask is None:
+                actions[exploring] = (numbers * values.shape[1]).astype(np.int64)
+            else:
+                actions[exploring] = legal_choice(mask[exploring], numbers)
         return actions
 
     def relaxed_sample(self, logits: ArrayLike) -> NDArray[np.float32]:

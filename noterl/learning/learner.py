@@ -198,9 +198,7 @@ class Learner(UpdateSource):
 
     def _follow_attributes(self) -> None:
         """Compile the updates again if an attribute of the agent that the updates have read has changed."""
-        reads = self.algorithm._reads
-        # Arrays and dicts can change without an assignment, so they are compared before each call.
-        if (reads.version != self._version or reads.in_place) and reads.check() != self._version:
+        if self.algorithm._reads.check() != self._version:
             self.compile_updates()
 
     # The protocol of the loop
@@ -300,7 +298,9 @@ class Learner(UpdateSource):
     def update(self, batch: Any, count: int) -> GroupResult:
         """Make the first `count` updates of `batch` in one compiled call."""
         algorithm = self.algorithm
-        self._follow_attributes()
+        # Arrays and dicts can change without an assignment, so they are compared before each call.
+        if algorithm._reads.version != self._version or algorithm._reads.in_place:
+            self._follow_attributes()
         if isinstance(batch, Batch):  # the rows of a rollout need no random numbers, and hold demonstrations already
             if algorithm.random_spec:
                 batch = add_random_numbers(algorithm, batch, count, strategy=self.strategy)

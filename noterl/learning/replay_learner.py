@@ -179,12 +179,13 @@ class ReplayLearner(Learner):
 
     def due(self, before: int, after: int, ended: int, ready: float | None = None) -> Due:
         """Return what is due by the schedule, if the memory holds enough transitions."""
-        return self.schedule.due(before, after, ended, lambda: int(self.ready if ready is None else ready))
+        at_most = None if self.schedule.updates == "pass" else self.schedule.batch_size  # counting may stop there
+        count = partial(self._count, at_most) if ready is None else lambda: int(ready)
+        return self.schedule.due(before, after, ended, count)
 
     @property
     def ready(self) -> float:
         """Transitions that can be sampled."""
-        # One batch needs no more than its size, so counting may stop there.
         return self._count(None if self.schedule.updates == "pass" else self.schedule.batch_size)
 
     def rounds_within(self, updates: int | None, step: int, num_envs: int) -> float:

@@ -240,7 +240,9 @@ class RolloutLearner(Learner):
         `sample` calls this method once per rollout, because it updates the normalizers, the learner state and
         `acting_policy`.
         """
-        self._follow_attributes()
+        reads = self.algorithm._reads
+        if reads.version != self._version or reads.in_place:  # as in `update`
+            self._follow_attributes()
         gamma = discount_factor(self.algorithm)
         normalizers = self.algorithm.spaces.normalizers
         rollout = self.rollout.batch(gamma=gamma)

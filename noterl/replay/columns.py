@@ -133,7 +133,9 @@ def scatter(target: Any, positions: Array, source: Any) -> None:
 
 def reshape(value: Any, leading: tuple[int, ...]) -> Any:
     """Return the arrays `[n, ...]` of `value` with the first axis split into axes of the sizes `leading`."""
-    return map_leaves(lambda array: array.reshape(leading + array.shape[1:]), value)
+    if isinstance(value, Mapping):
+        return {name: reshape(array, leading) for name, array in value.items()}
+    return value.reshape(leading + value.shape[1:])
 
 
 def _leaf(space: spaces.Space[Any], argument: str, allowed: str) -> Leaf:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import keras
@@ -42,11 +42,16 @@ class _Call(NamedTuple):
 _calls: Stack[_Call] = Stack()
 
 
+@contextmanager
 def calling(
     traces: TracedGradients, rollback: Rollback | None = None, totals: list[torch.Tensor] | None = None
-) -> AbstractContextManager[None]:
+) -> Iterator[None]:
     """Make `minimize` use these inside the context; see `_Call`."""
-    return _calls.holding(_Call(traces, rollback, totals))
+    _calls.push(_Call(traces, rollback, totals))
+    try:
+        yield
+    finally:
+        _calls.pop()
 
 
 def minimize(

@@ -73,7 +73,8 @@ def unbind(batch: Batch, count: int, device: str) -> list[Batch]:
         if isinstance(value, dict):
             columns = {name: split(column) for name, column in value.items()}
             return [{name: column[k] for name, column in columns.items()} for k in range(count)]
-        return to_device(value, device).unbind(0)
+        tensor = value if isinstance(value, torch.Tensor) else torch.from_numpy(value).to(device)
+        return tensor.unbind(0)
 
     return [Batch(*fields) for fields in zip(*(split(value)[:count] for value in batch), strict=True)]
 

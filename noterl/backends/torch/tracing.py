@@ -182,9 +182,10 @@ class TracedGradients:
         from torch.fx.experimental.proxy_tensor import make_fx
 
         examples = [*(tensor.clone() for tensor in state), *leaves]
+        _traces_in_progress.push(loss_fn)
         try:
             # The random state is restored, because tracing runs the function an extra time.
-            with _traces_in_progress.holding(loss_fn), restored_generators(device_name()):
+            with restored_generators(device_name()):
                 with _one_fake_mode():
                     traced = make_fx(pure)(*examples)
                 module, used = _simplified(traced)
@@ -203,6 +204,8 @@ class TracedGradients:
             else:
                 _warn(loss_fn, f"cannot be traced ({type(error).__name__}: {first_line(error)})")
             return None
+        finally:
+            _traces_in_progress.pop()
         read = [state[k] for k in used if k < len(state)]
         taken = [k - len(state) for k in used if k >= len(state)]
         return partial(program, *read), taken

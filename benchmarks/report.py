@@ -153,6 +153,22 @@ def offline_table(result: dict[str, Any]) -> str:
     return markdown_table(head, rows)
 
 
+def offline_speed_tables(results: Path = RESULTS) -> str:
+    """Return the updates per second of offline agents beside d3rlpy."""
+    stored = [json.loads(path.read_text()) for path in sorted((results / "offline_speed").glob("*.json"))]
+    return _joined([offline_speed_table(stored)] if stored else [])
+
+
+def offline_speed_table(results: Iterable[dict[str, Any]]) -> str:
+    """Return results of `offline_speed.py` as Markdown: medians of the runs, and the ratio over pairs."""
+    rows = []
+    for result in results:
+        medians = [statistics.median(run[who] for run in result["runs"]) for who in ("noterl", "d3rlpy")]
+        cells = [f"{median:,.0f}" for median in medians]
+        rows.append((result["agent"], NAMES[result["backend"]], str(len(result["runs"])), *cells, ratio(result["ratio"])))
+    return markdown_table(("agent", "backend", "pairs", "noterl", "d3rlpy", "ratio"), rows)
+
+
 def offline_online_tables(results: Path = RESULTS) -> str:
     """Return the table of training in an environment with data beside it, or after offline training."""
     path = results / "offline" / "offline_online.json"
@@ -294,6 +310,7 @@ TABLES = (
     pong_tables,
     memory_tables,
     offline_tables,
+    offline_speed_tables,
     offline_online_tables,
     distribute_tables,
     scaling_model_tables,

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import atari, report, summaries
+from benchmarks import atari, report, stats, summaries
 from benchmarks.processes import RESULTS, ROOT
 from benchmarks.tasks import TASKS
 from benchmarks.tests.equal_json import assert_equal_json
@@ -55,6 +55,18 @@ def test_stored_ratios_of_workers_follow_from_the_stored_rates() -> None:
         for row in result["runs"]:
             if "runs" in row:
                 assert_equal_json({**row, **summaries.summarize_rates(**row["runs"], bar=row["bar"])}, row)
+
+
+def test_stored_ratios_beside_d3rlpy_follow_from_the_stored_speeds() -> None:
+    table = report.offline_speed_tables()
+    paths = sorted((RESULTS / "offline_speed").glob("*.json"))
+    assert len(paths) == 4
+    for path in paths:
+        result = json.loads(path.read_text())
+        runs = result["runs"]
+        speeds = ([run[who] for run in runs] for who in ("noterl", "d3rlpy"))
+        assert_equal_json(stats.paired_ratio(*speeds), result["ratio"])
+        assert f"{result['ratio']['ratio']:.2f}" in table
 
 
 def test_stored_limits_follow_from_the_stored_times() -> None:

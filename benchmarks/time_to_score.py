@@ -216,7 +216,10 @@ def returns_at(run: dict[str, Any], times: np.ndarray) -> np.ndarray:
 
 
 def draw(result: dict[str, Any]) -> Any:
-    """Return a figure: the median return of each participant over wall time, with the middle half of the seeds."""
+    """Return a figure: the median return of each participant over wall time, with the middle half of the seeds.
+
+    Participants with a cold cache are in the table only.
+    """
     from matplotlib.figure import Figure
     from matplotlib.ticker import NullLocator
 
@@ -224,7 +227,7 @@ def draw(result: dict[str, Any]) -> Any:
     times = np.geomspace(0.5, max(run["seconds"] for run in runs), 400)
     figure = Figure(figsize=(7, 3.2), layout="constrained")
     axes = figure.subplots()
-    for who in result["summary"]["participants"]:
+    for who in (who for who in result["summary"]["participants"] if not who.endswith("-cold")):
         returns = np.stack([returns_at(run, times) for run in runs if run["who"] == who])
         seen = ~np.isnan(returns).any(axis=0)  # all seeds have written weights
         low, median, high = np.quantile(returns[:, seen], (0.25, 0.5, 0.75), axis=0)
@@ -237,7 +240,7 @@ def draw(result: dict[str, Any]) -> Any:
     axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_title(result["task"])
-    axes.legend()
+    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
     axes.grid(alpha=0.3)
     return figure
 

@@ -163,9 +163,9 @@ def offline_speed_table(results: Iterable[dict[str, Any]]) -> str:
     """Return results of `offline_speed.py` as Markdown: medians of the runs, and the ratio over pairs."""
     rows = []
     for result in results:
-        medians = [statistics.median(run[who] for run in result["runs"]) for who in ("noterl", "d3rlpy")]
-        cells = [f"{median:,.0f}" for median in medians]
-        rows.append((result["agent"], NAMES[result["backend"]], str(len(result["runs"])), *cells, ratio(result["ratio"])))
+        runs = result["runs"]
+        medians = [f"{statistics.median(run[who] for run in runs):,.0f}" for who in ("noterl", "d3rlpy")]
+        rows.append((result["agent"], NAMES[result["backend"]], str(len(runs)), *medians, ratio(result["ratio"])))
     return markdown_table(("agent", "backend", "pairs", "noterl", "d3rlpy", "ratio"), rows)
 
 

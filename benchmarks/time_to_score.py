@@ -1,6 +1,7 @@
 """Measure the time from the start of a process until its weights hold a score, beside the peers.
 
     python -m benchmarks.time_to_score CartPole-v1 --seeds 10
+    python -m benchmarks.time_to_score CartPole-v1 --draw docs/_static/time_to_score.svg
 
 noterl trains with its preset "fast", Stable-Baselines3 and SBX with the settings of rl-zoo3. The protocol:
 
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import json
 import os
 import subprocess
 import sys
@@ -245,11 +247,22 @@ def draw(result: dict[str, Any]) -> Any:
     return figure
 
 
+def save_figure(result: dict[str, Any], path: Path) -> None:
+    """Save the figure in noterl's style as an SVG file, which is the same for the same result."""
+    import matplotlib
+
+    from noterl.utils import figures
+
+    with matplotlib.rc_context({**figures.STYLE, "svg.hashsalt": result["task"]}):
+        draw(result).savefig(path, metadata={"Date": None})
+
+
 def parse(words: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0], prog="time_to_score.py")
     parser.add_argument("task", choices=RACES)
     parser.add_argument("--seeds", type=int, help="by default those of the task")
     parser.add_argument("--participants", nargs="+", help="by default all of the task")
+    parser.add_argument("--draw", type=Path, help="draw the stored result in this SVG file, without any run")
     parser.add_argument("--peer-python", default=str(ROOT / ".venv-peers" / "bin" / "python"))
     parser.add_argument("--child", choices=("train", "judge"), help=argparse.SUPPRESS)
     parser.add_argument("--seed", type=int, default=0, help=argparse.SUPPRESS)
@@ -271,10 +284,13 @@ def main(words: list[str] | None = None) -> None:
     if arguments.child == "judge":
         print_json(judged(environment, arguments.folder))
         return
+    path = FOLDER / f"{environment}.json"
+    if arguments.draw:
+        save_figure(json.loads(path.read_text()), arguments.draw)
+        return
     start = machine()
     warn_if_busy(start)
     participants = arguments.participants or race.participants
-    path = FOLDER / f"{environment}.json"
     seeds = range(arguments.seeds or race.seeds)
     count = len(participants)
     wanted = [(participants[(place + seed) % count], seed) for seed in seeds for place in range(count)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import os
 import platform
 import sys
@@ -268,7 +269,7 @@ def open_study(optuna: Any, path: Path | str, name: str, sampler: str, pruner: s
         samplers = {"tpe": optuna.samplers.TPESampler, "random": optuna.samplers.RandomSampler}
         study.sampler = samplers[sampler]()  # `Search` sets its seed
         for trial in study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.RUNNING,)):
-            if not _is_running(trial.user_attrs.get("process")):
+            if not _is_running(trial):
                 with contextlib.suppress(Exception):  # another process may have ended it meanwhile
                     study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
         complete = study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.COMPLETE,))
@@ -646,8 +647,12 @@ def _name_of(value: Any) -> str:
         return str(getattr(value, "options", type(value).__qualname__))
 
 
-def _is_running(process: Any) -> bool:
-    """Return whether a process may be running; processes of other machines cannot be found."""
+def _is_running(trial: Any) -> bool:
+    """Return whether the process of a trial may be running; processes of other machines cannot be found."""
+    process = trial.user_attrs.get("process")
+    # A process stores its id just after it has begun a trial.
+    if process is None and datetime.datetime.now() - trial.datetime_start < datetime.timedelta(minutes=1):
+        return True
     try:
         node, pid, created = process
         return node != platform.node() or bool(psutil.Process(int(pid)).create_time() == created)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import gc
 import math
 import os
@@ -176,6 +177,17 @@ class TestSearch:
             study.ask().set_user_attr("process", process)
         again = open_study(optuna, path, "noterl", "tpe", "none", 5)
         assert [trial.state for trial in again.trials] == [STATES.FAIL, STATES.RUNNING, STATES.RUNNING]
+
+    def test_trial_without_a_process_is_running_for_a_minute(self, tmp_path: Path) -> None:
+        """Another process has begun the trial and has not yet stored its id, or has died before that."""
+        path = tmp_path / "study.log"
+        study = open_study(optuna, path, "noterl", "tpe", "none", 5)
+        study.ask()
+        old = optuna.trial.create_trial(state=STATES.RUNNING)
+        old.datetime_start -= datetime.timedelta(minutes=2)
+        study.add_trial(old)
+        again = open_study(optuna, path, "noterl", "tpe", "none", 5)
+        assert [trial.state for trial in again.trials] == [STATES.RUNNING, STATES.FAIL]
 
     @pytest.mark.filterwarnings("ignore:Some regimes for parameter")  # of Optuna, about plots of few trials
     @pytest.mark.parametrize(

@@ -151,6 +151,11 @@ class Normalizers:
         self.reward: RunningMeanStd | None = RunningMeanStd(()) if reward else None
         self.returns: np.ndarray = np.zeros(0)
 
+    @property
+    def is_fixed(self) -> bool:
+        """Whether the statistics of observations are fixed, as after training from a data set."""
+        return self.observation is not None and self.observation.is_fixed
+
     def normalize_observation(self, observations: Array) -> Array:
         """Return normalized observations `[..., *shape]`, float32.
 
@@ -235,8 +240,7 @@ class Normalizers:
     def get_state(self) -> dict[str, Any]:
         """Return the statistics and the running returns."""
         state = {name: statistics and statistics.get_state() for name, statistics in self._named()}
-        is_fixed = self.observation is not None and self.observation.is_fixed
-        return {**state, "returns": self.returns.copy(), "fixed": is_fixed}
+        return {**state, "returns": self.returns.copy(), "fixed": self.is_fixed}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restore a state of `get_state`.

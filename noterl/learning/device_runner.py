@@ -34,7 +34,8 @@ def find_runner(learner: Any, actor: Actor, source: EnvSource, num_envs: int) ->
     gamma = None if "gamma" in algorithm.hyperparameters else discount_factor(algorithm)
     learner.updater.check_constants()
     key: tuple[Any, ...] = source.functions, num_envs, learner.batch_size, gamma, algorithm._reads.check()
-    key += (getattr(getattr(algorithm.spaces.normalizers, "observation", None), "is_fixed", None),)
+    normalizers = algorithm.spaces.normalizers
+    key += (normalizers is not None and normalizers.is_fixed,)  # a constant of the program, too
     if isinstance(learner, RolloutLearner):
         key += (algorithm.epochs,)
     else:

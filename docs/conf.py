@@ -127,7 +127,7 @@ def draw_learning_curves(folder: Path) -> None:
     for path in (report.RESULTS / "pong").glob("*.json"):
         draw_result(pong.draw, path, folder / f"pong-{path.stem}.svg")
     for path in (report.RESULTS / "time_to_score").glob("*.json"):
-        draw_result(time_to_score.draw, path, folder / f"time-{path.stem}.svg")
+        time_to_score.save_figure(json.loads(path.read_text(encoding="utf-8")), folder / f"time-{path.stem}.svg")
     pictures = "\n\n".join(f"### {name}\n\n![{name}](../_generated/curves/{name}.svg)" for name in names)
     (GENERATED / "curves.md").write_text(f"{pictures}\n", encoding="utf-8")
     overview = report.short_speed_table([json.loads(path.read_text()) for path in speed_results()])

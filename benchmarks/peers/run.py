@@ -78,24 +78,26 @@ def dqn(cls: type, task: Task, seed: int, steps: int) -> Any:
     )
 
 
+def falling(value: float) -> Any:
+    """Return a schedule from a value to 0."""
+    return lambda remaining: remaining * value
+
+
 def ppo(cls: type, task: Task, seed: int, steps: int) -> Any:
     from stable_baselines3.common.env_util import make_vec_env
 
     settings = task.settings
-
-    def scheduled(value: float) -> Any:
-        return (lambda remaining: remaining * value) if settings.get("anneal") else value
-
+    schedule = falling if settings.get("anneal") else float
     return cls(
         "MlpPolicy",
         make_vec_env(task.environment, settings["num_envs"], seed=seed),
-        learning_rate=scheduled(settings["learning_rate"]),
+        learning_rate=schedule(settings["learning_rate"]),
         n_steps=settings["rollout_steps"],
         batch_size=settings["batch_size"],
         n_epochs=settings["epochs"],
         gamma=settings["gamma"],
         gae_lambda=settings["gae_lambda"],
-        clip_range=scheduled(settings["clip"]),
+        clip_range=schedule(settings["clip"]),
         ent_coef=settings["entropy_coefficient"],
         **common_arguments(settings, seed),
     )

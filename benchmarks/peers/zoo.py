@@ -16,7 +16,7 @@ import numpy as np
 
 from benchmarks.evaluation import evaluate, print_json
 from benchmarks.judging import judge
-from benchmarks.peers.run import algorithm_class, callback
+from benchmarks.peers.run import algorithm_class, callback, falling
 
 # Of hyperparams/*.yml of rl-zoo3: ppo 208b6fd, dqn ce95481, sac c94924e. `linear` names what falls to 0.
 WIDE = {"net_arch": [256, 256]}
@@ -99,11 +99,6 @@ SETTINGS: dict[tuple[str, str], dict[str, Any]] = {
     },
     ("SAC", "HalfCheetah-v5"): {"steps": 1_000_000, "learning_starts": 10_000},
 }
-
-
-def falling(value: float) -> Any:
-    """Return a schedule from a value to 0."""
-    return lambda remaining: remaining * value
 
 
 def train(peer: str, algorithm: str, environment: str, seed: int, folder: Path, every: int) -> None:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLUMNS = ("reward", "length", "loss", "steps", "updates", "time")
-_FEW = 50  # values, up to which a plot marks each one
 
 
 def check_logs(episode: int, logs: Logs) -> None:
@@ -165,8 +164,8 @@ class History(Callback):
                 present = ~np.isnan(values)
                 values = values[present]
                 at = np.asarray(columns[x], np.float64)[present]
-                # A marker shows a value without neighbors, such as that of the first evaluation.
-                (line,) = axes.plot(at, values, marker="." if len(values) < _FEW else "", label=name.replace("_", " "))
+                # Among few values, a marker shows one without neighbors, such as that of the first evaluation.
+                (line,) = axes.plot(at, values, marker="." if len(values) < 50 else "", label=name.replace("_", " "))
                 if 1 < width <= len(values):
                     line.set(alpha=0.35, linewidth=0.7)
                     # Without the first values, whose mean would be over fewer.

@@ -21,8 +21,6 @@ import numpy as np
 # Generators whose names start with this are the same in all processes of a run: they are of the global batch.
 SHARED = "update/"
 
-_MAX_SEED = 2**128  # NumPy's default seeds have 128 bits
-
 # Held while Python's or torch's global generator is seeded, so that agents in other threads do not sample from it.
 GLOBAL_GENERATORS = threading.RLock()
 
@@ -130,7 +128,8 @@ def selection_seed(seed: int) -> int:
 def check_seed(seed: Any) -> None:
     """Raise a ValueError if the seed is not a non-negative int below 2**128, or None."""
     is_int = isinstance(seed, int | np.integer) and not isinstance(seed, bool)
-    if is_int and seed >= _MAX_SEED:  # NumPy takes seconds for seeds of 10^5 digits, and Python does not print them
+    # NumPy's default seeds have 128 bits. It takes seconds for seeds of 10^5 digits, and Python does not print them.
+    if is_int and seed >= 2**128:
         raise ValueError("seed must be below 2**128")
     if seed is not None and (not is_int or seed < 0):
         raise ValueError(f"seed must be a non-negative int or None, got {seed!r}")

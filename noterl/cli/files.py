@@ -31,8 +31,6 @@ _HELP = {
     "publish": "Write a trained agent and a card for a model hub to FOLDER, which follows FILE.",
     "data record": "Store the data of an agent's episodes: in an .npz file or, for other paths, in a folder.",
 }
-# The options of `noterl train` that these commands have, too.
-_OF_RUN = ("weights", "backend", "quiet")
 
 
 def run_play(arguments: Sequence[str]) -> None:
@@ -145,7 +143,7 @@ def _run(method: str, arguments: Sequence[str], skip: Sequence[str], fixed: dict
     for module in modules:
         classes |= train.classes_of(train.import_module(module, "--import"))
     function = noterl.Dataset.record if method == "data record" else getattr(noterl.Agent, method)
-    options = [*options_of(function, method, skip=skip), _JSON, *train.options_of_run(_OF_RUN)]
+    options = [*options_of(function, method, skip=skip), _JSON, *train.options_of_run(("weights", "backend", "quiet"))]
     name = arguments[0] if arguments and _is_agent(arguments[0]) else None
     if name is None:
         path, option_arguments = _file_of(method, arguments, options)

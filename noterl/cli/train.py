@@ -30,9 +30,6 @@ LAST_EPISODES = 100  # whose mean return is the score of a run
 
 _EXPECTED = {"--config": "the path of a TOML file", "--import": "the name of a module", "--seeds": "seeds, such as 0-9"}
 
-# The arguments of `fit` that the options of the run replace.
-_NOT_FIT = ("env", "seed", "callbacks")
-
 
 def read_options(arguments: Sequence[str]) -> tuple[str, list[Option], dict[str, Given]]:
     """Return the agent's name, all options of the command, and the given ones.
@@ -131,7 +128,7 @@ def options_of_agent(name: str, others: Sequence[Option]) -> list[Option]:
     for function, group, skip in (
         (agent, plain_name(name), ("env", "seed")),
         (agent.compile, "compile", ()),
-        (agent.fit, "fit", _NOT_FIT),
+        (agent.fit, "fit", ("env", "seed", "callbacks")),  # which options of the run replace
     ):
         # An option that exists already, such as `--seed` of the run, stands for the argument of the same name.
         taken = {option.key for option in options}

@@ -11,8 +11,6 @@ from noterl.cli.train import about, noterl_class, options_of_agent, options_of_r
 from noterl.tune import search
 from noterl.tune.ranges import RANGES
 
-_OWN = ("env", "backend", "quiet")
-
 
 def run(arguments: Sequence[str]) -> None:
     """Run `noterl tune`.
@@ -25,7 +23,7 @@ def run(arguments: Sequence[str]) -> None:
     # `read_command` has imported the modules already.
     table.pop("import")
     search_options = options_of(search.tune, "tune", skip=("agent", "env", "space"))
-    options = options_of_agent(name, [*options_of_run(_OWN), *search_options])
+    options = options_of_agent(name, [*options_of_run(("env", "backend", "quiet")), *search_options])
     ranges = ", ".join(range_class.__name__ for range_class in RANGES)
     text = (
         f"Search for the hyperparameters of {about(name)}. The value of an option may be a range ({ranges}), such as "

@@ -55,7 +55,7 @@ class DDP(ProcessStrategy):
         """
         from noterl.backends.torch import replicas
 
-        device = replicas.device_of(variables)
+        device = variables[0].value.device
         # Without a launcher's variables, this is the only process of its machine.
         local = int(os.environ.get("LOCAL_RANK", 0)), int(os.environ.get("LOCAL_WORLD_SIZE", 1))
         replicas.check_device(device, *local)

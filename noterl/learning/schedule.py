@@ -18,7 +18,6 @@ class Due(NamedTuple):
     target: bool
 
 
-_NOTHING = Due(0, False)
 # What can be set during training, and the word that it may be instead of a number.
 SETTABLE = {"batch_size": "rollout", "update_every": "episode", "updates": "pass"}
 MOST_SAMPLED = 2**27  # transitions of a group: 1 GiB of indices
@@ -171,7 +170,7 @@ class UpdateSchedule:
             times = after // self.update_every - max(before, self.learning_starts) // self.update_every
         count = num_sampleable() if times else 0
         if not times or count < self.batch_size:
-            return Due(0, target) if target else _NOTHING
+            return Due(0, target)
         updates = math.ceil(count / self.batch_size) if isinstance(self.updates, str) else self.updates
         return Due(times * updates, target)
 

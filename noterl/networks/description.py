@@ -25,7 +25,6 @@ _OPTIONS = ("activation", "initializer", "gain")
 _SIZES = {layer: PLAN_LAYERS[layer][:-2] for layer in ("dense", "convolution", "flatten")}
 # Layers of the builder `simba` that a description also has; a residual block has as many units as its inputs.
 _SIZES |= {"layer_norm": (), "residual": ("units",)}
-_WITH_OPTIONS = ("dense", "convolution")
 _ROLES = ("actor", "critic", "q", "network")
 _NETWORK_KEYS = ("layers", "output")
 _KEYS = (*_NETWORK_KEYS, "shared", *_ROLES)
@@ -315,7 +314,7 @@ def _check_network(table: Mapping[str, Any], place: Keys) -> None:
                 (*keys, "layer"), f"unknown layer {layer_name!r}: {explain_name(layer_name, _SIZES)}"
             )
         sizes = _SIZES[layer_name]
-        _check_names(layer, ("layer", *sizes, *(_OPTIONS if layer_name in _WITH_OPTIONS else ())), keys)
+        _check_names(layer, ("layer", *sizes, *(_OPTIONS if layer_name in ("dense", "convolution") else ())), keys)
         for name in sizes:
             if name not in layer:
                 raise _DescriptionError(keys, f"the layer {layer_name} needs the key {name!r}")

@@ -12,8 +12,6 @@ from typing import Any, TypeVar
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
-_METHODS = ("compile", "fit", "evaluate")
-
 
 def hint(word: str) -> str | None:
     """Return what replaces a word of other libraries in noterl; None if no library has the word.
@@ -167,4 +165,4 @@ def _arguments(function: Callable[..., Any]) -> list[str]:
 
 
 def _arguments_of_methods(cls: type) -> dict[str, list[str]]:
-    return {name: _arguments(getattr(cls, name)) for name in _METHODS if hasattr(cls, name)}
+    return {name: _arguments(getattr(cls, name)) for name in ("compile", "fit", "evaluate") if hasattr(cls, name)}

@@ -217,11 +217,6 @@ def _serve_store(host: str, port: int) -> dist.TCPStore:
     )
 
 
-def device_of(variables: Sequence[Any]) -> torch.device:
-    """Return the device of the variables."""
-    return variables[0].value.device
-
-
 def existing_rank(group: Any = None) -> tuple[int, int] | None:
     """Return the rank and the size of a process group, by default of the one in this process; None if there is none."""
     if group is None and not dist.is_initialized():

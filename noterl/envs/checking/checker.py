@@ -18,7 +18,6 @@ from noterl.envs.spaces import show
 STEP = "(observation, reward, terminated, truncated, info)"
 # Networks and memories hold float32.
 _LARGEST = float(np.finfo(np.float32).max)
-_SMALLEST = -_LARGEST
 # What environments usually return as `terminated` and `truncated`; `check_end` looks at anything else.
 _FLAGS = frozenset({bool, np.bool_})
 
@@ -107,7 +106,7 @@ class Checker:
             # A reward that is an array is probably an observation: the values are in another order.
             raise InvalidStepError(f"step must return {STEP}, got {show(repr(result))}") from error
         # The usual case of `reward` without its call, so that a step is not slower than with two calls.
-        if type(reward) is not float or not _SMALLEST <= reward <= _LARGEST:
+        if type(reward) is not float or not -_LARGEST <= reward <= _LARGEST:
             self.reward(reward, lane, step)
         if type(terminated) not in _FLAGS or type(truncated) not in _FLAGS:
             check_end("terminated", terminated, 1)

@@ -82,8 +82,9 @@ class DeviceRunner(ABC):
         self._normalizers = normalizers
         self._schedules = scheduled(learner)
 
-    def on_start(self) -> None:  # noqa: B027
+    def on_start(self) -> None:
         """Called when all episodes start."""
+        self._normalizers.restart()
 
     def release(self) -> None:  # noqa: B027
         """Called when another runner follows, or the environments continue from a file."""

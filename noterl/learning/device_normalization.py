@@ -10,6 +10,9 @@ from noterl.backends import keras, ops
 from noterl.normalization import CLIP, EPSILON, Normalizers, RunningMeanStd, merged
 from noterl.types import Batch
 
+# In float32, one value of more would change the mean by less than its rounding.
+_LARGEST_COUNT = 2.0**20
+
 
 class DeviceStatistics:
     """Mean, variance and count as variables, in float32.
@@ -41,17 +44,22 @@ class DeviceStatistics:
     def add(self, values: Any) -> None:
         """Add values `[n, *shape]`."""
         values = ops.cast(values, "float32")
-        added = ops.mean(values, axis=0), ops.var(values, axis=0), float(values.shape[0])
+        # The mean of differences is exact for a value that never changes.
+        shifted = values - values[0]
+        added = values[0] + ops.mean(shifted, axis=0), ops.var(shifted, axis=0), float(values.shape[0])
         self._assign(merged(self._tensors(), added))
 
     def add_each(self, values: Any, counted: Any) -> None:
         """Add the values `[n, *shape]` that are `counted`, `[n]`, one after another.
 
-        So the result is the same if other calls add some of the values.
+        So the result is the same if other calls add some of the values. From `_LARGEST_COUNT` values on, the statistics
+        are moving averages over about as many.
         """
 
         def step(before: tuple[Any, ...], row: tuple[Any, Any]) -> tuple[tuple[Any, ...], None]:
-            after = merged(before, (row[0], 0.0, 1.0))
+            mean, variance, count = before
+            moments = merged((mean, variance, ops.minimum(count, _LARGEST_COUNT)), (row[0], 0.0, 1.0))[:2]
+            after = *moments, count + 1.0
             return tuple(ops.where(row[1], new, old) for new, old in zip(after, before, strict=True)), None
 
         self._assign(ops.scan(step, self._tensors(), (ops.cast(values, "float32"), counted))[0])
@@ -100,12 +108,16 @@ class DeviceNormalizers:
         returns = self._host.returns
         self._returns.assign(returns if returns.shape == self._returns.shape else np.zeros(self._returns.shape))
 
+    def restart(self) -> None:
+        """Reset the discounted returns, because all episodes start."""
+        self._host.returns = np.zeros(0)
+
     def unload(self) -> None:
         """Assign the values of the variables to the normalizers on the host."""
         for statistics in self._statistics:
             statistics.unload()
         if self._reward is not None:
-            self._host.returns = np.array(self._returns, np.float64)
+            self._host.returns = np.nan_to_num(np.array(self._returns, np.float64), posinf=0.0, neginf=0.0)
 
     def observations(self, observations: Any) -> Any:
         """Return normalized observations of networks `[..., *shape]`."""

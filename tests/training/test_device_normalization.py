@@ -15,8 +15,8 @@ from noterl.backends import keras
 from noterl.backends.common import NonFiniteError
 from noterl.collect import DeviceLanes
 from noterl.envs.functional import functional, import_jax
-from noterl.learning.device_normalization import DeviceNormalizers
-from noterl.normalization import Normalizers
+from noterl.learning.device_normalization import DeviceNormalizers, DeviceStatistics
+from noterl.normalization import Normalizers, RunningMeanStd
 from noterl.policies import GreedyQPolicy
 from noterl.replay import Replay
 from noterl.types import Batch
@@ -93,25 +93,57 @@ def test_rollouts_and_batches_are_those_of_the_host() -> None:
     assert_same_batch(device.batch(tensors), host.normalize_batch(batch))
 
 
+def last_rollout(agent: noterl.PPO) -> Batch:
+    """Return the rollout `[ROUNDS, LANES, ...]` that the agent has learned from last."""
+    assert isinstance(agent._parts.session.lanes, DeviceLanes)
+    memory = agent._parts.session.lanes.carry.memory
+    names = ("observation", "action", "reward", "next_observation")
+    fields = {name: np.asarray(getattr(memory, name)) for name in names}
+    ones = np.ones((ROUNDS, LANES))
+    return Batch(**fields, discount=ones, weight=ones, index=0 * ones, extra={"ended": np.asarray(memory.ended)})
+
+
 def test_agent_that_learns_from_rollouts_has_the_statistics_of_its_rollouts() -> None:
     agent = ppo()
     host = Normalizers(agent.spaces.encoder.space.shape, reward=True)
     for _ in range(4):
         fit(agent, ROUNDS * LANES)
-        memory = agent._parts.session.lanes.carry.memory
-        fields = {name: np.asarray(getattr(memory, name)) for name in ("observation", "action", "reward")}
-        shape = fields["reward"].shape
-        batch = Batch(
-            **fields,
-            next_observation=np.asarray(memory.next_observation),
-            discount=np.ones(shape),
-            weight=np.ones(shape),
-            index=np.zeros(shape),
-            extra={"ended": np.asarray(memory.ended)},
-        )
-        host.normalize_rollout(batch, 0.9)
+        host.normalize_rollout(last_rollout(agent), 0.9)
         assert_close(statistics(agent.spaces.normalizers), statistics(host))
-    assert isinstance(agent._parts.session.lanes, DeviceLanes) and agent.updates > 0
+    assert agent.updates > 0
+
+
+@pytest.mark.parametrize("arguments", [{"seed": 9}, {"env": line()}], ids=["seed", "env"])
+def test_returns_begin_at_0_when_all_episodes_restart(arguments: dict[str, Any]) -> None:
+    agent = ppo()
+    fit(agent, ROUNDS * LANES)
+    host = copy.deepcopy(agent.spaces.normalizers)
+    assert host.returns.any()
+    host.returns[:] = 0.0
+    fit(agent, ROUNDS * LANES, **arguments)
+    host.normalize_rollout(last_rollout(agent), 0.9)
+    assert_close(statistics(agent.spaces.normalizers), statistics(host))
+
+
+def test_values_beyond_the_precision_of_the_count_do_not_change_the_variance() -> None:
+    host = RunningMeanStd(())
+    host.set_state({"mean": np.array(0.0), "variance": np.array(1.0), "count": 2**24})
+    device = DeviceStatistics(host)
+    device.load()
+    values = np.tile(np.float32([1.0, -1.0]), 2**15)
+    device.add_each(values, np.ones(len(values), bool))
+    device.unload()
+    assert host.variance == pytest.approx(1.0, abs=1e-4)
+    assert host.mean == pytest.approx(0.0, abs=1e-4)
+
+
+def test_value_that_never_changes_has_no_variance() -> None:
+    host = RunningMeanStd((1,))
+    device = DeviceStatistics(host)
+    device.load()
+    device.add(np.full((1_000, 1), 100_000.1, np.float32))
+    device.unload()
+    assert (host.mean, host.variance) == (np.float32(100_000.1), 0.0)
 
 
 @pytest.mark.parametrize("batch_size", [128, 4], ids=["acting", "learning"])
@@ -167,28 +199,32 @@ def test_new_episodes_do_not_continue_the_returns_of_the_last_ones() -> None:
     assert not agent.spaces.normalizers.returns.any()
 
 
-def broken() -> Any:
-    """Return an environment whose observations are NaN after 30 steps."""
+def broken(name: str) -> Any:
+    """Return an environment whose "observation" or "reward" is NaN after 30 steps."""
 
     def reset(key: Any) -> tuple[Any, Any]:
         time = import_jax().numpy.int32(0)
         return observed(time), time
 
     def step(key: Any, time: Any, action: Any) -> tuple[Any, ...]:
-        return observed(time + 1), time + 1, 1.0, False, False
+        return observed(time + 1), time + 1, value(time, "reward"), False, False
 
     def observed(time: Any) -> Any:
+        return value(time, "observation")[None]
+
+    def value(time: Any, kind: str) -> Any:
         jnp = import_jax().numpy
-        return jnp.where(time < 30, time / 10.0, jnp.nan)[None]
+        return jnp.where((time < 30) | (kind != name), time / 10.0, jnp.nan)
 
     return functional(reset, step, spaces.Box(-1.0, 1.0, (1,)), spaces.Discrete(2), max_episode_steps=40)
 
 
 @pytest.mark.parametrize("make", [ppo, dqn])
-def test_observations_that_are_nan_do_not_enter_the_statistics(make: Any) -> None:
-    agent = make(env=broken())
+@pytest.mark.parametrize("name", ["observation", "reward"])
+def test_values_that_are_nan_do_not_enter_the_statistics(make: Any, name: str) -> None:
+    agent = make(env=broken(name))
     with pytest.raises(NonFiniteError):
         fit(agent, 40 * LANES)
     found = statistics(agent.spaces.normalizers)
     assert all(np.isfinite(values).all() for values in found.values())
-    assert 0 < found["observation/count"] <= 30 * LANES
+    assert 0 < found["observation/count"] < 40 * LANES

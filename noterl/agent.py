@@ -99,7 +99,8 @@ class BaseAgent(Algorithm):
             env: the id of the environment, such as "CartPole-v1" or "atari:Pong".
             name: the name of the preset: "fast" for settings of noterl that reach a score in a short time, "zoo" for
                 the settings that rl-zoo3 publishes for Stable-Baselines3.
-            **arguments: of the constructor, of `compile` or of `fit`; each replaces the preset's argument.
+            **arguments: of the constructor, of `compile`, or of `fit` if the default there is None; each replaces the
+                preset's argument.
 
         Raises:
             ValueError: if there is no such preset, or an argument is unknown; the message names the nearest.

@@ -70,6 +70,10 @@ def test_lanes_are_a_vector_environment_unless_fit_receives_workers_or_an_enviro
     agent.fit(steps=16, workers=1, verbose=0)
     assert isinstance(agent._parts.session.lanes, PoolLanes)
     agent.close()
+    agent = make(workers=1)
+    agent.fit(steps=16, verbose=0)
+    assert isinstance(agent._parts.session.lanes, PoolLanes)
+    agent.close()
 
 
 def test_tasks_with_a_vector_environment_use_it() -> None:
@@ -96,6 +100,15 @@ def test_schedules_span_the_budget_of_the_fit_that_runs_them() -> None:
     agent.fit(steps=512, vectorize=False, callbacks=[record], verbose=0)
     assert clips == pytest.approx([0.2 * (1 - step / 1024) for step in (640, 768, 896, 1024)], abs=1e-6)
     assert agent.get_config()["clip"].steps == 1024
+
+
+def test_schedules_span_the_updates_on_a_data_set() -> None:
+    agent = noterl.SAC.from_preset("Pendulum-v1", hidden=(8,), seed=1)
+    data = noterl.Dataset.record(agent, steps=300)
+    for updates in (20, 50):
+        agent.fit(dataset=data, updates=updates, verbose=0)
+        (schedule,) = [schedule for schedule, _ in agent._parts.preset.spans]
+        assert schedule.steps == agent.updates
 
 
 def test_exploration_spans_a_fraction_of_the_budget() -> None:
@@ -139,9 +152,18 @@ def test_missing_preset_names_the_nearest(algorithm: str, env: str, name: str, t
         getattr(noterl, algorithm).from_preset(env, name)
 
 
-def test_unknown_argument_is_named() -> None:
-    with pytest.raises(ValueError, match=r"hiden .*'hidden'"):
-        noterl.PPO.from_preset("CartPole-v1", hiden=(8,))
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"hiden": (8,)}, r"hiden .*'hidden'"),
+        ({"callbacks": [noterl.Callback()]}, "callbacks must be an argument of fit"),
+        ({"steps": "many"}, "steps must be"),
+        ({"env": gymnasium.make("CartPole-v1")}, "env must be the id of a task"),
+    ],
+)
+def test_wrong_argument_is_named(arguments: dict[str, Any], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        noterl.PPO.from_preset(**{"env": "CartPole-v1", **arguments})
 
 
 def test_command_line_runs_the_same_preset(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

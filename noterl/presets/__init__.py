@@ -17,6 +17,7 @@ from importlib import resources
 from typing import Any
 
 from noterl import registry
+from noterl.utils.checks import check_positive, whole
 from noterl.utils.words import explain_name
 
 
@@ -52,18 +53,23 @@ class Preset:
         Args:
             kind: the class of the agent.
             env: the environment of the agent.
-            arguments: of the constructor, of `compile` or of `fit`; each replaces the preset's argument.
+            arguments: of the constructor, of `compile`, or of `fit` if the default there is None; each replaces the
+                preset's argument.
 
         Raises:
             ValueError: if neither of the three has an argument; the message names the argument.
         """
         chosen = {**self.arguments, **arguments}
+        check_positive("steps", whole(chosen.get("steps")), none=True)
         spans: list[tuple[Any, float]] = []
         values = {name: _object(value, chosen.get("steps"), spans) for name, value in chosen.items()}
         groups: list[dict[str, Any]] = []
         for function in (kind, kind.compile, kind.fit):
             names = inspect.signature(function).parameters.keys() - {"self", "env"}
             groups.append({name: values.pop(name) for name in names & values.keys()})
+        for name, value in groups[2].items():
+            if inspect.signature(kind.fit).parameters[name].default is not None:
+                raise ValueError(f"{name} must be an argument of fit, not of from_preset, got {name}={value!r}")
         for name, value in values.items():
             hint = explain_name(name, set(inspect.signature(kind).parameters))
             raise ValueError(
@@ -97,14 +103,14 @@ class FitDefaults:
         replaced: set[str] = set()
         if fit.steps is not None or fit.episodes is not None:
             replaced |= {"steps", "episodes"}
-        if fit.workers or fit.env is not None:
+        if fit.workers or self.arguments.get("workers") or fit.env is not None:
             replaced.add("vectorize")
         for name, value in self.arguments.items():
             if getattr(fit, name) is None and name not in replaced:
                 setattr(fit, name, value)
 
     def span(self, steps: int) -> None:
-        """Let the schedules end at their fractions of a number of environment steps."""
+        """Let the schedules end at their fractions of a number of steps or, without an environment, of updates."""
         for scheduled, fraction in self.spans:
             scheduled.steps = _steps(fraction, steps)
             scheduled._config["steps"] = scheduled.steps  # what a file holds
@@ -140,6 +146,8 @@ def find(kind: type, env: str, name: str) -> Preset:
     Raises:
         ValueError: if there is no such preset; the message names the nearest.
     """
+    if not isinstance(env, str):
+        raise ValueError(f"env must be the id of a task that has a preset; fit takes others; got {env!r:.80}")
     # A class of the user has the presets of noterl's class below it, but TQC does not have the presets of SAC.
     algorithm = next((base.__name__ for base in kind.__mro__ if base.__module__.startswith("noterl.")), "")
     everything = catalogue()

@@ -168,8 +168,9 @@ class Fit:
     def begin(self) -> Budget:
         """Build the agent and check the arguments; then let callbacks restore the agent and change the budget."""
         counters = self.parts.counters
-        if self.parts.preset is not None and self.steps is not None:
-            self.parts.preset.span(counters.steps + self.steps)
+        unit = self.budgets[-1]  # which schedules count, too
+        if self.parts.preset is not None and getattr(self, unit) is not None:
+            self.parts.preset.span(getattr(counters, unit) + getattr(self, unit))
         learner, actor = self.parts.build_to_train()
         self.info = self._check_info()
         check_strategy(self.strategy, learner)

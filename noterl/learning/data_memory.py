@@ -164,6 +164,11 @@ class MixedSample:
         return MixedSample(self.own[updates], self.data[updates], self.gamma)
 
 
+def rows_of_data(share: float, batch_size: int) -> int:
+    """Return how many transitions of a mixed batch come from the data set: at least one, and not all."""
+    return min(max(round(share * batch_size), 1), batch_size - 1)
+
+
 class MixedMemory:
     """The agent's own memory and a data set: each batch holds transitions of both; used like a `Replay` by learners.
 
@@ -184,18 +189,14 @@ class MixedMemory:
         self.gather_ahead: Any = own.gather_ahead
         self._share = share
 
-    def rows_of_data(self, batch_size: int) -> int:
-        """Return how many transitions of a batch come from the data set: at least one, and not all."""
-        return min(max(round(self._share * batch_size), 1), batch_size - 1)
-
     def num_sampleable(self, at_most: int) -> int:
         """Return `at_most` if a batch of this size can be sampled, otherwise 0."""
-        own = at_most - self.rows_of_data(at_most)
+        own = at_most - rows_of_data(self._share, at_most)
         return at_most if self.own.num_sampleable(own) >= own else 0
 
     def sample(self, updates: int, batch_size: int, *, generator: np.random.Generator) -> MixedSample:
         """Sample both memories; see `Replay.sample`."""
-        rows = self.rows_of_data(batch_size)
+        rows = rows_of_data(self._share, batch_size)
         own = self.own.sample(updates, batch_size - rows, generator=generator)
         return MixedSample(own, self.data.sample(updates, rows, generator=generator))
 

@@ -76,7 +76,7 @@ class DataFit(Fit):
         if budget.resumed and self.parts.counters.updates >= budget.last_update:
             return nullcontext()
         learner: Any = self.parts.learner
-        return learner.learning_from(self.parts.use_data(self.dataset, is_resumed=budget.resumed))
+        return learner.learning_from(self.parts.use_data(self.dataset, learner.batch_size, is_resumed=budget.resumed))
 
 
 def _warn_of_counts(callback: Callback) -> None:

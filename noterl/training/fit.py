@@ -18,7 +18,7 @@ from noterl.collect.workers.settings import check_actor, check_workers
 from noterl.data.dataset import Dataset
 from noterl.distribute import SINGLE, resolve
 from noterl.history import COLUMNS, History
-from noterl.learning.data_memory import MixedMemory, check_learns_from_data
+from noterl.learning.data_memory import MixedMemory, check_learns_from_data, rows_of_data
 from noterl.learning.device_runner import runs_on_device
 from noterl.random import check_seed
 from noterl.training.console import can_show_progress_bar
@@ -96,7 +96,8 @@ class Fit:
         if self.dataset is None:
             return nullcontext()
         learner: Any = self.parts.learner
-        memory = self.parts.use_data(self.dataset, is_resumed=budget.resumed)
+        rows = rows_of_data(self.dataset_share, learner.batch_size)
+        memory = self.parts.use_data(self.dataset, rows, is_resumed=budget.resumed)
         return learner.learning_from(MixedMemory(learner.replay, memory, self.dataset_share))
 
     def check_arguments(self) -> None:

@@ -196,19 +196,19 @@ class Parts:
         if self.built_actor is not None:
             self.built_actor.mark_stale()
 
-    def use_data(self, dataset: Any, *, is_resumed: bool) -> Replay:
+    def use_data(self, dataset: Any, rows: int, *, is_resumed: bool) -> Replay:
         """Return the memory that holds a data set, with the priorities of the last `fit` or of a restored state.
 
         The memory stays in `data`. The normalizers compute their statistics from the data set, unless there are some.
 
         Raises:
-            ValueError: if a run resumes with other data, or the data set is smaller than a batch.
+            ValueError: if a run resumes with other data, or the data set has fewer than the `rows` of a batch.
         """
         learner = self.learner
-        if len(dataset) < learner.batch_size:
+        if len(dataset) < rows:
             raise ValueError(
-                f"batch_size must be at most the number of transitions in dataset, {len(dataset)}, got "
-                f"{learner.batch_size}"
+                f"dataset must have at least the {rows} transitions that a batch of batch_size={learner.batch_size} "
+                f"takes from it, got {len(dataset)}"
             )
         memory = self.data
         if memory is None or not memory.holds(dataset, learner.replay):

@@ -425,10 +425,10 @@ class TestMixing:
         assert all((reward != 0).sum(axis=1).tolist() == [2] * len(reward) for reward in rewards)
 
     def test_share_leaves_at_least_one_of_each(self) -> None:
-        from noterl.learning.data_memory import MixedMemory
+        from noterl.learning.data_memory import rows_of_data
 
         for share, expected in ((0.01, 1), (0.5, 4), (0.99, 7)):
-            assert MixedMemory(Replay(9), Replay(9), share).rows_of_data(8) == expected
+            assert rows_of_data(share, 8) == expected
 
     @pytest.mark.backends("torch")
     def test_offline_training_continues_in_an_environment(self) -> None:
@@ -511,9 +511,17 @@ class TestErrors:
         assert agent.updates == 0
 
     def test_data_smaller_than_a_batch_are_refused(self) -> None:
-        agent = make_agent(batch_size=64)
-        with pytest.raises(ValueError, match="batch_size must be at most the number of transitions in dataset, 20"):
-            agent.fit(dataset=make_data(episodes=1), updates=5)
+        agent = noterl.DQN(lambda: Line(), hidden=(8,), seed=1)
+        agent.compile(batch_size=64)
+        data = make_data(episodes=1)
+        with pytest.raises(ValueError, match=r"dataset must have at least the 64 transitions .* got 20"):
+            agent.fit(dataset=data, updates=5)
+        with pytest.raises(ValueError, match=r"dataset must have at least the 32 transitions .* got 20"):
+            agent.fit(steps=5, dataset=data, dataset_share=0.5)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # no update in so few steps
+            agent.fit(steps=5, dataset=data, dataset_share=0.1, verbose=0)
+        assert agent.steps == 5
 
     @pytest.mark.backends("torch")
     def test_no_environment_is_opened(self) -> None:

@@ -52,7 +52,7 @@ def fqe(agent: Agent, dataset: Dataset, *, updates: int = 10_000, bootstrap: int
 
     Args:
         agent: the agent.
-        dataset: episodes that the agent has not learned from.
+        dataset: episodes that the agent has not learned from, or what `Dataset.load` takes.
         updates: gradient updates of all critics.
         bootstrap: the number of samples of episodes; use 100 for a report.
         seed: of the samples, the batches and the initial weights.
@@ -74,7 +74,7 @@ def fqe(agent: Agent, dataset: Dataset, *, updates: int = 10_000, bootstrap: int
     check_positive("bootstrap", bootstrap)
     if agent.state_spec:
         raise ValueError(f"agent must have no state, got the state_spec {agent.state_spec!r} of {type(agent).__name__}")
-    dataset = with_agent_spaces(agent, dataset, "dataset")
+    dataset = with_agent_spaces(agent, dataset if isinstance(dataset, Dataset) else Dataset.load(dataset), "dataset")
     episodes = len(dataset.lengths)
     if episodes < 2:
         raise ValueError(f"dataset must have at least two episodes, because episodes are drawn, got {episodes}")

@@ -22,7 +22,7 @@ from noterl.collect.action_log import ActionLog
 from noterl.collect.base import Lanes
 from noterl.collect.env_calls import EnvCall
 from noterl.collect.info import info_of_lane
-from noterl.collect.ledger import is_owner, set_owner, warn_restarted, warn_too_long
+from noterl.collect.ledger import is_owner, joint_kind, set_owner, warn_restarted, warn_too_long
 from noterl.envs import EnvSource
 from noterl.envs.checking.checker import Checker
 from noterl.envs.checking.vector import check_step
@@ -349,7 +349,7 @@ class VectorLanes(Lanes):
         saved = state.get("vector")
         lanes = state["lanes"]
         if saved is None:
-            return "the state is of scalar environments"
+            return f"the state is of {joint_kind(state) or 'scalar environments'}"
         if (len(lanes), saved["mode"]) != (self.num_envs, self._mode.value):
             return f"the state is of {len(lanes)} environments in the mode {saved['mode']}"
         if saved["actions"] is None:

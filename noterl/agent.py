@@ -250,8 +250,8 @@ class BaseAgent(Algorithm):
                 means "last". The values must be numbers. `evaluate` reports the values too.
             dataset: a `noterl.Dataset`, or what `Dataset.load` takes: a path or a Minari id. With `updates`, the agent
                 learns from these data alone. With `episodes` or `steps`, batches hold transitions of the data beside
-                the agent's own. The first data set sets the statistics of `normalize_observation`, which then stay
-                fixed. Agents that learn from rollouts cannot learn from data sets.
+                the agent's own. The first data set sets the statistics of `normalize_observation` if there are none.
+                They then stay fixed. Agents that learn from rollouts cannot learn from data sets.
             dataset_share: the share of `dataset` in each batch of a `fit` in an environment, above 0 and below 1.
             updates: number of gradient updates on `dataset`, an int or a float without a fraction such as 1e5. May be
                 None if a callback ends training.

@@ -177,18 +177,20 @@ def offline_online_tables(results: Path = RESULTS) -> str:
 
 def offline_online_table(result: dict[str, Any]) -> str:
     """Return a result of `offline_online.py` as Markdown: each row is an agent in an environment."""
-    head = ("agent", "environment", "steps", "seeds", "median", "worst", "comparison")
+    head = ("agent", "environment", "steps", "seeds", "median", "worst", "beside SAC, or its own offline score")
     rows = []
     for line in result["summary"]:
-        words = ""
-        if "beside SAC" in line:
-            found = line["beside SAC"]
-            words = f"{found['outcome']} than SAC" if found["outcome"] in ("better", "worse") else found["outcome"]
-            words += f": {found['difference']:+,.0f} ({found['low']:+,.0f} to {found['high']:+,.0f})"
-        elif "offline score" in line:
-            words = f"score {line['offline score']:.2f} offline, {line['lowest score']:.2f} at the lowest point online"
+        words = []
+        for when in ("during training", "at the end"):
+            found = line.get(when)
+            if found is not None and found["low"] is not None:
+                interval = f"{found['difference']:+,.0f} ({found['low']:+,.0f} to {found['high']:+,.0f})"
+                words.append(f"{when} {found['outcome']}: {interval}")
+        if "offline score" in line:
+            scores = line["offline score"], line["lowest score"]
+            words.append("score {:.2f} offline, {:.2f} at the lowest point online".format(*scores))
         numbers = [f"{line[name]:,.0f}" for name in ("steps", "seeds", "median", "worst")]
-        rows.append((*line["row"].split(":"), *numbers, words))
+        rows.append((*line["row"].split(":"), *numbers, "; ".join(words)))
     return markdown_table(head, rows)
 
 

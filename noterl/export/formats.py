@@ -25,7 +25,7 @@ from noterl.export.numpy_file import numpy_source, numpy_weights
 from noterl.export.policy import Policy, inputs_of, make_policy, on_cpu
 from noterl.export.torch_file import torch_source, torch_weights
 from noterl.networks.graph import Array
-from noterl.utils.files import replacing
+from noterl.utils.files import write_bytes
 from noterl.utils.optional import require
 
 # What TensorFlow writes into the folder of a SavedModel.
@@ -89,8 +89,7 @@ def export_policy(policy: Policy, target: Path, format: str) -> None:
             _replace_folder(written, target)
             return
         for ending in reversed(endings):
-            with replacing(target.with_suffix(ending)) as file:
-                file.write(written.with_suffix(ending).read_bytes())
+            write_bytes(target.with_suffix(ending), written.with_suffix(ending).read_bytes())
 
 
 def _replace_folder(written: Path, target: Path) -> None:

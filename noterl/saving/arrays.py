@@ -11,7 +11,7 @@ from safetensors import numpy as safetensors_numpy
 
 from noterl.utils.budget import checked_size
 from noterl.utils.codec import Array, check_bools, is_encodable
-from noterl.utils.files import FileError, PathLike, reading, replacing
+from noterl.utils.files import FileError, PathLike, reading, write_bytes
 
 # NumPy writes headers of 128 bytes, 1408 for 64 axes. Parsing a longer one takes much memory.
 _MAX_HEADER = 2048
@@ -103,8 +103,7 @@ def write_weights(path: PathLike, arrays: dict[str, Array], run: str | None = No
         OSError: if the file cannot be written; the old file is unchanged then.
     """
     content = pack_tensors(arrays, None if run is None else {"run": run})
-    with replacing(path) as file:
-        file.write(content)
+    write_bytes(path, content)
 
 
 def read_weights(path: PathLike, largest: int | None = None) -> dict[str, Array]:

@@ -14,7 +14,7 @@ from typing import Any
 from noterl import saving
 from noterl.history import History
 from noterl.utils.checks import check_bool
-from noterl.utils.files import replacing, user_path
+from noterl.utils.files import user_path, write_bytes
 from noterl.utils.tables import plain_row, read_columns
 
 _CARD = "README.md"
@@ -51,8 +51,7 @@ def publish(agent: Any, folder: Any, env: Any, episodes: int, license: str, vide
         (staging / _CARD).write_text(card.format(agent=agent, result=result, **values), encoding="utf-8")
         # The card is the first by name: a folder with a card may be written again after an interrupt.
         for path in sorted(staging.iterdir()):
-            with replacing(target / path.name) as file:
-                file.write(path.read_bytes())
+            write_bytes(target / path.name, path.read_bytes())
         for name in {_VIDEO, _CURVE, saving.RUN_FILE} - {path.name for path in staging.iterdir()}:
             (target / name).unlink(missing_ok=True)  # of an earlier call
     return target

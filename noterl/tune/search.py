@@ -243,7 +243,7 @@ def open_study(optuna: Any, path: Path | str, name: str, sampler: str, pruner: s
         ValueError: if the journal is damaged, or the database cannot be used.
     """
     from optuna.storages import JournalStorage
-    from optuna.storages.journal import JournalFileBackend
+    from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 
     if isinstance(path, Path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -255,6 +255,7 @@ def open_study(optuna: Any, path: Path | str, name: str, sampler: str, pruner: s
     with _quiet(optuna), _journal_errors(path):
         if isinstance(path, Path) and path.exists():
             checked_size(path, factor=8)  # Optuna reads lines, and a sparse file may be one line
+            _remove_cut_line(path, JournalFileSymlinkLock(str(path)))
         storage = JournalStorage(JournalFileBackend(str(path))) if isinstance(path, Path) else path
         create = partial(
             optuna.create_study, storage=storage, study_name=name, direction="maximize", load_if_exists=True
@@ -266,8 +267,8 @@ def open_study(optuna: Any, path: Path | str, name: str, sampler: str, pruner: s
                 raise
             sleep(1)  # another process may be creating the tables of the database
             study = create(pruner=pruners[pruner]())
-        samplers = {"tpe": optuna.samplers.TPESampler, "random": optuna.samplers.RandomSampler}
-        study.sampler = samplers[sampler]()  # `Search` sets its seed
+        # `Search` sets the seed.
+        study.sampler = {"tpe": optuna.samplers.TPESampler, "random": optuna.samplers.RandomSampler}[sampler]()
         for trial in study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.RUNNING,)):
             if not _is_running(trial):
                 with contextlib.suppress(Exception):  # another process may have ended it meanwhile
@@ -277,6 +278,15 @@ def open_study(optuna: Any, path: Path | str, name: str, sampler: str, pruner: s
         if not all(isinstance(result, int | float) for result in results):
             raise ValueError("a result is not a number")
     return study
+
+
+def _remove_cut_line(path: Path, lock: Any) -> None:
+    """Remove the part of a line that Optuna wrote to a full disk, because it would append the next line to it."""
+    lock.acquire()
+    content = path.read_bytes()
+    if b'{"op_code":'.startswith(content[:11]):  # other files are not changed
+        os.truncate(path, content.rfind(b"\n") + 1)
+    lock.release()
 
 
 @contextlib.contextmanager
@@ -403,8 +413,9 @@ class Search:
         try:
             values, _ = self._measure(task, lambda positions, number, values: True)
         except TrialError as error:
-            message = f"the defaults or the best trial could not be measured: {error}"
-            warnings.warn(message, RuntimeWarning, stacklevel=2)
+            warnings.warn(
+                f"the defaults or the best trial could not be measured: {error}", RuntimeWarning, stacklevel=2
+            )
             return float("nan")
         return float(np.mean(values))
 

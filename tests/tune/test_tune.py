@@ -7,6 +7,7 @@ import gc
 import math
 import os
 import platform
+import resource
 import subprocess
 import sys
 import time
@@ -443,6 +444,27 @@ def test_damaged_journal_is_named(change: tuple[str, str], tmp_path: Path) -> No
     path.write_text(path.read_text().replace(*change))
     with pytest.raises(ValueError, match=r"storage: .*study\.log is damaged"):
         open_study(optuna, path, "noterl", "tpe", "none", 5)
+
+
+def test_study_goes_on_after_a_full_disk(tmp_path: Path) -> None:
+    path = tmp_path / "study.log"
+
+    def run_trial_of_study() -> int:
+        study = open_study(optuna, path, "noterl", "tpe", "none", 5)
+        study.optimize(lambda trial: trial.suggest_float("gamma", 0.9, 0.99), n_trials=1)
+        return len(study.trials)
+
+    run_trial_of_study()
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    # The first line of the next trial is cut.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 20, before[1]))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            run_trial_of_study()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not path.read_bytes().endswith(b"\n")
+    assert [run_trial_of_study() for _ in range(2)] == [2, 3]
 
 
 def test_sparse_journal_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,6 @@ from noterl.saving import LOG_FILE
 from noterl.utils.tables import read_columns
 
 FIGURE_FILE = "seeds.png"
-_RESAMPLES = 2_000
 
 
 def run(arguments: Sequence[str]) -> None:
@@ -98,7 +97,7 @@ def summary_of_scores(scores: Sequence[float]) -> str:
     if not scores:
         return "no run has finished an episode"
     # The same resamples in every call: equal runs have equal intervals.
-    resamples = np.random.default_rng(0).choice(np.asarray(scores), (_RESAMPLES, len(scores)))
+    resamples = np.random.default_rng(0).choice(np.asarray(scores), (2_000, len(scores)))
     low, high = np.percentile([interquartile_mean(row) for row in resamples], [2.5, 97.5])
     middle = interquartile_mean(np.asarray(scores))
     return f"interquartile mean of {len(scores)} runs {middle:.2f}, 95 % interval {low:.2f} to {high:.2f}"

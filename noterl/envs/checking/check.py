@@ -17,7 +17,7 @@ from gymnasium.vector import SyncVectorEnv, VectorEnv
 
 from noterl.envs.checking.checker import Checker
 from noterl.envs.checking.report import Report
-from noterl.envs.checking.vector import DIFFERS, check_vector, difference
+from noterl.envs.checking.vector import DIFFERS, REPEATED_STEPS, check_vector, difference
 from noterl.envs.ends import InvalidStepError
 from noterl.envs.making import Env, name_of, vector_builder
 from noterl.envs.snapshots import get_state, has_state_methods, set_state
@@ -30,7 +30,6 @@ from noterl.utils.masks import ACTION_MASK, part_sizes, read_mask
 
 # Shorter episodes often have equal lengths by chance or by design.
 _SUSPICIOUS_LENGTH = 50
-_REPEATED_STEPS = 200
 
 # The result of a reset or step: observation, reward, terminated, truncated
 _Moment = tuple[Any, Any, Any, Any]
@@ -113,7 +112,7 @@ class _Examiner:
         action_space = copy.deepcopy(self._source.action_space)
         action_space.seed(seed)
         self._play([[action_space.sample() for _ in range(steps)] for _ in range(episodes)], seed)
-        self._check_exactness([action_space.sample() for _ in range(min(steps, _REPEATED_STEPS))], seed)
+        self._check_exactness([action_space.sample() for _ in range(min(steps, REPEATED_STEPS))], seed)
 
     def _play(self, actions: list[list[Any]], seed: int) -> None:
         """Play an episode with each list of actions; report missing ends, and ends that look like a time limit.

@@ -17,7 +17,7 @@ from noterl.envs.spaces import show
 
 MODES = ("NextStep", "SameStep", "Disabled")
 DIFFERS = "two runs with the same seed and actions differ"
-_REPEATED_STEPS = 200
+REPEATED_STEPS = 200
 
 
 def autoreset_mode(vector: VectorEnv[Any, Any, Any]) -> str:
@@ -43,7 +43,7 @@ def check_vector(vector: VectorEnv[Any, Any, Any], report: Report, steps: int, s
     actions = [space.sample() for _ in range(max(1, steps // vector.num_envs))]
     first, report.episodes = _play(vector, report, actions, seed)
     report.steps = len(actions) * vector.num_envs
-    again, _ = _play(vector, report, actions[:_REPEATED_STEPS], seed)
+    again, _ = _play(vector, report, actions[:REPEATED_STEPS], seed)
     step = difference(first, again)
     report.place = ""
     if step is None:

@@ -99,8 +99,8 @@ class BaseAgent(Algorithm):
             env: the id of the environment, such as "CartPole-v1" or "atari:Pong".
             name: the name of the preset: "fast" for settings of noterl that reach a score in a short time, "zoo" for
                 the settings that rl-zoo3 publishes for Stable-Baselines3.
-            **arguments: of the constructor, of `compile`, or of `fit` if the default there is None; each replaces the
-                preset's argument.
+            **arguments: of the constructor and of `compile`, and of `fit` the budget, the environments, `strategy`,
+                `workers`, `log_every` and `info`; each replaces the preset's argument.
 
         Raises:
             ValueError: if there is no such preset, or an argument is unknown; the message names the nearest.
@@ -250,8 +250,8 @@ class BaseAgent(Algorithm):
                 means "last". The values must be numbers. `evaluate` reports the values too.
             dataset: a `noterl.Dataset`, or what `Dataset.load` takes: a path or a Minari id. With `updates`, the agent
                 learns from these data alone. With `episodes` or `steps`, batches hold transitions of the data beside
-                the agent's own. The first data set sets the statistics of `normalize_observation` if there are none.
-                They then stay fixed. Agents that learn from rollouts cannot learn from data sets.
+                the agent's own. The first data set sets the statistics of `normalize_observation` if the agent has
+                none. The statistics then stay fixed. Agents that learn from rollouts cannot learn from data sets.
             dataset_share: the share of `dataset` in each batch of a `fit` in an environment, above 0 and below 1.
             updates: number of gradient updates on `dataset`, an int or a float without a fraction such as 1e5. May be
                 None if a callback ends training.

@@ -25,6 +25,11 @@ def make(**arguments: Any) -> Any:
     return noterl.PPO.from_preset("CartPole-v1", "zoo", **{**SMALL, **arguments})
 
 
+def same_weights(first: Any, second: Any) -> bool:
+    weights = second.get_weights()
+    return all(np.array_equal(array, weights[name]) for name, array in first.get_weights().items())
+
+
 @pytest.mark.backend_free
 def test_at_least_thirty_pairs_of_algorithm_and_task_have_zoo_settings() -> None:
     presets = catalogue()
@@ -109,6 +114,30 @@ def test_schedules_span_the_updates_on_a_data_set() -> None:
         agent.fit(dataset=data, updates=updates, verbose=0)
         (schedule,) = [schedule for schedule, _ in agent._parts.preset.spans]
         assert schedule.steps == agent.updates
+    agent.fit(episodes=1, verbose=0)
+    assert schedule.steps == 6_000  # the preset's own budget
+
+
+def test_resumed_second_fit_has_the_schedules_of_an_uninterrupted_one(tmp_path: Path) -> None:
+    def script(path: Path, stop_at: float = np.inf) -> Any:
+        agent = make(rollout_steps=16, batch_size=128)
+
+        class Stop(noterl.Callback):
+            def on_episode_end(self, episode: int, logs: dict[str, Any]) -> None:
+                if agent.steps > stop_at:
+                    raise RuntimeError("killed")
+
+        for _ in range(2):
+            backup = noterl.callbacks.BackupAndRestore(path, save_freq=1, unit="steps")
+            agent.fit(steps=512, num_envs=8, vectorize=False, callbacks=[backup, Stop()], verbose=0)
+        return agent
+
+    whole = script(tmp_path / "whole")
+    with pytest.raises(RuntimeError, match="killed"):
+        script(tmp_path / "parts", stop_at=700)
+    resumed = script(tmp_path / "parts")
+    assert resumed.get_config()["clip"].steps == whole.get_config()["clip"].steps == 1024
+    assert same_weights(whole, resumed)
 
 
 def test_exploration_spans_a_fraction_of_the_budget() -> None:
@@ -157,6 +186,7 @@ def test_missing_preset_names_the_nearest(algorithm: str, env: str, name: str, t
     [
         ({"hiden": (8,)}, r"hiden .*'hidden'"),
         ({"callbacks": [noterl.Callback()]}, "callbacks must be an argument of fit"),
+        ({"dataset": "data.npz"}, "dataset must be an argument of fit"),
         ({"steps": "many"}, "steps must be"),
         ({"env": gymnasium.make("CartPole-v1")}, "env must be the id of a task"),
     ],
@@ -175,8 +205,7 @@ def test_command_line_runs_the_same_preset(tmp_path: Path, capsys: pytest.Captur
     agent.fit(steps=512, verbose=0)
     for folder in ("first", "second"):
         loaded: Any = noterl.load(tmp_path / folder / "agent.noterl")
-        for weight, other in zip(agent.get_weights(), loaded.get_weights(), strict=True):
-            np.testing.assert_array_equal(weight, other)
+        assert same_weights(agent, loaded)
     assert main(["train", "ppo", *words[:3], "quick", "--out", str(tmp_path / "third")]) == 2
     assert "name must be" in capsys.readouterr().err
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import fnmatch
 import inspect
+import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -53,8 +54,8 @@ class Preset:
         Args:
             kind: the class of the agent.
             env: the environment of the agent.
-            arguments: of the constructor, of `compile`, or of `fit` if the default there is None; each replaces the
-                preset's argument.
+            arguments: of the constructor, of `compile`, or of `fit` if the default there is None, except for data
+                sets; each replaces the preset's argument.
 
         Raises:
             ValueError: if neither of the three has an argument; the message names the argument.
@@ -68,7 +69,8 @@ class Preset:
             names = inspect.signature(function).parameters.keys() - {"self", "env"}
             groups.append({name: values.pop(name) for name in names & values.keys()})
         for name, value in groups[2].items():
-            if inspect.signature(kind.fit).parameters[name].default is not None:
+            default = inspect.signature(kind.fit).parameters[name].default
+            if default is not None or name in ("dataset", "validation_data"):
                 raise ValueError(f"{name} must be an argument of fit, not of from_preset, got {name}={value!r}")
         for name, value in values.items():
             hint = explain_name(name, set(inspect.signature(kind).parameters))
@@ -109,10 +111,10 @@ class FitDefaults:
             if getattr(fit, name) is None and name not in replaced:
                 setattr(fit, name, value)
 
-    def span(self, steps: int) -> None:
-        """Let the schedules end at their fractions of a number of steps or, without an environment, of updates."""
+    def span(self, budget: float) -> None:
+        """Let schedules end at their fractions of a number of steps or updates, or of the preset's steps for inf."""
         for scheduled, fraction in self.spans:
-            scheduled.steps = _steps(fraction, steps)
+            scheduled.steps = _steps(fraction, self.arguments["steps"] if budget == math.inf else int(budget))
             scheduled._config["steps"] = scheduled.steps  # what a file holds
 
 
@@ -147,7 +149,9 @@ def find(kind: type, env: str, name: str) -> Preset:
         ValueError: if there is no such preset; the message names the nearest.
     """
     if not isinstance(env, str):
-        raise ValueError(f"env must be the id of a task that has a preset; fit takes others; got {env!r:.80}")
+        raise ValueError(
+            f"env must be the id of a task with a preset (pass other environments to fit), got {env!r:.80}"
+        )
     # A class of the user has the presets of noterl's class below it, but TQC does not have the presets of SAC.
     algorithm = next((base.__name__ for base in kind.__mro__ if base.__module__.startswith("noterl.")), "")
     everything = catalogue()

@@ -102,9 +102,8 @@ class Fit:
 
     def check_arguments(self) -> None:
         """Take arguments from a preset, and check and convert all arguments, before anything changes."""
-        preset = self.parts.preset
-        if preset is not None:
-            preset.complete(self)
+        if self.parts.preset is not None:
+            self.parts.preset.complete(self)
         self.vectorize = False if self.vectorize is None else self.vectorize
         if isinstance(self.env, numbers.Number):
             raise ValueError(
@@ -169,9 +168,6 @@ class Fit:
     def begin(self) -> Budget:
         """Build the agent and check the arguments; then let callbacks restore the agent and change the budget."""
         counters = self.parts.counters
-        unit = self.budgets[-1]  # which schedules count, too
-        if self.parts.preset is not None and getattr(self, unit) is not None:
-            self.parts.preset.span(getattr(counters, unit) + getattr(self, unit))
         learner, actor = self.parts.build_to_train()
         self.info = self._check_info()
         check_strategy(self.strategy, learner)
@@ -184,6 +180,8 @@ class Fit:
         self.callbacks.begin_fit(self.parts.algorithm)
         for callback in self.callbacks.callbacks:
             self.parts.session.guard.call(callback.before_fit, self.parts.algorithm, budget)
+        if self.parts.preset is not None:
+            self.parts.preset.span(getattr(budget, f"last_{self.budgets[-1][:-1]}"))
         # A callback that restored the agent may have moved `last_step`, but not the limit of another callback.
         budget.last_step = min(budget.last_step, budget.step_limit)
         return budget
@@ -192,23 +190,18 @@ class Fit:
         """Open the environments, or keep the open ones."""
         session = self.parts.session
         source = self.env
-        workers = self.workers
         learner, actor = self.parts.build()  # a callback may have restored or compiled the agent
-        learner.attach(source, session.count(source, self.num_envs, workers), self.strategy.processes)
-        # `info`, a data set and some callbacks need every step on the host.
-        needs_host = (
-            bool(self.info)
-            or self.dataset is not None
-            or any(callback.needs_host for callback in self.callbacks.callbacks)
-        )
-        is_single = workers is None and self.strategy is SINGLE
+        learner.attach(source, session.count(source, self.num_envs, self.workers), self.strategy.processes)
+        # Workers, `info`, a data set, a strategy and some callbacks need every step on the host.
+        is_plain = self.workers is None and not self.info and self.dataset is None and self.strategy is SINGLE
+        needs_host = any(callback.needs_host for callback in self.callbacks.callbacks)
         return session.open(
             source,
             self.num_envs,
             restart=self._restarts(budget),
-            workers=workers,
+            workers=self.workers,
             info_spec=self.parts.algorithm.info_spec,
-            on_device=is_single and not needs_host and runs_on_device(learner, actor, source),
+            on_device=is_plain and not needs_host and runs_on_device(learner, actor, source),
         )
 
     def attach_callbacks(self, budget: Budget) -> History:
@@ -225,8 +218,7 @@ class Fit:
         session.stop = StopRequest()
         steps = self.steps if self.updates is None else self.updates
         progress = progress_callbacks(session.verbose, self.episodes, steps, self.log_every or 10)
-        callbacks = CallbackList([*self.callbacks.callbacks, history, *progress])
-        session.use_callbacks(callbacks, self.parts.algorithm)
+        session.use_callbacks(CallbackList([*self.callbacks.callbacks, history, *progress]), self.parts.algorithm)
         return history
 
     def _restarts(self, budget: Budget) -> bool:

@@ -93,7 +93,8 @@ class Fit:
 
     def data(self, budget: Budget) -> AbstractContextManager[None]:
         """Return a context in which updates learn from the data set, too, if there is one."""
-        if self.dataset is None:
+        # A run that resumes after this fit skips the fit, and continues with the data of another one.
+        if self.dataset is None or (budget.resumed and self.parts.counters.steps >= budget.last_step):
             return nullcontext()
         learner: Any = self.parts.learner
         rows = rows_of_data(self.dataset_share, learner.batch_size)

@@ -431,6 +431,29 @@ class TestMixing:
             assert rows_of_data(share, 8) == expected
 
     @pytest.mark.backends("torch")
+    def test_run_resumes_in_a_fit_on_other_data(self, tmp_path: Path) -> None:
+        def script(path: Path, stop_at: float = np.inf) -> Any:
+            agent = noterl.DQN(lambda: Line(), hidden=(8,), seed=1)
+            agent.compile(batch_size=8, learning_starts=10)
+
+            def fail(episode: int, logs: Any) -> None:
+                if agent.steps > stop_at:
+                    raise RuntimeError("killed")
+
+            for seed in (0, 5):
+                callbacks = [
+                    BackupAndRestore(path, save_freq=1, unit="steps"),
+                    noterl.callbacks.LambdaCallback(on_episode_end=fail),
+                ]
+                agent.fit(steps=40, dataset=data_of(agent, seed=seed), callbacks=callbacks, verbose=0)
+            return agent
+
+        whole = script(tmp_path / "whole")
+        with pytest.raises(RuntimeError, match="killed"):
+            script(tmp_path / "parts", stop_at=55)
+        assert same_weights(script(tmp_path / "parts"), whole)
+
+    @pytest.mark.backends("torch")
     def test_offline_training_continues_in_an_environment(self) -> None:
         agent = noterl.DQN(lambda: Line(), hidden=(8,), seed=1, normalize_observation=True)
         agent.compile(batch_size=8, learning_starts=10, replay=Replay(100, sampler=Prioritized()))

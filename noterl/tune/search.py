@@ -283,10 +283,12 @@ def open_study(optuna: Any, path: Path | str, name: str, sampler: str, pruner: s
 def _remove_cut_line(path: Path, lock: Any) -> None:
     """Remove the part of a line that Optuna wrote to a full disk, because it would append the next line to it."""
     lock.acquire()
-    content = path.read_bytes()
-    if b'{"op_code":'.startswith(content[:11]):  # other files are not changed
-        os.truncate(path, content.rfind(b"\n") + 1)
-    lock.release()
+    try:
+        content = path.read_bytes()
+        if b'{"op_code":'.startswith(content[:11]):  # other files are not changed
+            os.truncate(path, content.rfind(b"\n") + 1)
+    finally:
+        lock.release()
 
 
 @contextlib.contextmanager

@@ -456,7 +456,7 @@ def test_study_goes_on_after_a_full_disk(tmp_path: Path) -> None:
 
     run_trial_of_study()
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    # The first line of the next trial is cut.
+    # The first line that the next run writes is cut.
     resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 20, before[1]))
     try:
         with pytest.raises(OSError, match="too large"):
@@ -465,6 +465,14 @@ def test_study_goes_on_after_a_full_disk(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert not path.read_bytes().endswith(b"\n")
     assert [run_trial_of_study() for _ in range(2)] == [2, 3]
+
+
+def test_lock_of_a_journal_is_released_after_an_error(tmp_path: Path) -> None:
+    (tmp_path / "study.log").mkdir()
+    for _ in range(2):  # with the lock, the second one waits
+        with pytest.raises(IsADirectoryError):
+            open_study(optuna, tmp_path / "study.log", "noterl", "tpe", "none", 5)
+    assert [path.name for path in tmp_path.iterdir()] == ["study.log"]
 
 
 def test_sparse_journal_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -114,6 +114,8 @@ def hopper() -> dict[str, noterl.Dataset]:
         agent = soft_actor_critic(environment, seed)
         if 1_000 <= train(agent, environment, 1_000, 5_000, STEPS) <= 1_500:
             break
+    else:
+        raise RuntimeError("no seed of SAC has a policy of Hopper with a mean return between 1,000 and 1,500")
     sets["hopper-medium"] = record(sampled(agent), environment, STEPS, seed=3_000_000)
     agent.fit(steps=STEPS - agent.steps, verbose=0)
     sets["hopper-medium-replay"] = replayed(agent)

@@ -7,7 +7,8 @@ acts by its policy from the first step, and 95 % of each batch remain rows of th
 which holds the set and the new transitions, the share is similar.
 
 RLPD is SAC with ten layer-normalized critics, four updates of the critics and one of the actor per step, and half of
-each batch from a tenth of the episodes of a medium set. SAC with its defaults trains beside it, without data.
+each batch from a tenth of the episodes of a medium set. On Pendulum, its learning rate falls to 0. SAC with its
+defaults trains beside it, without data.
 
 At ten points of a run, the policy plays 20 episodes, and 100 at the end. Each run is stored when it ends, in
 benchmarks/results/offline/offline_online.json; a stored run is not repeated.

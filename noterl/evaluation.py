@@ -42,7 +42,7 @@ class Estimate(NamedTuple):
     high: float
 
 
-def fqe(agent: Agent, dataset: Dataset, *, updates: int = 10_000, bootstrap: int = 20, seed: int = 0) -> Estimate:
+def fqe(agent: Agent, dataset: Any, *, updates: int = 10_000, bootstrap: int = 20, seed: int = 0) -> Estimate:
     """Estimate the discounted return of an agent's deterministic policy from a data set; the agent does not change.
 
     Critics learn the values of the policy from the transitions (fitted Q evaluation). The policy chooses the next
@@ -52,7 +52,7 @@ def fqe(agent: Agent, dataset: Dataset, *, updates: int = 10_000, bootstrap: int
 
     Args:
         agent: the agent.
-        dataset: episodes that the agent has not learned from, or what `Dataset.load` takes.
+        dataset: a `noterl.Dataset` with episodes that the agent has not learned from, or what `Dataset.load` takes.
         updates: gradient updates of all critics.
         bootstrap: the number of samples of episodes; use 100 for a report.
         seed: of the samples, the batches and the initial weights.

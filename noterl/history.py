@@ -164,7 +164,7 @@ class History(Callback):
                 present = ~np.isnan(values)
                 values = values[present]
                 at = np.asarray(columns[x], np.float64)[present]
-                # Among few values, a marker shows one without neighbors, such as that of the first evaluation.
+                # Among few values, a marker shows a value without neighbors, such as that of the first evaluation.
                 (line,) = axes.plot(at, values, marker="." if len(values) < 50 else "", label=name.replace("_", " "))
                 if 1 < width <= len(values):
                     line.set(alpha=0.35, linewidth=0.7)

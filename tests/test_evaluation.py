@@ -90,7 +90,7 @@ def test_bad_argument_raises_with_its_name() -> None:
         with pytest.raises(ValueError, match=next(iter(arguments))):
             fqe(agent, data, **arguments)
     with pytest.raises(ValueError, match="does not hold a data set"):
-        fqe(agent, None)  # type: ignore[arg-type]
+        fqe(agent, None)
     with pytest.raises(ValueError, match=r"dataset .*two episodes"):
         fqe(agent, chain(1, seed=0), updates=1, bootstrap=1)
     with pytest.raises(ValueError, match=r"dataset .*action_space"):

@@ -128,7 +128,7 @@ def options_of_agent(name: str, others: Sequence[Option]) -> list[Option]:
     for function, group, skip in (
         (agent, plain_name(name), ("env", "seed")),
         (agent.compile, "compile", ()),
-        (agent.fit, "fit", ("env", "seed", "callbacks")),  # which options of the run replace
+        (agent.fit, "fit", ("env", "seed", "callbacks")),  # options of the run replace these arguments
     ):
         # An option that exists already, such as `--seed` of the run, stands for the argument of the same name.
         taken = {option.key for option in options}

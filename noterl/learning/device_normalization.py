@@ -10,7 +10,7 @@ from noterl.backends import keras, ops
 from noterl.normalization import CLIP, EPSILON, Normalizers, RunningMeanStd, merged
 from noterl.types import Batch
 
-# In float32, one value of more would change the mean by less than its rounding.
+# Beyond this count, one value changes a mean in float32 by less than the rounding error.
 _LARGEST_COUNT = 2.0**20
 
 

@@ -291,7 +291,7 @@ class Population:
             fit.parts.session.guard = guard
             fit.check_arguments()
         members = self._open(num_envs)
-        budgets = [fit.begin() for fit in fits]
+        begun = [(fit, fit.begin()) for fit in fits]
         for number, fit in enumerate(fits):
             hosted = [callback for callback in fit.callbacks.callbacks if callback.needs_host]
             if hosted:
@@ -303,9 +303,7 @@ class Population:
         with ExitStack() as stack:
             for fit in fits:
                 stack.enter_context(fit.parts.session.gate.owned())
-            loops: list[Any] = [
-                stack.enter_context(fit.loop(budget)) for fit, budget in zip(fits, budgets, strict=True)
-            ]
+            loops: list[Any] = [stack.enter_context(fit.loop(budget)) for fit, budget in begun]
             train_members(loops, members, self.agent._reads, after_call=progress.update, on_failure=self._warn)
 
     def _warn(self, member: int) -> None:

@@ -194,9 +194,7 @@ def _named_agent(name: str, values: dict[str, Any], arguments: dict[str, Any]) -
         UsageError: if an option is missing or wrong.
     """
     if "env" not in values or "weights" not in values:
-        raise UsageError(
-            f"{name} is an agent without a file: add --env and --weights, or name a file or folder instead"
-        )
+        raise UsageError(f"{name} is an agent without a file: add --env and --weights, or name a file or folder")
     with usage_errors():
         return train.noterl_class(name)(environment_of(values["env"]), seed=0, **arguments)
 

@@ -412,9 +412,7 @@ def agent_of(command: str, arguments: list[str], table: Mapping[str, Any], path:
         return arguments[0], arguments[1:]
     if named is None:
         names = ", ".join(catalogue.agents())
-        raise UsageError(
-            f"an agent must follow `noterl {command}`, one of {names}, or module:Class for one of your own"
-        )
+        raise UsageError(f"an agent must follow `noterl {command}`, one of {names}, or module:Class for your own")
     _check_name(str(named))
     return str(named), arguments
 

@@ -130,9 +130,7 @@ class _CfgReader:
         sections = self._parser.sections()
         ends = [index for index, section in enumerate(sections) if self._is_output(section)]
         if len(ends) > 2:
-            raise self._error(
-                sections[ends[2]], "output", "a file has at most two outputs, of the actor and the critic"
-            )
+            raise self._error(sections[ends[2]], "output", "a file has at most two outputs, of actor and critic")
         if ends and ends[-1] != len(sections) - 1:
             section = sections[ends[-1] + 1]
             raise self._error(section, "", f"[{section}] follows the last output")

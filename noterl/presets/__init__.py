@@ -149,9 +149,7 @@ def find(kind: type, env: str, name: str) -> Preset:
         ValueError: if there is no such preset; the message names the nearest.
     """
     if not isinstance(env, str):
-        raise ValueError(
-            f"env must be the id of a task with a preset (pass other environments to fit), got {env!r:.80}"
-        )
+        raise ValueError(f"env must be the id of a task with a preset (fit takes other environments), got {env!r:.80}")
     # A class of the user has the presets of noterl's class below it, but TQC does not have the presets of SAC.
     algorithm = next((base.__name__ for base in kind.__mro__ if base.__module__.startswith("noterl.")), "")
     everything = catalogue()

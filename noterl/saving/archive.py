@@ -347,9 +347,7 @@ def _encoded_tree(text: bytes) -> Any:
     if type(version) is not int or version < 1:
         raise FileError(f"its format version is {version!r:.40}, which does not exist")
     if version > VERSION:
-        raise FileError(
-            f"its format version is {version}, and this noterl reads version {VERSION}: install a newer noterl"
-        )
+        raise FileError(f"its format version is {version}, and this noterl reads {VERSION}: install a newer noterl")
     if "tree" not in document:
         raise FileError(f"its {_JSON} has no tree")
     return document["tree"]

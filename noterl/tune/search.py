@@ -415,9 +415,7 @@ class Search:
         try:
             values, _ = self._measure(task, lambda positions, number, values: True)
         except TrialError as error:
-            warnings.warn(
-                f"the defaults or the best trial could not be measured: {error}", RuntimeWarning, stacklevel=2
-            )
+            warnings.warn(f"the defaults or best trial could not be measured: {error}", RuntimeWarning, stacklevel=2)
             return float("nan")
         return float(np.mean(values))
 

@@ -65,9 +65,7 @@ class ScalarSource(EnvSource):
         """
         base = getattr(self._env, "unwrapped", None)
         if isinstance(base, GameEnv) and base is not self._env:
-            raise ValueError(
-                f"env: a search does not see wrappers around a game; pass the game itself, not {self._env}"
-            )
+            raise ValueError(f"env: a search does not see wrappers around a game; pass the game, not {self._env}")
         return self._game
 
     def _maker_entry(self) -> dict[str, Any]:

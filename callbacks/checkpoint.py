@@ -139,7 +139,8 @@ class Checkpoint(Callback):
         self._kept: list[_File] = []
         self._awaits_score = False  # whether the last file that was due had no score of its own
         self._has_score = True  # False after an episode whose logs do not hold the metric
-        self._saved_at = 0  # `log_step` of the agent at the last save, or at the start of training
+        # `log_step` of the agent at the last save, or at the start of training; a resumed run has that of its state.
+        self._saved_at: int | None = None
         self._writer = Writer()
 
     @staticmethod
@@ -174,7 +175,8 @@ class Checkpoint(Callback):
         # A run that resumes from a time before its first file has no file here, but the manifest is its own.
         if not self._run or not (self.files or last_run == self._run):
             self._run = secrets.token_hex(16)
-        self._saved_at = self.agent.log_step
+        if self._saved_at is None:
+            self._saved_at = self.agent.log_step
         self._has_score = True
         self._write_manifest([file.name for file in self.files])
 
@@ -202,7 +204,7 @@ class Checkpoint(Callback):
         stopped = self.agent.stop_training  # by a callback, which may also have restored other weights
         last = self.save_last or stopped
         try:
-            changed = self.agent.log_step > self._saved_at or stopped
+            changed = self._saved_at not in (None, self.agent.log_step) or stopped
             if changed and self._has_score and (last or self._is_by_score):
                 self._save(last=last)
         finally:
@@ -326,6 +328,7 @@ class Checkpoint(Callback):
             "monitor": self._monitor.name,
             **self._monitor.get_state(),
             "awaits_score": self._awaits_score,
+            "saved_at": self._saved_at,
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -342,6 +345,7 @@ class Checkpoint(Callback):
             self._monitor.follow(_LOSS)
         self._monitor.set_state(state)
         self._awaits_score = state.get("awaits_score", False)
+        self._saved_at = state.get("saved_at")
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:

@@ -263,6 +263,7 @@ class TestFailures:
             "recent": [2.0],
             "is_rare": False,
             "awaits_score": False,
+            "saved_at": 1,
         }
         agent.fit(episodes=1, callbacks=[checkpoint], verbose=0)
         assert episodes_of(tmp_path) == [3]

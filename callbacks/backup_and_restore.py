@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,10 +27,11 @@ class BackupAndRestore(Callback):
     memory, the episodes in progress, all generators and callbacks, where the `fit` began, and the `History`.
 
     A backup identifies a `fit` by its number in the process. When the script runs again, earlier `fit` calls are
-    skipped. A complete `fit` is not repeated. If the script passes a larger budget to such a `fit`, training continues,
-    unless a callback has stopped training. If numbers or words in the script have changed, a warning names the changes.
-    Hyperparameters such as `gamma` and the seed come from the backup; other settings such as `batch_size` come from the
-    script.
+    skipped: their callbacks do not run, and their histories are empty. Code between two `fit` calls runs again, with
+    the weights of the backup, so save and record in callbacks there, or only if the file is missing. A complete `fit`
+    is not repeated. If the script passes a larger budget to such a `fit`, training continues, unless a callback has
+    stopped training. If numbers or words in the script have changed, a warning names the changes. Hyperparameters such
+    as `gamma` and the seed come from the backup; other settings such as `batch_size` come from the script.
 
     Args:
         path: the file, such as "runs/dqn/backup.noterl".
@@ -64,7 +66,8 @@ class BackupAndRestore(Callback):
         self.every: Every = Every(save_freq, unit, at="step", name="save_freq")
         self.path: Path = user_path(path)
         self.background: bool = background
-        self._fit: dict[str, Any] = {}  # the number of this fit, and the counts at which it began
+        # The numbers of the fits until this one, with the episodes, steps and updates at which each began.
+        self._fits: list[list[int]] = []
         self._restored: dict[str, Any] | None = None  # what the backup holds about this fit, if it resumes
         self._over = False  # whether this fit writes no further backup
         self._writer = Writer()
@@ -75,14 +78,18 @@ class BackupAndRestore(Callback):
         saving.check_writable(self.path)
         self._over = False
         self._restored = None
-        counts = {"first_episode": agent.episodes, "first_step": agent.steps, "first_update": agent.updates}
-        self._fit = {"number": agent.fits, **counts}
+        self._fits = [[agent.fits, agent.episodes, agent.steps, agent.updates]]
         if not self.path.exists():
             return
         document = saving.read(self.path)
         saved = self._part_of(document)
-        # The backup is older than this fit, which therefore has not begun yet.
-        if saved["fit"]["number"] < agent.fits:
+        later = [fit for fit in saved["fits"] if fit[0] > agent.fits]
+        if later:
+            self._skip(agent, budget, document, later[0])
+            return
+        # If the backup is older than this fit, the fit has not begun yet.
+        if saved["fits"][-1][0] < agent.fits:
+            self._fits = [*saved["fits"], *self._fits]
             return
         changed = _changes(document, agent.get_document())
         try:
@@ -100,21 +107,26 @@ class BackupAndRestore(Callback):
                 stacklevel=7,  # the caller of fit
             )
         budget.resumed = True
-        if saved["fit"]["number"] > agent.fits:
-            self._over = True
-            budget.last_episode = agent.episodes
-            budget.last_step = agent.steps
-            budget.last_update = agent.updates
-            agent.show_message(f"{self.path} is the backup of a later fit: skipping this one")
-            return
         # The budget counts from where the interrupted fit began, not from where this process stands.
-        budget.last_episode += saved["fit"]["first_episode"] - self._fit["first_episode"]
-        budget.last_step += saved["fit"]["first_step"] - self._fit["first_step"]
-        budget.last_update += saved["fit"].get("first_update", 0) - self._fit["first_update"]
+        for unit, then, now in zip(
+            ("episode", "step", "update"), saved["fits"][-1][1:], self._fits[0][1:], strict=True
+        ):
+            setattr(budget, f"last_{unit}", getattr(budget, f"last_{unit}") + then - now)
         self._restored = saved
-        self._fit = saved["fit"]
+        self._fits = saved["fits"]
         counts_now = f"{agent.episodes} episodes, {agent.steps} steps, {agent.updates} updates"
         agent.show_message(f"resuming from {self.path}: {counts_now}")
+
+    def _skip(self, agent: Any, budget: Budget, document: Any, following: list[int]) -> None:
+        """Let this fit end at once; the agent then has the counts at which the following fit began."""
+        budget.skipped = True
+        # The following fits restore the agent in any case, but code between them may read it.
+        with contextlib.suppress(ValueError):
+            agent.set_document(document)
+        counters = agent._parts.counters
+        _, counters.episodes, counters.steps, counters.updates = following
+        _, budget.last_episode, budget.last_step, budget.last_update = following
+        agent.show_message(f"{self.path} is the backup of a later fit: skipping this one")
 
     def on_train_begin(self, logs: Logs) -> None:
         """Restore the history, and stop again if the interrupted fit was stopped. Warn if another process writes."""
@@ -164,7 +176,7 @@ class BackupAndRestore(Callback):
         """Return what the backup holds in addition to what `Agent.save` writes."""
         history = self.agent.history
         return {
-            "fit": self._fit,
+            "fits": self._fits,
             "stop_reason": self.agent.stop_reason if self.agent.stop_training else None,
             "columns": {name: list(column) for name, column in history.history.items()},
             "episode": list(history.episode),
@@ -174,11 +186,12 @@ class BackupAndRestore(Callback):
         """Return what `_part` has added to a backup; raise a FileError if the file is not a backup."""
         try:
             part = document["state"]["callbacks"][self.state_key]
-            number = part["fit"]["number"]
+            fits = part["fits"]
+            kinds = {tuple(map(type, fit)) for fit in fits}
             columns = part["columns"]
         except (KeyError, TypeError) as error:
             raise saving.FileError(f"cannot read {str(self.path)!r}: not a backup, {error!r} is missing") from error
-        if type(number) is not int or not isinstance(columns, dict):
+        if not fits or kinds != {(int,) * 4} or not isinstance(columns, dict):
             raise saving.FileError(f"cannot read {str(self.path)!r}: its description of the fit is malformed")
         return dict(part)
 

@@ -224,6 +224,7 @@ class Budget:
         step_limit: another such total, which stays the same if a callback restores the agent and moves `last_step`.
         resumed: whether a callback has restored the agent, so that this fit continues an interrupted one.
         last_update: total of gradient updates at which `fit(dataset=, updates=)` ends.
+        skipped: whether this fit ended in an earlier process, so that no other callback runs.
     """
 
     last_episode: float = math.inf
@@ -231,6 +232,7 @@ class Budget:
     step_limit: float = math.inf
     resumed: bool = False
     last_update: float = math.inf
+    skipped: bool = False
 
 
 UNITS = ("episodes", "steps", "updates", "seconds")

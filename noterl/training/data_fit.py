@@ -72,8 +72,7 @@ class DataFit(Fit):
 
     def data(self, budget: Budget) -> AbstractContextManager[None]:
         """Return a context in which updates learn from the data set."""
-        # A run that resumes after this fit skips the fit, and continues with the data of another one.
-        if budget.resumed and self.parts.counters.updates >= budget.last_update:
+        if budget.skipped:
             return nullcontext()
         learner: Any = self.parts.learner
         return learner.learning_from(self.parts.use_data(self.dataset, learner.batch_size, is_resumed=budget.resumed))

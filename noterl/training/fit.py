@@ -71,7 +71,8 @@ class Fit:
         self.check_arguments()
         with session.guard.installed(), session.gate.owned(), self.loop(self.begin()) as loop:
             loop.run()
-        if not self.parts.counters.updates and not session.stop.is_set:  # a stop has a reason of its own
+        # A stop has a reason of its own.
+        if not (self.parts.counters.updates or session.stop.is_set or loop.budget.skipped):
             warnings.warn(
                 f"fit ended without a gradient update, after {self.parts.counters.steps} environment steps: "
                 f"{self.parts.learner.first_update}",
@@ -93,8 +94,7 @@ class Fit:
 
     def data(self, budget: Budget) -> AbstractContextManager[None]:
         """Return a context in which updates learn from the data set, too, if there is one."""
-        # A run that resumes after this fit skips the fit, and continues with the data of another one.
-        if self.dataset is None or (budget.resumed and self.parts.counters.steps >= budget.last_step):
+        if self.dataset is None or budget.skipped:
             return nullcontext()
         learner: Any = self.parts.learner
         rows = rows_of_data(self.dataset_share, learner.batch_size)
@@ -181,6 +181,8 @@ class Fit:
         self.callbacks.begin_fit(self.parts.algorithm)
         for callback in self.callbacks.callbacks:
             self.parts.session.guard.call(callback.before_fit, self.parts.algorithm, budget)
+        if budget.skipped:
+            self.callbacks = CallbackList()  # which would change the files of this fit
         if self.parts.preset is not None:
             self.parts.preset.span(getattr(budget, f"last_{self.budgets[-1][:-1]}"))
         # A callback that restored the agent may have moved `last_step`, but not the limit of another callback.
@@ -192,14 +194,15 @@ class Fit:
         session = self.parts.session
         source = self.env
         learner, actor = self.parts.build()  # a callback may have restored or compiled the agent
-        learner.attach(source, session.count(source, self.num_envs, self.workers), self.strategy.processes)
+        if not budget.skipped:
+            learner.attach(source, session.count(source, self.num_envs, self.workers), self.strategy.processes)
         # Workers, `info`, a data set, a strategy and some callbacks need every step on the host.
         is_plain = self.workers is None and not self.info and self.dataset is None and self.strategy is SINGLE
         needs_host = any(callback.needs_host for callback in self.callbacks.callbacks)
         return session.open(
             source,
             self.num_envs,
-            restart=self._restarts(budget),
+            restart=budget.skipped or self._restarts(budget),
             workers=self.workers,
             info_spec=self.parts.algorithm.info_spec,
             on_device=is_plain and not needs_host and runs_on_device(learner, actor, source),

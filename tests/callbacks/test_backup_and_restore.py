@@ -14,11 +14,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 
 import noterl
 from noterl import saving
+from noterl.callback import CHECKPOINT
 from noterl.callbacks import (
     AdaBatch,
     BackupAndRestore,
@@ -114,6 +116,19 @@ def test_killed_scripts_resume_exactly(tmp_path: Path) -> None:
             sorted(file.name for file in (tmp_path / part / "files").iterdir()) for part in (name, f"whole/{name}")
         ]
         assert files[0] == files[1], f"killed after {delays} s"
+
+
+def crash_if(is_time: bool) -> None:
+    if is_time:
+        raise Broken
+
+
+def crash(at: int | None, order: int = 0) -> LambdaCallback:
+    """Return a callback that raises an error at the end of a step."""
+    callback = LambdaCallback()
+    callback.on_step_end = lambda: crash_if(callback.agent.steps == at)
+    callback.order = order
+    return callback
 
 
 def small(seed: int | None = 3) -> noterl.DQN:
@@ -299,6 +314,81 @@ class TestResuming:
         assert steps == [*range(51, 91)]
         whole, _ = script(tmp_path / "other.noterl")
         assert_same_state(agent, whole)
+
+    def test_files_of_a_skipped_fit_stay(self, tmp_path: Path) -> None:
+        def script(crash_at: int | None = None) -> noterl.DQN:
+            agent = small()
+            for folder in ("first", "second"):
+                backup = BackupAndRestore(tmp_path / "backup.noterl", 1, unit="steps")
+                checkpoint = Checkpoint(tmp_path / folder, 1, max_save_files=2)
+                log = CSVLogger(tmp_path / folder / "log.csv", flush_every=1)
+                agent.fit(steps=90, callbacks=[backup, checkpoint, log, crash(crash_at)], verbose=0)
+            return agent
+
+        with pytest.raises(Broken):
+            script(crash_at=150)
+        before = {path.name: path.read_bytes() for path in (tmp_path / "first").iterdir()}
+        assert script().steps == 180
+        assert {path.name: path.read_bytes() for path in (tmp_path / "first").iterdir()} == before
+        assert Checkpoint.latest(tmp_path / "first") is not None
+
+    def test_code_between_fits_may_compile_again(self, tmp_path: Path) -> None:
+        def script(path: Path, crash_at: int | None = None) -> noterl.DQN:
+            agent = small()
+            for total, optimizer in ((40, keras.optimizers.Adam()), (100, keras.optimizers.SGD())):
+                agent.compile(optimizer, batch_size=4, learning_starts=10)
+                backup = BackupAndRestore(path, 1, unit="steps")
+                agent.fit(steps=total - agent.steps, callbacks=[backup, crash(crash_at)], verbose=0)
+            return agent
+
+        with pytest.raises(Broken):
+            script(tmp_path / "backup.noterl", crash_at=70)
+        assert_same_state(script(tmp_path / "backup.noterl"), script(tmp_path / "other.noterl"))
+
+    def test_counts_between_skipped_fits_are_those_of_an_uninterrupted_run(self, tmp_path: Path) -> None:
+        def script(crash_at: int | None = None) -> list[tuple[int, int, int]]:
+            agent = small()
+            counts = []
+            for total in (30, 60, 90):
+                backup = BackupAndRestore(tmp_path / "backup.noterl", 1, unit="steps")
+                agent.fit(steps=total - agent.steps, callbacks=[backup, crash(crash_at)], verbose=0)
+                counts.append((agent.episodes, agent.steps, agent.updates))
+            return counts
+
+        with pytest.raises(Broken):
+            script(crash_at=75)
+        resumed = script()
+        (tmp_path / "backup.noterl").unlink()
+        assert resumed == script()
+
+    def test_one_log_holds_the_rows_of_fits_with_and_without_an_environment(self, tmp_path: Path) -> None:
+        def script(folder: Path, crash_at: int | None = None) -> list[list[str]]:
+            agent = small()
+            data = noterl.Dataset.record(agent, steps=50, seed=1)
+
+            def own() -> list[Any]:
+                return [BackupAndRestore(folder / "backup.noterl", 1, unit="updates"), CSVLogger(folder / "log.csv")]
+
+            agent.fit(steps=90, callbacks=own(), verbose=0)
+            fail = LambdaCallback(on_epoch_end=lambda epoch, logs: crash_if(epoch == crash_at))
+            agent.fit(dataset=data, updates=40, updates_per_epoch=4, callbacks=[*own(), fail], verbose=0)
+            return [line.split(",")[:2] for line in (folder / "log.csv").read_text().splitlines()]
+
+        whole = script(tmp_path / "whole")
+        with pytest.raises(Broken):
+            script(tmp_path / "parts", crash_at=6)
+        assert script(tmp_path / "parts") == whole
+
+    def test_last_checkpoint_is_written_after_a_crash_at_the_last_step(self, tmp_path: Path) -> None:
+        def train(crash_at: int | None = None) -> None:
+            backup = BackupAndRestore(tmp_path / "backup.noterl", 1, unit="steps")
+            checkpoint = Checkpoint(tmp_path / "files", 20, unit="steps")
+            small().fit(steps=43, callbacks=[backup, checkpoint, crash(crash_at, order=CHECKPOINT + 2)], verbose=0)
+
+        with pytest.raises(Broken):
+            train(crash_at=43)
+        train()
+        assert "step-00000043-" in str(Checkpoint.latest(tmp_path / "files"))
 
     def test_seed_of_fit_restarts_only_once(self, tmp_path: Path) -> None:
         path = tmp_path / "backup.noterl"

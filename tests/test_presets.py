@@ -14,6 +14,7 @@ import noterl
 from noterl.cli.main import main
 from noterl.collect import PoolLanes, ScalarLanes, VectorLanes
 from noterl.presets import catalogue, find
+from tests.support.states import same_weights
 
 pytestmark = pytest.mark.backends("torch")
 
@@ -23,11 +24,6 @@ SMALL: dict[str, Any] = {"hidden": (8,), "epochs": 1, "seed": 1}
 
 def make(**arguments: Any) -> Any:
     return noterl.PPO.from_preset("CartPole-v1", "zoo", **{**SMALL, **arguments})
-
-
-def same_weights(first: Any, second: Any) -> bool:
-    weights = second.get_weights()
-    return all(np.array_equal(array, weights[name]) for name, array in first.get_weights().items())
 
 
 @pytest.mark.backend_free

@@ -69,6 +69,12 @@ def assert_same_state(first: Any, second: Any) -> None:
     assert not found, "\n".join(found[:20])
 
 
+def same_weights(first: Any, second: Any) -> bool:
+    """Return whether two agents have equal weights."""
+    weights = second.get_weights()
+    return all(np.array_equal(array, weights[name]) for name, array in first.get_weights().items())
+
+
 def one_lane(env: Any = "CartPole-v1", seed: int | None = 7, **changes: Any) -> noterl.DQN:
     """Return a small DQN with hard copies and a policy that counts actions; 20 episodes overflow its memory."""
     agent = noterl.DQN(env, double=True, hidden=(8,), seed=seed)

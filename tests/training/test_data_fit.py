@@ -27,7 +27,7 @@ from noterl.callbacks import (
     StopOnSteps,
 )
 from noterl.replay import Hindsight, Prioritized, Replay
-from tests.support.states import differences
+from tests.support.states import differences, same_weights
 
 SPACE = spaces.Box(-np.inf, np.inf, (3,))
 
@@ -77,11 +77,6 @@ class Tape(Callback):
             self.events.append(event.removeprefix("on_") + (f" {arguments[0]}" if len(arguments) == 2 else ""))
 
         return record
-
-
-def same_weights(first: Any, second: Any) -> bool:
-    weights = second.get_weights()
-    return all(np.array_equal(array, weights[name]) for name, array in first.get_weights().items())
 
 
 @pytest.mark.parametrize("kind", ["dqn", "sac"])

@@ -108,8 +108,8 @@ class RowLogger(Callback):
             self._keep_other_run(written)
         self._restored = False
         kept = [row for row in written if not self._is_later(row)]
-        known = {tuple(_identity(row)) for row in kept}  # epochs and episodes may have the same number
-        added = [row for row in self._pending if tuple(_identity(row)) not in known]
+        kept_identities = {tuple(_identity(row)) for row in kept}  # epochs and episodes may have the same number
+        added = [row for row in self._pending if tuple(_identity(row)) not in kept_identities]
         # A long log is not written again for each fit.
         is_whole = len(kept) == len(stored) > 0 and not added and is_complete_text(self.path)
         kept += added

@@ -179,7 +179,10 @@ ALGORITHMS = {
 
 
 def callback(on_rollout_start: Any = None, on_step: Any = None) -> Any:
-    """Return a callback that passes the number of steps to functions, when a rollout starts and after each step."""
+    """Return a callback that passes the number of steps to functions, when a rollout starts and after each step.
+
+    Training ends when `on_step` returns False.
+    """
     from stable_baselines3.common.callbacks import BaseCallback
 
     class Functions(BaseCallback):
@@ -188,9 +191,7 @@ def callback(on_rollout_start: Any = None, on_step: Any = None) -> Any:
                 on_rollout_start(self.num_timesteps)
 
         def _on_step(self) -> bool:
-            if on_step is not None:
-                on_step(self.num_timesteps)
-            return True
+            return on_step is None or on_step(self.num_timesteps) is not False
 
     return Functions()
 

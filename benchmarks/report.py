@@ -10,7 +10,7 @@ import argparse
 import json
 import re
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -138,8 +138,7 @@ def pong_table(results: Iterable[dict[str, Any]]) -> str:
 
 def offline_tables(results: Path = RESULTS) -> str:
     """Return the table of what agents learned from data sets."""
-    path = results / "offline" / "offline.json"
-    return _joined([offline_table(json.loads(path.read_text()))] if path.exists() else [])
+    return _table_of(results / "offline" / "offline.json", offline_table)
 
 
 def offline_table(result: dict[str, Any]) -> str:
@@ -171,8 +170,7 @@ def offline_speed_table(results: Iterable[dict[str, Any]]) -> str:
 
 def offline_online_tables(results: Path = RESULTS) -> str:
     """Return the table of training in an environment with data beside it, or after offline training."""
-    path = results / "offline" / "offline_online.json"
-    return _joined([offline_online_table(json.loads(path.read_text()))] if path.exists() else [])
+    return _table_of(results / "offline" / "offline_online.json", offline_online_table)
 
 
 def offline_online_table(result: dict[str, Any]) -> str:
@@ -329,6 +327,11 @@ def _results(folder: Path) -> list[dict[str, Any]]:
     """Return the results of tasks of `tasks.py` in their order."""
     paths = [folder / f"{name}.json" for name in TASKS]
     return [json.loads(path.read_text()) for path in paths if path.exists()]
+
+
+def _table_of(path: Path, table: Callable[[dict[str, Any]], str]) -> str:
+    """Return the table of a stored result, or that there is none."""
+    return _joined([table(json.loads(path.read_text()))] if path.exists() else [])
 
 
 def _joined(sections: Sequence[str]) -> str:

@@ -628,7 +628,7 @@ TASKS = {
         },
         return_range=(-100, 330),
         source="rl-zoo3, SAC on BipedalWalker-v3, without state-dependent exploration",
-        learning=Learning(median=280, published="297.7 ± 33.1", seeds=5),
+        learning=Learning(median=280, published="297.7 ± 33.1", seeds=3),
     ),
     "halfcheetah-td3": Task(
         algorithm="td3",

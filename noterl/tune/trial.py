@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import inspect
 import traceback
 from collections.abc import Mapping, Sequence
@@ -144,8 +145,8 @@ def make_population(task: Task) -> Population | None:
 
 
 def _make_agent(task: Task, seed: int) -> Any:
-    """Return a compiled agent with the values of the task, with the weights of the file if there is one."""
-    built, compiled, _ = split(task.agent, task.values)
+    """Return a compiled agent with copies of the task's values, with the weights of the file if there is one."""
+    built, compiled, _ = split(task.agent, copy.deepcopy(task.values))
     agent = task.agent(task.env, seed=seed, **built)
     agent.compile(**compiled)
     if task.weights is not None:

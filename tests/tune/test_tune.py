@@ -426,6 +426,16 @@ def test_training_starts_from_the_weights_of_a_file(tmp_path: Path, monkeypatch:
     assert make_population(replace(task, seeds=(1, 2))) is None
 
 
+def test_each_seed_has_objects_of_its_own() -> None:
+    torch = pytest.importorskip("torch")
+    network = torch.nn.Linear(4, 2)
+    weight = network.weight.detach().clone()
+    values = {"network": network, "replay": noterl.Replay(100), "learning_starts": 8, "batch_size": 4}
+    task = Task(noterl.DQN, "CartPole-v1", values, 40, (1, 2), 1, 1, 0)
+    run_trial(Answering(), task)
+    assert torch.equal(network.weight, weight)
+
+
 class Answering:
     """A pipe whose other end lets each trial go on."""
 

@@ -17,6 +17,8 @@ from typing import Any
 import noterl
 from benchmarks.processes import RESULTS
 from benchmarks.time_to_score import RACES
+from noterl.policies import LinearEpsGreedyPolicy
+from noterl.replay import Replay
 from noterl.schedules import Linear
 from noterl.tune import tune
 
@@ -65,9 +67,55 @@ def pendulum(trial: Any, steps: int) -> dict[str, Any]:
     }
 
 
-SPACES = {"CartPole-v1": cartpole, "Acrobot-v1": acrobot, "Pendulum-v1": pendulum}
+def mountain_car(trial: Any, steps: int) -> dict[str, Any]:
+    """Return settings of DQN with long returns, which carry the first successes back, and hard copies to the target."""
+    budget = 70_000
+    return {
+        "hidden": (64, 64),
+        "num_envs": 8,
+        "normalize_observation": True,
+        "update_every": 128,
+        "updates": trial.suggest_categorical("updates", [64, 96]),
+        "batch_size": trial.suggest_categorical("batch_size", [64, 128]),
+        "gamma": trial.suggest_categorical("gamma", [0.98, 0.99]),
+        "replay": Replay(100_000, n_step=trial.suggest_categorical("n_step", [5, 7, 10, 13])),
+        "optimizer": Linear(trial.suggest_float("learning_rate", 1e-3, 5e-3, log=True), 0.0, budget),
+        "target_update": trial.suggest_categorical("target_update", [600, 1_000, 1_500]),
+        "policy": LinearEpsGreedyPolicy(1.0, 0.05, trial.suggest_categorical("policy_steps", [10_000, 20_000])),
+    }
+
+
+def lunar_lander(trial: Any, steps: int) -> dict[str, Any]:
+    """Return settings of PPO with normalized rewards, and with more updates than rl-zoo3's."""
+    return {
+        "num_envs": 16,
+        "epochs": 10,
+        "normalize_reward": True,
+        "normalize_observation": trial.suggest_categorical("normalize_observation", [True, False]),
+        "rollout_steps": trial.suggest_categorical("rollout_steps", [64, 128]),
+        "batch_size": trial.suggest_categorical("batch_size", [128, 256]),
+        "gamma": trial.suggest_categorical("gamma", [0.99, 0.995, 0.999]),
+        "gae_lambda": trial.suggest_categorical("gae_lambda", [0.95, 0.98]),
+        "entropy_coefficient": trial.suggest_categorical("entropy_coefficient", [0.0, 0.01]),
+        "optimizer": Linear(trial.suggest_float("learning_rate", 5e-4, 3e-3, log=True), 0.0, 300_000),
+    }
+
+
+SPACES = {
+    "CartPole-v1": cartpole,
+    "Acrobot-v1": acrobot,
+    "Pendulum-v1": pendulum,
+    "MountainCar-v0": mountain_car,
+    "LunarLander-v3": lunar_lander,
+}
 # Environment steps of a trial, seeds of a trial, and trials.
-STEPS = {"CartPole-v1": (10_000, 4, 30), "Acrobot-v1": (30_000, 4, 30), "Pendulum-v1": (3_500, 4, 24)}
+STEPS = {
+    "CartPole-v1": (10_000, 4, 30),
+    "Acrobot-v1": (30_000, 4, 30),
+    "Pendulum-v1": (3_500, 4, 24),
+    "MountainCar-v0": (35_000, 5, 30),
+    "LunarLander-v3": (100_000, 4, 24),
+}
 
 
 def main(words: list[str] | None = None) -> None:

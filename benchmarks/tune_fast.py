@@ -2,7 +2,7 @@
 
     KERAS_BACKEND=jax python -m benchmarks.tune_fast CartPole-v1
 
-The value of a trial is the mean return after the environment steps of `STEPS`, which are fewer than those that most
+The value of a trial is the mean return after the environment steps of `STUDIES`, which are fewer than those that most
 settings need, so that a trial that learns sooner has a higher value. Schedules span the budget of the preset, as in a
 run with the preset. The study is stored in benchmarks/results/tune/fast-TASK.log. It uses the seeds of `noterl.tune`
 that follow from seed 1,000; `time_to_score.py` runs other ones.
@@ -87,6 +87,7 @@ def mountain_car(trial: Any, steps: int) -> dict[str, Any]:
 
 def lunar_lander(trial: Any, steps: int) -> dict[str, Any]:
     """Return settings of PPO with normalized rewards, and with more updates than rl-zoo3's."""
+    budget = 300_000
     return {
         "num_envs": 16,
         "epochs": 10,
@@ -97,37 +98,30 @@ def lunar_lander(trial: Any, steps: int) -> dict[str, Any]:
         "gamma": trial.suggest_categorical("gamma", [0.99, 0.995, 0.999]),
         "gae_lambda": trial.suggest_categorical("gae_lambda", [0.95, 0.98]),
         "entropy_coefficient": trial.suggest_categorical("entropy_coefficient", [0.0, 0.01]),
-        "optimizer": Linear(trial.suggest_float("learning_rate", 5e-4, 3e-3, log=True), 0.0, 300_000),
+        "optimizer": Linear(trial.suggest_float("learning_rate", 5e-4, 3e-3, log=True), 0.0, budget),
     }
 
 
-SPACES = {
-    "CartPole-v1": cartpole,
-    "Acrobot-v1": acrobot,
-    "Pendulum-v1": pendulum,
-    "MountainCar-v0": mountain_car,
-    "LunarLander-v3": lunar_lander,
-}
-# Environment steps of a trial, seeds of a trial, and trials.
-STEPS = {
-    "CartPole-v1": (10_000, 4, 30),
-    "Acrobot-v1": (30_000, 4, 30),
-    "Pendulum-v1": (3_500, 4, 24),
-    "MountainCar-v0": (35_000, 5, 30),
-    "LunarLander-v3": (100_000, 4, 24),
+# The space of settings, environment steps of a trial, seeds of a trial, and trials.
+STUDIES = {
+    "CartPole-v1": (cartpole, 10_000, 4, 30),
+    "Acrobot-v1": (acrobot, 30_000, 4, 30),
+    "Pendulum-v1": (pendulum, 3_500, 4, 24),
+    "MountainCar-v0": (mountain_car, 35_000, 5, 30),
+    "LunarLander-v3": (lunar_lander, 100_000, 4, 24),
 }
 
 
 def main(words: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("task", choices=SPACES)
+    parser.add_argument("task", choices=STUDIES)
     task = parser.parse_args(words).task
-    steps, seeds, trials = STEPS[task]
+    space, steps, seeds, trials = STUDIES[task]
     with tempfile.TemporaryDirectory(prefix="noterl-tune-") as out:
         result = tune(
             getattr(noterl, RACES[task].algorithm),
             task,
-            SPACES[task],
+            space,
             trials=trials,
             steps=steps,
             seeds_per_trial=seeds,

@@ -23,7 +23,7 @@ import keras
 import numpy as np
 
 import noterl  # before Keras, so that it chooses the backend
-from benchmarks import study
+from benchmarks import stats, study
 from benchmarks.evaluation import evaluate, versions
 from benchmarks.offline_data import ENVIRONMENTS, FOLDER, PACKAGES, digest
 from benchmarks.offline_data import STORED as SETS
@@ -154,8 +154,7 @@ def summarize(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 "row": row,
                 "seeds": len(own),
                 "data": own[0]["data"],
-                "median": float(np.median(means)),
-                "worst": min(means),
+                **stats.summarize_scores(means),
                 "worst score": min(scores) if scores else None,
                 "met": sum(map(is_met, own)),
             }

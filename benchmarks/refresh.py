@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks import adapting_defaults, first_programs, learning_rates
+from benchmarks import adapting_defaults, first_programs, learning_rates, offline
 from benchmarks.learning import MODULES, load
 from benchmarks.memory_tasks import MEMORY_TASKS
 from benchmarks.processes import RESULTS, store
@@ -30,6 +30,9 @@ def refresh(results: Path = RESULTS) -> None:
             result, module = json.loads(path.read_text()), load(name)
             result["summary"] = module.summarize(result)
             store({**result, "table": module.table(result).splitlines()}, path)
+    if (path := results / "offline" / "offline.json").exists():
+        runs = json.loads(path.read_text())["runs"]
+        store({"summary": offline.summarize(runs), "runs": runs}, path)
     for folder in ("atari", "device", "limit", "replay", "solve"):
         refresh_rows(results / folder, summarize_pairs)
     refresh_rows(results / "pool", summarize_rates)

@@ -19,11 +19,15 @@ from benchmarks.tasks import TASKS, Learning, Task
 
 RESULTS = Path(__file__).resolve().parent / "results"
 NO_RESULTS = "No results are recorded yet."
-# The tasks of the README's table of learning: each algorithm, each kind of task, at most ten.
+# The tasks of the README's table of learning: each algorithm and each kind of task. The last two are the task with a
+# memory, and the row of `offline.py`.
 README_TASKS = (
-    *("cartpole-ppo", "cartpole-a2c", "lunarlander-ppo", "pendulum-ppo", "pendulum-ddpg"),
-    *("pendulum-td3", "pendulum-sac", "bipedalwalker-sac", "halfcheetah-td3", "fetchreach-sac"),
+    *("cartpole-ppo", "cartpole-a2c", "lunarlander-ppo", "pendulum-ppo", "pendulum-ddpg", "pendulum-td3"),
+    *("pendulum-sac", "pendulum-tqc", "pendulum-crossq", "bipedalwalker-sac", "halfcheetah-td3", "fetchreach-sac"),
+    *("cartpole-pqn", "cartpole-rainbow"),
 )
+README_MEMORY = "memory-cartpole-ppo"
+README_OFFLINE = "IQL:hopper-medium"
 # The parts of `pool.py`, in the order of the documentation.
 POOL_PARTS = {
     "scaling": "Collecting with two workers and with one",
@@ -318,8 +322,8 @@ TABLES = (
 
 
 def readme_tables(results: Path = RESULTS) -> str:
-    """Return the short tables of the README: the fastest backend beside its peers, and at most ten learning tasks."""
-    tables = [short_speed_table(_results(results / "compare")), short_learning_table(_results(results / "learning"))]
+    """Return the short tables of the README: the fastest backend beside its peers, and what agents learned."""
+    tables = [short_speed_table(_results(results / "compare")), short_learning_table(results)]
     return _joined([table for table in tables if table])
 
 
@@ -736,27 +740,47 @@ def _strategies(results: Path, part: str) -> list[dict[str, Any]]:
     return [json.loads(path.read_text()) for path in sorted((results / "distribute").glob(f"{part}-*.json"))]
 
 
-def short_learning_table(results: Iterable[dict[str, Any]]) -> str:
-    """Return at most ten rows: a task each, by its first backend."""
-    rows = []
-    for result in results:
-        goal, summary = TASKS[result["task"]].learning, result["summary"]
-        assert goal is not None
-        who = next((f"noterl-{name}" for name in goal.backends if f"noterl-{name}" in summary), None)
-        if who is None or result["task"] not in README_TASKS:
-            continue
-        one = summary[who]
-        cells = [
-            result["task"],
-            _budget(goal, result),
-            NAMES[who.removeprefix("noterl-")],
-            _seeds(goal.seeds, one),
-            iqm(one),
-        ]
-        cells += [f"{one['worst']:.1f}", "; ".join(filter(None, (_goal(goal, one), _peers(one)))), goal.published]
-        rows.append(tuple(cells))
+def short_learning_table(results: Path = RESULTS) -> str:
+    """Return one row for each task of the README, by its first backend."""
+    stored = _results(results / "learning")
+    rows = [_short_row(result) for result in stored if result["task"] in README_TASKS]
+    memory, offline = results / "learning" / f"{README_MEMORY}.json", results / "offline" / "offline.json"
+    if memory.exists():
+        rows.append(_memory_row(json.loads(memory.read_text())))
+    if offline.exists():
+        rows.append(_offline_row(json.loads(offline.read_text())))
     head = ("task", "steps", "backend", "seeds", "IQM (95 % interval)", "worst seed", "goal, or difference from SB3")
     return markdown_table((*head, "published"), rows) if rows else ""
+
+
+def _short_row(result: dict[str, Any]) -> tuple[str, ...]:
+    """Return the row of a task of `tasks.py`."""
+    goal, summary = TASKS[result["task"]].learning, result["summary"]
+    assert goal is not None
+    who = next(f"noterl-{name}" for name in goal.backends if f"noterl-{name}" in summary)
+    one = summary[who]
+    backend = NAMES[who.removeprefix("noterl-")]
+    outcome = "; ".join(filter(None, (_goal(goal, one), _peers(one))))
+    cells = (_budget(goal, result), backend, _seeds(goal.seeds, one), iqm(one), f"{one['worst']:.1f}", outcome)
+    return (result["task"], *cells, goal.published)
+
+
+def _memory_row(result: dict[str, Any]) -> tuple[str, ...]:
+    """Return the row of an agent with an LSTM, beside the same agent without a memory."""
+    one, without = result["summary"]["lstm"], result["summary"]["without"]
+    cells = (f"{result['settings']['steps']:,}", NAMES[result["backend"]], str(result["seeds"]), iqm(one))
+    outcome = f"{result['goal']}; without a memory {without['iqm']:.1f}"
+    return (result["task"], *cells, f"{one['worst']:.1f}", outcome, "")
+
+
+def _offline_row(result: dict[str, Any]) -> tuple[str, ...]:
+    """Return the row of an agent that learned from a data set."""
+    one = next(line for line in result["summary"] if line["row"] == README_OFFLINE)
+    run = next(run for run in result["runs"] if run["row"] == README_OFFLINE)
+    agent, name = one["row"].split(":")
+    cells = (f"{run['updates']:,} updates", NAMES[run["backend"]], str(one["seeds"]), iqm(one))
+    outcome = f"above the data's mean return, {one['data']:.1f}, in {one['met']} of {one['seeds']} seeds"
+    return (f"{name}-{agent.lower()}", *cells, f"{one['worst']:.1f}", outcome, "")
 
 
 def _budget(goal: Learning, result: dict[str, Any]) -> str:

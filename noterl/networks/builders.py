@@ -43,6 +43,7 @@ from noterl.utils.checks import check_bool, check_word, finite, non_negative, pr
 # weights, which is also the default.
 
 _DENSE = ("Dense", "Linear")
+_NORMS = ("LayerNormalization", "LayerNorm", "Residual")
 
 # The smallest height and width from which the convolutions of `nature_cnn` leave one pixel.
 LEAST_PIXELS = 36
@@ -405,14 +406,14 @@ def share_trunk(
         outputs: the number of outputs.
         gain: of the last layer, as in `mlp`.
         hidden: a description of the new network, whose own layers follow the shared ones; None for none.
-        own_layers: the number of dense layers before the last that are not shared either.
+        own_layers: the number of dense, normalization and residual layers before the last that are not shared either.
 
     Raises:
         ValueError: if `network` is not a stack of layers.
     """
     layers = stacked_layers(network)
-    for _ in range(own_layers + 1):
-        while layers and type(layers[-1]).__name__ not in _DENSE:
+    for names in (_DENSE, *[_DENSE + _NORMS] * own_layers):
+        while layers and type(layers[-1]).__name__ not in names:
             layers.pop()
         if not layers:
             raise ValueError(f"network must be a Sequential stack with a dense last layer, got {network!r}")

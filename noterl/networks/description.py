@@ -207,8 +207,8 @@ class HiddenLayers:
 
     @property
     def num_own(self) -> int:
-        """The number of layers of this network alone."""
-        return len(self._own().get("layers", ()))
+        """The number of layers of this network alone, without flatten layers."""
+        return len(self.dense(None, own=True))
 
     @property
     def is_shareable(self) -> bool:

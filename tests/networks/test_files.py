@@ -196,6 +196,18 @@ class TestToml:
         agent.save("agent.noterl")
         assert shapes(noterl.load("agent.noterl").critic) == shapes(agent.critic)
 
+    @pytest.mark.parametrize(
+        "own", [["layer_norm"], ["residual"], ["flatten", "dense"], ["layer_norm", "dense"], ["dense", "residual"]]
+    )
+    def test_critic_shares_all_common_layers(self, own: list[str]) -> None:
+        common, units = {"layer": "dense", "units": 8, "activation": "relu"}, {"dense", "residual"}
+        layers = [{"layer": name, **({"units": 8} if name in units else {})} for name in own]
+        document = {"shared": True, "layers": [common, common], "actor": {"layers": layers}}
+        agent = noterl.PPO((VECTOR, DISCRETE), network=networks.NetworkDescription(document))
+        assert shapes(agent.critic) == dense(4, 8, 8, 1)
+        variables = [set(map(id, networks.variables(network))) for network in (agent.actor, agent.critic)]
+        assert len(variables[0] & variables[1]) == 4
+
     def test_convolutions_encode_images_beside_other_values(self) -> None:
         text = '[[layers]]\nlayer = "convolution"\nfilters = 2\nsize = 4\nstride = 4\n' + DENSE
         space = spaces.Dict({"camera": spaces.Box(0, 255, (8, 8, 3), np.uint8), "speed": spaces.Box(-1, 1, (2,))})

@@ -19,6 +19,7 @@ from noterl import losses, networks
 from noterl.agent import Agent, AgentOptions
 from noterl.algorithm import moves_target
 from noterl.backends import ops
+from noterl.networks.builders import check_sizes
 from noterl.networks.critics import action_values, build_critics, joint, scalar_values
 from noterl.types import Batch
 from noterl.utils.checks import check_bool, check_int, check_positive, probability
@@ -75,6 +76,7 @@ class CriticEnsemble(Agent):
             raise ValueError(f"critics_in_target must be at most critics, {critics}, got {critics_in_target!r}")
         self.critics_in_target: int = chosen
         self.update_period: int = check_positive("policy_delay", policy_delay)
+        check_sizes(critic_hidden=() if critic_hidden is None else critic_hidden)
         self._critic_hidden: Sequence[int] | None = critic_hidden
         # The options of the critics' builders that are set, because those of dueling networks have none of them.
         self.critic_norm: dict[str, Any] = {"layer_norm": True} if check_bool("layer_norm", layer_norm) else {}

@@ -141,7 +141,7 @@ def nature_cnn(
     Raises:
         ValueError: if the images are smaller than 36x36.
     """
-    _check_sizes(shape=shape, outputs=(outputs,))
+    check_sizes(shape=shape, outputs=(outputs,))
     if not is_image_shape(shape):
         raise ValueError(f"shape must be (height, width, channels) with at least 36x36 pixels, got {tuple(shape)}")
     hidden_gain = None if dueling else _hidden_gain(gain)
@@ -518,7 +518,7 @@ def check_hidden(hidden: Any) -> tuple[int, ...]:
     Raises:
         ValueError: if they are not positive ints.
     """
-    _check_sizes(hidden=hidden)
+    check_sizes(hidden=hidden)
     if not len(hidden):
         raise ValueError(f"hidden must hold the units of at least one layer, got {hidden!r}")
     return tuple(map(int, hidden))
@@ -534,7 +534,7 @@ def _check_encoders(plans: Sequence[Any]) -> None:
         _check_layers(inner)
 
 
-def _check_sizes(**sizes: Sequence[Any]) -> None:
+def check_sizes(**sizes: Sequence[Any]) -> None:
     """Raise a ValueError that names the argument, unless each value is a sequence of positive ints."""
     for name, values in sizes.items():
         if not isinstance(values, Sequence | np.ndarray) or isinstance(values, str):
@@ -561,7 +561,7 @@ def _dense_network(
     layer of a description of layers, in place of the linear one; a dueling network ignores this layer.
     """
     shape = tuple(inputs) if isinstance(inputs, Sequence | np.ndarray) else (inputs,)
-    _check_sizes(inputs=shape, outputs=(outputs,))
+    check_sizes(inputs=shape, outputs=(outputs,))
     flatten: list[tuple] = [("flatten",)] if len(shape) > 1 else []
     last = [] if dueling else _last_layers(outputs, gain, log_std, described_last)
     before = [layer for layers in hidden[:-1] for layer in layers]
@@ -578,7 +578,7 @@ def _hidden_layers(
     """Return the layers of a plan for each hidden layer; see `mlp`. The other arguments are not for a description."""
     if isinstance(hidden, HiddenLayers):
         return [[layer] for layer in hidden.dense(gain)]
-    _check_sizes(hidden=hidden)
+    check_sizes(hidden=hidden)
     check_word("activation", activation, ACTIVATIONS)
     return [_hidden_layer(int(units), activation, gain, (layer_norm, dropout)) for units in hidden]
 

@@ -280,7 +280,7 @@ def test_one_quantile_has_the_gradient_of_a_squared_error_to_the_mean_of_the_tar
         ("SAC", {"critics": 0}, "critics .*got 0"),
         ("SAC", {"critics_in_target": 3}, r"critics_in_target must .*2, got 3"),
         ("SAC", {"critics_in_target": 0}, "critics_in_target .*got 0"),
-        ("SAC", {"critic_hidden": 8}, "hidden .*got 8"),
+        ("SAC", {"critic_hidden": 8}, "^critic_hidden .*got 8"),
         ("TD3", {"policy_delay": 0}, "policy_delay .*got 0"),
         ("TD3", {"network": [None, None, None], "critics": 3}, r"network .*critic, critic, critic\)"),
         ("SAC", {"dropout": 1.5}, r"dropout .*got 1\.5"),

@@ -305,7 +305,7 @@ def test_variance_of_a_dead_unit_and_of_one_row_has_a_finite_gradient() -> None:
     ("arguments", "message"),
     [
         ({"recurrent": "gru"}, "recurrent must be left out with CrossQ"),
-        ({"critic_hidden": 8}, "hidden .*got 8"),
+        ({"critic_hidden": 8}, "^critic_hidden .*got 8"),
     ],
 )
 def test_invalid_argument_raises(arguments: dict[str, Any], message: str) -> None:

@@ -161,11 +161,11 @@ class RowLogger(Callback):
 
     def _is_own(self, written: list[Row]) -> bool:
         """Return whether rows of the file belong to the restored run, as far as that run has written rows."""
-        if not self._num_rows:
+        if not (self._num_rows and written):
             return not written
         identities = [[] if self._last is None else self._last, *map(_identity, self._pending)]
         first = self._num_rows - len(self._pending) - 1  # the place of the last written row
-        return all(
+        return first < len(written) and all(
             _identity(written[place]) == values
             for place, values in enumerate(identities, first)
             if 0 <= place < len(written)

@@ -235,9 +235,9 @@ class TestResuming:
         np.testing.assert_equal(tables[1], tables[0])
 
     @pytest.mark.parametrize("flush_every", [1, 100])
-    @pytest.mark.parametrize("saved_after", [0, 3])
+    @pytest.mark.parametrize(("saved_after", "others"), [(0, 8), (3, 8), (3, 2)])
     def test_restored_run_keeps_the_log_of_another_run(
-        self, ending: str, flush_every: int, saved_after: int, tmp_path: Path
+        self, ending: str, flush_every: int, saved_after: int, others: int, tmp_path: Path
     ) -> None:
         path = tmp_path / f"log.{ending}"
         first, logger = rewarded([1]), KINDS[ending](path, flush_every)
@@ -245,11 +245,11 @@ class TestResuming:
             first.fit(episodes=saved_after, callbacks=[logger], verbose=0)
         state = {**first.get_state(), "callbacks": {logger.state_key: logger.get_state()}}
         path.unlink(missing_ok=True)
-        rewarded([2]).fit(episodes=8, callbacks=[KINDS[ending](path)], verbose=0)
+        rewarded([2]).fit(episodes=others, callbacks=[KINDS[ending](path)], verbose=0)
         first.set_state(state)
         first.fit(episodes=2, callbacks=[KINDS[ending](path)], verbose=0)
         other = (tmp_path / f"log.{ending}.1").rename(tmp_path / f"other.{ending}")
-        assert len(read_columns(other)["reward"]) == 8
+        assert len(read_columns(other)["reward"]) == others
         assert read_columns(path)["episode"] == [saved_after, saved_after + 1]
 
     @pytest.mark.parametrize("ending", ["csv", "jsonl"])

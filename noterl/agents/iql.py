@@ -89,6 +89,7 @@ class IQL(CriticEnsemble):
         temperature: float | Schedule = 3.0,
         **options: Unpack[EnsembleOptions],
     ) -> None:
+        networks.refuse_options(self, options, policy_delay="each update updates all networks")
         super().__init__(env, **options)
         self.discrete: bool = isinstance(self.action_space, spaces.Discrete)
         self.head: Any = (heads.Categorical() if self.discrete else heads.SquashedGaussian()).bind(self.action_space)

@@ -275,6 +275,7 @@ def test_batches_of_rebrac_hold_the_next_action_of_the_memory(n_step: int) -> No
         ("ReBRAC", CONTINUOUS, {"critic_beta": -1.0}, "critic_beta .*-1"),
         ("IQL", CONTINUOUS, {"expectile": 1.5}, "expectile .*1.5"),
         ("IQL", CONTINUOUS, {"temperature": -1.0}, "temperature .*-1"),
+        ("IQL", CONTINUOUS, {"policy_delay": 2}, "policy_delay must be left out with IQL"),
         ("IQL", CONTINUOUS, {"network": [None, None]}, r"network .*\(actor, value, critic, critic\)"),
         ("CQL", VECTOR, {"alpha": -1.0}, "alpha .*-1"),
         ("CQL", VECTOR, {"recurrent": "gru"}, "recurrent must be left out with CQL"),

@@ -65,7 +65,8 @@ class EpsilonGreedy:
         self._policy = policy
 
     def settings(self, step: int, passed: int) -> tuple[float, ...]:
-        """Return epsilon."""
+        """Set the schedules of the policy to `step`; return epsilon."""
+        self._policy.update_schedules(step)
         return (0.0 if isinstance(self._policy, GreedyQPolicy) else self._policy.epsilon(step),)
 
     def select(self, values: Any, numbers: Any, settings: Any) -> Any:

@@ -61,6 +61,8 @@ def test_epsilon_follows_its_schedule() -> None:
     ):
         exploration: Any = find_exploration(head, policy)
         assert [exploration.settings(step, 0)[0] for step in (0, 40, 80)] == [policy.epsilon(s) for s in (0, 40, 80)]
+    falling: Any = find_exploration(head, policies.LinearEpsGreedyPolicy(1.0, Linear(0.5, 0.1, 80), steps=10))
+    assert [falling.settings(step, 0)[0] for step in (20, 40, 80)] == pytest.approx([0.4, 0.3, 0.1])
     greedy: Any = find_exploration(head, policies.GreedyQPolicy())
     assert greedy.settings(5, 0) == (0.0,)
     np.testing.assert_array_equal(selected(greedy, [[1, 2, 2], [3, 0, 1]], [[0.0], [0.9]], [0.0]), [1, 0])

@@ -110,7 +110,7 @@ class Choice:
 def _labels(values: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return a label for each value of a `Choice`, the same in each process."""
     # Optuna's choices are plain values; a text stands for any other value.
-    if all(map(is_plain, values)):
+    if all(map(is_plain, values)) and len(set(values)) == len(values):  # 1 and True are equal
         return values
     texts = tuple(map(repr, values))
     # An address differs in each process, and equal texts would be one choice.

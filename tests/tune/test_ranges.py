@@ -46,7 +46,8 @@ def test_ranges_ask_for_their_bounds() -> None:
 def test_choices_of_other_kinds_are_labelled() -> None:
     trial = Trial(1)
     assert Choice((64,), (64, 64)).suggest(trial, "hidden") == (64, 64)
-    assert trial.asked == {"hidden": ("(64,)", "(64, 64)")}
+    assert Choice(1, True).suggest(trial, "equal") is True
+    assert trial.asked == {"hidden": ("(64,)", "(64, 64)"), "equal": ("1", "True")}
 
 
 @pytest.mark.backend_free

@@ -610,10 +610,9 @@ def _option(value: Any) -> Any:
     Raises:
         TypeError: if a file cannot hold the value.
     """
-    if value is None:
-        return "none"
     if isinstance(value, list | tuple):
         return [_option(element) for element in value]
+    value = "none" if value is None else _as_python(value)
     return value if is_plain(value) else _expression(value)
 
 
@@ -630,9 +629,14 @@ def _expression(value: Any) -> str:
         return f"[{', '.join(map(_expression, value))}]"
     if isinstance(value, dict):
         return f"{{{', '.join(f'{_expression(key)}: {_expression(argument)}' for key, argument in value.items())}}}"
-    if is_plain(value):
+    if is_plain(value := _as_python(value)):
         return repr(value)
     raise TypeError(f"a file cannot hold a value of the type {type(value).__name__}")
+
+
+def _as_python(value: Any) -> Any:
+    """Return a number of NumPy as a number of Python; any other value as it is."""
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _receive(pipe: Any, process: Any) -> Any:

@@ -245,10 +245,11 @@ class TestSearch:
 
     def test_best_toml_holds_nested_objects_whole(self, tmp_path: Path) -> None:
         schedule = noterl.schedules.Linear(0.123456789012345, 0.0234567890123456, 1_234_567)
-        best = {"policy": noterl.policies.EpsGreedyQPolicy(schedule)}
+        best = {"policy": noterl.policies.EpsGreedyQPolicy(schedule), "gamma": np.float64(0.93), "steps": np.int64(7)}
         write_best(Result(None, best, 1.0, 0.5, tmp_path), noterl.DQN, "CartPole-v1", 10, 1)
-        text = tomllib.loads((tmp_path / "best.toml").read_text())["policy"]
-        assert parse_value(text, "Policy").get_config()["eps"].get_config() == schedule.get_config()
+        table = tomllib.loads((tmp_path / "best.toml").read_text())
+        assert table["gamma"] == 0.93 and table["steps"] == 7
+        assert parse_value(table["policy"], "Policy").get_config()["eps"].get_config() == schedule.get_config()
 
     def test_best_toml_holds_objects_as_calls(self, tmp_path: Path) -> None:
         pytest.importorskip("tyro")

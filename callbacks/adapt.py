@@ -65,6 +65,8 @@ class Adapt(Callback):
         self.adds: Sequence[str] = self.chosen.adds
         self.every: Every | None = self.chosen.every
 
+    takes_epochs = True
+
     def before_fit(self, agent: AgentView, budget: Budget) -> None:
         """Forward the call, and need the host if the chosen callback does."""
         self.chosen.before_fit(agent, budget)

@@ -16,6 +16,7 @@ from gymnasium import spaces
 import noterl
 from noterl.callback import Every
 from noterl.callbacks import (
+    Adapt,
     BackupAndRestore,
     Callback,
     Checkpoint,
@@ -23,6 +24,7 @@ from noterl.callbacks import (
     EarlyStopping,
     Evaluate,
     HyperparameterScheduler,
+    Rate,
     ReduceLROnPlateau,
     StopOnSteps,
 )
@@ -276,6 +278,12 @@ class TestCallbacks:
 
         history = agent.fit(dataset=data_of(agent), updates=20, updates_per_epoch=10, callbacks=[Recorder()], verbose=0)
         assert seen == list(enumerate(history.history["loss"]))
+
+    def test_adapt_logs_its_values_for_each_epoch(self) -> None:
+        agent = make_agent()
+        adapt = Adapt(target_noise=1e-3, num_samples=2, lr=Rate(1e-4, 1e-4, 1e-2), every=5, unit="updates")
+        history = agent.fit(dataset=data_of(agent), updates=20, updates_per_epoch=10, callbacks=[adapt], verbose=0)
+        assert len(history.history["lr"]) == 2
 
     @pytest.mark.parametrize(
         "callback",

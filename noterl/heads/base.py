@@ -41,6 +41,7 @@ class Head:
         kinds: the kinds of action space that the head accepts; a Box must hold floats.
         outputs: what the network returns for each observation, for error messages.
         width: the number of outputs for each value or choice of an action.
+        further: the number of outputs beside those of an action.
         acts_on: the kinds of output that a policy for this head may use (`Policy.acts_on`); empty if it takes none.
         takes_noise: whether a noise of `noterl.noise` can explore.
         samples: whether the head can explore with its own distribution, without policy and noise.
@@ -58,6 +59,7 @@ class Head:
     kinds: ClassVar[tuple[type, ...]]
     outputs: ClassVar[str] = "a number for each value of an action"
     width: ClassVar[int] = 1
+    further: ClassVar[int] = 0
     acts_on: tuple[str, ...] = ()
     takes_noise: bool = False
     samples: bool = False
@@ -70,12 +72,12 @@ class Head:
     @property
     def size(self) -> int:
         """The number of the network's outputs for each observation."""
-        return self.width * spaces.flatdim(self.action_space)
+        return self.width * spaces.flatdim(self.action_space) + self.further
 
     @property
     def num_sampled(self) -> int:
         """The number of random numbers for one action of `sample_actions`."""
-        return self.size // self.width
+        return spaces.flatdim(self.action_space)
 
     @property
     def noise_size(self) -> int:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
+from gymnasium import spaces
 
 from noterl.explorer import Explorer
 from noterl.heads.base import ops
@@ -19,13 +20,10 @@ class PolicyValue(Categorical):
     Actions are chosen as by `Categorical`; the value does not affect the actions.
     """
 
+    kinds: ClassVar[tuple[type, ...]] = (spaces.Discrete,)
     outputs = "a logit for each action, then a value"
+    further = 1
     acts_on: tuple[str, ...] = ()
-
-    @property
-    def size(self) -> int:
-        """The number of the network's outputs for each observation."""
-        return super().size + 1
 
     def deterministic(self, values: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
         """Return the most probable actions `[N]`; the first of equally probable ones."""

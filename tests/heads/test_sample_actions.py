@@ -53,6 +53,16 @@ def test_parts_of_a_multi_discrete_space_are_sampled_apart(rng: np.random.Genera
     np.testing.assert_array_equal(sampled(head, logits, uniform), expected)
 
 
+def test_value_beside_the_logits_does_not_affect_the_samples(rng: np.random.Generator) -> None:
+    head, space = heads.PolicyValue(), spaces.Discrete(3)
+    values, uniform = rng.normal(size=(50, 4)), rng.random((50, 3))
+    assert (head.bind(space).size, head.bind(space).num_sampled) == (4, 3)
+    expected = sampled(heads.Categorical().bind(space), values[:, :3], uniform)
+    np.testing.assert_array_equal(sampled(head.bind(space), values, uniform), expected)
+    with pytest.raises(ValueError, match="PolicyValue takes Discrete action spaces"):
+        head.bind(spaces.MultiDiscrete([2, 3]))
+
+
 def test_bernoulli_compares_with_the_sigmoid(rng: np.random.Generator) -> None:
     head = heads.Bernoulli().bind(spaces.MultiBinary(3))
     logits, uniform = rng.normal(size=(50, 3)), rng.random((50, 3))

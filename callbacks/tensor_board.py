@@ -98,12 +98,9 @@ class TensorBoard(Callback):
         evaluated = {name: row.pop(name) for name in list(row) if name.startswith(_EVALUATION)}
         self._write_scalars(step, row)
         names = {f"evaluation/{name.removeprefix(_EVALUATION)}": value for name, value in evaluated.items()}
-        # The callback `Evaluate` calls `Agent.evaluate`, which has fired `on_evaluate_end`, so these are written
-        # already.
-        if names and names.items() <= self._evaluated.items():
-            self._evaluated = {}
-        else:  # an evaluation in another process
-            self._write_scalars(step, names)
+        # If the callback `Evaluate` evaluates in this process, `on_evaluate_end` has written the numbers already.
+        self._write_scalars(step, dict(sorted(names.items() - self._evaluated.items())))
+        self._evaluated = {} if names else self._evaluated
         self._unwritten += 1
         if self._unwritten >= self.flush_every:
             self._flush()

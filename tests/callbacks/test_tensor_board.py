@@ -143,11 +143,13 @@ def test_evaluations_are_curves(reader: Any, tmp_path: Path) -> None:
     board.agent.steps = board.agent.log_step = 150
     board.on_evaluate_end({"reward_mean": 3.0, "returns": np.array([2.0, 4.0])})
     # On the device, an episode is logged at the end of the compiled call, and has steps of its own.
-    board.on_episode_end(1, {"steps": 140, "reward": 1.0, "evaluation_reward_mean": 3.0})
+    logs = {"evaluation_reward_mean": 3.0, "evaluation_success_rate": 0.0}  # `Evaluate` adds a rate that is missing
+    board.on_episode_end(1, {"steps": 140, "reward": 1.0, **logs})
     board.on_episode_end(2, {"steps": 200, "reward": 1.0, "evaluation_reward_mean": 5.0})  # of another process
     board.on_train_end({})
     read = reader(tmp_path)
     assert read["evaluation/reward_mean"] == [(150, 3.0), (200, 5.0)]
+    assert read["evaluation/success_rate"] == [(140, 0.0)]
     assert "evaluation_reward_mean" not in read and "evaluation/returns" not in read
 
 

@@ -86,6 +86,8 @@ class HyperparameterScheduler(StatefulCallback):
         if self.name not in RULES and self.name not in self.agent.hyperparameters:
             names = ", ".join([*self.agent.hyperparameters, *RULES])
             raise ValueError(f"name must be one of {names}, got {self.name!r}")
+        if self.optimizer is not None and self.name in self.agent.hyperparameters:
+            raise ValueError(f"optimizer must be None for the agent's {self.name}, got {self.optimizer!r}")
         now = self._now
         # A run that resumes within an episode keeps its value; a count above the agent's comes from another agent.
         self._set(now if self._at is None or self._at > now else self._at)

@@ -424,3 +424,6 @@ class TestSchedulers:
     def test_unknown_name_raises(self) -> None:
         with pytest.raises(ValueError, match="name must"):
             rewarded([0]).fit(episodes=1, callbacks=[HyperparameterScheduler("gama", abs)], verbose=0)
+        scheduler = HyperparameterScheduler("gamma", lambda count: 0.9, optimizer="critic")
+        with pytest.raises(ValueError, match="optimizer must be None for the agent's gamma, got 'critic'"):
+            noterl.SAC("Pendulum-v1", hidden=(8,)).fit(episodes=1, callbacks=[scheduler], verbose=0)

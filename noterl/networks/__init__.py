@@ -39,14 +39,12 @@ from noterl.networks.distributions import ImplicitQuantiles as ImplicitQuantiles
 from noterl.networks.distributions import midpoints as midpoints
 from noterl.networks.files import read_network as read_network
 from noterl.networks.files import resolve_network as resolve_network
-from noterl.networks.layers import ACTIVATIONS as ACTIVATIONS
 from noterl.networks.modes import PRECISIONS as PRECISIONS
 from noterl.networks.modes import inference_mode as inference_mode
 from noterl.networks.modes import training_mode as training_mode
 from noterl.networks.multi_input import multi_input as multi_input
 from noterl.networks.noisy import NoisyNetwork as NoisyNetwork
 from noterl.networks.recurrent import Cell as Cell
-from noterl.networks.recurrent import RecurrentNetwork as RecurrentNetwork
 from noterl.networks.recurrent import check_memory as check_memory
 from noterl.networks.recurrent import recurrent as recurrent
 from noterl.networks.recurrent import recurrent_network as recurrent_network

@@ -253,11 +253,7 @@ class Rollout:
             discount=np.where(self.terminated, np.float32(0), np.float32(gamma)),
             weight=self.valid.astype(np.float32),
             index=np.arange(self.reward.size, dtype=np.int32).reshape(self.reward.shape),
-            extra={
-                "continues": continues,
-                "ended": self.ended.astype(np.float32),
-                **extra,
-            },
+            extra={"continues": continues, "ended": self.ended.astype(np.float32), **extra},
         )
 
     def get_state(self) -> dict[str, Any]:

@@ -97,11 +97,7 @@ def _schedule(parts: Parts) -> dict[str, Any]:
     schedule = parts.learner.schedule
     algorithm = parts.algorithm
     if algorithm.memory == "rollout":
-        return {
-            "batch_size": schedule.batch_size,
-            "rollout_steps": algorithm.rollout_steps,
-            "epochs": algorithm.epochs,
-        }
+        return {"batch_size": schedule.batch_size, "rollout_steps": algorithm.rollout_steps, "epochs": algorithm.epochs}
     every = schedule.hard_copy_every or schedule.hard_copy_updates
     target: dict[str, Any] = {"target_update": schedule.tau if schedule.polyak else every or None}
     if every:

@@ -12,6 +12,7 @@ from keras import layers, ops
 
 from noterl import networks
 from noterl.backends import current
+from noterl.networks import layers as layers_
 from noterl.random import construction
 from tests.support import reference_numpy as reference
 from tests.support.representatives import representatives
@@ -65,7 +66,7 @@ ACTIVATIONS = {
 
 
 def test_every_activation_is_tested() -> None:
-    assert set(ACTIVATIONS) == set(networks.ACTIVATIONS)
+    assert set(ACTIVATIONS) == set(layers_.ACTIVATIONS)
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)

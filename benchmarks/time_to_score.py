@@ -8,7 +8,7 @@ noterl trains with its preset "fast", Stable-Baselines3 and SBX with the setting
 - Each run is a process of its own. It writes its weights after each so many environment steps, and at its end.
 - Afterwards, a judge plays 100 greedy episodes with each of these weights. The time of a run is that from the start of
   its process to the first of two weights in a row whose mean return reaches the score. The judge's time does not count.
-- A run that never holds the score counts with its whole time, and is marked. Runs of hours of a peer stop early
+- A run that never holds the score counts with its whole time, and is marked. Long runs of a peer stop early
   (`stop` in peers/zoo.py).
 - The participants take turns, and each seed starts with another one. The seeds 0 to 9 did not tune the presets.
 - noterl's compilation cache is warm, as in a user's second run; a participant "cold" has an empty cache in each run.

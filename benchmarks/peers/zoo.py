@@ -19,7 +19,7 @@ from benchmarks.judging import judge
 from benchmarks.peers.run import algorithm_class, callback, falling
 
 # Of hyperparams/*.yml of rl-zoo3: ppo 208b6fd, dqn ce95481, sac c94924e. `linear` names what falls to 0. `stop` ends a
-# run of hours before its budget of `steps`: its time is then less than the peer needs, if it has not held the score.
+# long run before its budget of `steps`: its time is then less than the peer needs, if it has not held the score.
 WIDE = {"net_arch": [256, 256]}
 SETTINGS: dict[tuple[str, str], dict[str, Any]] = {
     ("PPO", "CartPole-v1"): {
@@ -36,6 +36,7 @@ SETTINGS: dict[tuple[str, str], dict[str, Any]] = {
     },
     ("PPO", "Acrobot-v1"): {
         "steps": 1_000_000,
+        "stop": 300_000,
         "n_envs": 16,
         "normalize": True,
         "n_steps": 256,
@@ -44,6 +45,7 @@ SETTINGS: dict[tuple[str, str], dict[str, Any]] = {
     },
     ("PPO", "MountainCar-v0"): {
         "steps": 1_000_000,
+        "stop": 300_000,
         "n_envs": 16,
         "normalize": True,
         "n_steps": 16,
@@ -52,6 +54,7 @@ SETTINGS: dict[tuple[str, str], dict[str, Any]] = {
     },
     ("PPO", "LunarLander-v3"): {
         "steps": 1_000_000,
+        "stop": 300_000,
         "n_envs": 16,
         "n_steps": 1_024,
         "gae_lambda": 0.98,
@@ -76,6 +79,7 @@ SETTINGS: dict[tuple[str, str], dict[str, Any]] = {
     **{
         ("DQN", environment): {
             "steps": 100_000,
+            "stop": 60_000,
             "learning_rate": 6.3e-4,
             "batch_size": 128,
             "buffer_size": 50_000,

@@ -198,7 +198,7 @@ class MemoryTask:
 
     def table(self, result: dict[str, Any]) -> str:
         rows = [
-            (name, f"{one['median']:.3g}", iqm(one, digits=2), f"{one['worst']:.3g}")
+            (name, f"{one['median']:.4g}", iqm(one, digits=2), f"{one['worst']:.4g}")
             for name, one in result["summary"].items()
         ]
         header = ("memory", "median", "IQM (95 % interval)", "worst seed")

@@ -108,21 +108,7 @@ def write_benchmark_tables(folder: Path) -> None:
     """Write the tables of benchmarks/results/ for the pages to include."""
     for table in report.TABLES:
         (folder / f"{table.__name__}.md").write_text(table(), encoding="utf-8")
-    for page in [
-        "dqn",
-        "distributional",
-        "pqn",
-        "ppo",
-        "a2c",
-        "trpo",
-        "acer",
-        "ddpg",
-        "td3",
-        "sac",
-        "tqc",
-        "crossq",
-        "maddpg",
-    ]:
+    for page in (path.stem for path in (DOCS / "algorithms").glob("*.md")):
         (folder / f"learning_{page}.md").write_text(report.algorithm_tables(page), encoding="utf-8")
 
 

@@ -19,8 +19,8 @@ from benchmarks.tasks import TASKS, Learning, Task
 
 RESULTS = Path(__file__).resolve().parent / "results"
 NO_RESULTS = "No results are recorded yet."
-# The tasks of the README's table of learning: each algorithm and each kind of task. The last two are the task with a
-# memory, and the row of `offline.py`.
+# The tasks of the README's table of learning: each algorithm and each kind of task. A task of `memory_tasks.py`
+# and a row of `offline.py` follow.
 README_TASKS = (
     *("cartpole-ppo", "cartpole-a2c", "lunarlander-ppo", "pendulum-ppo", "pendulum-ddpg", "pendulum-td3"),
     *("pendulum-sac", "pendulum-tqc", "pendulum-crossq", "bipedalwalker-sac", "halfcheetah-td3", "fetchreach-sac"),
@@ -743,7 +743,7 @@ def _strategies(results: Path, part: str) -> list[dict[str, Any]]:
 def short_learning_table(results: Path = RESULTS) -> str:
     """Return one row for each task of the README, by its first backend."""
     stored = _results(results / "learning")
-    rows = [_short_row(result) for result in stored if result["task"] in README_TASKS]
+    rows = [row for result in stored if result["task"] in README_TASKS and (row := _short_row(result))]
     memory, offline = results / "learning" / f"{README_MEMORY}.json", results / "offline" / "offline.json"
     if memory.exists():
         rows.append(_memory_row(json.loads(memory.read_text())))
@@ -753,11 +753,13 @@ def short_learning_table(results: Path = RESULTS) -> str:
     return markdown_table((*head, "published"), rows) if rows else ""
 
 
-def _short_row(result: dict[str, Any]) -> tuple[str, ...]:
-    """Return the row of a task of `tasks.py`."""
+def _short_row(result: dict[str, Any]) -> tuple[str, ...] | None:
+    """Return the row of a task of `tasks.py`; None if only peers have run."""
     goal, summary = TASKS[result["task"]].learning, result["summary"]
     assert goal is not None
-    who = next(f"noterl-{name}" for name in goal.backends if f"noterl-{name}" in summary)
+    who = next((f"noterl-{name}" for name in goal.backends if f"noterl-{name}" in summary), None)
+    if who is None:
+        return None
     one = summary[who]
     backend = NAMES[who.removeprefix("noterl-")]
     outcome = "; ".join(filter(None, (_goal(goal, one), _peers(one))))

@@ -40,6 +40,8 @@ class Adapt(Callback):
     'AdaBatch'
     """
 
+    takes_epochs = True
+
     def __init__(
         self,
         target_ess: float | None = None,
@@ -64,8 +66,6 @@ class Adapt(Callback):
             self.chosen = AdaBatch(num_samples, target_noise, smooth, every=every, unit=unit, **adjusted)
         self.adds: Sequence[str] = self.chosen.adds
         self.every: Every | None = self.chosen.every
-
-    takes_epochs = True
 
     def before_fit(self, agent: AgentView, budget: Budget) -> None:
         """Forward the call, and need the host if the chosen callback does."""

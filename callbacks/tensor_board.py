@@ -100,7 +100,8 @@ class TensorBoard(Callback):
         names = {f"evaluation/{name.removeprefix(_EVALUATION)}": value for name, value in evaluated.items()}
         # If the callback `Evaluate` evaluates in this process, `on_evaluate_end` has written the numbers already.
         self._write_scalars(step, dict(sorted(names.items() - self._evaluated.items())))
-        self._evaluated = {} if names else self._evaluated
+        if names:
+            self._evaluated = {}
         self._unwritten += 1
         if self._unwritten >= self.flush_every:
             self._flush()

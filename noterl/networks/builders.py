@@ -43,7 +43,7 @@ from noterl.utils.checks import check_bool, check_word, finite, non_negative, pr
 # weights, which is also the default.
 
 _DENSE = ("Dense", "Linear")
-_NORMS = ("LayerNormalization", "LayerNorm", "Residual")
+_OTHER_LAYERS = ("LayerNormalization", "LayerNorm", "Residual")
 
 # The smallest height and width from which the convolutions of `nature_cnn` leave one pixel.
 LEAST_PIXELS = 36
@@ -412,7 +412,7 @@ def share_trunk(
         ValueError: if `network` is not a stack of layers.
     """
     layers = stacked_layers(network)
-    for names in (_DENSE, *[_DENSE + _NORMS] * own_layers):
+    for names in (_DENSE, *[_DENSE + _OTHER_LAYERS] * own_layers):
         while layers and type(layers[-1]).__name__ not in names:
             layers.pop()
         if not layers:

@@ -12,7 +12,7 @@ from keras import layers, ops
 
 from noterl import networks
 from noterl.backends import current
-from noterl.networks import layers as layers_
+from noterl.networks.layers import ACTIVATIONS as ALL_ACTIVATIONS
 from noterl.random import construction
 from tests.support import reference_numpy as reference
 from tests.support.representatives import representatives
@@ -66,7 +66,7 @@ ACTIVATIONS = {
 
 
 def test_every_activation_is_tested() -> None:
-    assert set(ACTIVATIONS) == set(layers_.ACTIVATIONS)
+    assert set(ACTIVATIONS) == set(ALL_ACTIVATIONS)
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)

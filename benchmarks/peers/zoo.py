@@ -36,7 +36,7 @@ SETTINGS: dict[tuple[str, str], dict[str, Any]] = {
     },
     ("PPO", "Acrobot-v1"): {
         "steps": 1_000_000,
-        "stop": 300_000,
+        "stop": 150_000,
         "n_envs": 16,
         "normalize": True,
         "n_steps": 256,
@@ -45,7 +45,7 @@ SETTINGS: dict[tuple[str, str], dict[str, Any]] = {
     },
     ("PPO", "MountainCar-v0"): {
         "steps": 1_000_000,
-        "stop": 300_000,
+        "stop": 150_000,
         "n_envs": 16,
         "normalize": True,
         "n_steps": 16,
@@ -64,6 +64,7 @@ SETTINGS: dict[tuple[str, str], dict[str, Any]] = {
     },
     ("DQN", "MountainCar-v0"): {
         "steps": 120_000,
+        "stop": 40_000,
         "learning_rate": 4e-3,
         "batch_size": 128,
         "buffer_size": 10_000,
@@ -79,7 +80,7 @@ SETTINGS: dict[tuple[str, str], dict[str, Any]] = {
     **{
         ("DQN", environment): {
             "steps": 100_000,
-            "stop": 60_000,
+            "stop": stop,
             "learning_rate": 6.3e-4,
             "batch_size": 128,
             "buffer_size": 50_000,
@@ -91,7 +92,7 @@ SETTINGS: dict[tuple[str, str], dict[str, Any]] = {
             "exploration_final_eps": 0.1,
             "policy_kwargs": WIDE,
         }
-        for environment in ("Acrobot-v1", "LunarLander-v3")
+        for environment, stop in (("Acrobot-v1", 15_000), ("LunarLander-v3", 60_000))
     },
     ("SAC", "Pendulum-v1"): {"steps": 20_000, "learning_rate": 1e-3},
     ("SAC", "LunarLanderContinuous-v3"): {

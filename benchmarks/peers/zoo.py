@@ -97,7 +97,7 @@ SETTINGS: dict[tuple[str, str], dict[str, Any]] = {
     ("SAC", "Pendulum-v1"): {"steps": 20_000, "learning_rate": 1e-3},
     ("SAC", "LunarLanderContinuous-v3"): {
         "steps": 500_000,
-        "stop": 200_000,
+        "stop": 30_000,
         "linear": ("learning_rate",),
         "learning_rate": 7.3e-4,
         "tau": 0.01,

@@ -45,7 +45,7 @@ class ReplayLearner(Learner):
         self.memory: Any = replay
         self.updater.memory = replay
         self.updater.replaces_reward = True
-        self._count = replay.num_sampleable  # another function while an empty memory is refilled; see `attach`
+        self._least_refilled = 0  # transitions that a memory being refilled must hold before updates; see `attach`
 
     def declare_memory(self) -> None:
         """Set the layout of the replay memory.
@@ -120,17 +120,15 @@ class ReplayLearner(Learner):
                 RuntimeWarning,
                 stacklevel=3,
             )
-            self._count = partial(self._count_refilled, least)
+            self._least_refilled = least
 
-    def _count_refilled(self, least: int, at_most: int | None = None) -> int:
-        """Return the number of transitions that can be sampled, or 0 until `least` are stored.
-
-        Once they are stored, `_count` is the function of the memory again.
-        """
-        if len(self.replay) < least:
-            return 0
-        self._count = self.memory.num_sampleable
-        return self._count(at_most)
+    def _count(self, at_most: int | None) -> int:
+        """Return the number of transitions that can be sampled, or 0 while the memory is refilled."""
+        if self._least_refilled:
+            if len(self.replay) < self._least_refilled:
+                return 0
+            self._least_refilled = 0  # a callback may drop transitions later
+        return self.memory.num_sampleable(at_most)
 
     @contextmanager
     def learning_from(self, memory: Any) -> Iterator[None]:
@@ -139,15 +137,11 @@ class ReplayLearner(Learner):
         Feedback goes to this memory too. `add` still stores transitions in `replay`.
         """
         before = self.memory
-        self._set_memory(memory)
+        self.memory = self.updater.memory = memory
         try:
             yield
         finally:
-            self._set_memory(before)
-
-    def _set_memory(self, memory: Any) -> None:
-        self.memory = self.updater.memory = memory
-        self._count = memory.num_sampleable
+            self.memory = self.updater.memory = before
 
     def begin_round(self, observations: np.ndarray, actions: np.ndarray, fields: Mapping[str, np.ndarray]) -> None:
         """Keep the states of the policy before the round, for the sequences that start in this round."""

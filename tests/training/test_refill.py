@@ -39,6 +39,16 @@ def test_updates_wait_for_learning_starts_transitions(path: Path, arguments: Any
     assert min(stored) >= 50
 
 
+def test_updates_wait_beside_a_data_set(path: Path) -> None:
+    agent = noterl.load(path)
+    before, stored = agent.updates, []
+    step = LambdaCallback(on_batch_begin=lambda batch, logs: stored.append(len(agent.replay)))
+    data = noterl.Dataset.record(agent, steps=50)
+    with pytest.warns(RuntimeWarning, match="until learning_starts=50"):
+        agent.fit(steps=60, dataset=data, callbacks=[step], verbose=0)
+    assert agent.updates > before and min(stored) >= 50
+
+
 def test_memory_smaller_than_learning_starts_is_filled(path: Path) -> None:
     agent = noterl.load(path)
     before = agent.updates

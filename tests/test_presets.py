@@ -103,6 +103,12 @@ def test_schedules_span_the_budget_of_the_fit_that_runs_them() -> None:
     assert agent.get_config()["clip"].steps == 1024
 
 
+def test_schedules_end_where_a_callback_limits_the_steps() -> None:
+    agent = make(rollout_steps=16, batch_size=128)
+    agent.fit(callbacks=[noterl.callbacks.StopOnSteps(512)], verbose=0)
+    assert agent.steps == 512 and {schedule.steps for schedule, _ in agent._parts.preset.spans} == {512}
+
+
 def test_schedules_span_the_updates_on_a_data_set() -> None:
     agent = noterl.SAC.from_preset("Pendulum-v1", hidden=(8,), seed=1)
     data = noterl.Dataset.record(agent, steps=300)

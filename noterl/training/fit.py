@@ -183,10 +183,10 @@ class Fit:
             self.parts.session.guard.call(callback.before_fit, self.parts.algorithm, budget)
         if budget.skipped:
             self.callbacks = CallbackList()  # which would change the files of this fit
-        if self.parts.preset is not None:
-            self.parts.preset.span(getattr(budget, f"last_{self.budgets[-1][:-1]}"))
         # A callback that restored the agent may have moved `last_step`, but not the limit of another callback.
         budget.last_step = min(budget.last_step, budget.step_limit)
+        if self.parts.preset is not None:
+            self.parts.preset.span(getattr(budget, f"last_{self.budgets[-1][:-1]}"))
         return budget
 
     def _open(self, budget: Budget) -> Lanes:

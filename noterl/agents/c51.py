@@ -65,7 +65,8 @@ class C51(DistributionalDQN):
         self.atoms: int | None = None if atoms is None else check_int("atoms", atoms, least=2)
         self.support: tuple[float, float] | None = None if support is None else increasing_pair("support", support)
         super().__init__(env, double=double, **options)
-        self.last_unclipped: float = 0  # updates when few targets were clipped last; infinity after the warning
+        # Updates when few targets were clipped last; below 0 before the first check, infinity after the warning.
+        self.last_unclipped: float = -1
 
     @property
     def num_atoms(self) -> int:
@@ -94,7 +95,7 @@ class C51(DistributionalDQN):
 
     def check_metrics(self, metrics: Mapping[str, float]) -> None:
         """Warn once if targets are clipped at the support for 1,000 updates; called at the end of each episode."""
-        if metrics.get("clipped", 0.0) <= _MOST_CLIPPED:
+        if metrics.get("clipped", 0.0) <= _MOST_CLIPPED or self.last_unclipped < 0:
             self.last_unclipped = self.updates if self.last_unclipped < math.inf else math.inf
         elif self.updates - self.last_unclipped >= _CLIPPED_UPDATES:
             self.last_unclipped = math.inf

@@ -66,6 +66,7 @@ class Adapt(Callback):
             self.chosen = AdaBatch(num_samples, target_noise, smooth, every=every, unit=unit, **adjusted)
         self.adds: Sequence[str] = self.chosen.adds
         self.every: Every | None = self.chosen.every
+        self.needs_memory: bool = self.chosen.needs_memory
 
     def before_fit(self, agent: AgentView, budget: Budget) -> None:
         """Forward the call, and need the host if the chosen callback does."""

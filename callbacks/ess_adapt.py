@@ -8,7 +8,7 @@ from noterl.types import Logs
 from noterl.utils.checks import check_number
 
 from .support.adaptive_callback import AdaptiveCallback
-from .window import check_replay, has_priorities, warn_without_priorities
+from .window import has_priorities, warn_without_priorities
 
 
 class ESSAdapt(AdaptiveCallback):
@@ -53,6 +53,7 @@ class ESSAdapt(AdaptiveCallback):
     saved = (*AdaptiveCallback.saved, "_baseline", "_until")
     measure: str = "ess"
     follows: str = "ess"
+    needs_memory = True
 
     def __init__(
         self,
@@ -71,8 +72,7 @@ class ESSAdapt(AdaptiveCallback):
         self._until = 0  # environment steps at which the baseline is next measured; moves on with each measurement
 
     def on_train_begin(self, logs: Logs) -> None:
-        """Check that the agent has a replay memory and every tunable; warn if the memory has no priorities."""
-        check_replay(self.agent, "ESSAdapt")
+        """Check that the agent has every tunable; warn if the memory has no priorities."""
         self._adapts = has_priorities(self.agent.replay)
         super().on_train_begin(logs)
         warn_without_priorities(self.agent, "ESSAdapt")

@@ -11,7 +11,7 @@ from noterl.callback import Callback, Every
 from noterl.types import Logs
 from noterl.utils.checks import check_number, check_positive, check_word
 
-from .window import check_by, check_replay, keep_only, warn_without_priorities, window_size
+from .window import check_by, keep_only, warn_without_priorities, window_size
 
 
 @dataclass
@@ -89,6 +89,7 @@ class ESSWindow(Callback):
 
     adds: tuple[str, ...] = ("ess", "window")
     all_ranks = True  # each process has its own memory
+    needs_memory = True
 
     def __init__(
         self,
@@ -122,8 +123,7 @@ class ESSWindow(Callback):
         return self._windows[0].baseline if self.by is None else [window.baseline for window in self._windows]
 
     def on_train_begin(self, logs: Logs) -> None:
-        """Check that the agent has a replay memory, and warn if the memory has no priorities."""
-        check_replay(self.agent, "ESSWindow")
+        """Warn if the memory has no priorities."""
         warn_without_priorities(self.agent, "ESSWindow")
 
     def on_episode_end(self, episode: int, logs: Logs) -> None:

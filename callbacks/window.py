@@ -48,6 +48,7 @@ class Window(Callback):
     """
 
     all_ranks = True  # each process has its own memory
+    needs_memory = True
 
     def __init__(self, size: Size, every: float | None = None, unit: str = "steps", *, by: str | None = None) -> None:
         if not callable(size):
@@ -56,10 +57,6 @@ class Window(Callback):
         self.size: Any = size
         self._when_full = every is None
         self.every: Every = Every(1, "episodes") if every is None else Every(every, unit, name="every")
-
-    def on_train_begin(self, logs: Logs) -> None:
-        """Check that the agent has a replay memory."""
-        check_replay(self.agent, "Window")
 
     def on_episode_end(self, episode: int, logs: Logs) -> None:
         """Log the number of stored transitions, without the transitions that the windows of workers exclude."""
@@ -114,12 +111,6 @@ def keep_only(replay: Any, indices: np.ndarray) -> None:
         ages = storage.insertion_numbers(indices) - storage.begin
         replay.keep(indices)
         replay.drop_oldest(int(ages.min()))
-
-
-def check_replay(agent: AgentView, name: str) -> None:
-    """Raise a ValueError if the agent has no replay memory, which the callback `name` needs."""
-    if not hasattr(agent.replay, "effective_sample_size"):
-        raise ValueError(f"callbacks: {name} needs a replay memory; {type(agent).__name__} has none")
 
 
 def has_priorities(replay: Any) -> bool:

@@ -306,6 +306,8 @@ class Callback:
         needs_host: True for a callback that must act between all updates, or that reads the last rollout. `fit` then
             steps environments of JAX from the host. On the device, the hooks of a call run after all updates of the
             call.
+        needs_memory: True for a callback that acts on the agent's replay memory. `fit` raises an error if the agent has
+            none, and `fit(dataset=, updates=)` always, because only the data set is sampled.
         stops_training: True for a callback that can end training, so that `fit` needs no budget.
         adds: the names that the callback adds to the logs of some episodes. Callbacks that monitor such a name then
             wait for the name instead of failing.
@@ -325,6 +327,7 @@ class Callback:
     order: int = USER
     needs_live_updates: bool = False
     needs_host: bool = False
+    needs_memory: bool = False
     stops_training: bool = False
     adds: Sequence[str] = ()
     every: Every | None = None

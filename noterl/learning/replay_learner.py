@@ -173,13 +173,12 @@ class ReplayLearner(Learner):
 
     def due(self, before: int, after: int, ended: int, ready: float | None = None) -> Due:
         """Return what is due by the schedule, if the memory holds enough transitions."""
-        at_most = None if self.schedule.updates == "pass" else self.schedule.batch_size  # counting may stop there
-        count = partial(self._count, at_most) if ready is None else lambda: int(ready)
-        return self.schedule.due(before, after, ended, count)
+        return self.schedule.due(before, after, ended, lambda: int(self.ready if ready is None else ready))
 
     @property
     def ready(self) -> float:
         """Transitions that can be sampled."""
+        # Counting may stop at a batch.
         return self._count(None if self.schedule.updates == "pass" else self.schedule.batch_size)
 
     def rounds_within(self, updates: int | None, step: int, num_envs: int) -> float:

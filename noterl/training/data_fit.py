@@ -50,7 +50,7 @@ class DataFit(Fit):
             self.validation_data = self.check_data("validation_data", self.validation_data)
         self.workers = None
         for callback in self.callbacks.callbacks:
-            _warn_of_counts(callback)
+            _check_callback(callback)
 
     @contextmanager
     def loop(self, budget: Budget) -> Iterator[DataLoop]:
@@ -78,12 +78,19 @@ class DataFit(Fit):
         return learner.learning_from(self.parts.use_data(self.dataset, learner.batch_size, is_resumed=budget.resumed))
 
 
-def _warn_of_counts(callback: Callback) -> None:
-    """Warn of a callback that counts episodes or environment steps, of which there are none."""
+def _check_callback(callback: Callback) -> None:
+    """Warn of a callback that counts episodes or environment steps, of which there are none.
+
+    Raises:
+        ValueError: if the callback acts on the agent's replay memory.
+    """
+    name = type(callback).__name__
+    if callback.needs_memory:
+        raise ValueError(f"callbacks: {name} needs a replay memory; fit(dataset=, updates=) samples only the data set")
     every = callback.every if overrides(callback, "on_due") else None
     unit = getattr(callback, "unit", None) if every is None else every.unit
     if unit == "steps" or (unit == "episodes" and not (every is not None and every.counts_epochs)):
         warnings.warn(
-            f"{type(callback).__name__} counts {unit}, and fit(dataset=, updates=) has none: use unit='updates'",
+            f"{name} counts {unit}, and fit(dataset=, updates=) has none: use unit='updates'",
             stacklevel=6,  # the caller of fit
         )

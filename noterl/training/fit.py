@@ -173,6 +173,10 @@ class Fit:
         self.info = self._check_info()
         check_strategy(self.strategy, learner)
         check_actor(actor, self.workers)
+        for callback in self.callbacks.callbacks:
+            if callback.needs_memory and learner.replay is None:
+                agent = type(self.parts.algorithm).__name__
+                raise ValueError(f"callbacks: {type(callback).__name__} needs a replay memory; {agent} has none")
         budget = Budget(
             math.inf if self.episodes is None else counters.episodes + self.episodes,
             math.inf if self.steps is None else counters.steps + self.steps,

@@ -327,17 +327,30 @@ def test_bad_return_value_of_size_raises() -> None:
         small_agent().fit(steps=40, callbacks=[Window(lambda agent: -3, every=10)], verbose=0)
 
 
-@pytest.mark.parametrize("make", [lambda: Window(5), ESSWindow])
-def test_agent_without_replay_memory_raises(make: Any) -> None:
-    callback = make()
-    callback.agent = ScriptedAgent(None)
-    with pytest.raises(ValueError, match="replay memory"):
-        callback.on_train_begin({})
-
-
-@pytest.mark.parametrize(
-    "callback", [lambda: ESSWindow(), lambda: Window(20), lambda: ESSAdapt(target_ess=20, lr=Rate(1.0, 1e-4, 1e-2))]
+every_window = pytest.mark.parametrize(
+    "callback",
+    [
+        lambda: ESSWindow(),
+        lambda: Window(20),
+        lambda: ESSAdapt(target_ess=20, lr=Rate(1.0, 1e-4, 1e-2)),
+        lambda: Adapt(target_ess=20, lr=Rate(1.0, 1e-4, 1e-2)),
+    ],
 )
+
+
+@every_window
+def test_fit_that_learns_from_no_replay_memory_raises(callback: Any) -> None:
+    agent = noterl.PPO("CartPole-v1", hidden=(4,), rollout_steps=16)
+    with pytest.raises(ValueError, match=r"callbacks: .* needs a replay memory; PPO has none"):
+        agent.fit(steps=100, callbacks=[callback()], verbose=0)
+    agent = small_agent()
+    data = noterl.Dataset.record(noterl.DQN(lambda: CountingEnv(10), hidden=(4,), seed=1), steps=20)
+    with pytest.raises(ValueError, match=r"needs a replay memory; .* samples only the data set"):
+        agent.fit(dataset=data, updates=3, callbacks=[callback()], verbose=0)
+    assert agent.steps == agent.updates == 0
+
+
+@every_window
 def test_batches_of_whole_rollouts_are_supported(callback: Any) -> None:
     agent = noterl.PPO("CartPole-v1", hidden=(4,), rollout_steps=16, epochs=1, seed=1)
     agent.compile(batch_size="rollout", replay=noterl.Replay(64, sampler=Prioritized(score=RatioScore())))

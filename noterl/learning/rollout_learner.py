@@ -339,9 +339,7 @@ def policy_digest(algorithm: Algorithm) -> str:
     normalizers = algorithm.spaces.normalizers
     arrays = [] if normalizers is None else list(normalizers.arrays().values())
     for network in algorithm.networks().values():
-        # `prepare` advances generators of random numbers, which are no part of the policy.
-        if not isinstance(network, backends.keras.random.SeedGenerator):
-            arrays += networks.get_weights(network)
+        arrays += networks.get_weights(network)
     return hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest()
 
 

@@ -15,12 +15,14 @@ from noterl.networks.access import is_network as is_network
 from noterl.networks.access import keras_layout as keras_layout
 from noterl.networks.access import network_or_default as network_or_default
 from noterl.networks.access import returns_pair as returns_pair
+from noterl.networks.access import seed_states as seed_states
 from noterl.networks.access import set_weights as set_weights
 from noterl.networks.access import split_networks as split_networks
 from noterl.networks.access import trainable_tensors as trainable_tensors
 from noterl.networks.access import trainable_variables as trainable_variables
 from noterl.networks.access import unique as unique
 from noterl.networks.access import variables as variables
+from noterl.networks.access import weight_variables as weight_variables
 from noterl.networks.builders import batch_renormalized as batch_renormalized
 from noterl.networks.builders import column_scales as column_scales
 from noterl.networks.builders import default_critic as default_critic

@@ -70,7 +70,7 @@ def variables(network: Network) -> list[keras.Variable]:
     The variables of a torch module share the storage of its parameters and buffers.
 
     Raises:
-        ValueError: if `network` is not a network, or is a Keras model that is not built.
+        ValueError: if `network` is not a network, or is a Keras layer that is not built.
     """
     if isinstance(network, keras.Variable):
         return [network]
@@ -85,6 +85,20 @@ def variables(network: Network) -> list[keras.Variable]:
     if isinstance(network, Composite):
         return unique(variable for part in network.members() for variable in variables(part))
     return native_modules().adopt(check_network("network", network))
+
+
+def seed_states(network: Network) -> list[keras.Variable]:
+    """Return the states of the random generators in a network, such as those of Keras's Dropout, `[2]` each.
+
+    Modules of torch have none, so files keep these states apart from the weights.
+    """
+    return [variable for variable in variables(network) if variable.path.endswith("seed_generator_state")]
+
+
+def weight_variables(network: Network) -> list[keras.Variable]:
+    """Return all variables of a network but its `seed_states`: the same ones, in the same order, on every backend."""
+    seeds = set(map(id, seed_states(network)))
+    return [variable for variable in variables(network) if id(variable) not in seeds]
 
 
 def trainable_variables(network: Network) -> list[keras.Variable]:
@@ -320,7 +334,7 @@ def get_weights(network: Network) -> list[np.ndarray]:
         return [weight for member in network.members() for weight in get_weights(member)]
     if is_module(network):
         return native_modules().get_weights(network)
-    return [backends.current().fetch(variable) for variable in variables(network)]
+    return [backends.current().fetch(variable) for variable in weight_variables(network)]
 
 
 def recipe(network: Network) -> tuple[Any, tuple[int, ...]] | None:
@@ -328,7 +342,7 @@ def recipe(network: Network) -> tuple[Any, tuple[int, ...]] | None:
     built = getattr(network, "noterl_recipe", None)
     if built is None:
         return None
-    sizes = sorted(math.prod(variable.shape) for variable in variables(network))
+    sizes = sorted(math.prod(variable.shape) for variable in weight_variables(network))
     return built if sizes == sorted(weight.size for weight in plan_weights(*built)) else None
 
 
@@ -349,7 +363,7 @@ def set_weights(network: Network, weights: Sequence[np.ndarray]) -> None:
     elif is_module(network):
         native_modules().set_weights(network, weights)
     else:
-        for variable, weight in zip(variables(network), weights, strict=True):
+        for variable, weight in zip(weight_variables(network), weights, strict=True):
             variable.assign(weight)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from noterl import backends
 from noterl.backends import renorm
-from noterl.networks.access import is_module, keras_layout, recipe, stacked_layers, variables
+from noterl.networks.access import is_module, keras_layout, recipe, stacked_layers, weight_variables
 from noterl.networks.config import connections, layer_arguments
 from noterl.networks.distributions import Distribution, ImplicitQuantiles
 from noterl.networks.layers import ACTIVATION_TABLE, LAYER_TABLE, NORM_EPSILON, TORCH_DEFAULTS, num_values, stacks
@@ -282,7 +282,8 @@ def _add_lstm(graph: Graph, inputs: int, recurrent: int, state: Mapping[str, int
 def _weights_of(network: Any) -> list[Weight]:
     layout = keras_layout([network])
     return [
-        Weight(variable, tuple(layout.get(id(variable), range(len(variable.shape))))) for variable in variables(network)
+        Weight(variable, tuple(layout.get(id(variable), range(len(variable.shape)))))
+        for variable in weight_variables(network)
     ]
 
 
@@ -413,7 +414,7 @@ def _add_keras_layer(graph: Graph, layer: Any, inputs: list[int]) -> int:
     if row.kind == "linear":
         return graph.activate(arguments.get("activation", "linear"), inputs[0])
     values: dict[str, Any] = {setting: settings[setting] for setting in row.settings}
-    values |= _arrays(row.kind, arguments, _weights_of(layer) if layer.variables else [])
+    values |= _arrays(row.kind, arguments, _weights_of(layer) if layer.weights else [])
     if row.merges and row.kind != "concatenate":
         position = reduce(lambda left, right: graph.add(row.kind, (left, right)), inputs)
     else:

@@ -21,12 +21,7 @@ def initial_weights(
     """
     initial: list[np.ndarray] = []
     fan_in = 1
-    planned = iter(plan)
-    for weight in weights:
-        if weight.dtype.kind != "f":  # the state of a dropout's generator
-            initial.append(weight)
-            continue
-        _, role, value = next(planned)
+    for weight, (_, role, value) in zip(weights, plan, strict=True):
         if role == "constant":
             initial.append(np.full_like(weight, value))
             continue

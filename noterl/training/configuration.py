@@ -88,7 +88,7 @@ def _short(value: Any) -> str:
 
 
 def _shapes(network: Any) -> str:
-    shapes = " ".join("x".join(map(str, variable.shape)) or "scalar" for variable in networks.variables(network))
+    shapes = " ".join("x".join(map(str, variable.shape)) or "scalar" for variable in networks.weight_variables(network))
     return f"{type(network).__name__} {shapes}"
 
 

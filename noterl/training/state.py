@@ -24,7 +24,7 @@ from noterl.networks.config import stored
 from noterl.training.parts import Parts
 from noterl.utils.checks import check_bool
 from noterl.utils.masks import ACTION_MASK, mask_spec
-from noterl.utils.schema import Array, DictOf, Int, check
+from noterl.utils.schema import Array, DictOf, Int, ListOf, check
 
 _NORMALIZERS = "normalizers/"
 _COUNTERS = ("steps", "updates", "episodes", "episodes_begun", "epochs", "epoch_updates", "data_updates")
@@ -65,6 +65,11 @@ def _core_state(parts: Parts, *, allocate: bool = True) -> dict[str, Any]:
     normalizers = algorithm.spaces.normalizers
     return {
         "variables": {name: networks.get_weights(network) for name, network in algorithm.networks().items()},
+        # Not below "variables", because modules of torch have no such states.
+        "seeds": {
+            name: [backends.current().fetch(seed) for seed in networks.seed_states(network)]
+            for name, network in algorithm.networks().items()
+        },
         "hyperparameters": {name: float(value) for name, value in algorithm.hyperparameters.items()},
         "optimizers": {
             name: optimizer.get_state(layout, allocate=allocate) for name, optimizer in learner.deferred.items()
@@ -114,7 +119,7 @@ def set_state(parts: Parts, state: Any) -> None:
         ValueError: if the state is malformed or does not fit this agent; the agent is then unchanged.
     """
     before = _core_state(parts, allocate=False)  # restored if the new state turns out not to fit
-    state = {"dataset": None, **state} if isinstance(state, Mapping) else state
+    state = {"dataset": None, "seeds": {}, **state} if isinstance(state, Mapping) else state
     learner = parts.learner
     memories = _memories(learner)
     info_spec = learner.info_spec
@@ -149,6 +154,7 @@ def _check(parts: Parts, state: Any) -> None:
             name: [Array(shape=weight.shape) for weight in networks.get_weights(network)]
             for name, network in algorithm.networks().items()
         },
+        "seeds": DictOf(ListOf(Array(shape=(2,)))),
         "hyperparameters": dict.fromkeys(algorithm.hyperparameters, float),
         "optimizers": dict.fromkeys(learner.deferred, dict),
         # Files of older versions have no counts of epochs.
@@ -201,6 +207,9 @@ def _set_core_state(parts: Parts, state: dict[str, Any]) -> None:
         optimizer.set_state(state["optimizers"][name], layout)
     for name, network in algorithm.networks().items():
         networks.set_weights(network, state["variables"][name])
+        # A file of another backend may have other generators, or integers of another size.
+        for variable, seed in zip(networks.seed_states(network), state["seeds"].get(name, []), strict=False):
+            variable.assign(seed.astype(variable.dtype))
     if learner.reward_model is not None:
         learner.reward_model.set_state(state["reward_model"])
     learner.schedule.set_changes(state["schedule"])
@@ -351,7 +360,7 @@ def shared_weights(algorithm: Algorithm) -> dict[str, str]:
     firsts: dict[int, str] = {}
     shared = {}
     for name, network in algorithm.networks().items():
-        for position, variable in enumerate(networks.variables(network)):
+        for position, variable in enumerate(networks.weight_variables(network)):
             key = f"{name}/{position:03d}"
             first = firsts.setdefault(id(variable), key)
             if first != key:
@@ -424,7 +433,7 @@ def summary(parts: Parts) -> str:
         f"threads of updates on the CPU: {update_threads(parts)}",
     ]
     for name, network in algorithm.networks().items():
-        held = networks.variables(network)
+        held = networks.weight_variables(network)
         count = sum(int(np.prod(variable.shape)) for variable in held)
         shapes = " ".join("x".join(map(str, variable.shape)) or "scalar" for variable in held)
         lines.append(f"  {name}: {type(network).__name__}, {count:,} values ({shapes})")

@@ -471,7 +471,7 @@ def solve_table(result: dict[str, Any]) -> str:
 
 def time_to_score_table(result: dict[str, Any]) -> str:
     """Return the table of a result of `time_to_score.py`: a row for each participant, then the ratios."""
-    head = ("participant", "median, s", "steps", "held the score", "held it at the end", "memory, MB")
+    head = ("participant", "median, s", "steps", "held the score", "reached it at the end", "memory, MB")
     rows = []
     for who, line in result["summary"]["participants"].items():
         counts = [f"{line[name]} of {line['runs']}" for name in ("held", "final")]

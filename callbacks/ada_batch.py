@@ -31,8 +31,9 @@ class AdaBatch(AdaptiveCallback):
 
     What does not depend on B is smoothed, `new = smooth * measured + (1 - smooth) * old`: B times the variance, or
     tr(S) and |G|^2 separately. `ema` is the noise that follows for the current batch size. The ratio of `ema` to
-    `target_noise` changes the tunables as the table in `AdaptiveCallback` shows. The logs hold the variance as
-    measured, but with "simple" the ratio of the smoothed parts, because the ratio of one measurement varies too much.
+    `target_noise` changes the tunables as the table in `AdaptiveCallback` shows. The logs hold the last variance,
+    for the current batch size, but with "simple" the ratio of the smoothed parts, because the ratio of one
+    measurement varies too much.
 
     For an agent that learns from rollouts without a replay memory, the batches are minibatches of the last rollout, of
     at most half of the rollout. The minibatches hold no transition twice, so the variance is divided by
@@ -122,8 +123,8 @@ class AdaBatch(AdaptiveCallback):
         if not all(map(math.isfinite, estimates)):
             return None
         # Not this class's `_average`, which returns the noise of parts that are smoothed already.
-        olds = self._parts or estimates
-        self._parts = [super(AdaBatch, self)._average(*pair) for pair in zip(estimates, olds, strict=True)]
+        previous = self._parts or estimates
+        self._parts = [super(AdaBatch, self)._average(*pair) for pair in zip(estimates, previous, strict=True)]
         if self.scale == "variance":
             return float(estimates[0]) / batch
         signal, noise = self._parts

@@ -289,11 +289,12 @@ class Algorithm(Configurable):
 
         `prepare` is called if `memory` is "rollout" or "sequences": once for each rollout, compiled, before the first
         update on the rollout. With a `state_spec`, `rollout.extra["state"]` is the state before the first row,
-        `[N, ...]` by name. With a `learner_state_spec`, `rollout.extra["learner_state"]` is the state that `prepare`
-        has returned for the rollout before, under the name "learner_state"; the state is zero at first.
+        `[N, ...]` by name. With a `learner_state_spec`, `rollout.extra["learner_state"]` is the entry
+        "learner_state" `[N, ...]` that `prepare` returned for the previous rollout; the state is zero at first.
         `rollout.extra["continues"]` `[T, N]` is 1 if the lane's next step continues the same episode, and 0 where an
         episode or the rollout ends. If an older policy has acted (`corrects_staleness`),
-        `rollout.extra["acting_outputs"]` `[T, N, ...]` is what its `forward` has returned, the input of the head.
+        `rollout.extra["acting_outputs"]` `[T, N, ...]` holds the outputs of that policy's `forward`, the input of the
+        head.
         Assignments to variables are kept: TRPO updates the policy here, because each rollout has one update of the
         policy and many of the values.
         """

@@ -395,10 +395,11 @@ class Callback:
     def on_step_end(self) -> None:
         """Called after each environment step and the updates due then; must not change weights.
 
-        In `fit(dataset=, updates=)`, the method is called after each group of updates.
+        With a vector environment, the method is called after each step of all lanes. In `fit(dataset=, updates=)`, the
+        method is called after each group of updates.
 
-        A vector environment steps all lanes first. The agent is consistent here and can be saved. The event is not
-        logged. The method runs after every step, so even a microsecond is a noticeable part of a run.
+        The agent is consistent here and can be saved. The event is not logged. The method is called so often that even
+        a microsecond is a noticeable part of a run.
         """
 
     def on_due(self, logs: Logs) -> bool | None:
@@ -450,7 +451,7 @@ class Callback:
         `fit(info=)` are there, without the keys that no step of the episode had. So are `loss` and every other scalar
         that `Agent.update` returns, as means over the updates since the last episode's end. If there were none, the
         last means are repeated. Before the first update, these entries are absent. `logs["complete"]` is False for an
-        episode that the end of training cuts short.
+        episode that the end of training or a failed worker cuts short.
         """
 
     def on_epoch_begin(self, epoch: int, logs: Logs) -> None:

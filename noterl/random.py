@@ -145,10 +145,10 @@ def network_generator() -> np.random.Generator:
 
 @contextlib.contextmanager
 def construction(seed: int) -> Iterator[None]:
-    """Make networks that are built inside reproducible from `seed`.
+    """Make the networks that are built in this context reproducible from `seed`.
 
     Layers use global generators: Keras takes default seeds from Python's `random`, and torch modules use torch's global
-    generator. Both are seeded for the block and restored afterwards. Other threads that construct agents wait.
+    CPU generator. Both are seeded for the block and restored afterwards. Other threads that construct agents wait.
     """
     with GLOBAL_GENERATORS:
         token = _network_generator.set(Generators(seed)("networks"))

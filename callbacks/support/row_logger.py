@@ -46,7 +46,7 @@ class RowLogger(Callback):
 
     order = LOGGER
     takes_epochs = True
-    numbers: tuple[str, ...] = ("reward", "time")  # columns without missing values
+    numbers: tuple[str, ...] = ("reward", "time")  # columns with a number in each row, except `reward` of an epoch
 
     def __init__(self, path: str | Path, flush_every: int = 10, *, append: bool = False) -> None:
         self.path: Path = user_path(path)
@@ -143,7 +143,7 @@ class RowLogger(Callback):
 
     def get_state(self) -> dict[str, Any]:
         """Return the rows that are not yet written, the number of all rows, the last written one, and the counts."""
-        pending = [json.dumps(row) for row in self._pending]  # a file holds many words as one array
+        pending = [json.dumps(row) for row in self._pending]  # a list of strings is stored as one array
         return {"pending": pending, "rows": self._num_rows, "last": self._last, "offset": dict(self._offset)}
 
     def set_state(self, state: dict[str, Any]) -> None:

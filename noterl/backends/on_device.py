@@ -288,7 +288,7 @@ class Plan(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where such a call begins and ends; integers.
+    """Where a call of a `ReplayProgram` begins and ends; integers.
 
     Attributes:
         row: of the ring, in which the round in progress is stored.
@@ -349,7 +349,7 @@ class ReplayProgram(TrainingProgram):
     ) -> tuple[Carry, Transitions, Report]:
         """Train, and write the variables back; `ring` must not be used again.
 
-        If an update is not finite, the call ends with the round of this update, which is not applied.
+        If an update is not finite, the update is not applied, and the call ends with that round.
 
         Args:
             carry: what `start` or the last call returned.

@@ -274,7 +274,7 @@ class Launch:
         self._signal(signal.SIGKILL)
         self._wait(_END_SECONDS)
         for reader in self._readers:
-            # A process that left the group may keep the pipe open; the launcher does not wait for it.
+            # A process that left the group may keep the pipe open, so the launcher waits only a second.
             reader.join(1.0)
 
     def _signal(self, number: int) -> None:

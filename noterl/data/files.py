@@ -129,7 +129,7 @@ def _read_hdf5(path: Path) -> dict[str, Any]:
     """Return the arrays of D4RL's keys."""
     import h5py
 
-    with reading(path):  # for its errors
+    with reading(path):  # names the path in errors
         try:
             check_hdf5(path)
             with h5py.File(path, "r") as file:

@@ -65,7 +65,7 @@ def make_loop(strategy: Strategy, parts: Parts, budget: Budget, history: History
     arguments = learner, parts.actor, session, parts.counters, budget, history
     if strategy.processes == 1:
         _start(lanes, learner, parts.actor)
-        # The only question for a kind of lanes: no other kind has the events of a compiled call.
+        # The only check of the kind of lanes: only `DeviceLanes` need the events of a compiled call.
         return Loop(*arguments, DeviceStepping if isinstance(lanes, DeviceLanes) else Stepping)
     is_live = synchronize(strategy, parts, budget, lanes.num_envs, session.callbacks.needs_live_updates)
     learner.merge_statistics = statistics_merger(strategy, learner)

@@ -28,30 +28,30 @@ def attach(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]],
     (['FinderLogger', 'LRFinder', 'OptFinder', 'ParallelFinder'], 'noterl.finders.lr_finder')
     """
     module: Any = sys.modules[package]
-    homes = _typed_imports(ast.parse(module.__spec__.loader.get_source(package)))
+    module_names = _typed_imports(ast.parse(module.__spec__.loader.get_source(package)))
 
     def get_name(name: str) -> Any:
         """Import a name, and store the value in the package, so that Python does not call this function again."""
-        if name not in homes:
+        if name not in module_names:
             error = words.missing_attribute(module, name, f"module {package!r}")
             # For `from noterl import name`, Python would replace the message of an AttributeError.
-            importing = sys._getframe(1).f_globals.get("__name__") == "importlib._bootstrap"
+            is_from_import = sys._getframe(1).f_globals.get("__name__") == "importlib._bootstrap"
             # After an AttributeError, Python looks for a module of this name.
-            is_module = importing and importlib.util.find_spec(f"{package}.{name}") is not None
-            raise ImportError(str(error)) if importing and not is_module and words.hint(name) else error
-        home = homes[name]
+            is_module = is_from_import and importlib.util.find_spec(f"{package}.{name}") is not None
+            raise ImportError(str(error)) if is_from_import and not is_module and words.hint(name) else error
+        module_name = module_names[name]
         with collector_paused():
-            if home == package:  # the name is a module of the package
+            if module_name == package:  # the name is a module of the package
                 value: Any = importlib.import_module(f"{package}.{name}")
             else:
-                value = getattr(importlib.import_module(home, package), name)
+                value = getattr(importlib.import_module(module_name, package), name)
         setattr(module, name, value)
         return value
 
     def list_names() -> list[str]:
-        return sorted({*homes, *(name for name in vars(module) if name.startswith("_"))})
+        return sorted({*module_names, *(name for name in vars(module) if name.startswith("_"))})
 
-    return get_name, list_names, list(homes)
+    return get_name, list_names, list(module_names)
 
 
 def _typed_imports(tree: ast.Module) -> dict[str, str]:

@@ -235,20 +235,20 @@ class WorkerProcess(WorkerHandle):
     def __init__(self, job: Job, memory: SharedMemory) -> None:
         super().__init__(job, memory.arrays[f"control/{job.index}"])
         pickled = dumps(job)
-        self.pipe, theirs = Pipe()
+        self.pipe, worker_pipe = Pipe()
         try:
-            handle = theirs.fileno()
+            descriptor = worker_pipe.fileno()
             paths = [path for path in sys.path if isinstance(path, str)]  # Python ignores others
             # Without -P, Python would import the modules of `_CODE` from the working folder.
-            command = [sys.executable, "-P", "-c", _CODE, json.dumps([paths, memory.handle, handle])]
+            command = [sys.executable, "-P", "-c", _CODE, json.dumps([paths, memory.handle, descriptor])]
             variables = {**os.environ, **dict.fromkeys(_THREADS, "1")}
             self._has_group = True
-            self._process = platforms.start(command, memory.handle, handle, stdin=subprocess.DEVNULL, env=variables)
+            self._process = platforms.start(command, memory.handle, descriptor, stdin=subprocess.DEVNULL, env=variables)
         except BaseException:
             self.pipe.close()
             raise
         finally:
-            theirs.close()
+            worker_pipe.close()
         with contextlib.suppress(OSError):  # if it has ended already, the next receive reports it
             self.pipe.send_bytes(pickled)
 

@@ -28,15 +28,15 @@ class Publisher:
         seen: attributes of the policies or noises that the workers have, from a saved state.
 
     Attributes:
-        seen: the attributes of the policy or noise in the workers, since a callback may have changed the learner's. The
-            list holds an entry for each worker if `compile` received a list, otherwise one for all.
+        seen: the attributes of the policy or noise that the workers have; a callback may have changed the learner's.
+            The list holds an entry for each worker if `compile` received a list, otherwise one for all.
     """
 
     def __init__(self, actor: Actor, weights: SharedWeights | None, seen: Sequence[Mapping[str, Any]]) -> None:
         self._actor = actor
         self._weights = weights
         self._explorers = actor.worker_explorers or (actor.explorer,)
-        self._assignments = [-1] * len(self._explorers)  # of each, at the last `changes`
+        self._assignments = [-1] * len(self._explorers)  # `assignments` of each, at the last `changes`
         self.seen: list[dict[str, Any]] = [_values(explorer) for explorer in self._explorers]
         if len(seen) == len(self.seen):
             self.seen = [{**current, **saved} for current, saved in zip(self.seen, seen, strict=True)]
@@ -73,7 +73,7 @@ class Publisher:
     def count_steps(self, steps: int) -> None:
         """Count the steps of a round in the learner's policies or noises, which do not act.
 
-        Workers count these steps themselves, so what changes here is not a change by a callback.
+        Workers count these steps themselves, so `changes` does not return the counters.
         """
         for explorer, seen in zip(self._explorers, self.seen, strict=True):
             explorer.skip(steps)

@@ -154,7 +154,7 @@ class _Examiner:
         for number, action in enumerate(actions, 1):
             self._report.place = f"{name}, step {number}"
             # A copy, because an environment may change its action.
-            result: Any = env.step(copy.deepcopy(self._taken(action)))
+            result: Any = env.step(copy.deepcopy(self._as_fit_passes(action)))
             *_, terminated, _, info = self._checker.step(result, 0, number)
             self._read_mask(info, bool(terminated))
             moments.append(copy.deepcopy(tuple(result[:4])))
@@ -167,15 +167,15 @@ class _Examiner:
         is_masked = ACTION_MASK in info and part_sizes(space)
         self._mask = read_mask(info[ACTION_MASK], space, terminated=terminated) if is_masked else None
 
-    def _taken(self, action: Any) -> Any:
+    def _as_fit_passes(self, action: Any) -> Any:
         """Return an action as `fit` passes it; an illegal one is replaced by a legal one, the same in repeated runs."""
         space: Any = self._source.action_space
         if self._mask is not None:
             choices = np.atleast_1d(action).reshape(-1)
             masks = np.split(self._mask, np.cumsum(part_sizes(space))[:-1])
             legal = [
-                choice if part[choice] else np.flatnonzero(part)[choice % part.sum()]
-                for choice, part in zip(choices, masks, strict=True)
+                choice if mask[choice] else np.flatnonzero(mask)[choice % mask.sum()]
+                for choice, mask in zip(choices, masks, strict=True)
             ]
             action = np.array(legal, space.dtype).reshape(space.shape)
         return int(action) if isinstance(space, Discrete) else action

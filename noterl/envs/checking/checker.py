@@ -228,13 +228,13 @@ class Checker:
 def _weights(size: int, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
     """Return weights whose dot product with an array `[size]` is finite only if float32 can hold all of its values.
 
-    For float64, a product overflows if x exceeds float32. For other dtypes, the weights are 0, and 0 * x is NaN if x is
-    not finite.
+    For float64, a product overflows if a value exceeds float32. For other dtypes, the weights are 0, and 0 times a
+    value that is not finite is NaN. Values of longdouble beyond float32 are not found.
     """
     if dtype == np.float64:
         # A value beyond float32 times this weight exceeds float64, so that the sum is infinite.
         return np.full(size, np.finfo(np.float64).max / _LARGEST)
-    # Only an infinite or NaN value times 0 is not finite; other values of float32 and of integers fit.
+    # Only infinity or NaN times 0 is not finite; all finite values of float32 and of integers fit.
     return np.zeros(size, dtype)
 
 

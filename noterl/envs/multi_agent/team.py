@@ -92,7 +92,7 @@ class Team:
         """Write the observations of some agents, by index, into `vector [D]`.
 
         Raises:
-            ValueError: if an observation does not have the shape of the space; the message names the agent.
+            ValueError: if an observation is not in the space of its agent; the message names the agent.
         """
         for index, observation in observations.items():
             encoder = self.encoders[index]

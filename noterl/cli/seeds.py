@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -44,12 +45,14 @@ def train_seeds(arguments: Sequence[str], text: str) -> None:
         UsageError: if the command line is wrong.
     """
     seeds = seeds_of(text)
-    # All commands are read before the first run, so that a mistake costs no training.
+    # All commands and folders are checked before the first run, so that a mistake costs no training.
     commands = [read_options([argument.replace("{seed}", str(seed)) for argument in arguments]) for seed in seeds]
     name, options, given = commands[0]
     _check(arguments, given)
     run_options = RunOptions(**values_by_group(options, given)["run"])
     folder = folder_of(name, run_options)
+    for seed in seeds:
+        folder_of(name, replace(run_options, out=str(folder / f"seed-{seed}")))
     scores: dict[int, float] = {}
     for seed, (_, _, given) in zip(seeds, commands, strict=True):
         out = str(folder / f"seed-{seed}")
@@ -64,9 +67,10 @@ def train_seeds(arguments: Sequence[str], text: str) -> None:
 
         plotting.compare(logs, path=folder / FIGURE_FILE)
     if not run_options.quiet:
-        print(columns({f"seed {seed}": f"{score:.2f}" for seed, score in scores.items()}))
+        if scores:
+            print(columns({f"seed {seed}": f"{score:.2f}" for seed, score in scores.items()}))
         print(summary_of_scores(list(scores.values())))
-        print(folder / FIGURE_FILE)
+        print(folder / FIGURE_FILE if scores else folder)
 
 
 def seeds_of(text: str) -> list[int]:

@@ -66,3 +66,17 @@ def test_wrong_options_leave_nothing(
 ) -> None:
     assert main([*SMALL, *options]) == 2
     assert message in capsys.readouterr().err and not list(tmp_path.iterdir())
+
+
+def test_runs_without_an_episode_end_with_a_message(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["train", "td3", "--env", "Pendulum-v1", "--hidden", "8", "--steps", "20", "--verbose", "0"]
+    assert main([*options, "--seeds", "0-1", "--out", "short"]) == 0
+    assert capsys.readouterr().out.splitlines()[-2:] == ["no run has finished an episode", "short"]
+
+
+def test_folder_of_another_run_stops_all_seeds_before_the_first(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("both/seed-4").mkdir(parents=True)
+    Path("both/seed-4/run.toml").write_text("")
+    assert main([*SMALL, "--seeds", "3-4", "--out", "both"]) == 2
+    assert "seed-4 holds the run.toml of another run" in capsys.readouterr().err
+    assert not Path("both/seed-3").exists()

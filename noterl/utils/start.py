@@ -6,6 +6,7 @@ import gc
 import importlib
 import io
 import sys
+import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import wraps
@@ -14,7 +15,8 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
-_BUFFERED = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
+# Text files, binary files and archives. The base of `io.BufferedIOBase` is not abstract, so `issubclass` is fast.
+_FILES: Any = (io.TextIOWrapper, io.BufferedIOBase.__base__, zipfile.ZipFile)
 
 
 @contextmanager
@@ -44,12 +46,16 @@ def freeze_at_exit() -> None:
 
     The last collection would close the files of objects in reference cycles. Without that collection, the file of a
     callback, which refers to an agent that refers to the callback, would end without the last lines that Python has
-    buffered.
+    buffered. Compressed files and archives are closed, because their ends are written only then.
     """
     # `isinstance` would use `__class__`, which imports the lazy modules of some packages.
-    for file in [value for value in gc.get_objects() if issubclass(type(value), _BUFFERED)]:
-        with suppress(Exception):  # a closed file, or a pipe without a reader
-            file.flush()
+    files = [value for value in gc.get_objects() if issubclass(type(value), _FILES)]
+    compressed = [file for file in files if type(file).__module__ != "_io" and issubclass(type(file), _FILES[1:])]
+    # Text goes into a compressed file, and the end of this file into a buffer.
+    for group, method in ((files, "flush"), (compressed, "close"), (files, "flush")):
+        for file in group:
+            with suppress(Exception):  # a closed file, or a pipe without a reader
+                getattr(file, method)()
     gc.freeze()
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import gzip
 import importlib
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -209,3 +211,27 @@ Logger()
 """
     run(program, str(tmp_path / "log.txt"))
     assert (tmp_path / "log.txt").read_text() == "the last line"
+
+
+@pytest.mark.backend_free
+def test_compressed_files_of_objects_in_cycles_are_closed_at_exit(tmp_path: Path) -> None:
+    program = """
+import gzip, sys, zipfile
+import noterl
+class Logger:
+    def __init__(self):
+        self.itself = self
+        self.text = gzip.open(sys.argv[1] + ".gz", "wt")
+        self.text.write("the last line")
+        self.raw = open(sys.argv[1] + ".own", "wb")
+        self.lines = gzip.GzipFile(fileobj=self.raw, mode="wb")
+        self.lines.write(b"the last line")
+        self.archive = zipfile.ZipFile(sys.argv[1] + ".zip", "w")
+        self.archive.writestr("member", "the last line")
+Logger()
+"""
+    run(program, str(tmp_path / "log"))
+    assert gzip.decompress((tmp_path / "log.gz").read_bytes()) == b"the last line"
+    assert gzip.decompress((tmp_path / "log.own").read_bytes()) == b"the last line"
+    with zipfile.ZipFile(tmp_path / "log.zip") as archive:
+        assert archive.read("member") == b"the last line"

@@ -264,6 +264,9 @@ class Parts:
         actor.mark_stale()
         # A copy with another generator, because acting must not change training.
         explorer = None if deterministic else actor.explorer.copy_with_generator(self.act_generator)
+        reset = getattr(explorer, "reset", None)
+        if reset is not None:
+            reset()  # otherwise each call would repeat the next values of the training noise
         return actor.act(observations, self.counters.steps, explorer, mask, state)
 
     def compile_acting(self, function: Callable[..., Any], name: str) -> Callable[[Any], np.ndarray]:

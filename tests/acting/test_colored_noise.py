@@ -58,6 +58,14 @@ def test_evaluation_draws_none_of_the_noise_of_training(name: str) -> None:
     assert (after["positions"] == before["positions"]).all() and after["generator"] == before["generator"]
 
 
+@pytest.mark.parametrize("name", ["TD3", "SAC"])
+def test_exploring_actions_for_one_observation_differ(name: str) -> None:
+    agent = make(name)
+    agent.fit(steps=15, verbose=0)
+    actions = [float(agent.act(np.zeros(3, np.float32), deterministic=False)[0]) for _ in range(5)]
+    assert len(set(actions)) == 5
+
+
 def test_workers_have_the_noise_of_their_lanes() -> None:
     agent = make("SAC")
     agent.fit(steps=40, num_envs=2, workers=2, verbose=0)

@@ -216,7 +216,7 @@ def test_random_critics_work_with_discrete_actions_and_memories() -> None:
 @pytest.mark.backends("torch")
 def test_dropout_and_normalization_have_their_initial_weights_and_train() -> None:
     agent = make("SAC", hidden=(16,), layer_norm=True, dropout=0.5)
-    weights = [weight for weight in networks.get_weights(agent.critics[0]) if weight.dtype.kind == "f"]
+    weights = networks.get_weights(agent.critics[0])
     kernel, bias, gamma, beta, last, _ = weights
     assert [weight.shape for weight in weights] == [(7, 16), (16,), (16,), (16,), (16, 1), (1,)]
     assert (gamma == 1).all() and (beta == 0).all()
@@ -242,6 +242,26 @@ def test_droq_drops_values_in_updates_but_not_in_targets(env: Any) -> None:
     assert differences(*states) == [], "the numbers of the dropout are part of the state"
     assert differences(start, states[0])
     assert not any(module.training for module in agent.target_critics[0].modules())
+
+
+@pytest.mark.parametrize("name", ["SAC", "CrossQ"])
+def test_states_of_agents_with_dropout_have_the_same_weights_on_every_backend(name: str) -> None:
+    agent = getattr(noterl, name)(CONTINUOUS, hidden=(4,), critic_hidden=(4,), dropout=0.5, seed=1)
+    agent.compile(batch_size=SIZE, learning_starts=0)
+    batch = add_random_numbers(agent, random_batch(2, SIZE, CONTINUOUS), 2)
+    start = copied(agent.get_state())
+    plain = getattr(noterl, name)(CONTINUOUS, hidden=(4,), critic_hidden=(4,), seed=1)
+    assert agent.get_weights().keys() == plain.get_weights().keys()
+    # Keras's layers have generators, and modules of torch have none.
+    assert bool(start["seeds"]["critics/0"]) == (keras.backend.backend() != "torch")
+    run_updates(agent, batch, 2)
+    after = copied(agent.get_state())
+    seeds = {name: [seed.astype(np.int64) for seed in states] for name, states in start["seeds"].items()}
+    agent.set_state({**start, "seeds": seeds})
+    run_updates(agent, batch, 2)
+    assert differences(after, copied(agent.get_state())) == []
+    agent.set_state({name: value for name, value in after.items() if name != "seeds"})  # a file of another backend
+    assert differences(after["variables"], agent.get_state()["variables"]) == []
 
 
 @torch_only

@@ -336,7 +336,7 @@ def test_copies_do_not_share_storage() -> None:
 def test_copy_assigns_variables_that_are_not_floats() -> None:
     source, target = keras.random.SeedGenerator(3), keras.random.SeedGenerator(4)
     networks.copy(source, target, 0.5)
-    assert np.array_equal(networks.get_weights(source)[0], networks.get_weights(target)[0])
+    assert np.array_equal(current().fetch(source.state), current().fetch(target.state))
 
 
 @pytest.mark.parametrize("other", [lambda: networks.mlp(4, [5, 5], 2), lambda: networks.mlp(4, [5], 1)])
@@ -387,6 +387,16 @@ def test_variables_of_networks_variables_and_seed_generators() -> None:
     assert len(networks.variables(model)) == 8 and len(networks.trainable_variables(model)) == 4
     dropout = keras.Sequential([keras.Input((4,)), layers.Dense(2), layers.Dropout(0.5)])
     assert len(networks.variables(dropout)) == 3, "the seed of a dropout layer must be a variable"
+    assert len(networks.seed_states(dropout)) == 1
+    assert [weight.shape for weight in networks.get_weights(dropout)] == [(4, 2), (2,)]
+
+
+def test_networks_with_and_without_dropout_have_the_same_weights() -> None:
+    network = networks.mlp(4, [5], 2, dropout=0.5)
+    assert [weight.shape for weight in networks.get_weights(network)] == [(4, 5), (5,), (5, 2), (2,)]
+    renormalized = [networks.batch_renormalized(networks.mlp(4, [5], 2, dropout=rate)) for rate in (0.0, 0.5)]
+    shapes = [[weight.shape for weight in networks.get_weights(network)] for network in renormalized]
+    assert shapes[0] == shapes[1]
 
 
 def test_variables_returns_the_same_objects() -> None:

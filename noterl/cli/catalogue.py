@@ -83,9 +83,10 @@ def run_presets(arguments: Sequence[str]) -> None:
     """Print the presets of all agents, or of some."""
     from noterl.presets import catalogue
 
-    for name in arguments:
+    names = [name.lower() for name in arguments]
+    for name in names:
         check_agent(name)
-    shown = set(map(class_name, arguments))
+    shown = set(map(class_name, names))
     presets = [preset for preset in catalogue() if not shown or preset.algorithm in shown]
     if not presets:
         raise UsageError(f"no presets for {' and '.join(arguments)}; noterl presets lists all")

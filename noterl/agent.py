@@ -276,8 +276,7 @@ class BaseAgent(Algorithm):
         """
         arguments = strategy, CallbackList(callbacks), num_envs, vectorize, workers, verbose, log_every, seed, info
         of_data = dataset, dataset_share, updates, updates_per_epoch, validation_data
-        has_budget = any(budget is not None for budget in (episodes, steps, self._parts.preset))
-        in_environment = dataset is None or env is not None or has_budget
+        in_environment = dataset is None or any(argument is not None for argument in (env, episodes, steps))
         fit = Fit if updates is None and in_environment else DataFit
         return fit(self._parts, env, episodes, steps, *arguments, *of_data).run()
 

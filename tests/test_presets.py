@@ -109,6 +109,43 @@ def test_schedules_end_where_a_callback_limits_the_steps() -> None:
     assert agent.steps == 512 and {schedule.steps for schedule, _ in agent._parts.preset.spans} == {512}
 
 
+def test_budget_in_episodes_replaces_the_steps_but_not_the_span_of_schedules() -> None:
+    agent = make(rollout_steps=16, batch_size=128, episodes=3)
+    history = agent.fit(verbose=0)
+    assert agent.episodes >= 3 and history.stop_reason == "episodes"
+    assert {schedule.steps for schedule, _ in agent._parts.preset.spans} == {100_000}
+
+
+def test_vector_environment_has_its_own_number_of_lanes() -> None:
+    agent = make(rollout_steps=16, batch_size=48)
+    agent.fit(gymnasium.make_vec("CartPole-v1", num_envs=3, vectorization_mode="sync"), steps=48, verbose=0)
+    assert agent._parts.session.lanes.num_envs == 3
+
+
+def test_data_set_needs_a_budget_of_its_own() -> None:
+    agent = noterl.SAC.from_preset("Pendulum-v1", hidden=(8,), seed=1)
+    data = noterl.Dataset.record(agent, steps=300)
+    with pytest.raises(ValueError, match="updates must be given"):
+        agent.fit(dataset=data, verbose=0)
+    assert agent.steps == agent.updates == 0
+
+
+def test_restored_agent_warns_of_a_learning_rate_that_has_ended(tmp_path: Path) -> None:
+    agent = make(rollout_steps=16, batch_size=128)
+    agent.fit(steps=256, num_envs=8, vectorize=False, verbose=0)
+    agent.save(tmp_path / "agent.noterl")
+    agent.fit(steps=256, num_envs=8, vectorize=False, verbose=0)  # the preset's schedules span this budget, too
+    loaded = noterl.load(tmp_path / "agent.noterl")
+    with pytest.warns(UserWarning, match="learning_rate .* is 0 after 256 steps, so its updates change nothing"):
+        loaded.fit(steps=256, num_envs=8, verbose=0)
+
+
+@pytest.mark.parametrize("env", ["ALE/Pong-v5", "PongNoFrameskip-v4"])
+def test_nearest_preset_of_an_atari_id_is_that_of_the_game(env: str) -> None:
+    with pytest.raises(ValueError, match="the nearest are atari:Pong"):
+        noterl.PPO.from_preset(env, name="zoo")
+
+
 def test_schedules_span_the_updates_on_a_data_set() -> None:
     agent = noterl.SAC.from_preset("Pendulum-v1", hidden=(8,), seed=1)
     data = noterl.Dataset.record(agent, steps=300)

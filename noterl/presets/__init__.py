@@ -11,6 +11,7 @@ import difflib
 import fnmatch
 import inspect
 import math
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -77,6 +78,8 @@ class Preset:
             raise ValueError(
                 f"{name} is an argument of neither {kind.__name__}, compile nor fit, got {name}={value!r}: {hint}"
             )
+        if "episodes" in arguments and "steps" not in arguments:
+            groups[2]["steps"] = None  # the new budget; schedules still span the preset's steps
         agent = kind(env, **groups[0])
         agent.compile(**groups[1])
         agent._parts.preset = FitDefaults(groups[2], spans)
@@ -100,21 +103,24 @@ class FitDefaults:
         """Set the arguments of `fit` that are None.
 
         A budget in steps or episodes replaces the preset's budget. Workers and another environment replace the
-        preset's vector environment.
+        preset's vector environment, and a vector environment the preset's number of environments.
         """
         replaced: set[str] = set()
         if fit.steps is not None or fit.episodes is not None:
             replaced |= {"steps", "episodes"}
         if fit.workers or self.arguments.get("workers") or fit.env is not None:
             replaced.add("vectorize")
+        if hasattr(fit.env, "num_envs"):
+            replaced.add("num_envs")
         for name, value in self.arguments.items():
             if getattr(fit, name) is None and name not in replaced:
                 setattr(fit, name, value)
 
     def span(self, budget: float) -> None:
         """Let schedules end at their fractions of a number of steps or updates, or of the preset's steps for inf."""
-        for scheduled, fraction in self.spans:
-            scheduled.steps = _steps(fraction, self.arguments["steps"] if budget == math.inf else int(budget))
+        steps = self.arguments["steps"] if budget == math.inf else int(budget)
+        for scheduled, fraction in self.spans if steps else ():
+            scheduled.steps = _steps(fraction, steps)
             scheduled._config["steps"] = scheduled.steps  # what a file holds
 
 
@@ -160,6 +166,8 @@ def find(kind: type, env: str, name: str) -> Preset:
     of_task = [preset for preset in of_algorithm if fnmatch.fnmatchcase(env, preset.env)]
     if not of_task:
         nearest = difflib.get_close_matches(env, {preset.env for preset in of_algorithm}, n=3, cutoff=0.0)
+        if game := re.fullmatch(r"ALE/(\w+)-v5|(\w+?)(?:Deterministic|NoFrameskip)-v4", env):
+            nearest = [f"atari:{game[1] or game[2]}"]
         others = {preset.algorithm for preset in everything if fnmatch.fnmatchcase(env, preset.env)}
         hint = f"; for this task there are presets of {' and '.join(sorted(others))}" if others else ""
         raise ValueError(f"env: {algorithm} has no preset for {env!r}; the nearest are {', '.join(nearest)}{hint}")

@@ -191,6 +191,8 @@ class Fit:
         budget.last_step = min(budget.last_step, budget.step_limit)
         if self.parts.preset is not None:
             self.parts.preset.span(getattr(budget, f"last_{self.budgets[-1][:-1]}"))
+        if not budget.skipped and counters.steps < budget.last_step:
+            self.parts.warn_of_ended_rates()
         return budget
 
     def _open(self, budget: Budget) -> Lanes:

@@ -142,6 +142,14 @@ class Parts:
         if used_polyak or learner.schedule.polyak:  # otherwise tau keeps its value: 1, or one that the agent has set
             algorithm.tau.assign(1.0 if learner.schedule.tau is None else learner.schedule.tau)
 
+    def warn_of_ended_rates(self) -> None:
+        """Warn if updates change nothing, because the schedule of a learning rate has ended at 0."""
+        steps = self.counters.steps + self.counters.data_updates
+        for text in self.settings.ended_schedules(steps):
+            if text.startswith("learning_rate") and text.endswith(" is 0"):
+                message = f"{text} after {steps:,} steps, so its updates change nothing: call compile with another"
+                warnings.warn(message, stacklevel=5)  # the caller of fit
+
     def declared(self) -> Parts:
         """Make the actor and declare the fields of the memory, so that the agent can save and restore states.
 

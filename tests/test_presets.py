@@ -144,6 +144,9 @@ def test_restored_agent_warns_of_a_learning_rate_that_has_ended(tmp_path: Path) 
 def test_nearest_preset_of_an_atari_id_is_that_of_the_game(env: str) -> None:
     with pytest.raises(ValueError, match="the nearest are atari:Pong"):
         noterl.PPO.from_preset(env, name="zoo")
+    with pytest.raises(ValueError, match="SAC has no preset for") as error:
+        noterl.SAC.from_preset(env, name="zoo")
+    assert "atari" not in str(error.value)
 
 
 def test_schedules_span_the_updates_on_a_data_set() -> None:

@@ -78,7 +78,7 @@ class Preset:
             raise ValueError(
                 f"{name} is an argument of neither {kind.__name__}, compile nor fit, got {name}={value!r}: {hint}"
             )
-        if "episodes" in arguments and "steps" not in arguments:
+        if arguments.get("episodes") is not None and "steps" not in arguments:
             groups[2]["steps"] = None  # the new budget; schedules still span the preset's steps
         agent = kind(env, **groups[0])
         agent.compile(**groups[1])
@@ -166,7 +166,8 @@ def find(kind: type, env: str, name: str) -> Preset:
     of_task = [preset for preset in of_algorithm if fnmatch.fnmatchcase(env, preset.env)]
     if not of_task:
         nearest = difflib.get_close_matches(env, {preset.env for preset in of_algorithm}, n=3, cutoff=0.0)
-        if game := re.fullmatch(r"ALE/(\w+)-v5|(\w+?)(?:Deterministic|NoFrameskip)-v4", env):
+        game = re.fullmatch(r"ALE/(\w+)-v5|(\w+?)(?:Deterministic|NoFrameskip)-v4", env)
+        if game and any(preset.env == "atari:*" for preset in of_algorithm):
             nearest = [f"atari:{game[1] or game[2]}"]
         others = {preset.algorithm for preset in everything if fnmatch.fnmatchcase(env, preset.env)}
         hint = f"; for this task there are presets of {' and '.join(sorted(others))}" if others else ""

@@ -137,7 +137,7 @@ def test_seed_generator_of_the_agent_advances() -> None:
     start, batch = copied(agent.get_state()), random_batch(4, 4)
     run_updates(agent, batch, 4)
     first = copied(agent.get_state())
-    assert int(first["variables"]["parts"][0][1]) > int(start["variables"]["parts"][0][1])
+    assert int(first["seeds"]["parts"][0][1]) > int(start["seeds"]["parts"][0][1])
     agent.set_state(start)
     for k in range(4):
         run_updates(agent, part(batch, k, k + 1), 1)

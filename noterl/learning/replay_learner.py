@@ -122,14 +122,6 @@ class ReplayLearner(Learner):
             )
             self._least_refilled = least
 
-    def _count(self, at_most: int | None) -> int:
-        """Return the number of transitions that can be sampled, or 0 while the memory is refilled."""
-        if self._least_refilled:
-            if len(self.replay) < self._least_refilled:
-                return 0
-            self._least_refilled = 0  # a callback may drop transitions later
-        return self.memory.num_sampleable(at_most)
-
     @contextmanager
     def learning_from(self, memory: Any) -> Iterator[None]:
         """Sample the updates inside the context from another memory, such as one that holds a data set.
@@ -173,13 +165,20 @@ class ReplayLearner(Learner):
 
     def due(self, before: int, after: int, ended: int, ready: float | None = None) -> Due:
         """Return what is due by the schedule, if the memory holds enough transitions."""
-        return self.schedule.due(before, after, ended, lambda: int(self.ready if ready is None else ready))
+        if ready is not None or self._least_refilled:
+            counted = self.ready if ready is None else ready
+            return self.schedule.due(before, after, ended, lambda: int(counted))
+        at_most = None if self.schedule.updates == "pass" else self.schedule.batch_size  # counting may stop there
+        return self.schedule.due(before, after, ended, partial(self.memory.num_sampleable, at_most))
 
     @property
     def ready(self) -> float:
-        """Transitions that can be sampled."""
-        # Counting may stop at a batch.
-        return self._count(None if self.schedule.updates == "pass" else self.schedule.batch_size)
+        """Transitions that can be sampled; 0 while the memory is refilled."""
+        if self._least_refilled:
+            if len(self.replay) < self._least_refilled:
+                return 0
+            self._least_refilled = 0  # a callback may drop transitions later
+        return self.memory.num_sampleable(None if self.schedule.updates == "pass" else self.schedule.batch_size)
 
     def rounds_within(self, updates: int | None, step: int, num_envs: int) -> float:
         """Return how many rounds can begin before more than `updates` updates can be due; inf if there is no limit."""

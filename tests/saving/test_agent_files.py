@@ -186,7 +186,7 @@ def replaced(tree: Any, keys: tuple[Any, ...], value: Any) -> Any:
 # Places where a value may be missing, where every bool or number is valid, or where the value was None, [] or {}.
 # States of callbacks are checked by the next fit.
 HARMLESS = re.compile(
-    r"normalizers|rollout|dataset|replay\.sampler|"
+    r"normalizers|rollout|dataset|seeds(\.\w+)?|replay\.sampler|"
     r"lanes|lanes\.(actions|extra|info)|lanes\.lanes\.0\.(actions|environment)|lanes\.ledger\.(over|(running|lengths|numbers|info)\.0)|"
     r"replay|reward_model|polyak|schedule|acting_policy|worker_explorers|loss\.(last|sums)(\.loss)?|"
     r"optimizers\.optimizer\.scalars\.0|callbacks.*|generators\.states(\.[a-z_/0-9]+(\..*)?)?|explorer\.(counts|generator\..*)"

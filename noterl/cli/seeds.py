@@ -51,16 +51,16 @@ def train_seeds(arguments: Sequence[str], text: str) -> None:
     _check(arguments, given)
     run_options = RunOptions(**values_by_group(options, given)["run"])
     folder = folder_of(name, run_options)
-    for seed in seeds:
-        folder_of(name, replace(run_options, out=str(folder / f"seed-{seed}")))
+    folders = {seed: str(folder / f"seed-{seed}") for seed in seeds}
+    for out in folders.values():
+        folder_of(name, replace(run_options, out=out))
     scores: dict[int, float] = {}
-    for seed, (_, _, given) in zip(seeds, commands, strict=True):
-        out = str(folder / f"seed-{seed}")
+    for (seed, out), (_, _, given) in zip(folders.items(), commands, strict=True):
         train(name, options, {**given, "seed": Given(seed, seed), "out": Given(out, out)})
         rewards = read_columns(Path(out, LOG_FILE)).get("reward", [])[-LAST_EPISODES:]
         if rewards:
             scores[seed] = float(np.mean(rewards))
-    logs = [folder / f"seed-{seed}" / LOG_FILE for seed in scores]
+    logs = [Path(folders[seed], LOG_FILE) for seed in scores]
     if logs:
         # Late imports, because they need Keras: a wrong command line is answered without.
         from noterl import plotting

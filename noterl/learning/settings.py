@@ -115,12 +115,14 @@ class Settings:
             and (name != "replay" or self.replay is not other.replay)
         )
 
+    def rate_schedules(self) -> dict[str, Callable[[int], float]]:
+        """Return the schedules of learning rates, by texts that name the schedules."""
+        schedules = {name: optimizers.schedule_of(optimizer) for name, optimizer in self.optimizers.items()}
+        return {f"learning_rate of {name!r}, {rate!r},": rate for name, rate in schedules.items() if rate is not None}
+
     def ended_schedules(self, step: int) -> list[str]:
         """Return the schedules that change no more after this environment step, as texts with the last values."""
-        schedules: dict[str, Callable[[int], float]] = {}
-        for name, optimizer in self.optimizers.items():
-            if (rate := optimizers.schedule_of(optimizer)) is not None:
-                schedules[f"learning_rate of {name!r}, {rate!r},"] = rate
+        schedules = self.rate_schedules()
         epsilon: Callable[[int], float] | None = getattr(self.policy, "epsilon", None)
         if epsilon is not None:
             schedules[f"epsilon of {self.policy!r}"] = epsilon

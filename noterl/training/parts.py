@@ -27,6 +27,7 @@ from noterl.learning.settings import Settings
 from noterl.presets import FitDefaults
 from noterl.random import Generators
 from noterl.replay import Replay
+from noterl.schedules import has_ended
 from noterl.training.session import Session
 from noterl.types import Counters
 from noterl.utils.checks import check_bool
@@ -145,9 +146,9 @@ class Parts:
     def warn_of_ended_rates(self) -> None:
         """Warn if updates change nothing, because the schedule of a learning rate has ended at 0."""
         steps = self.counters.steps + self.counters.data_updates
-        for text in self.settings.ended_schedules(steps):
-            if text.startswith("learning_rate") and text.endswith(" is 0"):
-                message = f"{text} after {steps:,} steps, so its updates change nothing: call compile with another"
+        for text, rate in self.settings.rate_schedules().items():
+            if has_ended(rate, steps) and rate(steps) == 0:
+                message = f"{text} is 0 after {steps:,} steps, so its updates change nothing: call compile with another"
                 warnings.warn(message, stacklevel=5)  # the caller of fit
 
     def declared(self) -> Parts:

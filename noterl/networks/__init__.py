@@ -12,6 +12,7 @@ from noterl.networks.access import find_networks as find_networks
 from noterl.networks.access import get_weights as get_weights
 from noterl.networks.access import is_module as is_module
 from noterl.networks.access import is_network as is_network
+from noterl.networks.access import is_seed_state as is_seed_state
 from noterl.networks.access import keras_layout as keras_layout
 from noterl.networks.access import network_or_default as network_or_default
 from noterl.networks.access import returns_pair as returns_pair

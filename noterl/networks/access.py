@@ -87,18 +87,22 @@ def variables(network: Network) -> list[keras.Variable]:
     return native_modules().adopt(check_network("network", network))
 
 
+def is_seed_state(variable: keras.Variable) -> bool:
+    """Return whether a variable is the state of a `keras.random.SeedGenerator`, such as of Dropout."""
+    return bool(variable.path.endswith("seed_generator_state"))
+
+
 def seed_states(network: Network) -> list[keras.Variable]:
-    """Return the states of the random generators in a network, such as those of Keras's Dropout, `[2]` each.
+    """Return the states of the random generators in a network, `[2]` each.
 
     Modules of torch have none, so files keep these states apart from the weights.
     """
-    return [variable for variable in variables(network) if variable.path.endswith("seed_generator_state")]
+    return [variable for variable in variables(network) if is_seed_state(variable)]
 
 
 def weight_variables(network: Network) -> list[keras.Variable]:
     """Return all variables of a network but its `seed_states`: the same ones, in the same order, on every backend."""
-    seeds = set(map(id, seed_states(network)))
-    return [variable for variable in variables(network) if id(variable) not in seeds]
+    return [variable for variable in variables(network) if not is_seed_state(variable)]
 
 
 def trainable_variables(network: Network) -> list[keras.Variable]:

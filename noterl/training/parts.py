@@ -236,8 +236,7 @@ class Parts:
         generators.reseed(seed)
         actor.explorer.generator = generators("exploration")
         for variable in learner.variables:
-            # The state of a `keras.random.SeedGenerator`, such as of Dropout.
-            if variable.path.endswith("seed_generator_state"):
+            if networks.is_seed_state(variable):
                 variable.assign(np.array([generators("layers").integers(2**31), 0], variable.dtype))
         self.act_generator = Generators(seed)("act")
 

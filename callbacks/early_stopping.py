@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from noterl.registry import register
 from noterl.types import Logs
 from noterl.utils.checks import check_number, check_positive, positive
 
@@ -13,6 +14,7 @@ from .support.monitor import Monitor
 from .support.stateful import MonitoringCallback
 
 
+@register
 class EarlyStopping(MonitoringCallback):
     """End training when a moving mean reaches a criterion, has not improved for some episodes, or has collapsed.
 

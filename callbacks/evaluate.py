@@ -15,6 +15,7 @@ from noterl.callback import Budget, Every
 from noterl.envs.ends import InvalidStepError
 from noterl.envs.source import resolve_like
 from noterl.random import check_seed, selection_seed
+from noterl.registry import register
 from noterl.types import Logs
 from noterl.utils.checks import check_number, check_positive, check_word
 from noterl.utils.files import replacing
@@ -26,6 +27,7 @@ from .support.stateful import StatefulCallback
 MEASURED = ("reward_mean", "reward_std", "reward_iqm", "length_mean", "success_rate")
 
 
+@register
 class Evaluate(StatefulCallback):
     """Play whole episodes without learning at a fixed frequency. Training is not affected.
 

@@ -83,7 +83,7 @@ register_modules(*(f"noterl.agents.{name}" for name in _AGENTS))
 register_modules(
     *("noterl.envs.games", "noterl.policies", "noterl.noise", "noterl.replay", "noterl.schedules"),
     *("noterl.networks.config", "noterl.optimizers", "noterl.learning.reward_model", "noterl.data.dataset"),
-    "noterl.imitation.demonstrations",
+    *("noterl.imitation.demonstrations", "noterl.callbacks.evaluate", "noterl.callbacks.early_stopping"),
 )
 
 if not TYPE_CHECKING:

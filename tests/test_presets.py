@@ -11,9 +11,10 @@ import pytest
 from gymnasium import spaces
 
 import noterl
+from noterl.callbacks import EarlyStopping
 from noterl.cli.main import main
 from noterl.collect import PoolLanes, ScalarLanes, VectorLanes
-from noterl.presets import catalogue, find
+from noterl.presets import Preset, catalogue, find
 from tests.support.states import same_weights
 
 pytestmark = pytest.mark.backends("torch")
@@ -120,6 +121,22 @@ def test_vector_environment_has_its_own_number_of_lanes() -> None:
     agent = make(rollout_steps=16, batch_size=48)
     agent.fit(gymnasium.make_vec("CartPole-v1", num_envs=3, vectorization_mode="sync"), steps=48, verbose=0)
     assert agent._parts.session.lanes.num_envs == 3
+
+
+def test_callbacks_of_a_preset_end_training_unless_fit_has_a_budget_or_such_a_callback() -> None:
+    rule = {"class": "EarlyStopping", "trial_count": 1, "criterion": 1.0}
+    arguments = {"steps": 512, "rollout_steps": 32, "batch_size": 32, "callbacks": [rule]}
+    preset = Preset("PPO", "CartPole-v1", "fast", "source", "evidence", arguments)
+
+    def steps(**of_fit: Any) -> int:
+        agent = preset.make(noterl.PPO, "CartPole-v1", SMALL)
+        agent.fit(verbose=0, **of_fit)
+        return agent.steps
+
+    assert steps() < 100  # the first episode reaches the criterion
+    assert steps(callbacks=[noterl.callbacks.TerminateOnNaN()]) < 100
+    assert steps(steps=128) == 128
+    assert steps(callbacks=[EarlyStopping(1, 1e6)]) == 512
 
 
 def test_data_set_needs_a_budget_of_its_own() -> None:

@@ -2,7 +2,7 @@
 
 A table `[name."environment"]` holds a source, the evidence, and arguments of the constructor, of `compile` and of `fit`
 by name. A table with the key `class` stands for an object. The key `until` is a fraction of the budget, and becomes the
-argument `steps` of the object. `*` in the environment stands for any characters.
+argument `steps` of the object. `callbacks` is a list of such objects. `*` in the environment stands for any characters.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ class Preset:
         for function in (kind, kind.compile, kind.fit):
             names = inspect.signature(function).parameters.keys() - {"self", "env"}
             groups.append({name: values.pop(name) for name in names & values.keys()})
-        for name, value in groups[2].items():
+        for name in groups[2].keys() & arguments.keys():
+            value = groups[2][name]
             default = inspect.signature(kind.fit).parameters[name].default
             if default is not None or name in ("dataset", "validation_data"):
                 raise ValueError(f"{name} must be an argument of fit, not of from_preset, got {name}={value!r}")
@@ -102,12 +103,17 @@ class FitDefaults:
     def complete(self, fit: Any) -> None:
         """Set the arguments of `fit` that are None.
 
-        A budget in steps or episodes replaces the preset's budget. Workers and another environment replace the
-        preset's vector environment, and a vector environment the preset's number of environments.
+        A budget in steps or episodes replaces the preset's budget and callbacks. A callback of the same class as one of
+        the preset's callbacks replaces all of these. Workers and another environment replace the preset's vector
+        environment, and a vector environment the preset's number of environments.
         """
-        replaced: set[str] = set()
+        replaced = {"callbacks"}  # they are added to the given callbacks
+        callbacks = self.arguments.get("callbacks", [])
         if fit.steps is not None or fit.episodes is not None:
             replaced |= {"steps", "episodes"}
+            callbacks = []
+        if not {*map(type, callbacks)} & {*map(type, fit.callbacks.callbacks)}:
+            fit.callbacks = type(fit.callbacks)([*callbacks, *fit.callbacks.callbacks])
         if fit.workers or self.arguments.get("workers") or fit.env is not None:
             replaced.add("vectorize")
         if hasattr(fit.env, "num_envs"):
@@ -181,6 +187,8 @@ def find(kind: type, env: str, name: str) -> Preset:
 
 def _object(value: Any, budget: int | None, spans: list[tuple[Any, float]]) -> Any:
     """Return what a value of a file stands for; add schedules with a fraction of the budget to `spans`."""
+    if isinstance(value, list):
+        return [_object(entry, budget, spans) for entry in value]
     if not isinstance(value, Mapping) or "class" not in value:
         return value
     arguments = {key: _object(entry, budget, spans) for key, entry in value.items() if key not in ("class", "until")}
@@ -191,7 +199,7 @@ def _object(value: Any, budget: int | None, spans: list[tuple[Any, float]]) -> A
     from noterl.backends import keras  # here, because the list of presets needs no backend
 
     optimizer = getattr(keras.optimizers, value["class"], None)
-    result = (optimizer or registry.arguments()[value["class"]])(**arguments)
+    result = (optimizer or registry.lookup(value["class"]))(**arguments)
     if "until" in value:
         spans.append((result, value["until"]))
     return result

@@ -63,8 +63,8 @@ def lookup(name: str, custom_objects: dict[str, type] | None = None) -> type:
     """
     if custom_objects and name in custom_objects:
         return custom_objects[name]
-    if name not in _registry:
-        for module in _modules:
+    for module in _modules:
+        if name not in _registry:
             importlib.import_module(module)
     if name not in _registry:
         raise ValueError(

@@ -104,7 +104,7 @@ SETTINGS: dict[tuple[str, str], dict[str, Any]] = {
         "learning_starts": 10_000,
         "policy_kwargs": {"net_arch": [400, 300]},
     },
-    ("SAC", "HalfCheetah-v5"): {"steps": 1_000_000, "stop": 200_000, "learning_starts": 10_000},
+    ("SAC", "HalfCheetah-v5"): {"steps": 1_000_000, "stop": 40_000, "learning_starts": 10_000},
 }
 
 

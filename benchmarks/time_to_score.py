@@ -90,7 +90,7 @@ RACES = {
     "MountainCar-v0": Race(-110, "DQN", 5_000, **DISCRETE),
     "LunarLander-v3": Race(200, "PPO", 20_000, **DISCRETE, seeds=5),
     "Pendulum-v1": Race(-160, "SAC", 1_000, {"sb3": ("SAC",), "sbx": ("SAC",)}, {("noterl-jax", "sb3"): 0.2}),
-    "LunarLanderContinuous-v3": Race(250, "PPO", 10_000, {"sb3": ("SAC",)}, {("noterl-jax", "sb3"): 0.5}, seeds=3),
+    "LunarLanderContinuous-v3": Race(250, "PPO", 10_000, {"sb3": ("SAC",)}, {("noterl-jax", "sb3"): 0.5}, seeds=5),
     "HalfCheetah-v5": Race(5_000, "PPO", 25_000, {"sb3": ("SAC",)}, {("noterl-jax", "sb3"): 0.5}, seeds=5),
 }
 

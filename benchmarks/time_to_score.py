@@ -144,19 +144,37 @@ def commands(environment: str, who: str, seed: int, folder: Path, peer_python: s
     )
 
 
+def variables_of(who: str, cache: str) -> dict[str, str]:
+    """Return the environment variables of a participant's process; `cache` is the folder of noterl's compilations."""
+    backend = who.split("-")[1] if who.startswith("noterl") else None
+    return {**variables(backend), "NOTERL_CACHE": cache}
+
+
+def timed(command: list[str], added: dict[str, str]) -> tuple[float, float, float]:
+    """Run a process; return the time at its begin and its duration, in seconds, and its peak of memory in MB."""
+    begun = time.time()
+    process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, **added}, stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    seconds = time.time() - begun
+    if status:
+        raise RuntimeError(f"{' '.join(command)} ended with {os.waitstatus_to_exitcode(status)}")
+    return begun, seconds, usage.ru_maxrss / 1024
+
+
+def warm_up(environment: str, who: str, seed: int, cache: str) -> None:
+    """Train a participant of noterl once, so that the cache has its compilations."""
+    with tempfile.TemporaryDirectory(prefix="noterl-race-") as folder:
+        training, _ = commands(environment, who, seed, Path(folder), sys.executable)
+        timed(training, variables_of(who, cache))
+
+
 def race_once(environment: str, who: str, seed: int, peer_python: str, cache: str) -> dict[str, Any]:
     """Return the run of a participant: when it held the score, its whole time and its peak of memory."""
-    backend = who.split("-")[1] if who.startswith("noterl") else None
     with tempfile.TemporaryDirectory(prefix="noterl-race-") as place:
         folder = Path(place)
         training, judging = commands(environment, who, seed, folder, peer_python)
-        added = {**variables(backend), "NOTERL_CACHE": str(folder / "cache") if who.endswith("-cold") else cache}
-        begun = time.time()
-        process = subprocess.Popen(training, cwd=ROOT, env={**os.environ, **added}, stdout=subprocess.DEVNULL)
-        _, status, usage = os.wait4(process.pid, 0)
-        seconds = time.time() - begun
-        if status:
-            raise RuntimeError(f"{' '.join(training)} ended with {os.waitstatus_to_exitcode(status)}")
+        added = variables_of(who, str(folder / "cache") if who.endswith("-cold") else cache)
+        begun, seconds, memory = timed(training, added)
         found = execute(judging, added)
     points = [(steps, at - begun, mean) for steps, at, mean in found["points"]]
     held = found["held"] is not None
@@ -168,7 +186,7 @@ def race_once(environment: str, who: str, seed: int, peer_python: str, cache: st
         "steps": points[found["held"]][0] if held else points[-1][0],
         "whole_seconds": seconds,
         "final": found["final"],
-        "memory_mb": usage.ru_maxrss / 1024,
+        "memory_mb": memory,
         "points": [[steps, round(at, 3), round(mean, 2)] for steps, at, mean in points],
     }
 
@@ -301,7 +319,7 @@ def main(words: list[str] | None = None) -> None:
         def train_one(key: tuple[str, int]) -> tuple[dict[str, Any], str]:
             who, seed = key
             if who.startswith("noterl") and not who.endswith("-cold") and who not in warm:
-                race_once(environment, who, seed, arguments.peer_python, cache)
+                warm_up(environment, who, seed, cache)
                 warm.add(who)
             run = race_once(environment, who, seed, arguments.peer_python, cache)
             words = "held" if run["held"] else "never held"

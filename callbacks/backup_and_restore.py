@@ -21,10 +21,11 @@ from .support.writer import Writer
 class BackupAndRestore(Callback):
     """Keep a backup of everything in one file, and resume from the file when the same script runs again.
 
-    The process may be killed at any moment. After Ctrl-C, SIGTERM or SIGHUP, a last backup is written. When the script
-    runs again, the interrupted `fit` trains the rest of its budget. If the environment passes `noterl.envs.check`, the
-    run ends in the same state as an uninterrupted run, bit for bit except for wall-clock times. The backup holds the
-    memory, the episodes in progress, all generators and callbacks, where the `fit` began, and the `History`.
+    The process may be killed at any moment. After Ctrl-C, SIGTERM or SIGHUP between two steps, a last backup is
+    written; within an evaluation or another callback, the newest backup stays. When the script runs again, the
+    interrupted `fit` trains the rest of its budget. If the environment passes `noterl.envs.check`, the run ends in the
+    same state as an uninterrupted run, bit for bit except for wall-clock times. The backup holds the memory, the
+    episodes in progress, all generators and callbacks, where the `fit` began, and the `History`.
 
     A backup identifies a `fit` by its number in the process. When the script runs again, earlier `fit` calls are
     skipped: their callbacks do not run, and their histories are empty. Code between two `fit` calls runs again, with

@@ -28,7 +28,8 @@ _installed: list[InterruptGuard] = []  # those that handle signals now, the inne
 def check_signals() -> None:
     """Raise the exception of a signal that a `fit` has deferred; called between the steps of evaluations."""
     if _installed and _installed[-1].pending is not None and threading.current_thread() is threading.main_thread():
-        _installed[-1].check()
+        # Not by `check`: the callback that evaluates is not done, so the agent is not between two steps.
+        raise _installed[-1]._take()
 
 
 class InterruptGuard:

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import keras
 import numpy as np
 import pytest
@@ -28,6 +29,7 @@ from noterl.callbacks import (
     CSVLogger,
     EarlyStopping,
     ESSAdapt,
+    Evaluate,
     LambdaCallback,
     Rate,
     ReduceLROnPlateau,
@@ -53,6 +55,22 @@ RUNS: dict[str, tuple[Callable[[], noterl.DQN], dict[str, int]]] = {
     "one": (one_lane, {"episodes": 20}),
     "four": (four_lanes, {"steps": 301, "num_envs": 4}),
 }
+
+
+class PressingEnv(gymnasium.Wrapper):
+    """CartPole, which sends the process Ctrl-C at the step `at`."""
+
+    at: int | None = None
+
+    def __init__(self) -> None:
+        super().__init__(gymnasium.make("CartPole-v1"))
+        self._step = 0
+
+    def step(self, action: Any) -> Any:
+        self._step += 1
+        if self._step == PressingEnv.at:
+            os.kill(os.getpid(), signal.SIGINT)
+        return super().step(action)
 
 
 def script(directory: Any, name: str, begun: str = "") -> noterl.DQN:
@@ -173,6 +191,24 @@ class TestResuming:
         with pytest.raises(error):
             agent.fit(steps=100, callbacks=[BackupAndRestore(path, 1000, unit="steps"), press], verbose=0)
         assert_resumed_run_is_exact(path, first_step=58)
+
+    def test_interrupted_evaluation_is_repeated_after_the_resume(self, tmp_path: Path) -> None:
+        def run(path: Path, interrupted: bool = False) -> dict[str, list[float]]:
+            def choose(episode: int, logs: Any) -> None:
+                PressingEnv.at = 5 if interrupted and episode == 3 else None
+
+            evaluate = Evaluate(PressingEnv, every=2, episodes=1)
+            callbacks = [
+                LambdaCallback(on_episode_end=choose), evaluate, BackupAndRestore(path, 1, unit="episodes")
+            ]  # fmt: skip
+            with pytest.raises(KeyboardInterrupt) if interrupted else contextlib.nullcontext():
+                one_lane().fit(episodes=6, callbacks=callbacks, verbose=0)
+            return evaluate.results
+
+        whole = run(tmp_path / "whole.noterl")
+        assert whole["episodes"] == [2, 4, 6]
+        run(tmp_path / "backup.noterl", interrupted=True)
+        assert run(tmp_path / "backup.noterl") == whole
 
     def test_resumed_csv_keeps_columns_that_were_empty(self, tmp_path: Path) -> None:
         path, log = tmp_path / "backup.noterl", tmp_path / "log.csv"

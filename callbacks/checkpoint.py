@@ -169,6 +169,8 @@ class Checkpoint(Callback):
 
     def on_train_begin(self, logs: Logs) -> None:
         """Write the manifest, and set the identity of the run in this directory."""
+        if self._is_by_score:
+            self._monitor.check_choice(self)
         manifest = self.path / MANIFEST
         saving.check_writable(manifest)
         last_run = _read_manifest(manifest).get("run") if manifest.exists() else None

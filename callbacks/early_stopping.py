@@ -80,6 +80,11 @@ class EarlyStopping(MonitoringCallback):
         self._best_weights: dict[str, np.ndarray] | None = None
         self._waited = 0
 
+    def on_train_begin(self, logs: Logs) -> None:
+        """Check that the best weights are known when the metric is."""
+        if self.restore_best_weights:
+            self._monitor.check_choice(self)
+
     def on_episode_end(self, episode: int, logs: Logs) -> None:
         """Add the metric to the moving mean, stop if a condition holds, and store the weights of the best mean."""
         if not logs.get("complete", True) or not self._monitor.update(logs, self) or not self._monitor.is_full:

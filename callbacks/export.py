@@ -68,7 +68,8 @@ class Export(MonitoringCallback):
         self.best: float | None = None
 
     def on_train_begin(self, logs: Logs) -> None:
-        """Check that files can be written beside `path`."""
+        """Check that the score is one of the agent that is exported, and that files can be written beside `path`."""
+        self._monitor.check_choice(self)
         check_writable_folder(self.path.parent)
 
     def on_due(self, logs: Logs) -> bool:

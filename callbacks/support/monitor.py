@@ -119,6 +119,16 @@ class Monitor:
         if self._is_default:
             self.recent = deque(self.recent, maxlen=1)
 
+    def check_choice(self, owner: Callback) -> None:
+        """Raise a ValueError if the agent changes before the metric is known, so `owner` cannot keep its weights."""
+        for other in owner.agent.callbacks:
+            if self.name in other.adds and getattr(other, "background", False):
+                raise ValueError(
+                    f"monitor: {type(owner).__name__} cannot keep the weights of the best {self.name!r}, which "
+                    f"{type(other).__name__}(background=True) adds when they have changed: use {type(other).__name__}"
+                    "(on_best=path), or background=False"
+                )
+
     def is_current(self, steps: int) -> bool:
         """Return whether the mean is a score of the agent at this `log_step`."""
         return not self.is_rare or self._steps == steps

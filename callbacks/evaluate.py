@@ -32,7 +32,8 @@ class Evaluate(StatefulCallback):
     """Play whole episodes without learning at a fixed frequency. Training is not affected.
 
     The results are added, with the prefix `evaluation_`, to the logs of the episode that ended just before. `History`
-    and loggers record them, and a `Checkpoint` or `EarlyStopping` may monitor these metrics.
+    and loggers record them, and a `Checkpoint` or `EarlyStopping` may monitor these metrics. A second `Evaluate` of the
+    same `fit`, such as one in other levels, needs another `name`.
 
     Args:
         env: environment to play in, as in `Agent.evaluate`; by default a new copy of the training environment.
@@ -53,11 +54,13 @@ class Evaluate(StatefulCallback):
         background: whether to evaluate a copy of the agent in a separate process while training continues. The result
             is the same, and is added to the logs of the first episode that ends after the evaluation, and always to
             `results`. If another evaluation is due or the agent is saved earlier, training waits for the running one.
-            `env` must be picklable, `on_best` must be a path, and a script needs `if __name__ == "__main__":`.
+            `env` must be picklable, `on_best` must be a path, and a script needs `if __name__ == "__main__":`. Other
+            callbacks may stop by the metrics, but not keep the weights of the best result: `on_best` does that.
+        name: the prefix of the metrics, without the underscore.
 
     Raises:
         ValueError: if an argument is not one of the allowed values; when `fit` is called, if the agent cannot be
-            evaluated in the environment.
+            evaluated in the environment, or if another `Evaluate` has the same name.
         OSError: when training begins, if the path `on_best` cannot be written.
 
     Attributes:
@@ -77,7 +80,6 @@ class Evaluate(StatefulCallback):
 
     takes_epochs = True
     saved = ("results", "best", "_unlogged")
-    adds: tuple[str, ...] = tuple(f"evaluation_{name}" for name in MEASURED)
 
     def __init__(
         self,
@@ -93,8 +95,14 @@ class Evaluate(StatefulCallback):
         best_by: str | float = "mean",
         on_best: str | Path | Callable[[Any, dict[str, Any]], None] | None = None,
         background: bool = False,
+        name: str = "evaluation",
     ) -> None:
         check_seed(seed)
+        if not isinstance(name, str) or not name:
+            raise ValueError(f"name must be the prefix of the metrics, got {name!r}")
+        self.name: str = name
+        # Monitors of other callbacks read these names; `on_train_begin` adds some.
+        self.adds: tuple[str, ...] = tuple(f"{name}_{measured}" for measured in MEASURED)
         self._seed = seed
         self._arguments: dict[str, Any] = {
             "env": env,
@@ -146,8 +154,10 @@ class Evaluate(StatefulCallback):
         names = (*(f"reward_mean/{name}" for name in getattr(self.agent, "names", ())), *self.agent.recorded_info)
         seed: int = self.agent.generators.seed
         self._arguments["seed"] = selection_seed(seed) if self._seed is None else self._seed
-        # Monitors of other callbacks read these names.
-        self.adds = (*type(self).adds, *(f"evaluation_{name}" for name in names))
+        self.adds = tuple(f"{self.name}_{measured}" for measured in (*MEASURED, *names))
+        for other in self.agent.callbacks:
+            if other is not self and isinstance(other, Evaluate) and other.name == self.name:
+                raise ValueError(f"name must differ between two Evaluate of a fit, got {self.name!r} twice")
         if isinstance(self.on_best, str | Path):
             saving.check_writable(self.on_best)
         if self.background:
@@ -215,7 +225,7 @@ class Evaluate(StatefulCallback):
                 # The agent has changed since the evaluation started, so the file that was evaluated is copied.
                 with self._evaluator.file.open("rb") as evaluated, replacing(self.on_best) as file:
                     shutil.copyfileobj(evaluated, file)
-        return {f"evaluation_{name}": value for name, value in metrics.items()}
+        return {f"{self.name}_{measured}": value for measured, value in metrics.items()}
 
     def _score(self, result: dict[str, Any]) -> float:
         """Return the score of an evaluation by `best_by`."""

@@ -22,7 +22,10 @@ from noterl.callback import LambdaCallback
 from noterl.callbacks import (
     Animate,
     BackupAndRestore,
+    Checkpoint,
+    EarlyStopping,
     Evaluate,
+    Export,
     HyperparameterScheduler,
     LearningRateScheduler,
     RecordVideo,
@@ -183,7 +186,6 @@ class TestEvaluate:
             assert logs == {}
 
     def test_means_of_several_agents_can_be_monitored(self) -> None:
-        from noterl.callbacks import EarlyStopping
         from noterl.envs import Signals
 
         agent = noterl.MADDPG(Signals, hidden=(4,), seed=1)
@@ -236,14 +238,43 @@ class TestEvaluate:
         theirs.close()
 
     def test_other_callbacks_can_monitor_its_metrics(self, agent: noterl.DQN) -> None:
-        from noterl.callbacks import EarlyStopping
-
         stopper = EarlyStopping(1, -1, monitor="evaluation_reward_mean")
         assert len(agent.fit(episodes=9, callbacks=[Evaluate(every=4, episodes=1), stopper], verbose=0)) == 4
+
+    def test_two_evaluations_log_under_their_names(self) -> None:
+        agent, short = one_lane(), lambda: gymnasium.make("CartPole-v1", max_episode_steps=3)
+        callbacks = [Evaluate(every=2, episodes=2), Evaluate(short, every=2, episodes=2, name="short")]
+        stopper = EarlyStopping(1, 3, monitor="short_reward_mean")
+        logs = agent.fit(episodes=4, callbacks=[*callbacks, stopper], verbose=0).history
+        assert len(logs["reward"]) == 2
+        assert logs["short_reward_mean"][1] == 3
+        assert logs["evaluation_reward_mean"][1] == callbacks[0].results["reward_mean"][0] > 3
+        steps = agent.steps
+        with pytest.raises(ValueError, match="name must differ between two Evaluate of a fit, got 'evaluation' twice"):
+            agent.fit(episodes=2, callbacks=[Evaluate(), Evaluate(short)], verbose=0)
+        assert agent.steps == steps
+
+    @pytest.mark.parametrize(
+        "make",
+        [
+            lambda path, name: Checkpoint(path, save_best_only=True, monitor=name),
+            lambda path, name: Checkpoint(path, save_top_k=2, monitor=name),
+            lambda path, name: EarlyStopping(1, patience=2, restore_best_weights=True, monitor=name),
+            lambda path, name: Export(path / "policy", "numpy", monitor=name),
+        ],
+    )
+    def test_best_weights_of_a_background_evaluation_are_kept_by_on_best(self, make: Any, tmp_path: Path) -> None:
+        """When the result is logged, the agent that was evaluated is gone."""
+        agent, evaluate = one_lane(), Evaluate("CartPole-v1", background=True)
+        callback = make(tmp_path, "evaluation_reward_mean")
+        with pytest.raises(ValueError, match=rf"monitor: {type(callback).__name__} .*Evaluate\(on_best=path\)"):
+            agent.fit(episodes=20, callbacks=[evaluate, callback], verbose=0)
+        assert agent.steps == 0
 
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
+            ({"name": ""}, "name must be the prefix of the metrics, got ''"),
             ({"every": 0}, "every must be a positive int, got 0"),
             ({"unit": "days"}, "unit must be .*'episodes'.*, got 'days'"),
             ({"episodes": 0}, "episodes must be a positive int, got 0"),

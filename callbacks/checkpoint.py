@@ -205,8 +205,10 @@ class Checkpoint(Callback):
         """Save if this state has no file yet, and wait until everything is written."""
         stopped = self.agent.stop_training  # by a callback, which may also have restored other weights
         last = self.save_last or stopped
+        # The weights at the end may not be those of the last step.
+        restores = any(getattr(callback, "restore_best_weights", False) for callback in self.agent.callbacks)
         try:
-            changed = self._saved_at not in (None, self.agent.log_step) or stopped
+            changed = self._saved_at not in (None, self.agent.log_step) or stopped or restores
             if changed and self._has_score and (last or self._is_by_score):
                 self._save(last=last)
         finally:

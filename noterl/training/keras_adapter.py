@@ -54,6 +54,7 @@ class KerasCallback(Callback):
         class_names = {base.__name__ for base in type(callback).__mro__}
         self.order: int = CHECKPOINT if class_names & set(_SAVERS) else LOGGER if class_names & set(_LOGGERS) else USER
         self.stops_training: bool = "EarlyStopping" in class_names
+        self.restore_best_weights: bool = getattr(callback, "restore_best_weights", False)
         self._keeps_backup = "BackupAndRestore" in class_names
         self._saves_network = "ModelCheckpoint" in class_names
         self._budget = Budget()

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+import keras
 import numpy as np
 import pytest
 
@@ -206,6 +207,15 @@ class TestBestWeights:
         enough = LambdaCallback(on_episode_end=lambda episode, logs: agent.stop("enough") if episode == 2 else None)
         self.fit(tmp_path, stopper, enough, Checkpoint(tmp_path), agent=agent)
         assert (agent.episodes, self.number(agent)) == (3, 1)
+        assert self.number(noterl.load(Checkpoint.latest(tmp_path))) == 1
+
+    @pytest.mark.parametrize("kind", ["noterl", "keras"])
+    def test_best_weights_are_in_the_last_checkpoint_of_a_spent_budget(self, tmp_path: Path, kind: str) -> None:
+        """The last episode has a file already, with its own weights."""
+        stopper: Any = EarlyStopping(1, monitor="score", patience=100, restore_best_weights=True)
+        if kind == "keras":
+            stopper = keras.callbacks.EarlyStopping("score", patience=100, mode="max", restore_best_weights=True)
+        assert self.number(self.fit(tmp_path, stopper, Checkpoint(tmp_path, save_freq=5))) == 1
         assert self.number(noterl.load(Checkpoint.latest(tmp_path))) == 1
 
     def test_best_weights_are_restored_after_an_error(self, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from noterl.cli.environment import environment_of
 from noterl.cli.errors import usage_errors
 from noterl.cli.options import Given, Option, cli_name, options_of, summary_of
 from noterl.cli.values import alternatives
@@ -46,7 +47,7 @@ def callback_options(key: str) -> list[Option]:
 
 
 def make_callbacks(given: Mapping[str, Given]) -> list[Any]:
-    """Return the callbacks that options enable, in the order of the catalogue.
+    """Return the callbacks that options enable: those that add metrics first, because others may monitor these.
 
     Raises:
         UsageError: if a callback does not accept the arguments.
@@ -57,8 +58,10 @@ def make_callbacks(given: Mapping[str, Given]) -> list[Any]:
         if options:
             with usage_errors(f"--{key.replace('_', '-')}: "):
                 arguments = {name: option.value for name, option in arguments_of(key, options).items()}
+                if isinstance(env := arguments.get("env"), str):
+                    arguments["env"] = environment_of(env)
                 callbacks.append(callback(**arguments))
-    return callbacks
+    return sorted(callbacks, key=lambda callback: not callback.adds)
 
 
 def arguments_of(key: str, given: Mapping[str, Given]) -> dict[str, Given]:

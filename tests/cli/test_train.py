@@ -103,6 +103,21 @@ def test_first_argument_of_a_callback_may_be_left_out() -> None:
     assert type(adapt).__name__ == "ESSAdapt"
 
 
+def test_callbacks_that_add_metrics_come_before_those_that_monitor(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--evaluate.every", "2", "--evaluate.episodes", "1", "--early-stopping.criterion", "1"]
+    options += ["--early-stopping.monitor", "evaluation_reward_mean", "--steps", "2000"]
+    assert main(["train", "dqn", *SMALL, *options]) == 0
+    assert "ended by evaluation_reward_mean reached 1" in capsys.readouterr().out
+
+
+def test_callbacks_take_environments_as_the_agent_does() -> None:
+    given: Any = {"evaluate": callback_options.Given("FrozenLake-v1(is_slippery=False)", "")}
+    [evaluate] = callback_options.make_callbacks(given)
+    env = evaluate._arguments["env"]()
+    assert env.spec.kwargs["is_slippery"] is False
+    env.close()
+
+
 @pytest.mark.parametrize(
     ("options", "suggestion"),
     [

@@ -547,6 +547,8 @@ def write_best(
             table[name] = _option(value)
         except TypeError as error:
             comment += f"# {name} is missing here: {error}\n"
+    if dataset is not None:  # `updates` of a trial is an argument of `compile`, which has no effect on a data set
+        table["updates"] = steps
     if os.environ.get("KERAS_BACKEND"):
         table["backend"] = os.environ["KERAS_BACKEND"]
     write_bytes(result.folder / "best.toml", (comment + toml_text(table)).encode())

@@ -243,6 +243,12 @@ class TestSearch:
         table = tomllib.loads(text)
         assert table["level"] == 0.1 and table["nested"] == [[1, "none"], [2.5]] and "hook" not in table
 
+    def test_best_toml_holds_the_budget_of_a_data_set(self, tmp_path: Path) -> None:
+        best = {"updates": 8, "batch_size": 32}  # `updates` of `compile`, which has no effect on a data set
+        write_best(Result(None, best, 1.0, 0.5, tmp_path), noterl.SAC, "Pendulum-v1", 50_000, 1, dataset="data.npz")
+        table = tomllib.loads((tmp_path / "best.toml").read_text())
+        assert (table["updates"], table["batch_size"]) == (50_000, 32)
+
     def test_best_toml_holds_nested_objects_whole(self, tmp_path: Path) -> None:
         schedule = noterl.schedules.Linear(0.123456789012345, 0.0234567890123456, 1_234_567)
         best = {"policy": noterl.policies.EpsGreedyQPolicy(schedule), "gamma": np.float64(0.93), "steps": np.int64(7)}

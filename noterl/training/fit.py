@@ -144,7 +144,8 @@ class Fit:
             setattr(self, name, whole(getattr(self, name)))
         for name in (*self.budgets, "num_envs", "log_every"):
             check_positive(name, getattr(self, name), none=True)
-        ends = any(callback.stops_training for callback in self.callbacks.callbacks)
+        stopping = [callback for callback in self.callbacks.callbacks if callback.stops_training]
+        ends = any(self.unit == "episode" or getattr(callback, "unit", None) != "steps" for callback in stopping)
         if not ends and all(getattr(self, name) is None for name in self.budgets):
             raise ValueError(
                 f"{' or '.join(self.budgets)} must be given, or a callback that stops training, such as EarlyStopping"

@@ -548,6 +548,11 @@ class TestErrors:
             warnings.simplefilter("ignore", UserWarning)  # no update in so few steps
             agent.fit(steps=5, dataset=data, dataset_share=0.1, verbose=0)
         assert agent.steps == 5
+    def test_limit_of_steps_ends_no_fit_on_data(self) -> None:
+        agent = make_agent()
+        with pytest.raises(ValueError, match="updates must be given, or a callback that stops training"):
+            agent.fit(dataset=make_data(), callbacks=[StopOnSteps(5)], verbose=0)
+
 
     @pytest.mark.backends("torch")
     def test_no_environment_is_opened(self) -> None:

@@ -203,7 +203,7 @@ class Checkpoint(Callback):
 
     def on_train_end(self, logs: Logs) -> None:
         """Save if this state has no file yet, and wait until everything is written."""
-        stopped = self.agent.stop_training  # by a callback, which may also have restored other weights
+        stopped = self.agent.stop_training
         last = self.save_last or stopped
         # The weights at the end may not be those of the last step.
         restores = any(getattr(callback, "restore_best_weights", False) for callback in self.agent.callbacks)

@@ -183,6 +183,7 @@ class Fit:
             math.inf if self.steps is None else counters.steps + self.steps,
             last_update=math.inf if self.updates is None else counters.updates + self.updates,
         )
+        self.parts.session.stop = StopRequest()
         self.callbacks.begin_fit(self.parts.algorithm)
         for callback in self.callbacks.callbacks:
             self.parts.session.guard.call(callback.before_fit, self.parts.algorithm, budget)
@@ -226,11 +227,22 @@ class Fit:
         if self._restarts(budget):
             self.parts.reseed(self.seed)
         session.history = history = History(self.unit)
-        session.stop = StopRequest()
-        steps = self.steps if self.updates is None else self.updates
-        progress = progress_callbacks(session.verbose, self.episodes, steps, self.log_every or 10)
+        progress = progress_callbacks(session.verbose, *self._left(budget), self.log_every or 10)
         session.use_callbacks(CallbackList([*self.callbacks.callbacks, history, *progress]), self.parts.algorithm)
         return history
+
+    def _left(self, budget: Budget) -> tuple[Any, Any]:
+        """Return the episodes, and the steps or updates, that a budget in these units leaves; otherwise None.
+
+        They are fewer than the arguments if the fit resumes an interrupted one, or a callback limits the steps.
+        """
+        counters = self.parts.counters
+        left = {
+            name: max(0, getattr(budget, f"last_{name[:-1]}") - getattr(counters, name))
+            for name in self.budgets
+            if getattr(self, name) is not None
+        }
+        return left.get("episodes"), left.get("steps", left.get("updates"))
 
     def _restarts(self, budget: Budget) -> bool:
         """Return whether all episodes restart: with `seed`, unless this fit resumes an interrupted one."""

@@ -9,6 +9,7 @@ import math
 import os
 import re
 import sys
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,9 +22,16 @@ from hypothesis import strategies as st
 
 from noterl import History
 from noterl.callback import EVENTS, LOGGER, Callback
-from noterl.callbacks import EarlyStopping, EpisodePrinter, LambdaCallback, ProgressBar
+from noterl.callbacks import (
+    BackupAndRestore,
+    EarlyStopping,
+    EpisodePrinter,
+    LambdaCallback,
+    ProgressBar,
+    StopOnSteps,
+)
 from noterl.training.dispatch import CallbackList
-from tests.support.tape import Tape, rewarded, taped
+from tests.support.tape import Broken, Tape, at, broken, rewarded, taped
 
 pytestmark = pytest.mark.backends("torch")
 
@@ -293,6 +301,19 @@ class TestProgressBar:
         agent.fit(steps=6, verbose=0)
         agent.fit(steps=10, episodes=100, verbose=1)
         assert re.search(r"episode 4 100%\|.*\| 10/10 \[", capsys.readouterr().err)
+
+    def test_bar_counts_what_a_callback_leaves_of_the_budget(
+        self, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    ) -> None:
+        agent = taped(Tape(), length=4)
+        agent.fit(steps=6, verbose=0)
+        agent.fit(steps=100, callbacks=[StopOnSteps(16)], verbose=1)
+        assert re.search(r"100%\|.*\| 10/10 \[", capsys.readouterr().err)
+        for crash in (broken, lambda: None):
+            backup = BackupAndRestore(tmp_path / "backup.noterl", 1, unit="episodes")
+            with suppress(Broken):
+                rewarded([0]).fit(episodes=9, callbacks=[at(7, crash), backup], verbose=1)
+        assert re.search(r"episode 9 100%\|.*\| 3/3 \[", capsys.readouterr().err)
 
     def test_bar_without_budget_counts_episodes(self, capsys: pytest.CaptureFixture[str]) -> None:
         rewarded([0]).fit(callbacks=[EarlyStopping(4, 0)], verbose=1)

@@ -54,6 +54,16 @@ def test_before_fit_can_change_the_budget() -> None:
     assert [len(agent.fit(episodes=4, callbacks=[Half()], verbose=0)) for _ in range(2)] == [2, 2]
 
 
+def test_before_fit_can_stop_the_fit() -> None:
+    class Stop(Callback):
+        def before_fit(self, agent, budget):
+            agent.stop("enough")
+
+    agent = rewarded([0])
+    assert agent.fit(episodes=4, callbacks=[Stop()], verbose=0).stop_reason == "enough"
+    assert agent.steps == 0
+
+
 class Raiser(Callback):
     """Raises in one event."""
 

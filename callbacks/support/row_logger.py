@@ -102,10 +102,12 @@ class RowLogger(Callback):
         if self._restored and self._is_own(written):
             written = written[: self._num_rows]  # episodes of the same step may have ended after the state was saved
         elif self._restored:
-            self._keep_other_run(written)
-            written = stored = written if self.append else []
+            # If a run was saved before its first row, rows in the file may be those that it wrote after the save.
+            append = self.append and (self._num_rows > 0 or not self.agent.steps)
+            self._keep_other_run(written, append)
+            written = stored = written if append else []
         elif any(map(self._is_later, written)):
-            self._keep_other_run(written)
+            self._keep_other_run(written, self.append)
         self._restored = False
         kept = [row for row in written if not self._is_later(row)]
         kept_identities = {tuple(_identity(row)) for row in kept}  # epochs and episodes may have the same number
@@ -171,10 +173,10 @@ class RowLogger(Callback):
             if 0 <= place < len(written)
         )
 
-    def _keep_other_run(self, rows: list[Row]) -> None:
+    def _keep_other_run(self, rows: list[Row], append: bool) -> None:
         """With `append`, continue the counts of another run's rows; otherwise rename the file of that run."""
         agent = self.agent
-        if self.append:
+        if append:
             # The offset is a difference, because a restored agent does not count from 0.
             now = {"episode": agent.episodes - 1, "steps": agent.steps, "updates": agent.updates}
             self._offset = {name: max(row.get(name) or 0 for row in rows) - count for name, count in now.items()}

@@ -234,6 +234,17 @@ class TestResuming:
             assert times == sorted(times)
         np.testing.assert_equal(tables[1], tables[0])
 
+    def test_run_that_was_saved_before_its_first_row_appends_no_row_twice(self, ending: str, tmp_path: Path) -> None:
+        path, states = tmp_path / f"log.{ending}", []
+        agent = taped(Tape(), length=4)
+        save = LambdaCallback()
+        save.on_step_end = lambda: states.append(agent.get_state()) if agent.steps == 2 else None
+        agent.fit(episodes=3, callbacks=[KINDS[ending](path, 1, append=True), save], verbose=0)
+        agent.set_state(states[0])
+        agent.fit(episodes=3, callbacks=[KINDS[ending](path, 1, append=True)], verbose=0)
+        assert read_columns(path)["episode"] == [0, 1, 2]
+        assert read_columns(path)["steps"] == [4, 8, 12]
+
     @pytest.mark.parametrize("flush_every", [1, 100])
     @pytest.mark.parametrize(("saved_after", "others"), [(0, 8), (3, 8), (3, 2)])
     def test_restored_run_keeps_the_log_of_another_run(

@@ -54,6 +54,7 @@ class AdaptiveCallback(StatefulCallback):
         self.smooth: float = check_number("smooth", smooth, low=0, high=1, above=True)
         self.every: Every = Every(every, unit, at="both", name="every")
         self._adjusted = {name: how for name, how in adjusted.items() if how is not None}
+        self._given = dict(self._adjusted)  # without the defaults, which depend on the agent
         supported = [name for name, tunable in TUNABLES.items() if getattr(tunable, self.follows)]
         for name, how in self._adjusted.items():
             if name not in supported:
@@ -101,7 +102,7 @@ class AdaptiveCallback(StatefulCallback):
 
     def on_train_begin(self, logs: Logs) -> None:
         """Check that the agent has every tunable, and set the values of an earlier fit or a restored run."""
-        for name, how in self._adjusted.items():
+        for name, how in self._given.items():
             tunable = TUNABLES[name]
             present = tunable.read(self.agent)
             # The first value stays the reference for later fits and restored runs, so it is read only once.

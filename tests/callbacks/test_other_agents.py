@@ -11,6 +11,7 @@ import pytest
 import noterl
 from noterl.callback import Callback
 from noterl.callbacks import (
+    AdaBatch,
     Checkpoint,
     CSVLogger,
     EarlyStopping,
@@ -19,6 +20,7 @@ from noterl.callbacks import (
     Export,
     Rate,
     ReduceLROnPlateau,
+    Scale,
     StopOnTime,
 )
 from noterl.replay import Prioritized
@@ -61,6 +63,16 @@ class TestSecondAgent:
         assert first.learning_rate != pytest.approx(1e-3)
         second.fit(steps=1, callbacks=[callback], verbose=0)
         assert second.learning_rate == pytest.approx(3e-4)
+
+    def test_default_bounds_are_those_of_the_second(self) -> None:
+        callback = AdaBatch(2, batch=Scale())
+        highest = []
+        for batch_size in (4, 64):
+            agent = noterl.DQN("CartPole-v1", hidden=(4,), seed=1)
+            agent.compile(batch_size=batch_size, learning_starts=10**6)
+            agent.fit(steps=1, callbacks=[callback], verbose=0)
+            highest.append(callback._adjusted["batch"].max)
+        assert highest[1] == 16 * highest[0]
 
     def test_time_and_exports_begin_anew(self, tmp_path: Path) -> None:
         stop, export = StopOnTime(0.05), Export(tmp_path / "policy", "numpy", save_freq=1, window=1)

@@ -78,7 +78,6 @@ class MLflowLogger(Callback):
     def on_train_begin(self, logs: Logs) -> None:
         """Create the run, or reopen the run of an earlier `fit`."""
         self._failed = False
-        self._pending = []
         self._unwritten = 0
         self._client = self._mlflow.MlflowClient(tracking_uri=self.tracking_uri)
         logged: list[Any] = []
@@ -131,6 +130,7 @@ class MLflowLogger(Callback):
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore what `get_state` returned."""
+        self._pending = []
         self._id = state["id"]
 
     def _begin(self) -> None:

@@ -354,6 +354,7 @@ def mlflow_runs(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     entities = SimpleNamespace(Metric=metric, Param=lambda key, value: (key, value))
     monkeypatch.setattr(Client, "runs", {})
     monkeypatch.setattr(Client, "count", 0)
+    monkeypatch.setattr(Client, "down", False)
     monkeypatch.setitem(sys.modules, "mlflow", SimpleNamespace(MlflowClient=Client, entities=entities))
     return Client.runs
 
@@ -433,6 +434,15 @@ class TestMLflowLogger:
         assert sum("MLflow" in str(warning.message) for warning in caught) == 1
         points = [point.value for point in mlflow_runs["run 0"].metrics if point.key == "episode"]
         assert points == [*range(6)]
+
+    def test_rows_of_a_fit_are_written_by_the_next(self, mlflow_runs: dict[str, Any]) -> None:
+        agent, logger = rewarded([0]), MLflowLogger(flush_every=1)
+        cut = at(2, partial(setattr, Client, "down", True))
+        with pytest.warns(UserWarning, match="kept"):
+            agent.fit(episodes=4, callbacks=[logger, cut], verbose=0)
+        Client.down = False
+        agent.fit(episodes=2, callbacks=[logger], verbose=0)
+        assert [point.value for point in mlflow_runs["run 0"].metrics if point.key == "episode"] == [*range(6)]
 
     @pytest.mark.filterwarnings("ignore")
     def test_real_mlflow_writes_a_run(self, tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from noterl.explorer import Explorer
 from noterl.heads import Head, one_of
 from noterl.learning.data_memory import DataMemory, fix_statistics
 from noterl.learning.dry_run import find_forward_fields, naming_network, start_of
+from noterl.learning.info_fields import with_next
 from noterl.learning.learner import Learner
 from noterl.learning.settings import Settings
 from noterl.presets import FitDefaults
@@ -222,6 +223,7 @@ class Parts:
         memory = self.data
         if memory is None or not memory.holds(dataset, learner.replay):
             memory = DataMemory(learner, dataset)
+        memory.replay.add_fields(with_next(learner.info_spec))  # the agent may have met masks since the memory was made
         if self.saved_data is not None:
             memory.set_state(self.saved_data, is_resumed=is_resumed)
             self.saved_data = None

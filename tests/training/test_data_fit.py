@@ -29,6 +29,7 @@ from noterl.callbacks import (
     StopOnSteps,
 )
 from noterl.replay import Hindsight, Prioritized, Replay
+from tests.support.masked_env import MaskedWalk
 from tests.support.states import differences, same_weights
 
 SPACE = spaces.Box(-np.inf, np.inf, (3,))
@@ -434,6 +435,17 @@ class TestMixing:
             assert rows_of_data(share, 8) == expected
 
     @pytest.mark.backends("torch")
+    def test_data_learn_beside_masks_that_came_later(self) -> None:
+        agent = noterl.DQN(lambda: MaskedWalk("all"), hidden=(8,), seed=1)
+        agent.compile(batch_size=8, learning_starts=10)
+        data = noterl.Dataset.record(agent, episodes=10)
+        agent.fit(dataset=data, updates=5, verbose=0)
+        agent.fit(steps=20, verbose=0)
+        updates = agent.updates
+        agent.fit(steps=20, dataset=data, verbose=0)
+        assert agent.updates > updates
+
+    @pytest.mark.backends("torch")
     def test_run_resumes_in_a_fit_on_other_data(self, tmp_path: Path) -> None:
         def script(path: Path, stop_at: float = np.inf) -> Any:
             agent = noterl.DQN(lambda: Line(), hidden=(8,), seed=1)
@@ -536,6 +548,11 @@ class TestErrors:
             agent.fit(**{**arguments, "dataset_share": arguments.get("dataset_share", 0.5)}, verbose=0)
         assert agent.updates == 0
 
+    def test_limit_of_steps_ends_no_fit_on_data(self) -> None:
+        agent = make_agent()
+        with pytest.raises(ValueError, match="updates must be given, or a callback that stops training"):
+            agent.fit(dataset=make_data(), callbacks=[StopOnSteps(5)], verbose=0)
+
     def test_data_smaller_than_a_batch_are_refused(self) -> None:
         agent = noterl.DQN(lambda: Line(), hidden=(8,), seed=1)
         agent.compile(batch_size=64)
@@ -548,11 +565,6 @@ class TestErrors:
             warnings.simplefilter("ignore", UserWarning)  # no update in so few steps
             agent.fit(steps=5, dataset=data, dataset_share=0.1, verbose=0)
         assert agent.steps == 5
-    def test_limit_of_steps_ends_no_fit_on_data(self) -> None:
-        agent = make_agent()
-        with pytest.raises(ValueError, match="updates must be given, or a callback that stops training"):
-            agent.fit(dataset=make_data(), callbacks=[StopOnSteps(5)], verbose=0)
-
 
     @pytest.mark.backends("torch")
     def test_no_environment_is_opened(self) -> None:

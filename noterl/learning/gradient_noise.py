@@ -32,6 +32,7 @@ class Spread(NamedTuple):
         mean_square: |G|^2.
         batch_size: B, transitions of each batch.
         population: N, the transitions of which each batch holds B different ones; infinite for independent samples.
+        length: L, the transitions of a sequence, which are sampled together; 1 without sequences.
     """
 
     samples: int
@@ -40,6 +41,7 @@ class Spread(NamedTuple):
     mean_square: float
     batch_size: int
     population: float = math.inf
+    length: int = 1
 
     @property
     def variance(self) -> float:
@@ -48,10 +50,10 @@ class Spread(NamedTuple):
 
     @property
     def correction(self) -> float:
-        """The factor (N - B) / (N - 1), by which the variance of a mean is lower if no transition is sampled twice."""
+        """The factor (N - B) / (N - L), by which the variance of a mean is lower if no transition is sampled twice."""
         if math.isinf(self.population):
             return 1.0
-        return (self.population - self.batch_size) / (self.population - 1)
+        return (self.population - self.batch_size) / (self.population - self.length)
 
     @property
     def transition_variance(self) -> float:
@@ -84,7 +86,7 @@ class GradientNoise:
         samples: the number of batches, K.
 
     Raises:
-        ValueError: if a rollout is a single transition, so that there are no minibatches to compare.
+        ValueError: if a rollout is a single transition or sequence, so that there are no minibatches to compare.
 
     Attributes:
         generator: samples the batches. Seeded by the agent's seed, but separate from the agent's generators.
@@ -93,10 +95,13 @@ class GradientNoise:
     def __init__(self, learner: Learner, samples: int) -> None:
         self._learner = learner
         self._samples = samples
-        if self._population() < 2:
+        is_rollout = isinstance(learner, RolloutLearner) and learner.replay is None
+        self._length = learner.sequence_length if is_rollout else 1
+        self._population = learner.num_rows if is_rollout else math.inf
+        if self._population < 2 * self._length:
             raise ValueError(
                 f"gradient noise compares minibatches, but a rollout of {type(learner.algorithm).__name__} has "
-                f"{self._population()} transitions: rollout_steps times num_envs must be at least 2"
+                f"{self._population} transitions: rollout_steps times num_envs must be at least {2 * self._length}"
             )
         self.generator: np.random.Generator = Generators(learner.algorithm.generators.seed)("gradient_noise")
         self._spread: Callable[[Batch], Any] = compile_measurement(learner, partial(_spread, learner), "noise")
@@ -114,14 +119,9 @@ class GradientNoise:
         except NonFiniteError:
             return None
         numbers = int(size), float(squares), float(mean_square)
-        # Rewards have the shape [K, B, ...] or, of sequences, [K, T, N].
+        # Rewards have the shape [K, B, ...], where B counts sequences of rollouts, or [K, T, N] of `SequenceLearner`.
         count = math.prod(batch.reward.shape[1 : self._learner.batch_axis + 2])
-        return Spread(self._samples, *numbers, count, self._population())
-
-    def _population(self) -> float:
-        """Return the number of transitions of which a batch holds different ones; see `Spread`."""
-        learner = self._learner
-        return learner.num_rows if isinstance(learner, RolloutLearner) and learner.replay is None else math.inf
+        return Spread(self._samples, *numbers, count * self._length, self._population, self._length)
 
 
 def compile_measurement(
@@ -188,8 +188,8 @@ def _of_rollout(learner: RolloutLearner, samples: int, generator: np.random.Gene
     if learner.prepared_rows is None or not learner.rollout.is_full:
         return None
     fetch = backends.current().fetch
-    count = learner.num_rows
-    size = min(learner.share, count // 2)
+    count = learner.num_rows // learner.sequence_length
+    size = min(learner.share // learner.sequence_length, count // 2)
     indices = np.stack([generator.permutation(count)[:size] for _ in range(samples)])
     return map_arrays(lambda array: fetch(array)[indices], learner.prepared_rows)
 

@@ -188,6 +188,23 @@ class TestRollouts:
         agent.fit(steps=8, verbose=0)
         assert agent.gradient_noise(3)().batch_size == 4
 
+    def test_sequences_of_rollouts_are_sampled_whole(self) -> None:
+        def agent(sequence_length: int, num_envs: int) -> noterl.PPO:
+            ppo = noterl.PPO(
+                "CartPole-v1", hidden=(4,), recurrent="gru", recurrent_units=4, rollout_steps=16, epochs=1, seed=4
+            )
+            ppo.sequence_length = sequence_length
+            ppo.compile(batch_size=16)
+            ppo.fit(steps=32, num_envs=num_envs, verbose=0)
+            return ppo
+
+        spread = agent(sequence_length=4, num_envs=2).gradient_noise(3)()
+        assert (spread.batch_size, spread.population, spread.length) == (16, 32, 4)
+        assert spread.correction == pytest.approx((8 - 4) / (8 - 1))  # of sequences
+        assert spread.variance > 0
+        with pytest.raises(ValueError, match="rollout_steps times num_envs must be at least 32"):
+            agent(sequence_length=16, num_envs=1).gradient_noise(3)
+
 
 @pytest.mark.backends("torch")
 def test_batch_of_sequences_counts_the_transitions_of_all_lanes() -> None:

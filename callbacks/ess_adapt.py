@@ -88,7 +88,7 @@ class ESSAdapt(AdaptiveCallback):
 
     def _measure(self) -> float | None:
         """Return ESS; None if the memory holds less than a batch."""
-        if len(self.agent.replay) < self.agent.update_batch_size:
+        if self.agent.replay.num_sampleable() < self.agent.update_batch_size:
             return None
         return float(self.agent.replay.effective_sample_size())
 

@@ -11,7 +11,7 @@ from noterl.callback import Callback, Every
 from noterl.types import Logs
 from noterl.utils.checks import check_number, check_positive, check_word
 
-from .window import check_by, keep_only, warn_without_priorities, window_size
+from .window import check_by, keep_only, least_window, warn_without_priorities, window_size
 
 
 @dataclass
@@ -133,7 +133,7 @@ class ESSWindow(Callback):
 
     def on_due(self, logs: Logs) -> None:
         """Measure ESS, trim the memory and log."""
-        least = max(self.min_size or 0, self.agent.update_batch_size)
+        least = max(self.min_size or 0, least_window(self.agent))
         sizes = self._sizes()
         if len(sizes) != len(self._windows):  # another number of workers
             self._windows = [_Window() for _ in sizes]

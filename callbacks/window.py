@@ -20,8 +20,8 @@ class Window(Callback):
     """Keep a window of the newest transitions in a replay memory and drop the older ones.
 
     A full memory evicts one transition for each new one. This callback drops many together, down to `size`: when
-    the memory is full, or at a fixed frequency. At least one batch is kept. The logs of each episode hold the number of
-    stored transitions as `window`.
+    the memory is full, or at a fixed frequency. At least one batch of transitions, or of sequences, is kept. The logs
+    of each episode hold the number of stored transitions as `window`.
 
     Args:
         size: how many transitions are kept. An int is the number; a float below 1 is a fraction of the stored ones. A
@@ -85,7 +85,7 @@ class Window(Callback):
         size = _check_size("the return value of size", size)
         kept = int(size * stored) if isinstance(size, float) else size
         # A window below one batch would stop learning until the memory has grown again.
-        return min(max(kept, self.agent.update_batch_size), stored)
+        return min(max(kept, least_window(self.agent)), stored)
 
 
 def check_by(by: Any) -> str | None:
@@ -97,6 +97,13 @@ def check_by(by: Any) -> str | None:
     if by not in (None, "worker"):
         raise ValueError(f"by must be None or 'worker', got {by!r}")
     return by
+
+
+def least_window(agent: AgentView) -> int:
+    """Return the number of newest transitions that hold a batch."""
+    sequences = agent.replay.sequences
+    batch_size = agent.update_batch_size
+    return batch_size if sequences is None else int(sequences.rows_of(batch_size))
 
 
 def window_size(replay: Any) -> int:

@@ -155,7 +155,7 @@ class Prioritized(Sampler):
         """How much of the bias is corrected now: `beta`, or more if `beta_steps` is set."""
         if self.beta_steps is None:
             return self.beta
-        return self.beta + (1 - self.beta) * min(1.0, self.storage.count / self.beta_steps)
+        return self.beta + (1 - self.beta) * min(1.0, self.storage.count * self.storage.spacing / self.beta_steps)
 
     def bind(self, storage: Ring) -> None:
         """Use a storage from now on, and allocate the scores and the tree.

@@ -564,13 +564,22 @@ class Replay(Configurable):
         """Return 1 / sum of p^2 over the sampler's probabilities: the size of a uniform sample with the same variance.
 
         The size is between 1 and the number of transitions; for uniform sampling, the size is that number. The size of
-        an empty memory is 0.0. Transitions that `keep` excluded do not count.
+        an empty memory is 0.0. Transitions that `keep` excluded do not count. A memory of sequences measures the share
+        of the sequences, times the number of transitions.
 
         Args:
             alpha: False for the probabilities without the exponent of prioritized sampling.
             by_worker: whether to return a list with the size for each worker's own transitions.
+
+        Raises:
+            ValueError: if `by_worker` is True for a memory of sequences.
         """
         storage = self._built()
+        if self.sequences is not None:
+            if by_worker:
+                raise ValueError("by_worker must be False for a memory of sequences")
+            self.sequences.evict()
+            return _kish(self.sampler.probabilities(alpha=alpha)) * storage.length / max(1, self.sequences.length)
         probabilities = self.sampler.probabilities(alpha=alpha)
         if not by_worker:
             return _kish(probabilities)

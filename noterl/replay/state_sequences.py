@@ -73,6 +73,7 @@ class StateSequences(Ring):
         super().__init__(max(1, spec.count(storage.capacity)))
         self.storage: Storage = storage
         self.spec: SequenceSpec = spec
+        self.spacing = spec.every
         self._rows = np.zeros((self.capacity, spec.length), np.int64)  # insertion numbers of the transitions
         self._starts = np.zeros(self.capacity, np.bool_)
         self._state = {name: np.zeros((self.capacity, *shape), dtype) for name, (shape, dtype) in spec.state.items()}
@@ -88,6 +89,10 @@ class StateSequences(Ring):
     def begin_round(self, fields: Mapping[str, Array]) -> None:
         """Copy what `Ledger.fields_of_state` returned for the steps of the round; called before the round's `add`."""
         self._round = {name: np.array(fields[name]) for name in (STARTS, *(f"{STATE}{name}" for name in self._state))}
+        # A lane that is gone may come back much later. A sequence of steps from before and after would be evicted when
+        # the first one is, with all sequences that are stored before it.
+        for lane in [lane for lane in self._counts if lane >= len(self._round[STARTS])]:
+            del self._counts[lane], self._parts[lane]
 
     def add(self, lane: int, number: int) -> None:
         """Add a step of the round in progress; a complete sequence is stored. Called for each new transition.
@@ -122,12 +127,21 @@ class StateSequences(Ring):
         self.count += 1
 
     def evict(self) -> None:
-        """Evict the sequences whose first transition is not stored any more; called before sequences are counted."""
+        """Evict the sequences whose first transition or its older frames are not stored any more.
+
+        Called before sequences are counted or saved.
+        """
         begin = self.storage.begin
         if self.length and begin:
-            evicted = np.flatnonzero(self._rows[self.stored_indices(), 0] < begin)
+            first = self._rows[self.stored_indices(), 0]
+            complete = self.storage.sampleable(first % self.storage.capacity)
+            evicted = np.flatnonzero((first < begin) | (False if complete is None else ~complete))
             if evicted.size:
                 self.begin += int(evicted[-1]) + 1
+
+    def rows_of(self, batch_size: int) -> int:
+        """Return the number of newest transitions that hold at least this number of sequences."""
+        return self.spec.every * batch_size + self.spec.length * max(1, len(self._counts))
 
     def clear(self) -> None:
         """Evict all sequences; those in progress are given up."""
@@ -171,6 +185,7 @@ class StateSequences(Ring):
 
     def get_state(self) -> dict[str, Any]:
         """Return the stored sequences, the oldest first, and those in progress."""
+        self.evict()
         stored = self.stored_indices()
         return {
             "begin": self.begin,

@@ -46,11 +46,13 @@ class Ring:
         epoch: increases when the contents are cleared or replaced; insertion numbers of another epoch are meaningless.
         mask_version: increases when `mask` is called.
         frames: how many frames an observation stacks; 1 without stacks.
+        spacing: environment steps between two entries of a lane.
         pending_load: adds entries that were collected elsewhere, and is called before the next use; see
             `Replay.load_later`.
     """
 
     frames = 1
+    spacing = 1
 
     def __init__(self, capacity: int) -> None:
         self.capacity: int = capacity

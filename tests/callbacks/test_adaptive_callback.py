@@ -28,6 +28,9 @@ class Memory:
     def __len__(self) -> int:
         return self.length
 
+    def num_sampleable(self) -> int:
+        return self.length
+
     def effective_sample_size(self) -> float:
         return next(self.sizes)
 

@@ -31,6 +31,8 @@ def small_agent(seed: int = 1, **changes: Any) -> noterl.DQN:
 class Scripted:
     """A memory that returns the given values of the ESS, and records how many transitions are dropped."""
 
+    sequences = None
+
     def __init__(self, size: int, values: list[float]) -> None:
         self.size, self.values, self.dropped = size, values, []
 

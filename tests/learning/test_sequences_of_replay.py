@@ -8,10 +8,14 @@ from typing import Any, ClassVar
 import keras
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 import noterl
+from noterl.callbacks import ESSWindow, Window
 from noterl.policies import GreedyQPolicy
 from noterl.replay import Prioritized, Replay
+from noterl.replay.state_sequences import SequenceSpec
+from noterl.types import STARTS
 from tests.support.stateful import PATHS, StepNumberEnv, counted, logs_of_updates
 from tests.support.states import assert_same_state
 
@@ -103,6 +107,80 @@ def test_sequences_start_at_multiples_and_are_evicted_with_their_steps() -> None
     assert (state["rows"] < storage.count).all()
     assert (np.diff(state["rows"], axis=1) == 2).all()  # two lanes
     assert set(state["rows"][:, 0] // 2 % EVERY) == {0}
+
+
+@pytest.mark.backends("torch")
+def test_lane_that_was_gone_evicts_no_sequences_of_others() -> None:
+    agent = compiled(capacity=200)
+    agent.fit(steps=60, num_envs=2, verbose=0)
+    agent.fit(steps=400, num_envs=1, verbose=0)
+    before = agent.replay.num_sampleable()
+    for _ in range(4):
+        agent.fit(steps=4, num_envs=2, verbose=0)
+    assert before > 40
+    assert agent.replay.num_sampleable() >= before - 8  # those whose steps were overwritten
+
+
+@pytest.mark.backends("torch")
+def test_file_after_a_trim_can_be_restored(tmp_path: Path) -> None:
+    agent, restored = compiled(), compiled()
+    agent.fit(steps=100, num_envs=2, verbose=0)
+    agent.replay.drop_oldest(len(agent.replay) - 3)
+    agent.save(tmp_path / "agent.noterl")
+    restored.restore(tmp_path / "agent.noterl")
+    assert len(restored.replay) == 3
+    assert restored.replay.num_sampleable() == 0
+
+
+@pytest.mark.backends("torch")
+def test_beta_counts_steps() -> None:
+    agent = compiled(sampler=Prioritized(beta=0.4, beta_steps=400), capacity=1_000)
+    agent.fit(steps=200, verbose=0)
+    assert agent.replay.sampler.current_beta == pytest.approx(0.7, abs=0.02)
+    agent.fit(steps=220, verbose=0)
+    assert agent.replay.sampler.current_beta == 1.0
+
+
+@pytest.mark.backends("torch")
+def test_effective_sample_size_is_in_transitions() -> None:
+    agent = compiled(capacity=200)
+    agent.fit(steps=150, verbose=0)
+    assert agent.replay.effective_sample_size() == pytest.approx(150)
+    with pytest.raises(ValueError, match="by_worker must be False for a memory of sequences"):
+        agent.replay.effective_sample_size(by_worker=True)
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("make", [lambda **how: Window(1, **how), lambda **how: ESSWindow(0.001, mode="target", **how)])
+def test_windows_keep_a_batch_of_sequences(make: Any) -> None:
+    agent = compiled(sampler=Prioritized(), capacity=200)
+    agent.fit(steps=300, num_envs=2, callbacks=[make(every=8, unit="steps")], verbose=0)
+    assert agent.replay.num_sampleable() >= SEQUENCES
+    assert len(agent.replay) < 60
+    updates = agent.updates
+    agent.fit(steps=32, num_envs=2, callbacks=[make(every=8, unit="steps")], verbose=0)
+    assert agent.updates - updates >= 3
+
+
+@pytest.mark.backends("torch")
+def test_sequences_have_complete_stacks_of_frames() -> None:
+    """The memory holds 20 steps of one episode, whose frames are the numbers of the steps."""
+    replay = Replay(20, frame_stack=4)
+    replay.build(spaces.Box(0, 255, (4, 1), np.uint8), spaces.Discrete(2), allocate=False)
+    replay.store_sequences(SequenceSpec(length=4, burn_in=0, every=1, state={}))
+    replay.allocate()
+
+    def stack(step: int) -> np.ndarray:
+        return np.maximum(0, np.arange(step - 3, step + 1))[:, None].astype(np.uint8)
+
+    for step in range(60):
+        replay.sequences.begin_round({STARTS: np.array([step == 0], np.float32)})
+        replay.add(0, stack(step), 0, 0.0, stack(step + 1), False, False)
+        replay.sequences.add(0, replay.storage.count - 1)
+    assert replay.num_sampleable() > 10
+    sample = replay.sample(20, 10, generator=np.random.default_rng(0))
+    stacks = replay.sequences.gather(sample, 0.9).observation[..., 0]
+    assert (np.diff(stacks, axis=-1) == 1).all()
 
 
 @pytest.mark.backends("torch")

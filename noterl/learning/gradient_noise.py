@@ -95,9 +95,11 @@ class GradientNoise:
     def __init__(self, learner: Learner, samples: int) -> None:
         self._learner = learner
         self._samples = samples
-        is_rollout = isinstance(learner, RolloutLearner) and learner.replay is None
-        self._length = learner.sequence_length if is_rollout else 1
-        self._population = learner.num_rows if is_rollout else math.inf
+        self._length = 1
+        self._population: float = math.inf
+        if isinstance(learner, RolloutLearner) and learner.replay is None:
+            self._length = learner.sequence_length
+            self._population = learner.num_rows
         if self._population < 2 * self._length:
             raise ValueError(
                 f"gradient noise compares minibatches, but a rollout of {type(learner.algorithm).__name__} has "

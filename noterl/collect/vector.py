@@ -234,15 +234,21 @@ class VectorLanes(Lanes):
         """Add the transitions of a step to the ledger, and keep the values from before for `discard`."""
         ledger = self.ledger
         same_step = self._mode is AutoresetMode.SAME_STEP
-        rewards = info.get(UNCLIPPED_REWARD)
+        is_clipped = UNCLIPPED_REWARD in info or UNCLIPPED_REWARD in info.get("final_info", ())
         info_before = [episode.copy() for episode in ledger.info] if ledger.reductions else ledger.info
         self._before = ledger.returns.copy(), ledger.lengths.copy(), info_before
         for transition in transitions:
             lane = transition.lane
+            reward = transition.reward
+            over = same_step and (transition.terminated or transition.truncated)
+            # An info of all lanes may have the value beside `final_info`, as that of `Atari` does.
+            for is_final in (False, over) if is_clipped else ():
+                names = (UNCLIPPED_REWARD,)
+                of_lane = info_of_lane(info, lane, names, self.num_envs, over=is_final)
+                reward = float(of_lane.get(UNCLIPPED_REWARD, reward))
             if ledger.reductions:
-                over = same_step and (transition.terminated or transition.truncated)
                 ledger.info[lane].add(info_of_lane(info, lane, ledger.reductions, self.num_envs, over=over))
-            ledger.returns[lane] += transition.reward if rewards is None else float(rewards[lane])
+            ledger.returns[lane] += reward
             ledger.lengths[lane] += 1
 
     def _advance(self, actions: np.ndarray) -> tuple[Any, Any, Any, dict[str, Any]]:

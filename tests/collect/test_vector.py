@@ -10,11 +10,13 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.wrappers import TransformReward
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import noterl
 from noterl.callbacks import LambdaCallback
+from noterl.envs import ClipRewards
 from noterl.envs.ends import InvalidStepError
 from noterl.policies import GreedyQPolicy
 from tests.support.doubles import BranchingEnv, CountingEnv, NotANumberEnv, TogetherVectorEnv
@@ -180,6 +182,17 @@ class TestFits:
         assert [[entry[0] for entry in lane] for lane in memories(agent, 2)] == [
             [[0.0, 0.0], [0.0, 1.0], [0.0, 2.0], [0.0, 3.0]]
         ] * 2
+
+    @MODES
+    @pytest.mark.filterwarnings("ignore:the budget ended within a step:RuntimeWarning")
+    def test_returns_are_those_of_unclipped_rewards(self, mode: AutoresetMode) -> None:
+        """Lanes end together or one by one; in the last step, some modes put the info of a lane into another place."""
+        make = lambda length: lambda: ClipRewards(TransformReward(CountingEnv(length), lambda reward: 5.0))  # noqa: E731
+        for lengths in ((3, 3), (3, 4)):
+            agent = build(vector_of(list(map(make, lengths)), mode), lambda o: np.zeros(len(o), int))
+            logs = agent.fit(steps=40, verbose=0).history
+            assert set(logs["length"]) == set(lengths)
+            assert logs["reward"] == [5.0 * length for length in logs["length"]]
 
     @pytest.mark.parametrize("kind", [TogetherVectorEnv, SyncVectorEnv])
     def test_vector_environment_of_a_factory_is_created_once_for_several_fits(self, kind: type[VectorEnv]) -> None:

@@ -36,7 +36,8 @@ def train(agent: BaseAgent, logger: FinderLogger, env: Any, fit: dict[str, Any])
     """
     arguments = {"verbose": 0, **fit, "callbacks": [*fit.get("callbacks", ()), logger]}
     if env is None and not fit.get("workers"):  # worker processes make environments of their own
-        env = agent.new_environment  # a factory, from which `fit` makes each copy
+        # A maker of vector environments clips rewards, or a factory, from which `fit` makes each copy.
+        env = agent.spaces.source.maker or agent.new_environment
     try:
         history = agent.fit(env, **arguments)
     except NonFiniteError as error:

@@ -17,6 +17,7 @@ import pytest
 
 import noterl
 from noterl.callbacks import LambdaCallback
+from noterl.envs.vectorized import RegisteredVector
 from noterl.finders import FinderLogger, LRFinder, OptFinder, ParallelFinder
 from noterl.finders.candidates import Trial
 from noterl.finders.curves import loss_exploded, normalized, reward_collapsed, window_means
@@ -164,6 +165,16 @@ class TestLRFinder:
         with Undisturbed(agent):
             LRFinder(agent).find(episodes=16)
         assert np.array_equal(env.unwrapped.state, place)
+
+    def test_maker_makes_the_environments_of_the_search(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The environment for evaluations of a maker such as `Atari` has other rewards and ends."""
+        maker = RegisteredVector(gymnasium.spec("CartPole-v1"))
+        agent = one_lane(maker)
+        fit = agent.fit
+        environments: list[Any] = []
+        agent._set(fit=lambda env, **arguments: environments.append(env) or fit(env, **arguments))
+        LRFinder(agent).find(episodes=16)
+        assert environments == [maker]
 
     @pytest.mark.parametrize(
         ("arguments", "message"),

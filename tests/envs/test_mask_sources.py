@@ -93,6 +93,12 @@ def test_they_are_honoured_by_a_replay_agent_in_workers() -> None:
     )
 
 
+def test_they_are_honoured_beside_the_previous_step() -> None:
+    agent = agent_of(lambda: noterl.envs.PreviousStep(InObservation()))
+    agent.fit(steps=64, num_envs=2, verbose=0)
+    agent.evaluate(episodes=3, deterministic=False)
+
+
 @pytest.mark.parametrize("kind", [InObservation, ByMethod])
 def test_object_and_its_wrappers_are_read(kind: Any) -> None:
     agent_of(gymnasium.wrappers.TimeLimit(kind(), 3)).fit(steps=40, verbose=0)

@@ -11,6 +11,7 @@ from gymnasium import spaces
 from gymnasium.utils import RecordConstructorArgs
 
 from noterl.envs.spaces import show
+from noterl.envs.wrappers.masks import with_masks
 
 
 class Hide(gymnasium.ObservationWrapper[Any, Any, Any], RecordConstructorArgs):
@@ -83,7 +84,7 @@ class PreviousStep(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs)
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         RecordConstructorArgs.__init__(self)
-        gymnasium.Wrapper.__init__(self, env)
+        gymnasium.Wrapper.__init__(self, with_masks(env))  # masks would be hidden in "observation"
         space = env.action_space
         if not isinstance(space, spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary | spaces.Box):
             raise ValueError(f"env must have Discrete, MultiDiscrete, MultiBinary or Box actions, got {show(space)}")

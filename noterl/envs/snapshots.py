@@ -40,7 +40,7 @@ _WRAPPER_FIELDS: dict[str, tuple[str, ...]] = {
     "TimeLimit": ("_elapsed_steps",),
 }
 # Wrappers without such attributes: noterl's, and gymnasium's for steps and for rendering.
-_STATELESS = {"ClassicEnv", "ClipRewards", "FireOnReset", "MaskInInfo"}
+_STATELESS = {"ClassicEnv", "ClipRewards", "FireOnReset", "Hide", "MaskInInfo", "PreviousStep"}
 _STATELESS |= {"MaxAndSkipObservation", "PassiveEnvChecker", "RepeatAction"}
 _STATELESS |= {"HumanRendering", "RecordVideo", "RenderCollection"}
 _STATELESS_MODULES = ("transform_observation", "transform_action", "transform_reward", "array_conversion")

@@ -7,6 +7,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from numpy.testing import assert_equal
 
 import noterl
 from noterl import envs
@@ -24,6 +25,26 @@ def test_task_passes_the_check(make: Any) -> None:
 def test_wrapper_of_the_previous_step_passes_the_check() -> None:
     report = envs.check(lambda: envs.PreviousStep(gymnasium.make("Pendulum-v1")), steps=50)
     assert report.ok, report
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: envs.PreviousStep(envs.TMaze(3)),
+        lambda: envs.hide(envs.TMaze(3), [1]),
+        lambda: envs.FrameStack(envs.TMaze(3), 2),
+    ],
+)
+def test_wrapped_task_can_be_copied_and_restored(make: Any) -> None:
+    env = make()
+    env.reset(seed=1)
+    state = envs.get_state(env)
+    assert state is not None
+    first = env.step(0)
+    copy = envs.resolve(make()).make(1)
+    copy.reset(seed=9)
+    envs.set_state(copy, state)
+    assert_equal(copy.step(0), first)
 
 
 @pytest.mark.parametrize("k", [1, 4])

@@ -7,11 +7,12 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from gymnasium.utils import RecordConstructorArgs
 
 from noterl.utils.checks import check_positive
 
 
-class FrameStack(gymnasium.Wrapper[Any, Any, Any, Any]):
+class FrameStack(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
     """Returns the last frames of an environment as one observation; the first frame of an episode is repeated.
 
     A frame `[height, width]` becomes `[height, width, frames]`, one `[height, width, channels]` becomes `[height,
@@ -33,7 +34,8 @@ class FrameStack(gymnasium.Wrapper[Any, Any, Any, Any]):
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any], frames: int) -> None:
-        super().__init__(env)
+        RecordConstructorArgs.__init__(self, frames=frames)
+        gymnasium.Wrapper.__init__(self, env)
         self._frames = check_positive("frames", frames)
         space: Any = env.observation_space
         self._nested = isinstance(space, spaces.Dict)

@@ -116,7 +116,7 @@ def _replace_folder(written: Path, target: Path) -> None:
 def _write_numpy(policy: Policy, path: Path) -> Function:
     keys = {name: keys for name, keys, _ in inputs_of(policy.encoder) if keys}
     path.write_text(numpy_source(policy.graph, policy.name, keys), encoding="utf-8")
-    path.with_suffix(".npz").write_bytes(numpy_weights(policy.graph))
+    path.with_suffix(".npz").write_bytes(numpy_weights(policy.graph, policy.start))
     return cast(Function, runpy.run_path(str(path))["run"])
 
 

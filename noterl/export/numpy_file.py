@@ -75,8 +75,8 @@ _ACT_WITH_STATE = '''def act(observation, state=None):
     count = len(next(iter(inputs.values())))
     for name, (shape, dtype) in INPUTS.items():
         if name.startswith("state."):
-            value = np.zeros((count, *shape), dtype) if state is None else np.asarray(state[name[6:]], dtype)
-            inputs[name] = value.reshape(count, *shape)
+            value = np.stack([_w["start." + name[6:]]] * count) if state is None else state[name[6:]]
+            inputs[name] = np.asarray(value, dtype).reshape(count, *shape)
     results = run(inputs)
     after = {name[11:]: value[0] if single else value for name, value in results.items() if name[:11] == "next_state."}
     return (results["action"][0] if single else results["action"]), after
@@ -103,11 +103,11 @@ def numpy_source(graph: Graph, name: str, keys: Mapping[str, tuple[str, ...]]) -
     )
 
 
-def numpy_weights(graph: Graph) -> bytes:
-    """Return the `.npz` file of a policy."""
+def numpy_weights(graph: Graph, start: Mapping[str, np.ndarray]) -> bytes:
+    """Return the `.npz` file of a policy, with the state before the first step of an episode."""
     buffer = io.BytesIO()
     arrays: dict[str, Any] = {"identity": np.array(identity(graph)), **graph.arrays()}
-    np.savez(buffer, **arrays)
+    np.savez(buffer, **arrays, **{f"start.{name}": value for name, value in start.items()})
     return buffer.getvalue()
 
 

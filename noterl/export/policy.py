@@ -44,6 +44,7 @@ class Policy:
         head: converts outputs into actions.
         inputs: observations as inputs of the graph, by name.
         outputs: the outputs of the agent's network for these inputs, `[N, W]`.
+        start: the state before the first step of an episode, `[...]` by name; else empty.
         next_state: the next state of a policy with a memory, `[N, ...]` by the names of the results; else empty.
         actions: the agent's actions for these inputs, `[N, ...]`.
         exact: whether the agent computed in float32, and not with the fewer bits of an accelerator.
@@ -55,6 +56,7 @@ class Policy:
     head: Head
     inputs: dict[str, np.ndarray]
     outputs: np.ndarray
+    start: dict[str, np.ndarray]
     next_state: dict[str, np.ndarray]
     actions: np.ndarray
     exact: bool
@@ -138,7 +140,7 @@ def make_policy(name: str, networks: Iterable[Any], actor: Any, encoder: Observa
             graph.outputs[ACTION] = _add_head(graph, head, graph.outputs[OUTPUTS])
             actions = head.executed(head.deterministic(outputs))
             exact = actor.forward.in_numpy or on_cpu()
-            return Policy(name, graph, encoder, head, probes, outputs, next_state, actions, exact)
+            return Policy(name, graph, encoder, head, probes, outputs, actor.start, next_state, actions, exact)
     if actor.start and not reasons:
         reasons = ["its state_spec is not that of a network with a cell of noterl.networks.recurrent"]
     reason = f": {'; '.join(dict.fromkeys(reasons))}" if reasons else ""
@@ -290,8 +292,8 @@ def random_values(space: Any, count: int, rng: np.random.Generator) -> np.ndarra
     if not isinstance(space, spaces.Box):
         return random_actions(space, count, rng).astype(np.int32 if part_sizes(space) else np.int8)
     shape = (count, *space.shape)
-    if space.dtype == np.uint8:
-        return rng.integers(256, size=shape).astype(np.uint8)
+    if space.dtype in (np.uint8, np.int8):
+        return rng.integers(space.low, space.high, shape, space.dtype, endpoint=True)
     # Bounds that are 1,000 or more apart say little about usual values, so they only clip.
     width = space.high.astype(np.float64) - space.low
     uniform = np.isfinite(width) & (width < 1e3)

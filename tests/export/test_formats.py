@@ -11,6 +11,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 import noterl
 from noterl import backends, networks
@@ -221,6 +222,22 @@ def test_exported_memory_acts_like_the_agent_across_episodes(kind: str, format: 
         results = run({"observation": observations, **inputs})
         np.testing.assert_allclose(results["action"], expected, rtol=1e-5, atol=1e-5)
         inputs = {name: np.array(results[f"next_{name}"]) for name in inputs}
+
+
+@pytest.mark.backends("torch")
+def test_numpy_file_starts_from_the_initial_state(tmp_path: Path) -> None:
+    class Started(noterl.PPO):
+        def initial_state(self) -> dict[str, np.ndarray]:
+            return {"hidden": np.linspace(-0.9, 0.9, 6, dtype=np.float32)}
+
+    agent = Started((spaces.Box(-1, 1, (3,)), spaces.Discrete(2)), recurrent="gru", recurrent_units=6, seed=1)
+    act = module_of(agent.export(tmp_path / "policy", "numpy")).act
+    observations = np.random.default_rng(9).normal(size=(20, 3)).astype("float32")
+    for seen in (observations[0], observations):
+        expected, state = agent.act(seen)
+        action, after = act(seen)
+        np.testing.assert_equal(action, expected)
+        np.testing.assert_allclose(after["hidden"], state["hidden"], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.backends("torch")

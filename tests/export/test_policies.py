@@ -65,6 +65,7 @@ CASES: dict[str, Any] = {
     "normalized parts": lambda: noterl.A2C(
         (spaces.Dict({"a": spaces.Discrete(2), "b": VECTOR}), DISCRETE), hidden=(8,), normalize_observation=True
     ),
+    "boards": lambda: noterl.DQN((spaces.Box(-1, 1, (9,), np.int8), DISCRETE), hidden=(8,)),
     "discrete observations": lambda: noterl.DQN((spaces.Discrete(5), DISCRETE), hidden=(8,)),
     "images": lambda: noterl.DQN((spaces.Box(0, 255, (2, 36, 36), np.uint8), DISCRETE), dueling=True),
     "quantiles": lambda: noterl.QRDQN((VECTOR, DISCRETE), quantiles=6, hidden=(8,)),

@@ -224,12 +224,13 @@ class Dataset(Configurable):
         Raises:
             ValueError: if the data set is of other spaces, or its values do not fit.
         """
+        are_inferred = int(observation_space is None or action_space is None)  # one of them, still
         was_inferred = "inferred_spaces" in self.origin and (observation_space or action_space)
         observation_space = observation_space or self.observation_space
         action_space = action_space or self.action_space
         if was_inferred:
             own_spaces = {"observation_space": observation_space, "action_space": action_space}
-            origin = {**self.origin, "inferred_spaces": 0}
+            origin = {**self.origin, "inferred_spaces": are_inferred}
             return self.from_config({**self.get_config(), **own_spaces, "origin": origin})
         if not same_layout(self.observation_space, observation_space):
             raise ValueError(f"observations must be in {show(observation_space)}, got {show(self.observation_space)}")

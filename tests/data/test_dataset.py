@@ -174,6 +174,11 @@ class TestRows:
         with pytest.raises(ValueError, match="actions must"):
             data.with_spaces(OBSERVATIONS, spaces.Discrete(2))
 
+    def test_space_that_is_not_given_stays_inferred(self) -> None:
+        data = Dataset.load(rows(actions=np.full((COUNT, 2), 0.5)), observation_space=OBSERVATIONS)
+        wider = data.with_spaces(OBSERVATIONS, spaces.Box(-5.0, 5.0, (2,)))
+        assert wider.action_space == spaces.Box(-5.0, 5.0, (2,))
+
     def test_images_stay_bytes(self, tmp_path: Path) -> None:
         images = np.random.default_rng(0).integers(0, 255, (COUNT + 1, 4, 4, 1), np.uint8)
         data = Dataset.load(rows(observations=images[:-1], next_observations=images[1:]))

@@ -10,12 +10,12 @@ from typing import Any, cast
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete
-from gymnasium.wrappers import RecordEpisodeStatistics
 from numpy.linalg import norm
 
 from noterl import backends, networks
 from noterl.acting import numpy_layers
 from noterl.callback import AgentView
+from noterl.envs.rewards import unclipped
 from noterl.heads import Q
 from noterl.learning.gradient_noise import compile_measurement
 from noterl.networks.graph import Graph, UnsupportedNetworkError, Weight, add_network
@@ -217,12 +217,15 @@ def _estimate(agent: Any, has_log_prob: bool, batch: Batch) -> dict[str, Any]:
 
 def _play(environment: Any, choose: Callable[[], Any], steps: int) -> tuple[float, float]:
     """Return the sum of the rewards in so many steps, and the mean return of complete episodes; NaN if none."""
-    environment = RecordEpisodeStatistics(environment, max(steps, 1))
-    total = 0.0
+    total = earned = 0.0
+    returns = []
     environment.reset(seed=0)
     for _ in range(steps):
-        _, reward, *ends, _ = environment.step(choose())
+        _, reward, *ends, info = environment.step(choose())
         total += float(reward)
+        earned += unclipped(reward, info)  # as in the returns of training
         if any(ends):
+            returns.append(earned)
+            earned = 0.0
             environment.reset()
-    return total, float(np.mean(environment.return_queue)) if environment.return_queue else np.nan
+    return total, float(np.mean(returns)) if returns else np.nan

@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.wrappers import TransformReward
 
 import noterl
 from noterl.callbacks import CSVLogger, Doctor
@@ -79,6 +80,15 @@ def test_reference_takes_at_most_one_percent_of_the_steps() -> None:
     agent = noterl.PPO(lambda: Counted(gymnasium.make("CartPole-v1")), rollout_steps=100, hidden=(8,), seed=1)
     agent.fit(steps=1_000, callbacks=[Doctor()], verbose=0)
     assert 1_000 < len(steps) <= 1_010
+
+
+def test_reference_adds_up_unclipped_rewards() -> None:
+    """Constant and random actions earn 0.1 in each of the ten steps."""
+    small = lambda: TransformReward(CountingEnv(10), lambda reward: 0.1)  # noqa: E731
+    agent, doctor = noterl.DQN(lambda: noterl.envs.ClipRewards(small()), hidden=(8,), seed=1), Doctor()
+    agent.compile(learning_starts=50, update_every=10, updates=1, batch_size=8)
+    agent.fit(steps=3_000, callbacks=[doctor], verbose=0)
+    assert set(np.round(doctor.measures["reference"], 6)) == {1.0}
 
 
 class BinaryActions(CountingEnv):

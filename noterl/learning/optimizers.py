@@ -24,6 +24,8 @@ Layout = Mapping[int, Sequence[int]]
 # A rule is a number of an optimizer that can be changed during training. These are rules of Keras optimizers, with
 # their bounds. The learning rate is not among them, because it already is a variable in Keras.
 _RULES = {"beta_1": (0.0, 1.0), "beta_2": (0.0, 1.0), "weight_decay": (0.0, math.inf)}
+# The attributes in which a Keras optimizer keeps what `exclude_from_weight_decay` has set.
+_EXCLUDED = ("_exclude_from_weight_decay", "_exclude_from_weight_decay_pattern")
 
 
 _SCHEDULE_LINE = (
@@ -135,6 +137,9 @@ def copy_without_state(
     values = {key: float(value) if isinstance(value, keras.Variable) else value for key, value in config.items()}
     new = (optimizer_class or type(optimizer)).from_config(values)
     new.noterl_schedule = schedule
+    # They are not part of the config.
+    excluded = {name: value for name, value in vars(optimizer).items() if name in _EXCLUDED}
+    vars(new).update(excluded)
     return new
 
 

@@ -43,6 +43,18 @@ def test_rate_follows_the_schedule_and_is_saved(tmp_path: Path) -> None:
     assert loaded.learning_rate == pytest.approx(0.0, abs=1e-4)
 
 
+def test_variables_without_weight_decay_keep_their_values() -> None:
+    optimizer = keras.optimizers.AdamW(1e-3, weight_decay=0.5)
+    optimizer.exclude_from_weight_decay(var_names=["bias"])
+    layers = [keras.Input((4,)), keras.layers.Dense(4, "relu"), keras.layers.Dense(2)]
+    agent = noterl.DQN("CartPole-v1", network=keras.Sequential(layers))
+    agent.compile(optimizer)
+    agent.build()
+    decays = {variable.path: agent.optimizer._use_weight_decay(variable) for variable in agent.q.trainable_variables}
+    assert {path.rpartition("/")[2] for path, decayed in decays.items() if decayed} == {"kernel"}
+    assert len(decays) == 4
+
+
 def test_each_optimizer_takes_a_schedule() -> None:
     agent = compiled({"actor": Linear(1e-3, 0.0, 100), "critic": 2e-3}, noterl.TD3, "Pendulum-v1")
     rates = [float(agent.get_rule("learning_rate", optimizer=name)) for name in ("actor", "critic")]

@@ -327,6 +327,16 @@ def test_act_takes_a_mask() -> None:
 
 
 @torch_only
+def test_act_takes_a_tuple_of_masks_of_different_sizes() -> None:
+    agent = noterl.PPO((VECTOR[0], spaces.MultiDiscrete([2, 3])), hidden=(4,), seed=1)
+    one, batch = np.zeros(VECTOR[0].shape, np.float32), np.zeros((2, *VECTOR[0].shape), np.float32)
+    masks = np.array([0, 1], np.int8), np.array([1, 0, 0], np.int8)
+    assert agent.act(one, action_mask=masks).tolist() == [1, 0]
+    assert agent.act(batch, action_mask=tuple(np.stack([part, part]) for part in masks)).tolist() == [[1, 0]] * 2
+    assert agent.act(batch, action_mask=[masks, masks]).tolist() == [[1, 0]] * 2
+
+
+@torch_only
 def test_mask_for_continuous_actions_raises() -> None:
     agent = noterl.SAC((VECTOR[0], spaces.Box(-1.0, 1.0, (2,), np.float32)), hidden=(4,), seed=1)
     with pytest.raises(ValueError, match="action_mask"):

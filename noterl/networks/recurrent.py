@@ -171,10 +171,11 @@ class RecurrentNetwork(Composite):
         return copied
 
     def features(
-        self, observations: Tensor, state: State, starts: Tensor, burn_in: int = 0
+        self, observations: Tensor, state: State, starts: Tensor, burn_in: int = 0, *, initial: State | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the outputs of the cell along sequences, and its states; arguments and results as in `unroll`."""
-        return unroll(self.parts["cell"], map_rows(self.parts["encoder"], observations), state, starts, burn_in)
+        inputs = map_rows(self.parts["encoder"], observations)
+        return unroll(self.parts["cell"], inputs, state, starts, burn_in, initial=initial)
 
     def batch_features(self, batch: Batch, state: State | None, burn_in: int, *, following: bool) -> Tensor:
         """Return the outputs of the cell for the observations of sequences, as rows `[T S, U]`.
@@ -293,7 +294,7 @@ def _num_outputs(cell: Any, inputs: int | None = None) -> int:
 
 
 def unroll(
-    cell: Any, inputs: Tensor, state: State, starts: Tensor, burn_in: int = 0
+    cell: Any, inputs: Tensor, state: State, starts: Tensor, burn_in: int = 0, *, initial: State | None = None
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Return the outputs of a cell along sequences, and its states after each row.
 
@@ -301,8 +302,10 @@ def unroll(
         cell: a cell, or a `RecurrentNetwork`.
         inputs: `[T, S, ...]`, for S sequences of T rows.
         state: the state before the first row, `[S, ...]` by name.
-        starts: `[T, S]`, above 0 on the first row of an episode, before which the state is set to zero.
+        starts: `[T, S]`, above 0 on the first row of an episode, before which the state is set to `initial`.
         burn_in: rows at the start that only compute the state and get no gradient.
+        initial: the state at the first step of an episode, `[...]` by name, such as `agent.initial_state()`; None for
+            zeros.
 
     Returns:
         outputs `[T, S, ...]`, and states `[T, S, ...]` by name.
@@ -317,9 +320,9 @@ def unroll(
     ((5, 2, 8), (5, 2, 8))
     """
     if burn_in:
-        before, states_before = unroll(cell, inputs[:burn_in], state, starts[:burn_in])
+        before, states_before = unroll(cell, inputs[:burn_in], state, starts[:burn_in], initial=initial)
         state = {name: ops.stop_gradient(values[-1]) for name, values in states_before.items()}
-        outputs, states = unroll(cell, inputs[burn_in:], state, starts[burn_in:])
+        outputs, states = unroll(cell, inputs[burn_in:], state, starts[burn_in:], initial=initial)
         return ops.concatenate([ops.stop_gradient(before), outputs]), {
             name: ops.concatenate([ops.stop_gradient(states_before[name]), values]) for name, values in states.items()
         }
@@ -327,11 +330,11 @@ def unroll(
     state = {name: ops.convert_to_tensor(value) for name, value in state.items()}
     starts = ops.convert_to_tensor(starts)
     if isinstance(cell, RecurrentNetwork):
-        features, states = cell.features(inputs, state, starts)
+        features, states = cell.features(inputs, state, starts, initial=initial)
         return map_rows(cell.parts["output"], features), states
     if isinstance(cell, Cell):
         states = scan(
-            lambda value, row: cell.advance(row[0], _restarted(value, row[1])),
+            lambda value, row: cell.advance(row[0], _restarted(value, row[1], initial)),
             state,
             (map_rows(cell.project, inputs), starts),
         )
@@ -339,7 +342,7 @@ def unroll(
     inputs = ops.convert_to_tensor(inputs)
     output, _ = cell(inputs[0], state)  # for its shape
     start = ops.zeros_like(output), state
-    return scan(lambda value, row: cell(row[0], _restarted(value[1], row[1])), start, (inputs, starts))
+    return scan(lambda value, row: cell(row[0], _restarted(value[1], row[1], initial)), start, (inputs, starts))
 
 
 def step(cell: Any, inputs: Tensor, states: State) -> tuple[Tensor, dict[str, Tensor]]:
@@ -363,10 +366,11 @@ def step(cell: Any, inputs: Tensor, states: State) -> tuple[Tensor, dict[str, Te
     return output, dict(zip(names, values, strict=True))
 
 
-def _restarted(state: State, starts: Tensor) -> dict[str, Tensor]:
-    """Return states `[S, ...]` with zeros in the rows in which an episode starts, which receive no gradient."""
+def _restarted(state: State, starts: Tensor, initial: State | None) -> dict[str, Tensor]:
+    """Return states `[S, ...]` with zeros or `initial` in the rows in which an episode starts, without a gradient."""
     restarted = {}
     for name, value in state.items():
         is_start = ops.reshape(starts > 0, (-1, *(1 for _ in value.shape[1:])))
-        restarted[name] = ops.where(is_start, ops.zeros_like(value), value)
+        first = ops.zeros_like(value) if initial is None else ops.cast(initial[name], value.dtype)
+        restarted[name] = ops.where(is_start, ops.stop_gradient(first), value)
     return restarted

@@ -91,6 +91,18 @@ def test_unrolled_outputs_are_those_of_single_steps(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", representatives(CELLS, "lstm, normalized", "own"))
+def test_episodes_start_from_the_initial_state(kind: str) -> None:
+    cell = CELLS[kind]()
+    inputs, state, starts = inputs_of(cell)
+    initial = {name: np.linspace(-1, 1, value[0].size, dtype="float32") for name, value in state.items()}
+    outputs, _ = networks.unroll(cell, inputs, state, np.ones_like(starts), 2, initial=initial)
+    begun = {name: np.broadcast_to(value, state[name].shape) for name, value in initial.items()}
+    for row in range(ROWS):
+        expected, _ = cell(ops.convert_to_tensor(inputs[row]), {n: ops.convert_to_tensor(v) for n, v in begun.items()})
+        np.testing.assert_allclose(host(outputs[row]), host(expected), atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", representatives(CELLS, "lstm, normalized", "own"))
 def test_step_continues_from_every_row(kind: str) -> None:
     cell = CELLS[kind]()
     inputs, state, starts = inputs_of(cell)

@@ -24,9 +24,9 @@ launch = partial(launch_ranks, "ddp")
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of eight runs of two processes, in which each of them has recorded what it did."""
+    """Return the folder of nine runs of two processes, in which each of them has recorded what it did."""
     folder = tmp_path_factory.mktemp("ddp")
-    code, output = launch(RANK_RUN, "train,stop,rollouts,sequences,diverge,follow,count,remember", folder)
+    code, output = launch(RANK_RUN, "train,stop,rollouts,sequences,diverge,follow,count,remember,anneal", folder)
     assert code == 0, output
     return folder
 
@@ -75,6 +75,10 @@ def test_number_of_an_episode_is_not_used_again_after_a_resume(folder: Path) -> 
     for mode in ("train", "rollouts", "sequences", "follow"):
         for fit in recorded(folder, mode)[0]["fits"]:
             assert 2 * fit["begun"] > max(fit["numbers"]), mode
+
+
+def test_noise_anneals_by_the_steps_of_all_ranks(folder: Path) -> None:
+    assert [run["sigma"] for run in recorded(folder, "anneal")] == pytest.approx([0.5, 0.5])
 
 
 def test_each_rank_keeps_the_states_of_its_own_episodes(folder: Path) -> None:

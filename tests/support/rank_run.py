@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 
 import noterl
+from noterl.noise import GaussianWhiteNoiseProcess
 from noterl.replay import Prioritized, Replay
 from tests.support.masked_env import MaskedWalk
 from tests.support.replica_equivalence import main
@@ -170,6 +171,15 @@ def remember() -> None:
     (FOLDER / f"remember-{RANK}.json").write_text(json.dumps({"fits": results}))
 
 
+def anneal() -> None:
+    """Train with a noise whose deviation falls for 200 steps."""
+    agent = noterl.TD3("Pendulum-v1", hidden=(8,), seed=1)
+    noise = GaussianWhiteNoiseProcess(sigma=1.0, sigma_min=0.0, n_steps_annealing=200, size=1)
+    agent.compile(noise=noise, learning_starts=50, batch_size=16, replay=Replay(1000), update_every=50, updates=1)
+    agent.fit(steps=100, strategy=STRATEGY, verbose=0)
+    (FOLDER / f"anneal-{RANK}.json").write_text(json.dumps({"sigma": float(agent.noise.current_sigma)}))
+
+
 def listen() -> None:
     """Train with a worker, and record the addresses at which the processes of the run listen meanwhile."""
     agent = noterl.DQN("CartPole-v1", hidden=(8,), seed=1)
@@ -212,6 +222,7 @@ if __name__ == "__main__":
         "count": count_steps,
         "remember": remember,
         "listen": listen,
+        "anneal": anneal,
         "equivalence": equivalence,
     }
     for each in MODES:

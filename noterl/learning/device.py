@@ -69,6 +69,7 @@ class DeviceRunner(ABC):
 
     Args:
         learner: the learner, open for a number of lanes.
+        actor: chooses the actions on the host.
         program: the compiled program.
         normalizers: of the program.
 
@@ -76,8 +77,9 @@ class DeviceRunner(ABC):
         program: the program.
     """
 
-    def __init__(self, learner: Any, program: Any, normalizers: DeviceNormalizers) -> None:
+    def __init__(self, learner: Any, actor: Any, program: Any, normalizers: DeviceNormalizers) -> None:
         self.learner: Any = learner
+        self.actor: Any = actor
         self.program: Any = program
         self._normalizers = normalizers
         self._schedules = scheduled(learner)
@@ -110,6 +112,14 @@ class DeviceRunner(ABC):
     @abstractmethod
     def _call(self, carry: Carry, begin: int, end: int, first_step: int) -> tuple[Carry, CallEvents]:
         """Make a call with the program; arguments and result as in `call`."""
+
+    def _skip(self, first_step: int, iterations: int) -> None:
+        """Advance the exploration on the host by these iterations."""
+        explorer = self.actor.explorer
+        steps = iterations * self.program.size
+        if steps:
+            explorer.update_schedules(first_step + steps - self.program.num_envs)
+            explorer.skip(steps)
 
     def scheduled(self, first_step: int) -> np.ndarray:
         """Return the values of scheduled variables after each iteration, float32 `[C, variables]`."""
@@ -165,7 +175,7 @@ class RolloutRunner(DeviceRunner):
 
     def __init__(self, learner: RolloutLearner, actor: Any, source: EnvSource) -> None:
         normalizers = DeviceNormalizers(learner.algorithm.spaces.normalizers, learner.rollout.num_envs)
-        super().__init__(learner, make_program(learner, actor, source, normalizers), normalizers)
+        super().__init__(learner, actor, make_program(learner, actor, source, normalizers), normalizers)
         self._exploration: Exploration = self.program.training.exploration
 
     def scheduled(self, first_step: int) -> np.ndarray:
@@ -196,7 +206,9 @@ class RolloutRunner(DeviceRunner):
     def events_of(self, carry: Carry, report: Report, end: int, first_step: int) -> CallEvents:
         """Return the events of a call, which may have run together with the calls of other members of a population."""
         due = np.full(self.program.iterations, self.program.num_updates)
-        return self.events(carry, report, (first_step, end), due)
+        events = self.events(carry, report, (first_step, end), due)
+        self._skip(first_step, events.last // self.program.size)
+        return events
 
 
 def make_training(

@@ -77,6 +77,10 @@ class DeviceMemory:
             len(self.replay)  # receives the transitions
         self.ring = None
 
+    def length(self, count: int) -> int:
+        """Return how many transitions the memory holds when `count` have been inserted."""
+        return count - max(self._begin, count - self.replay.capacity)
+
     def sampleable(self, count: int) -> tuple[int, int, int]:
         """Return which transitions can be sampled when `count` have been inserted.
 

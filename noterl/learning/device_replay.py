@@ -76,9 +76,9 @@ class ReplayRunner(DeviceRunner):
         exploration = find_exploration(actor.head, actor.explorer)
         assert exploration is not None
         self._exploration: Exploration = exploration
-        self.actor: Actor = actor
         normalizers = DeviceNormalizers(learner.algorithm.spaces.normalizers, num_envs)
-        super().__init__(learner, _make_program(learner, exploration, source, normalizers, num_envs), normalizers)
+        program = _make_program(learner, exploration, source, normalizers, num_envs)
+        super().__init__(learner, actor, program, normalizers)
         self.memory: DeviceMemory = DeviceMemory(learner.replay, self.program)
 
     def on_start(self) -> None:
@@ -135,17 +135,11 @@ class ReplayRunner(DeviceRunner):
             random[t] = min(max(self.actor.learning_starts - before, 0), size)
             if (t + 1) * size <= end:
                 # `memory.count` includes the `begin` steps of the round in progress.
-                recent[t], older[t], first[t] = memory.sampleable(memory.count - begin + (t + 1) * size)
-                updates[t], copies[t] = learner.schedule.due(before, after, 0, lambda: recent[t] + older[t])  # noqa: B023
+                count = memory.count - begin + (t + 1) * size
+                recent[t], older[t], first[t] = memory.sampleable(count)
+                ready = int(recent[t] + older[t]) if learner.is_refilled(memory.length(count)) else 0
+                updates[t], copies[t] = learner.schedule.due(before, after, 0, lambda ready=ready: ready)
         return Plan(settings, random, updates, copies, recent, older, first, self.scheduled(first_step))
-
-    def _skip(self, first_step: int, rounds: int) -> None:
-        """Advance the exploration on the host by these rounds."""
-        explorer = self.actor.explorer
-        size = self.program.size
-        if rounds:
-            explorer.update_schedules(first_step + (rounds - 1) * size)
-            explorer.skip(rounds * size)
 
 
 def _make_program(

@@ -174,11 +174,15 @@ class ReplayLearner(Learner):
     @property
     def ready(self) -> float:
         """Transitions that can be sampled; 0 while the memory is refilled."""
-        if self._least_refilled:
-            if len(self.replay) < self._least_refilled:
-                return 0
-            self._least_refilled = 0  # a callback may drop transitions later
+        if self._least_refilled and not self.is_refilled(len(self.replay)):
+            return 0
         return self.memory.num_sampleable(None if self.schedule.updates == "pass" else self.schedule.batch_size)
+
+    def is_refilled(self, stored: int) -> bool:
+        """Return whether a memory with so many transitions is refilled; see `attach`."""
+        if stored >= self._least_refilled:
+            self._least_refilled = 0  # a callback may drop transitions later
+        return not self._least_refilled
 
     def rounds_within(self, updates: int | None, step: int, num_envs: int) -> float:
         """Return how many rounds can begin before more than `updates` updates can be due; inf if there is no limit."""

@@ -447,6 +447,35 @@ class TestAgents:
         assert first._parts.session.lanes.position == 0
 
 
+class Wandering(noterl.Agent):
+    """Learns from rollouts of a noisy deterministic policy."""
+
+    memory, head = "rollout", noterl.heads.Deterministic()
+    rollout_steps = 8
+
+    def __init__(self, env: Any, *, seed: int | None = None) -> None:
+        super().__init__(env, seed=seed)
+        self.actor = noterl.networks.mlp(self.observation_size, [4], self.action_size)
+
+    def forward(self, observation: Any) -> Any:
+        return self.actor(observation)
+
+    def loss(self, batch: Any) -> Any:
+        return ops.mean(ops.square(self.actor(batch.observation)))
+
+
+def test_noise_of_rollouts_anneals_as_on_the_host() -> None:
+    found = []
+    for callbacks in ([], [_Hosted()]):
+        agent = Wandering(box_walk(), seed=1)
+        noise = noterl.noise.GaussianWhiteNoiseProcess(sigma=1.0, sigma_min=0.0, n_steps_annealing=96, size=1)
+        agent.compile(noise=noise, batch_size=24)
+        for _ in range(2):
+            fit(agent, 24, callbacks=callbacks)
+        found.append((type(agent._parts.session.lanes), agent.noise.current_sigma))
+    assert found == [(DeviceLanes, pytest.approx(0.5)), (VectorLanes, pytest.approx(0.5))]
+
+
 class Discounting(noterl.Agent):
     """Returns the mean discount of a batch as its loss; `gamma` is a plain number."""
 

@@ -469,6 +469,21 @@ class TestBudgetsAndResume:
         assert (agent.replay.get_state()["distance"][28:31] == 0).all()
 
 
+class TestRefill:
+    def test_memory_is_refilled_before_updates(self, tmp_path: Path) -> None:
+        """As on the host, after a load without the memory."""
+        agent = dqn(200, learning_starts=60)
+        fit(agent, 90)
+        agent.save(tmp_path / "agent.noterl", replay=False)
+        agent = noterl.load(tmp_path / "agent.noterl")
+        before = agent.updates
+        with pytest.warns(RuntimeWarning, match="until learning_starts=60"):
+            agent.fit(line(), steps=48, num_envs=LANES, verbose=0)
+        assert agent.updates == before
+        agent.fit(line(), steps=30, num_envs=LANES, verbose=0)
+        assert agent.updates == before + 2 * (168 // 4 - 147 // 4)  # from the round with the 60th transition on
+
+
 class TestChoice:
     @pytest.mark.parametrize(
         "options",

@@ -3,8 +3,6 @@
 The first use of a class imports the file of the class.
 """
 
-from __future__ import annotations
-
 if __name__ != "noterl.callbacks":
     raise ImportError(
         "import noterl.callbacks, not callbacks, because a second copy of a class would not be recognized: write "

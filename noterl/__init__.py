@@ -3,8 +3,6 @@
 Public names are imported on first use, so `import noterl` does not import a deep-learning framework.
 """
 
-from __future__ import annotations
-
 import atexit
 from pathlib import Path
 from typing import TYPE_CHECKING

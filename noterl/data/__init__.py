@@ -1,7 +1,5 @@
 """Stored experience: the class `noterl.Dataset`, its files, and the recording of episodes."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from noterl.utils import lazy_imports

@@ -1,7 +1,5 @@
 """Finding a learning rate, an optimizer or an agent by short trial runs. The agents do not change."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from noterl.utils import lazy_imports

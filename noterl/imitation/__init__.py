@@ -3,8 +3,6 @@
 `Agent.pretrain` clones the expert's actions. `GAIL` is a reward model for `Agent.compile`.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from noterl.utils import lazy_imports

@@ -1,7 +1,5 @@
 """Demonstrations: the observations, actions and rewards of an expert's episodes."""
 
-from __future__ import annotations
-
 from noterl.data.dataset import Dataset
 from noterl.registry import register
 

@@ -3,8 +3,6 @@
 The first use of a name imports the name.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from noterl.utils import lazy_imports

@@ -28,11 +28,9 @@ class Exploration(on_device.Exploration, Protocol):
             step: environment steps before the round.
             passed: environment steps between the last `Explorer.skip` and the round.
         """
-        ...
 
     def select(self, values: Any, numbers: Any, settings: Any) -> Any:
         """Return the actions `[N, ...]` for outputs `[N, ...]` and random numbers `[N, num_sampled]`, as tensors."""
-        ...
 
 
 class Sampling:

@@ -7,6 +7,7 @@ al., "Bootstrapping fitted Q-evaluation for off-policy inference" (2021), algori
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -209,12 +210,10 @@ class _FittedQ(Agent):
 
 def _scale(dataset: Dataset, gamma: float) -> tuple[float, float]:
     """Return mean and standard deviation of the discounted returns from each step of the data."""
-    returns = []
+    returns: list[float] = []
     for episode in dataset.episodes:
-        following = 0.0
-        for reward in reversed(episode.rewards.tolist()):
-            following = reward + gamma * following
-            returns.append(following)
+        rewards = reversed(episode.rewards.tolist())
+        returns += accumulate(rewards, lambda following, reward: reward + gamma * following)
     return float(np.mean(returns)), float(np.std(returns)) or 1.0
 
 

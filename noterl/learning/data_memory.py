@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -134,12 +135,9 @@ def fix_statistics(algorithm: Algorithm, data: Any) -> None:
     if normalizers.reward is not None and not normalizers.reward.count:
         # Rewards are divided by the standard deviation of the running discounted return; see `normalization`.
         gamma = discount_factor(algorithm)
-        returns = []
+        returns: list[float] = []
         for episode in data.episodes:
-            discounted = 0.0
-            for reward in episode.rewards.tolist():
-                discounted = gamma * discounted + reward
-                returns.append(discounted)
+            returns += accumulate(episode.rewards.tolist(), lambda discounted, reward: gamma * discounted + reward)
         normalizers.reward.update(np.array(returns))
 
 

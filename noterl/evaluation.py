@@ -104,8 +104,6 @@ class _FittedQ(Agent):
         seed: of batches and weights.
     """
 
-    memory: str = "replay"
-
     def __init__(self, agent: Agent, size: int, critics: int, mean: float, deviation: float, seed: int) -> None:
         # Without actions of its own, because each kind of action space is a vector here.
         source = agent.observation_space, spaces.Discrete(1)

@@ -45,7 +45,6 @@ class MultiAgent(BaseAgent):
         names: the names of the agents, in order.
     """
 
-    memory = "replay"
     multi_agent = True
     action_spaces: tuple[str, ...] = ("Box", "Discrete", "MultiDiscrete")
     head: Any = heads.Joint()

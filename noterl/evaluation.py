@@ -170,8 +170,7 @@ class _FittedQ(Agent):
         optimizer = keras.optimizers.Adam(keras.optimizers.schedules.CosineDecay(1e-3, updates))
         replay = Replay(len(dataset))
         self.compile(optimizer, replay=replay, batch_size=batch_size, update_every=size, updates=size)
-        learner: Any
-        learner, _ = self._parts.build()
+        learner: Any = self._parts.build()[0]
         # The memory's own actions are 0, because "action_vector" has the actions.
         storage = learner.replay.storage
         no_actions = {"actions": np.zeros(len(dataset), np.int64), "action_space": self.action_space}

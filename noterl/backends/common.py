@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Collection, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Generic, NamedTuple, Protocol, TypedDict, TypeVar
 
@@ -45,6 +45,15 @@ class Stack(threading.local, Generic[T]):
     def pop(self) -> None:
         """Remove the top item."""
         self._items.pop()
+
+    @contextmanager
+    def holding(self, item: T) -> Iterator[None]:
+        """Keep an item on top inside the context."""
+        self.push(item)
+        try:
+            yield
+        finally:
+            self.pop()
 
 
 # Keras counts updates in int32, except on TensorFlow, and Nadam adds 2. Beyond that the count would be negative, and a

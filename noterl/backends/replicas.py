@@ -6,8 +6,8 @@ computes the global batch, as on JAX, there is nothing to enter.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from noterl.backends.common import Stack
@@ -51,14 +51,9 @@ def mean_of_step(replicas: Replicas, loss: Any, gradients: Sequence[Any]) -> tup
 active: Stack[Replicas] = Stack()
 
 
-@contextmanager
-def averaging(replicas: Replicas) -> Iterator[None]:
+def averaging(replicas: Replicas) -> AbstractContextManager[None]:
     """Average over these replicas inside the context."""
-    active.push(replicas)
-    try:
-        yield
-    finally:
-        active.pop()
+    return active.holding(replicas)
 
 
 def num_replicas() -> int:

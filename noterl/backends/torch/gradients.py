@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import keras
@@ -42,16 +42,11 @@ class _Call(NamedTuple):
 _calls: Stack[_Call] = Stack()
 
 
-@contextmanager
 def calling(
     traces: TracedGradients, rollback: Rollback | None = None, totals: list[torch.Tensor] | None = None
-) -> Iterator[None]:
+) -> AbstractContextManager[None]:
     """Make `minimize` use these inside the context; see `_Call`."""
-    _calls.push(_Call(traces, rollback, totals))
-    try:
-        yield
-    finally:
-        _calls.pop()
+    return _calls.holding(_Call(traces, rollback, totals))
 
 
 def minimize(

@@ -182,18 +182,18 @@ class TracedGradients:
         from torch.fx.experimental.proxy_tensor import make_fx
 
         examples = [*(tensor.clone() for tensor in state), *leaves]
-        _traces_in_progress.push(loss_fn)
         try:
-            # The random state is restored, because tracing runs the function an extra time.
-            with restored_generators(device_name()):
-                with _one_fake_mode():
-                    traced = make_fx(pure)(*examples)
-                module, used = _simplified(traced)
-                examples = [examples[k] for k in used]
-                if not self._inductor:
-                    program = _without_python(module, examples)
-            if self._inductor:
-                program = torch._inductor.compile(module, examples)
+            with _traces_in_progress.holding(loss_fn):
+                # The random state is restored, because tracing runs the function an extra time.
+                with restored_generators(device_name()):
+                    with _one_fake_mode():
+                        traced = make_fx(pure)(*examples)
+                    module, used = _simplified(traced)
+                    examples = [examples[k] for k in used]
+                    if not self._inductor:
+                        program = _without_python(module, examples)
+                if self._inductor:
+                    program = torch._inductor.compile(module, examples)
         except Exception as error:  # a user's loss may do anything; it can still run eagerly
             if "value out of a tracing tensor" in str(error):
                 _warn(
@@ -204,8 +204,6 @@ class TracedGradients:
             else:
                 _warn(loss_fn, f"cannot be traced ({type(error).__name__}: {first_line(error)})")
             return None
-        finally:
-            _traces_in_progress.pop()
         read = [state[k] for k in used if k < len(state)]
         taken = [k - len(state) for k in used if k >= len(state)]
         return partial(program, *read), taken

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 
@@ -14,15 +13,13 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-@contextmanager
-def one_blas_thread() -> Iterator[None]:
-    """Inside the context, products of NumPy matrices use one thread.
+def one_blas_thread() -> AbstractContextManager[Any]:
+    """Return a context in which products of NumPy matrices use one thread.
 
     The threads of OpenBLAS wait for each other actively, so beside other load a small product takes many times as long.
     The context takes 16 µs, which is too long for a single step of an environment.
     """
-    with _blas().limit(limits=1):
-        yield
+    return _blas().limit(limits=1)
 
 
 @functools.cache

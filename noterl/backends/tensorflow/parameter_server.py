@@ -127,8 +127,7 @@ class Fleet:
 
     def _probe(self) -> None:
         """Look each second which processes accept connections; raise a ConnectionLost if training cannot go on."""
-        now = time.monotonic()
-        if now - self._probed < _PROBE_SECONDS:
+        if time.monotonic() - self._probed < _PROBE_SECONDS:
             return
         for address in self._seen:
             if is_listening(address):

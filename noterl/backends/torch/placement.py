@@ -24,8 +24,7 @@ def choose_device(prefers_cpu: bool) -> None:
     if is_given or torch.get_default_device().type != "cpu":
         return
     if not _chosen:
-        accelerator = core.DEFAULT_DEVICE
-        _chosen.append(accelerator)
+        _chosen.append(core.DEFAULT_DEVICE)
         if prefers_cpu:
             core.DEFAULT_DEVICE = "cpu"
     elif not prefers_cpu and _chosen[0] != core.DEFAULT_DEVICE:

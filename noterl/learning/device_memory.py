@@ -175,8 +175,7 @@ class DeviceMemory:
         if self.count - storage.count > storage.capacity:
             storage.clear()
             storage.begin = storage.count = self.count - storage.capacity
-        numbers = np.arange(storage.count, self.count)
-        slots = self._slots(numbers)
+        slots = self._slots(np.arange(storage.count, self.count))
         rows = self._program.read(self.ring, slots)
         ends = (rows[name].tolist() for name in ("terminated", "truncated"))
         lanes = (slots % self._program.num_envs).tolist()

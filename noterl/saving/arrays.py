@@ -102,8 +102,7 @@ def write_weights(path: PathLike, arrays: dict[str, Array], run: str | None = No
             bits.
         OSError: if the file cannot be written; the old file is unchanged then.
     """
-    content = pack_tensors(arrays, None if run is None else {"run": run})
-    write_bytes(path, content)
+    write_bytes(path, pack_tensors(arrays, None if run is None else {"run": run}))
 
 
 def read_weights(path: PathLike, largest: int | None = None) -> dict[str, Array]:

@@ -313,8 +313,7 @@ class Worker:
         self._control[ENTERED] = time.monotonic_ns()
         try:
             call: EnvCall = pickle.loads(pickled)
-            results = self.lanes.call(call)
-            answer = dumps(results, f"{call}: its results")
+            answer = dumps(self.lanes.call(call), f"{call}: its results")
         except BadCallError as error:
             answer = pickle.dumps(error)
         except Exception as error:

@@ -25,13 +25,7 @@ from noterl.collect.base import Chosen, LanesLearner
 from noterl.collect.env_calls import EnvCall
 from noterl.collect.workers.pool import Pool
 from noterl.collect.workers.process import Inbox
-from noterl.collect.workers.rounds import (
-    WORKERS,
-    LearnerRounds,
-    Rounds,
-    make_rounds,
-    why_learner_acts,
-)
+from noterl.collect.workers.rounds import WORKERS, LearnerRounds, Rounds, make_rounds, why_learner_acts
 from noterl.collect.workers.schedule import Lead
 from noterl.collect.workers.settings import WorkerError, WorkerSettings
 from noterl.collect.workers.shared_memory import ArraySpec, SharedMemory

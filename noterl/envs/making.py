@@ -117,6 +117,18 @@ def remake(env: Env, render_mode: str | None) -> Env:
         raise NotRemade(f"{library}.make(env.spec) raises {type(error).__name__}: {error}") from error
 
 
+def spec_of(env: str | EnvSpec) -> EnvSpec:
+    """Return the spec of an id, or the spec itself.
+
+    Raises:
+        ValueError: if the id is not registered.
+    """
+    try:
+        return gymnasium.spec(env) if isinstance(env, str) else env
+    except gymnasium.error.Error as error:
+        raise ValueError(f"env: {error}") from error
+
+
 def importable(env_id: str | EnvSpec) -> EnvSpec:
     """Return a spec with which a process makes the environment without the registration and the script.
 
@@ -125,10 +137,7 @@ def importable(env_id: str | EnvSpec) -> EnvSpec:
     Raises:
         ValueError: if the id is not registered, or a wrapper is defined in the script.
     """
-    try:
-        spec = gymnasium.spec(env_id) if isinstance(env_id, str) else env_id
-    except gymnasium.error.Error as error:
-        raise ValueError(f"env: {error}") from error
+    spec = spec_of(env_id)
     for wrapper in spec.additional_wrappers:
         if wrapper.entry_point.startswith("__main__:"):
             raise ValueError(

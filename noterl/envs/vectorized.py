@@ -8,7 +8,7 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 
-from noterl.envs.making import make_registered
+from noterl.envs.making import make_registered, spec_of
 from noterl.envs.packages import named_packages
 from noterl.envs.spaces import show
 from noterl.registry import Configurable
@@ -51,10 +51,7 @@ class RegisteredVector(VectorMaker):
     """
 
     def __init__(self, env: str | EnvSpec) -> None:
-        try:
-            spec = gymnasium.spec(env) if isinstance(env, str) else env
-        except gymnasium.error.Error as error:
-            raise ValueError(f"env: {error}") from error
+        spec = spec_of(env)
         entry = spec.vector_entry_point
         if entry is None:
             raise ValueError(

@@ -50,8 +50,7 @@ class TeamLanes(ScalarLanes):
         if not transitions:
             return ()
         (transition,) = transitions
-        environment: Any = self.environments[transition.lane]
-        outcome = environment.outcome
+        outcome = self.environments[transition.lane].outcome
         self._earned[transition.lane] += outcome.earned
         extra = {name: getattr(outcome, name) for name in ("reward", "terminated", "present", "remaining")}
         return (transition._replace(extra=extra),)

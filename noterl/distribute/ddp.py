@@ -73,8 +73,7 @@ class DDP(ProcessStrategy):
 
         def compile_program(stop_together: Any) -> Program:
             # Each process must stop at the same update, so the decision is taken together.
-            shared: UpdateOptions = {**options, "stop": stop_together}
-            return backends.current().compile_updates(step, variables, **shared)
+            return backends.current().compile_updates(step, variables, **{**options, "stop": stop_together})
 
         return ReplicatedProgram(compile_program, self._processes, options.get("stop"))
 

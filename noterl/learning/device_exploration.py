@@ -71,9 +71,8 @@ class EpsilonGreedy:
         """Return actions `[N]`; a number below epsilon, divided by epsilon, is again uniform."""
         number = numbers[:, 0]
         epsilon = settings[0]
-        count = values.shape[1]
         # If epsilon is 0, 1e-12 prevents a division by zero, and the result is not used.
-        explored = index_of(number / ops.maximum(epsilon, 1e-12), count)
+        explored = index_of(number / ops.maximum(epsilon, 1e-12), values.shape[1])
         return ops.where(number < epsilon, explored, ops.cast(ops.argmax(values, axis=-1), "int32"))
 
 

@@ -121,8 +121,7 @@ class Sequences:
         if self._epoch != storage.epoch:
             self._newest = {}
             self._count = storage.begin
-        first = max(self._count, storage.begin)
-        numbers = np.arange(first, storage.count)
+        numbers = np.arange(max(self._count, storage.begin), storage.count)
         indices = numbers % storage.capacity
         lanes = storage.lane[indices]
         self._following[indices] = -1  # the links of overwritten steps are stale

@@ -96,8 +96,7 @@ def drawing(
 
 def figure_of(axes: Sequence[Axes]) -> matplotlib.figure.Figure:
     """Return the figure of axes; that which holds the subfigure if there is one."""
-    figure: Any = axes[0].figure
-    return figure.figure
+    return axes[0].figure.figure
 
 
 def smooth(values: Any, window: int) -> np.ndarray:

@@ -143,11 +143,8 @@ class SearchActor(Actor):
         else:
             noise = (float(settings.dirichlet_alpha), float(settings.dirichlet_share), generator)
             options |= {"c_puct": float(settings.c_puct), "dirichlet": noise if explore else None}
-
-        def evaluate_leaves(observations: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            return self.evaluate(game, observations, rows=len(states))
-
-        tree = (GumbelTree if settings.gumbel else Tree)(game, states, evaluate_leaves, **options)
+        evaluate = partial(self.evaluate, game, rows=len(states))
+        tree = (GumbelTree if settings.gumbel else Tree)(game, states, evaluate, **options)
         with one_blas_thread():
             tree.run(simulations)
         return tree

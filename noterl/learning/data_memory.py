@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import numpy as np
 
+from noterl.algorithm import Algorithm
 from noterl.data.rows import digest
 from noterl.hyperparameters import discount_factor
 from noterl.learning.device_observations import DeviceObservations
@@ -20,9 +21,6 @@ from noterl.registry import Configurable
 from noterl.replay import Replay, Sample
 from noterl.replay.columns import map_leaves
 from noterl.types import Batch
-
-if TYPE_CHECKING:
-    from noterl.algorithm import Algorithm
 
 _CHUNK = 2**14  # observations whose statistics are computed at once
 

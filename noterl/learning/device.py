@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
@@ -14,20 +14,18 @@ from noterl import backends
 from noterl.backends import keras, ops
 from noterl.backends.common import UpdateOptions
 from noterl.backends.on_device import Carry, DeviceProgram, Report, Training
+from noterl.envs import EnvSource
 from noterl.envs.observation import ObservationEncoder
 from noterl.hyperparameters import discount_factor
 from noterl.learning import optimizers
 from noterl.learning.device_exploration import Exploration, find_exploration
 from noterl.learning.device_normalization import DeviceNormalizers
 from noterl.learning.dry_run import learner_state_of, start_of
+from noterl.learning.learner import Learner
 from noterl.learning.rollout_learner import RolloutLearner
 from noterl.learning.update import without_learner_state
 from noterl.schedules import Schedule
 from noterl.types import Batch, CallEvents
-
-if TYPE_CHECKING:
-    from noterl.envs import EnvSource
-    from noterl.learning.learner import Learner
 
 # Seconds of a call, and what they are estimated from: 2 cores, networks of 32 to 64 units. An estimate, not a
 # measurement at run time, because the same seed must give the same run: a stop takes effect at the end of a call.

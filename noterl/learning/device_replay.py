@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from noterl import backends
 from noterl.acting.actor import Actor
 from noterl.backends import ops
 from noterl.backends.on_device import Carry, Place, Plan, ReplayProgram
+from noterl.envs import EnvSource
 from noterl.learning import device
 from noterl.learning.device import DeviceRunner, make_training
 from noterl.learning.device_exploration import (
@@ -25,9 +26,6 @@ from noterl.learning.replay_learner import ReplayLearner
 from noterl.replay import Replay, Uniform
 from noterl.replay.columns import Leaf, map_leaves, observation_layout
 from noterl.types import CallEvents
-
-if TYPE_CHECKING:
-    from noterl.envs import EnvSource
 
 # The most environment steps of one call: its report and the additional room in the ring grow with them.
 MOST_STEPS = 2**17

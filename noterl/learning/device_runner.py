@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from noterl.acting.actor import Actor
+from noterl.envs import EnvSource
 from noterl.hyperparameters import discount_factor
 from noterl.learning.device import DeviceRunner, RolloutRunner, rollouts_run_on_device
 from noterl.learning.device_replay import ReplayRunner, replay_runs_on_device
+from noterl.learning.learner import Learner
 from noterl.learning.rollout_learner import RolloutLearner
-
-if TYPE_CHECKING:
-    from noterl.acting.actor import Actor
-    from noterl.envs import EnvSource
-    from noterl.learning.learner import Learner
 
 
 def runs_on_device(learner: Learner, actor: Actor, source: EnvSource) -> bool:

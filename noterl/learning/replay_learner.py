@@ -7,12 +7,14 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import numpy as np
 
 from noterl import backends
+from noterl.algorithm import Algorithm
+from noterl.envs import EnvSource
 from noterl.hyperparameters import discount_factor
 from noterl.learning.device_observations import DeviceObservations
 from noterl.learning.dry_run import sequence_spec
@@ -22,10 +24,6 @@ from noterl.learning.update import stored_fields
 from noterl.replay import Replay, Sample
 from noterl.replay.columns import fits_int32
 from noterl.types import Batch, Transition
-
-if TYPE_CHECKING:
-    from noterl.algorithm import Algorithm
-    from noterl.envs import EnvSource
 
 
 class ReplayLearner(Learner):

@@ -8,14 +8,15 @@ from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
 from noterl import backends, networks
-from noterl.algorithm import running
+from noterl.algorithm import Algorithm, running
 from noterl.backends.common import GatheredRows
+from noterl.envs import EnvSource
 from noterl.hyperparameters import discount_factor
 from noterl.learning.dry_run import example_batch, learner_state_of, start_of
 from noterl.learning.learner import LARGEST_CALL, Learner, pad
@@ -26,10 +27,6 @@ from noterl.replay import Replay, Sample
 from noterl.replay.rollout import Rollout
 from noterl.types import ACTING_OUTPUTS, STARTS, STATE, Batch, Transition
 from noterl.utils.checks import check_positive
-
-if TYPE_CHECKING:
-    from noterl.algorithm import Algorithm
-    from noterl.envs import EnvSource
 
 # The longest sequence by default; gradients through more rows cost time and change little.
 LONGEST_SEQUENCE = 64

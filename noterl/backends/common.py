@@ -151,8 +151,29 @@ class CallOptions(Options, total=False):
     training: bool
 
 
+@dataclass(eq=False, kw_only=True)
+class CompiledProgram:
+    """Base of compiled programs.
+
+    Args:
+        jit_compile: False runs the program eagerly. On torch, True compiles traces with inductor, and "auto" does not.
+        on_trace: called for each program that is traced, or on torch for each loss that is minimized inside.
+        torch_seed: on torch, the seed of the global generator during an update. `torch_seed(advance)` is called with
+            False before an update, and with True after an update that sampled random numbers. Not used for acting.
+        recording: on torch, returns the context in which a loss is traced.
+    """
+
+    jit_compile: bool | str = "auto"
+    on_trace: Callable[[], None] = lambda: None
+    torch_seed: Callable[[bool], int] | None = None
+    recording: Callable[[], AbstractContextManager[Reading]] = not_recorded
+
+    def __post_init__(self) -> None:
+        """Prepare the program, after `__init__` has set the arguments."""
+
+
 @dataclass(eq=False)
-class UpdateProgram:
+class UpdateProgram(CompiledProgram):
     """Compiled gradient updates, called as `program(rows, count, first=0)`.
 
     The program receives the batches of K updates and runs the first `count <= K` updates. `rows` is a `Batch` of host
@@ -169,12 +190,9 @@ class UpdateProgram:
             ones are skipped. None to run all updates.
         report: variables whose flat float32 weights are returned as `GroupResult.weights`. Not used on torch, where
             weights on the CPU are read without a copy.
-        jit_compile: False runs the updates eagerly. On torch, True compiles traces with inductor, and "auto" does not.
-        on_trace: called for each program that is traced, or on torch for each loss.
         log_names: the names of all logs of `step`. On torch, an update that is not finite logs NaN under these names.
-        torch_seed: on torch, the seed of the global generator during an update. `torch_seed(advance)` is called with
-            False before an update, and with True after an update that sampled random numbers.
-        recording: on torch, returns the context in which a loss is traced.
+
+    `CompiledProgram` documents the other arguments.
     """
 
     step: Step
@@ -183,18 +201,11 @@ class UpdateProgram:
     period: int = 1
     stop: Callable[[dict[str, Any]], Any] | None = None
     report: Sequence[Any] = ()
-    jit_compile: bool | str = "auto"
-    on_trace: Callable[[], None] = lambda: None
     log_names: Collection[str] = ("loss",)
-    torch_seed: Callable[[bool], int] | None = None
-    recording: Callable[[], AbstractContextManager[Reading]] = not_recorded
-
-    def __post_init__(self) -> None:
-        """Prepare the programs, after `__init__` has set the arguments."""
 
 
 @dataclass(eq=False)
-class CallProgram:
+class CallProgram(CompiledProgram):
     """A compiled function, called with a host array or a `Batch` of host arrays. Assigned variables are written back.
 
     Args:
@@ -203,10 +214,8 @@ class CallProgram:
         acting: whether `function` is a forward pass for observations `[N, ...]`. TensorFlow then does not retrace the
             function for another N, and the result is copied to the host. Otherwise the result stays on the device.
         training: whether torch modules keep their mode. Otherwise modules are in evaluation mode.
-        jit_compile: False runs the function operation by operation.
-        on_trace: called for each program that is traced, or on torch for each loss that is minimized inside.
-        torch_seed: as for `UpdateProgram`. Not used for acting.
-        recording: as for `UpdateProgram`.
+
+    `CompiledProgram` documents the other arguments.
     """
 
     function: Callable[[Any], Any]
@@ -214,13 +223,6 @@ class CallProgram:
     _: KW_ONLY
     acting: bool = False
     training: bool = False
-    jit_compile: bool | str = "auto"
-    on_trace: Callable[[], None] = lambda: None
-    torch_seed: Callable[[bool], int] | None = None
-    recording: Callable[[], AbstractContextManager[Reading]] = not_recorded
-
-    def __post_init__(self) -> None:
-        """Prepare the program, after `__init__` has set the arguments."""
 
     def __call__(self, inputs: Any) -> Any:
         """Return the result of the function."""

@@ -258,14 +258,13 @@ class Worker:
     def _read_weights(self) -> None:
         """Use the newest weights and statistics for normalization."""
         weights = self._weights
-        actor = self._actor
-        assert weights is not None and actor is not None
+        assert weights is not None and self._actor is not None
         before = weights.version
         while not weights.read():
             time.sleep(_FULL)
         if self._statistics and weights.version != before:
             arrays = weights.weights[-len(self._statistics) :]
-            actor.normalizers.set_arrays(dict(zip(self._statistics, arrays, strict=True)))
+            self._actor.normalizers.set_arrays(dict(zip(self._statistics, arrays, strict=True)))
 
     def change(self, changes: Mapping[str, Any]) -> None:
         """Set attributes of the explorer that a callback has changed."""

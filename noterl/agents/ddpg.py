@@ -28,7 +28,6 @@ from noterl.types import Batch
 class DeterministicActor(Agent):
     """Base of agents with a deterministic actor, for Box actions with finite bounds."""
 
-    memory: str = "replay"
     head: Any = heads.Deterministic()
     action_spaces: tuple[str, ...] = ("Box",)
     optimizer_names: tuple[str, ...] = ("actor", "critic")

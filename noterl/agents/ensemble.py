@@ -53,7 +53,6 @@ class CriticEnsemble(Agent):
         ValueError: if an argument is not one of the allowed values.
     """
 
-    memory: str = "replay"
     actor: networks.Network
     finished: Callable[[Any], Any] = staticmethod(lambda network: network)  # CrossQ adds layers to a default network
 

@@ -56,12 +56,7 @@ class CrossQ(SAC):
     finished = staticmethod(networks.batch_renormalized)
 
     def __init__(
-        self,
-        env: Any,
-        *,
-        critic_hidden: Sequence[int] | None = (512, 512),
-        policy_delay: int = 3,
-        **options: Any,
+        self, env: Any, *, critic_hidden: Sequence[int] | None = (512, 512), policy_delay: int = 3, **options: Any
     ) -> None:
         networks.refuse_options(self, options)
         super().__init__(env, critic_hidden=critic_hidden, policy_delay=policy_delay, **options)

@@ -65,10 +65,7 @@ class Cloning(UpdateSource):
         """Return the compiled program of `step`; called again if an attribute that the program has read changes."""
         learner = self._learner
         return backends.current().compile_updates(
-            learner.updater.traced(self.step),
-            self._known,
-            report=learner.report,
-            **learner.updater.options("pretrain"),
+            learner.updater.traced(self.step), self._known, report=learner.report, **learner.updater.options("pretrain")
         )
 
     def call_size(self, updates: int) -> int:

@@ -54,11 +54,7 @@ class VectorLanes(Lanes):
     waiting: np.ndarray
 
     def __init__(
-        self,
-        source: EnvSource,
-        generators: Generators,
-        info_spec: InfoSpec | None = None,
-        num_envs: int | None = None,
+        self, source: EnvSource, generators: Generators, info_spec: InfoSpec | None = None, num_envs: int | None = None
     ) -> None:
         self._env = source.open_vector(num_envs)
         super().__init__(source, int(self._env.num_envs), info_spec)

@@ -141,11 +141,7 @@ class ReplayRunner(DeviceRunner):
 
 
 def _make_program(
-    learner: ReplayLearner,
-    exploration: Exploration,
-    source: EnvSource,
-    normalizers: DeviceNormalizers,
-    num_envs: int,
+    learner: ReplayLearner, exploration: Exploration, source: EnvSource, normalizers: DeviceNormalizers, num_envs: int
 ) -> ReplayProgram:
     """Return the program of a learner for a number of lanes."""
     algorithm = learner.algorithm

@@ -137,12 +137,7 @@ class FrameStackStorage(Storage):
     next_padded: Array
 
     def __init__(
-        self,
-        stack: StackLayout,
-        capacity: int,
-        action: Leaf,
-        extra: Mapping[str, Leaf],
-        empty: Allocate = np.empty,
+        self, stack: StackLayout, capacity: int, action: Leaf, extra: Mapping[str, Leaf], empty: Allocate = np.empty
     ) -> None:
         super().__init__(stack.layout, capacity, action, extra, empty)
         self._stack = stack

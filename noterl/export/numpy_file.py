@@ -106,8 +106,9 @@ def numpy_source(graph: Graph, name: str, keys: Mapping[str, tuple[str, ...]]) -
 def numpy_weights(graph: Graph, start: Mapping[str, np.ndarray]) -> bytes:
     """Return the `.npz` file of a policy, with the state before the first step of an episode."""
     buffer = io.BytesIO()
-    arrays: dict[str, Any] = {"identity": np.array(identity(graph)), **graph.arrays()}
-    np.savez(buffer, **arrays, **{f"start.{name}": value for name, value in start.items()})
+    starts = {f"start.{name}": value for name, value in start.items()}
+    arrays: dict[str, Any] = {"identity": np.array(identity(graph)), **graph.arrays(), **starts}
+    np.savez(buffer, **arrays)
     return buffer.getvalue()
 
 

@@ -26,7 +26,7 @@ _CHUNK = 2**14  # observations whose statistics are computed at once
 
 
 def check_learns_from_data(algorithm: Algorithm, data: Any, argument: str = "dataset") -> Any:
-    """Return a data set for an agent that can learn from data sets.
+    """Return a data set for an agent that can learn from data sets; with clipped rewards if the agent sees such ones.
 
     Raises:
         ValueError: if the agent cannot learn from data sets, or has other spaces.
@@ -40,7 +40,10 @@ def check_learns_from_data(algorithm: Algorithm, data: Any, argument: str = "dat
     for reason, applies in reasons.items():
         if applies:
             raise ValueError(f"{argument} must be None for {type(algorithm).__name__}, which {reason}")
-    return with_agent_spaces(algorithm, data, argument)
+    data = with_agent_spaces(algorithm, data, argument)
+    if algorithm.spaces.source.clips_rewards:
+        data = data.from_config({**data.get_config(), "rewards": np.sign(data.rewards)})
+    return data
 
 
 class DataMemory:

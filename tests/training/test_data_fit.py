@@ -12,6 +12,7 @@ import keras
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.wrappers import TransformReward
 
 import noterl
 from noterl.callback import Every
@@ -28,6 +29,7 @@ from noterl.callbacks import (
     ReduceLROnPlateau,
     StopOnSteps,
 )
+from noterl.envs import ClipRewards
 from noterl.replay import Hindsight, Prioritized, Replay
 from tests.support.masked_env import MaskedWalk
 from tests.support.states import differences, same_weights
@@ -433,6 +435,16 @@ class TestMixing:
 
         for share, expected in ((0.01, 1), (0.5, 4), (0.99, 7)):
             assert rows_of_data(share, 8) == expected
+
+    @pytest.mark.backends("torch")
+    def test_rewards_of_data_are_clipped_as_those_of_the_environment(self) -> None:
+        large = lambda: ClipRewards(TransformReward(Line(), lambda reward: reward + 7.0))  # noqa: E731
+        agent = noterl.DQN(large, hidden=(8,), seed=1)
+        agent.compile(batch_size=8, learning_starts=10)
+        data = noterl.Dataset.record(agent, episodes=20)
+        assert data.rewards.min() >= 7
+        agent.fit(steps=20, dataset=data, verbose=0)
+        assert set(agent.replay.storage.reward[:20]) == set(agent._parts.data.replay.storage.reward) == {1.0}
 
     @pytest.mark.backends("torch")
     def test_data_learn_beside_masks_that_came_later(self) -> None:

@@ -20,6 +20,7 @@ from noterl.envs.multi_agent.team import Team
 from noterl.envs.spaces import convert, same_layout, show
 from noterl.envs.vectorized import VectorMaker
 from noterl.envs.wrappers.classic import layers
+from noterl.envs.wrappers.images import ClipRewards
 
 
 class Opened(NamedTuple):
@@ -136,6 +137,12 @@ class EnvSource(ABC):
         """The `EnvSpec` of one environment, or None."""
         spec = getattr(self._env, "spec", None)
         return spec if isinstance(spec, EnvSpec) else None
+
+    @property
+    def clips_rewards(self) -> bool:
+        """Whether agents learn from the signs of the rewards, by `ClipRewards` or `Atari`."""
+        is_wrapped = any(isinstance(layer, ClipRewards) for layer in layers(self._env))
+        return is_wrapped or bool(getattr(self.maker, "clip_rewards", False))
 
     @property
     def game(self) -> Game | None:

@@ -72,6 +72,7 @@ class Learner(UpdateSource):
     replay: Replay | None = None
     rollout: Rollout | None = None
     acting_policy: str | None = None
+    memory: Any
     batch_axis = 0  # of a batch, along which replicas share it
 
     def __init__(

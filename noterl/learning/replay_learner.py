@@ -35,6 +35,8 @@ class ReplayLearner(Learner):
         **settings: see `Learner`.
     """
 
+    replay: Replay
+
     def __init__(self, algorithm: Algorithm, *, replay: Replay, **settings: Any) -> None:
         super().__init__(algorithm, **settings)
         self.replay: Replay = replay
@@ -219,6 +221,7 @@ class ReplayLearner(Learner):
     def gather(self, sample: Sample) -> Batch:
         """Return the batches `[K, B, ...]` of a sample, encoded and normalized in the form for networks."""
         algorithm = self.algorithm
+        assert sample.gamma is not None
         batch = self.memory.gather(sample, gamma=sample.gamma)
         encoder = algorithm.spaces.encoder
         # The memory keeps other dtypes of a Box, such as int16.

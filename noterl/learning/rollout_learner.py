@@ -50,6 +50,8 @@ class RolloutLearner(Learner):
         ValueError: if `rollout_steps` or `epochs` is not a positive int.
     """
 
+    rollout: Rollout
+
     def __init__(self, algorithm: Algorithm, *, least_rows: int = 0, **settings: Any) -> None:
         super().__init__(algorithm, **settings)
         self._least_rows = least_rows
@@ -372,6 +374,7 @@ class StoredRolloutLearner(RolloutLearner):
         ValueError: as `check_replay`.
     """
 
+    replay: Replay
     stores_normalized: bool = True  # whether the memory stores observations after normalization
 
     def __init__(self, algorithm: Algorithm, *, replay: Replay, **settings: Any) -> None:

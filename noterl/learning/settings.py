@@ -64,6 +64,10 @@ class Settings:
         if isinstance(capacity, int | np.integer) and not isinstance(capacity, bool) and capacity > 0:
             arguments["replay"] = _replay_of(int(capacity), defaults, algorithm, "reward_model" in arguments)
         self.arguments = arguments
+        self.policy: Policy | None
+        self.noise: NoiseProcess | None
+        self.worker_explorers: Sequence[Any]
+        self.schedule: UpdateSchedule
         self.policy, self.noise, self.worker_explorers = _exploration_of(arguments, defaults, head, algorithm)
         if algorithm.memory != "replay" and head.samples and self.policy is not None:
             raise ValueError(
@@ -143,6 +147,7 @@ class Settings:
         if algorithm.memory == "rollout":
             size = self.arguments.get("batch_size", 0)
             settings["least_rows"] = 0 if isinstance(size, str) else int(size)
+        learner: Learner
         if self.replay is None:
             learner = RolloutLearner(algorithm, **settings)
         else:
@@ -409,7 +414,7 @@ def _replace_names(policy: Any) -> Any:
 
 def _exploration_of(
     arguments: Mapping[str, Any], defaults: Defaults, head: Head, algorithm: Algorithm
-) -> tuple[Policy | None, NoiseProcess | None, Sequence[Any]]:
+) -> tuple[Any, Any, Sequence[Any]]:
     """Return the policy, the noise, and the workers' explorers, which are empty unless `compile` received a list."""
     values = {name: arguments.get(name, getattr(defaults, name)) for name in ("policy", "noise")}
     of_policy = _explorers("policy", values["policy"], Policy, head, algorithm)

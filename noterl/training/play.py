@@ -199,8 +199,11 @@ class Show:
 def value_function(parts: Parts) -> Callable[[np.ndarray], np.ndarray] | None:
     """Return the function from encoded observations `[N, ...]` to values `[N]`.
 
-    The function is the method `value` of the algorithm, or the largest action value. None if there is neither.
+    The function is the method `value` of the algorithm, or the largest action value. None if there is neither, or if
+    the values depend on a state of the policy.
     """
+    if parts.algorithm.state_spec:
+        return None
     actor = parts.actor
     value = getattr(parts.algorithm, "value", None)
     if callable(value):

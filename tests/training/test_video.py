@@ -325,6 +325,14 @@ def test_overlay_shows_the_value_of_the_algorithm(algorithm: str, options: dict[
         np.testing.assert_allclose(values, outputs.max(axis=1), rtol=1e-5)
 
 
+@pytest.mark.parametrize("kind", [noterl.DQN, noterl.PPO, noterl.SAC])
+def test_values_that_depend_on_a_memory_are_not_shown(kind: Any) -> None:
+    env = "Pendulum-v1" if kind is noterl.SAC else "CartPole-v1"
+    agent = kind(env, hidden=(4,), recurrent="gru", recurrent_units=4, seed=1)
+    assert value_function(agent._parts) is None
+    assert agent.play(max_steps=2, overlay=True)["lengths"].tolist() == [2]
+
+
 def test_algorithm_without_values_has_none() -> None:
     class Plain(noterl.Agent):
         head = noterl.heads.Deterministic()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +67,7 @@ class Evaluate(StatefulCallback):
         results: one list per quantity, with one entry per evaluation: `episodes`, `steps` and `updates` so far, and
             the results.
         best: the highest score; None before the first evaluation.
+        is_evaluating: whether this callback evaluates now, in this process.
 
     Example:
     >>> import noterl
@@ -80,6 +81,7 @@ class Evaluate(StatefulCallback):
 
     takes_epochs = True
     saved = ("results", "best", "_unlogged")
+    is_evaluating = False
 
     def __init__(
         self,
@@ -102,7 +104,7 @@ class Evaluate(StatefulCallback):
             raise ValueError(f"name must be the prefix of the metrics, got {name!r}")
         self.name: str = name
         # Monitors of other callbacks read these names; `on_train_begin` adds some.
-        self.adds: tuple[str, ...] = tuple(f"{name}_{measured}" for measured in MEASURED)
+        self.adds: Sequence[str] = (*type(self).adds, *(f"{name}_{measured}" for measured in MEASURED))
         self._seed = seed
         self._arguments: dict[str, Any] = {
             "env": env,
@@ -154,7 +156,7 @@ class Evaluate(StatefulCallback):
         names = (*(f"reward_mean/{name}" for name in getattr(self.agent, "names", ())), *self.agent.recorded_info)
         seed: int = self.agent.generators.seed
         self._arguments["seed"] = selection_seed(seed) if self._seed is None else self._seed
-        self.adds = tuple(f"{self.name}_{measured}" for measured in (*MEASURED, *names))
+        self.adds = (*type(self).adds, *(f"{self.name}_{measured}" for measured in (*MEASURED, *names)))
         for other in self.agent.callbacks:
             if other is not self and isinstance(other, Evaluate) and other.name == self.name:
                 raise ValueError(f"name must differ between two Evaluate of a fit, got {self.name!r} twice")
@@ -177,10 +179,13 @@ class Evaluate(StatefulCallback):
         """Evaluate, or start an evaluation in the background."""
         counts = {name: getattr(self.agent, name) for name in ("episodes", "steps", "updates")}
         if self._evaluator is None:
+            self.is_evaluating = True
             try:
                 result = self.agent.evaluate(**self._arguments)
             except InvalidStepError as error:  # the message could be one about training
                 raise InvalidStepError(f"Evaluate: {error}") from error
+            finally:
+                self.is_evaluating = False
             logs.update(self._record_result(counts, result))
             return
         # One evaluation at a time: the previous one is logged at this episode, before the next starts.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import time
 from collections.abc import Mapping
@@ -15,7 +16,7 @@ from noterl.utils.files import naming, user_path
 from noterl.utils.optional import require
 from noterl.utils.tables import plain_row
 
-_EVALUATION = "evaluation_"  # the prefix of what the callback `Evaluate` logs
+_EVALUATION = re.compile("^evaluation_")  # the prefix of what the callback `Evaluate` logs
 _MOST_EVENTS = 1000
 
 
@@ -57,7 +58,6 @@ class TensorBoard(Callback):
         self._suffix = ""  # the end of the file's name
         self._events: list[Any] = []  # those that are not written yet
         self._unwritten = 0  # the number of their episodes
-        self._evaluated: dict[str, Any] = {}  # the last evaluation, until the episode that logs it
 
     @property
     def state_key(self) -> str:
@@ -94,23 +94,18 @@ class TensorBoard(Callback):
             return
         # The steps at the end of the episode, plus the updates that `log_step` counts too.
         step = logs["steps"] + self.agent.log_step - self.agent.steps
-        row = plain_row(logs)
-        evaluated = {name: row.pop(name) for name in list(row) if name.startswith(_EVALUATION)}
+        row = {_EVALUATION.sub("evaluation/", name): value for name, value in plain_row(logs).items()}
         self._write_scalars(step, row)
-        names = {f"evaluation/{name.removeprefix(_EVALUATION)}": value for name, value in evaluated.items()}
-        # If the callback `Evaluate` evaluates in this process, `on_evaluate_end` has written the numbers already.
-        self._write_scalars(step, dict(sorted(names.items() - self._evaluated.items())))
-        if names:
-            self._evaluated = {}
         self._unwritten += 1
         if self._unwritten >= self.flush_every:
             self._flush()
 
     def on_evaluate_end(self, logs: Logs) -> None:
-        """Write the numbers of an evaluation."""
-        if self._file is not None:
-            self._evaluated = {f"evaluation/{name}": value for name, value in plain_row(logs).items()}
-            self._write_scalars(self.agent.log_step, self._evaluated)
+        """Write the numbers of an evaluation, unless a callback `Evaluate` adds them to the logs of an episode."""
+        is_logged = any(getattr(callback, "is_evaluating", False) for callback in self.agent.callbacks)
+        if self._file is not None and not is_logged:
+            evaluated = {f"evaluation/{name}": value for name, value in plain_row(logs).items()}
+            self._write_scalars(self.agent.log_step, evaluated)
 
     def on_train_end(self, logs: Logs) -> None:
         """Write everything and close the file."""

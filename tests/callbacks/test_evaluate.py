@@ -254,6 +254,18 @@ class TestEvaluate:
             agent.fit(episodes=2, callbacks=[Evaluate(), Evaluate(short)], verbose=0)
         assert agent.steps == steps
 
+    def test_subclass_may_add_metrics(self) -> None:
+        class Longer(Evaluate):
+            adds = ("extra",)
+
+            def on_episode_end(self, episode: int, logs: Any) -> None:
+                super().on_episode_end(episode, logs)
+                if episode == 2:
+                    logs["extra"] = 1.0
+
+        stopper = EarlyStopping(1, 1.0, monitor="extra")
+        assert len(one_lane().fit(episodes=9, callbacks=[Longer(every=2, episodes=1), stopper], verbose=0)) == 3
+
     @pytest.mark.parametrize(
         "make",
         [

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from noterl.callbacks import TensorBoard
+from noterl.callbacks import Evaluate, TensorBoard
 
 pytest.importorskip("tensorboardX")
 pytestmark = pytest.mark.backend_free
@@ -141,15 +141,19 @@ def test_hyperparameters_are_a_row_of_a_table_with_rewards(tmp_path: Path) -> No
 def test_evaluations_are_curves(reader: Any, tmp_path: Path) -> None:
     board = write(tmp_path, 0, [100])
     board.agent.steps = board.agent.log_step = 150
-    board.on_evaluate_end({"reward_mean": 3.0, "returns": np.array([2.0, 4.0])})
-    # On the device, an episode is logged at the end of the compiled call, and has steps of its own.
-    logs = {"evaluation_reward_mean": 3.0, "evaluation_success_rate": 0.0}  # `Evaluate` adds a rate that is missing
-    board.on_episode_end(1, {"steps": 140, "reward": 1.0, **logs})
-    board.on_episode_end(2, {"steps": 200, "reward": 1.0, "evaluation_reward_mean": 5.0})  # of another process
+    board.agent.callbacks = [board]
+    board.on_evaluate_end({"reward_mean": 3.0, "returns": np.array([2.0, 4.0])})  # of a call by the user
+    board.agent.callbacks = [evaluate := Evaluate(), board]
+    evaluate.is_evaluating = True
+    board.on_evaluate_end({"reward_mean": 4.0})  # logged by the episode
+    evaluate.is_evaluating = False
+    logs = {"evaluation_reward_mean": 4.0, "evaluation_success_rate": 0.0, "test_reward_mean": 6.0}
+    board.on_episode_end(1, {"steps": 160, "reward": 1.0, **logs})
     board.on_train_end({})
     read = reader(tmp_path)
-    assert read["evaluation/reward_mean"] == [(150, 3.0), (200, 5.0)]
-    assert read["evaluation/success_rate"] == [(140, 0.0)]
+    assert read["evaluation/reward_mean"] == [(150, 3.0), (160, 4.0)]
+    assert read["evaluation/success_rate"] == [(160, 0.0)]
+    assert read["test_reward_mean"] == [(160, 6.0)]
     assert "evaluation_reward_mean" not in read and "evaluation/returns" not in read
 
 

@@ -151,6 +151,11 @@ class Dataset(Configurable):
         self.origin: dict[str, int] = {name: count for name, count in origin.items() if count}
 
     @functools.cached_property
+    def clipped(self) -> Dataset:
+        """This data set with the signs of the rewards."""
+        return self.from_config({**self.get_config(), "rewards": np.sign(self.rewards)})
+
+    @functools.cached_property
     def episodes(self) -> tuple[Episode, ...]:
         """The episodes, whose arrays are views of the arrays of all episodes."""
         episodes = []

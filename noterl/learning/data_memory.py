@@ -12,6 +12,7 @@ import numpy as np
 
 from noterl.algorithm import Algorithm
 from noterl.data.rows import digest
+from noterl.envs import EnvSource
 from noterl.hyperparameters import discount_factor
 from noterl.learning.device_observations import DeviceObservations
 from noterl.learning.expert_data import with_agent_spaces
@@ -26,7 +27,7 @@ _CHUNK = 2**14  # observations whose statistics are computed at once
 
 
 def check_learns_from_data(algorithm: Algorithm, data: Any, argument: str = "dataset") -> Any:
-    """Return a data set for an agent that can learn from data sets; with clipped rewards if the agent sees such ones.
+    """Return a data set for an agent that can learn from data sets.
 
     Raises:
         ValueError: if the agent cannot learn from data sets, or has other spaces.
@@ -40,10 +41,12 @@ def check_learns_from_data(algorithm: Algorithm, data: Any, argument: str = "dat
     for reason, applies in reasons.items():
         if applies:
             raise ValueError(f"{argument} must be None for {type(algorithm).__name__}, which {reason}")
-    data = with_agent_spaces(algorithm, data, argument)
-    if algorithm.spaces.source.clips_rewards:
-        data = data.from_config({**data.get_config(), "rewards": np.sign(data.rewards)})
-    return data
+    return with_agent_spaces(algorithm, data, argument)
+
+
+def with_rewards_of(source: EnvSource, data: Any) -> Any:
+    """Return a data set with clipped rewards if agents see such ones in the environments of the source."""
+    return data.clipped if source.clips_rewards else data
 
 
 class DataMemory:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from noterl.callback import Budget, Callback, overrides
-from noterl.learning.data_memory import DataMemory
+from noterl.learning.data_memory import DataMemory, with_rewards_of
 from noterl.learning.data_updates import DataUpdates, validation_loss
 from noterl.replay import Uniform
 from noterl.training.data_loop import DataLoop
@@ -45,9 +45,10 @@ class DataFit(Fit):
         self.updates_per_epoch = check_count("updates_per_epoch", self.updates_per_epoch)
         if self.strategy.processes > 1:
             raise ValueError(f"strategy must have one process with dataset=, got {self.strategy!r}")
-        self.dataset = self.check_data("dataset", self.dataset)
+        source = self.parts.algorithm.spaces.source
+        self.dataset = with_rewards_of(source, self.check_data("dataset", self.dataset))
         if self.validation_data is not None:
-            self.validation_data = self.check_data("validation_data", self.validation_data)
+            self.validation_data = with_rewards_of(source, self.check_data("validation_data", self.validation_data))
         self.workers = None
         for callback in self.callbacks.callbacks:
             _check_callback(callback)

@@ -18,7 +18,7 @@ from noterl.collect.workers.settings import check_actor, check_workers
 from noterl.data.dataset import Dataset
 from noterl.distribute import SINGLE, resolve
 from noterl.history import COLUMNS, History
-from noterl.learning.data_memory import MixedMemory, check_learns_from_data, rows_of_data
+from noterl.learning.data_memory import MixedMemory, check_learns_from_data, rows_of_data, with_rewards_of
 from noterl.learning.device_runner import runs_on_device
 from noterl.random import check_seed
 from noterl.training.console import can_show_progress_bar
@@ -132,6 +132,8 @@ class Fit:
                 f"vectorize must be False with workers, which step single environments; got {self.workers!r}"
             )
         self.env = self.parts.session.find_source(self.env, self.vectorize)
+        if self.dataset is not None:
+            self.dataset = with_rewards_of(self.env, self.dataset)
 
     def check_shared(self) -> None:
         """Check and convert the arguments of every kind of `fit`."""
@@ -227,22 +229,18 @@ class Fit:
         if self._restarts(budget):
             self.parts.reseed(self.seed)
         session.history = history = History(self.unit)
-        progress = progress_callbacks(session.verbose, *self._left(budget), self.log_every or 10)
+        left = self._left("episodes", budget), self._left("steps" if self.updates is None else "updates", budget)
+        progress = progress_callbacks(session.verbose, *left, self.log_every or 10)
         session.use_callbacks(CallbackList([*self.callbacks.callbacks, history, *progress]), self.parts.algorithm)
         return history
 
-    def _left(self, budget: Budget) -> tuple[Any, Any]:
-        """Return the episodes, and the steps or updates, that a budget in these units leaves; otherwise None.
+    def _left(self, name: str, budget: Budget) -> int | None:
+        """Return how many of these units the budget leaves; None without a limit in this unit.
 
-        They are fewer than the arguments if the fit resumes an interrupted one, or a callback limits the steps.
+        They are fewer than the argument if the fit resumes an interrupted one, or a callback limits the steps.
         """
-        counters = self.parts.counters
-        left = {
-            name: max(0, getattr(budget, f"last_{name[:-1]}") - getattr(counters, name))
-            for name in self.budgets
-            if getattr(self, name) is not None
-        }
-        return left.get("episodes"), left.get("steps", left.get("updates"))
+        limit = getattr(budget, f"last_{name[:-1]}") if getattr(self, name) is not None else None
+        return None if limit is None else max(0, limit - getattr(self.parts.counters, name))
 
     def _restarts(self, budget: Budget) -> bool:
         """Return whether all episodes restart: with `seed`, unless this fit resumes an interrupted one."""

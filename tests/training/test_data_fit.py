@@ -437,14 +437,18 @@ class TestMixing:
             assert rows_of_data(share, 8) == expected
 
     @pytest.mark.backends("torch")
-    def test_rewards_of_data_are_clipped_as_those_of_the_environment(self) -> None:
-        large = lambda: ClipRewards(TransformReward(Line(), lambda reward: reward + 7.0))  # noqa: E731
-        agent = noterl.DQN(large, hidden=(8,), seed=1)
-        agent.compile(batch_size=8, learning_starts=10)
-        data = noterl.Dataset.record(agent, episodes=20)
+    @pytest.mark.parametrize("own", ["clipped", "plain", "spaces"])
+    def test_rewards_of_data_are_clipped_as_those_of_the_environment(self, own: str) -> None:
+        plain = lambda: TransformReward(Line(), lambda reward: reward + 7.0)  # noqa: E731
+        makers: dict[str, Any] = {"clipped": lambda: ClipRewards(plain()), "plain": plain}
+        data = noterl.Dataset.record(noterl.DQN(plain, hidden=(8,), seed=1), episodes=20)
         assert data.rewards.min() >= 7
-        agent.fit(steps=20, dataset=data, verbose=0)
-        assert set(agent.replay.storage.reward[:20]) == set(agent._parts.data.replay.storage.reward) == {1.0}
+        for name, make in makers.items():
+            agent = noterl.DQN(makers.get(own, (SPACE, spaces.Discrete(2))), hidden=(8,), seed=1)
+            agent.compile(batch_size=8, learning_starts=10)
+            agent.fit(make, steps=20, dataset=data, verbose=0)
+            stored = set(agent.replay.storage.reward[:20]), set(agent._parts.data.replay.storage.reward)
+            assert stored == (({1.0}, {1.0}) if name == "clipped" else ({7.0}, {7.0}))
 
     @pytest.mark.backends("torch")
     def test_data_learn_beside_masks_that_came_later(self) -> None:

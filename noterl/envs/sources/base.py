@@ -141,7 +141,7 @@ class EnvSource(ABC):
     @property
     def clips_rewards(self) -> bool:
         """Whether agents learn from the signs of the rewards, by `ClipRewards` or `Atari`."""
-        is_wrapped = any(isinstance(layer, ClipRewards) for layer in layers(self._env))
+        is_wrapped = any(isinstance(layer, ClipRewards) for layer in layers(self._single()))
         return is_wrapped or bool(getattr(self.maker, "clip_rewards", False))
 
     @property

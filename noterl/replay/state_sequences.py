@@ -134,14 +134,19 @@ class StateSequences(Ring):
         begin = self.storage.begin
         if self.length and begin:
             first = self._rows[self.stored_indices(), 0]
-            complete = self.storage.sampleable(first % self.storage.capacity)
-            evicted = np.flatnonzero((first < begin) | (False if complete is None else ~complete))
+            # Only the first rows of a lane in the memory may lack older frames.
+            evicted = np.flatnonzero(first < begin + (self.storage.frames - 1) * len(self._counts))
+            complete = self.storage.sampleable(first[evicted] % self.storage.capacity)
+            if complete is not None:
+                evicted = evicted[(first[evicted] < begin) | ~complete]
             if evicted.size:
                 self.begin += int(evicted[-1]) + 1
 
     def rows_of(self, batch_size: int) -> int:
         """Return the number of newest transitions that hold at least this number of sequences."""
-        return self.spec.every * batch_size + self.spec.length * max(1, len(self._counts))
+        lanes = max(1, len(self._counts))
+        # Each lane may lose a sequence and older frames at the old end.
+        return self.spec.every * (batch_size + lanes) + (self.spec.length + self.storage.frames - 1) * lanes
 
     def clear(self) -> None:
         """Evict all sequences; those in progress are given up."""

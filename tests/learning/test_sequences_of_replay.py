@@ -11,7 +11,7 @@ import pytest
 from gymnasium import spaces
 
 import noterl
-from noterl.callbacks import ESSWindow, Window
+from noterl.callbacks import ESSWindow, LambdaCallback, Window
 from noterl.policies import GreedyQPolicy
 from noterl.replay import Prioritized, Replay
 from noterl.replay.state_sequences import SequenceSpec
@@ -152,14 +152,18 @@ def test_effective_sample_size_is_in_transitions() -> None:
 
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("make", [lambda **how: Window(1, **how), lambda **how: ESSWindow(0.001, mode="target", **how)])
-def test_windows_keep_a_batch_of_sequences(make: Any) -> None:
-    agent = compiled(sampler=Prioritized(), capacity=200)
-    agent.fit(steps=300, num_envs=2, callbacks=[make(every=8, unit="steps")], verbose=0)
-    assert agent.replay.num_sampleable() >= SEQUENCES
-    assert len(agent.replay) < 60
-    updates = agent.updates
-    agent.fit(steps=32, num_envs=2, callbacks=[make(every=8, unit="steps")], verbose=0)
-    assert agent.updates - updates >= 3
+@pytest.mark.parametrize("lanes", [1, 2, 5])
+def test_windows_keep_a_batch_of_sequences(make: Any, lanes: int) -> None:
+    agent = compiled(sampler=Prioritized(), capacity=400)
+    agent.fit(steps=400, num_envs=lanes, callbacks=[make(every=8, unit="steps")], verbose=0)
+    least = EVERY * (SEQUENCES + lanes) + (LENGTH + BURN_IN) * lanes
+    assert len(agent.replay) < least + 10
+    updates, sequences = agent.updates, []
+    count = LambdaCallback()
+    count.on_step_end = lambda: sequences.append(agent.replay.num_sampleable())
+    agent.fit(steps=40, num_envs=lanes, callbacks=[make(every=1, unit="steps"), count], verbose=0)
+    assert min(sequences) >= SEQUENCES
+    assert agent.updates - updates == 5
 
 
 @pytest.mark.backends("torch")

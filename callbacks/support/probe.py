@@ -124,13 +124,15 @@ class Probe:
         self._range = low, high
         spaces = self.agent.spaces
         size = np.abs(rows.reward)
-        unit = 1.0 if spaces.normalizers is None else np.nan  # the scales do not matter then
+        # A scale that a normalizer removes does not matter.
+        unit = np.nan if getattr(spaces.normalizers, "reward", None) else 1.0
         values = {"reward_mean": rows.reward.mean(), "reward_size": unit * size.mean()}
         values |= {"reward_largest": unit * size.max()}
         values |= {"terminated": rows.terminated.sum(), "truncated": (rows.ended & ~rows.terminated).sum()}
         # Networks scale the pixels of images, of which many never change; and of a one-hot code, most numbers are 0.
         if rows.observation.ndim == 2 and spaces.team is None and spaces.encoder.is_identity:
             scales = np.sqrt(np.square(observations, dtype=np.float64).mean(axis=0))
+            unit = np.nan if getattr(spaces.normalizers, "observation", None) else 1.0
             values |= {"constant_share": (low == high).mean(), "observation_scale": unit * scales.max()}
         if self._is_box:
             distance = np.minimum(rows.action - self._space.low, self._space.high - rows.action)

@@ -91,6 +91,17 @@ def test_reference_adds_up_unclipped_rewards() -> None:
     assert set(np.round(doctor.measures["reference"], 6)) == {1.0}
 
 
+@pytest.mark.parametrize(
+    ("normalized", "remaining"), [("normalize_observation", "reward_size"), ("normalize_reward", "observation_scale")]
+)
+def test_scale_that_is_normalized_does_not_matter(normalized: str, remaining: str) -> None:
+    doctor = Doctor()
+    small_dqn(**{normalized: True}).fit(steps=400, callbacks=[doctor], verbose=0)
+    scales = {"reward_size", "observation_scale"}
+    finite = {name for name in scales if np.isfinite(doctor.measures[name]).any()}
+    assert finite == {remaining}
+
+
 class BinaryActions(CountingEnv):
     action_space: Any = gymnasium.spaces.MultiBinary(2)
 

@@ -55,10 +55,10 @@ def calls_are_possible(learner: Any, actor: Any, source: EnvSource) -> bool:
 def rollouts_run_on_device(learner: Any, actor: Any, source: EnvSource) -> bool:
     """Return whether an agent collects rollouts and learns in one compiled call.
 
-    This needs `calls_are_possible`, and rollouts that are discarded after the updates. Fields of `forward` are computed
-    on the host; such agents step the environment as a vector environment.
+    This needs `calls_are_possible`, and rollouts that are discarded after the updates. Fields of `forward` and of
+    `info` are stored on the host; such agents step the environment as a vector environment.
     """
-    is_plain = type(learner) is RolloutLearner and not learner.forward_fields
+    is_plain = type(learner) is RolloutLearner and not (learner.forward_fields or learner.info_spec)
     return is_plain and calls_are_possible(learner, actor, source)
 
 

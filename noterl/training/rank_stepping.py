@@ -13,6 +13,7 @@ from time import perf_counter
 
 import numpy as np
 
+from noterl.collect import PoolLanes
 from noterl.distribute import Strategy
 from noterl.training.loop import Loop, Stepping
 from noterl.training.ranks import ChiefSettings
@@ -179,7 +180,8 @@ class RankStepping(Stepping):
         self._agreed_every = self.learner.schedule.update_every
         self.counters.steps = self._agreed_steps = self._agreed_steps + int(table[:, _STEPS].sum())
         self._count_episodes(table)
-        self.actor.explorer.skip(int(table[:, _STEPS].sum()) - self._own_steps)  # the steps of the other processes
+        if not isinstance(self.lanes, PoolLanes):  # whose workers count by themselves
+            self.actor.explorer.skip(int(table[:, _STEPS].sum()) - self._own_steps)  # the steps of other processes
         self._own_steps = 0
         self._own_episodes = -len(self.over)  # the episodes in `over` are counted already
         if table[:, _STOP].any():
